@@ -117,7 +117,7 @@ and causal is both.`,
 	}
 }
 
-// describeSuites says for help what each suite is.
+// describeSuites returns the lines of help that say what each suite measures.
 func describeSuites() string {
 	var b strings.Builder
 	for _, s := range bench.Suites() {
@@ -163,9 +163,8 @@ func parseBackwardConfig(text string) (*attention.BackwardConfig, error) {
 	return &c, err
 }
 
-// gpuDefault and cpuDefault are the problems whose sizes stand for flags that
-// are not given: one that fills a large GPU, and one that a CPU device computes in
-// well under a second.
+// gpuDefault and cpuDefault are the problems that sizes are taken from if their flags are not
+// given. The first fills a large GPU; a CPU device computes the second in well under a second.
 func gpuDefault() attention.Problem {
 	return attention.Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128, DType: dtype.Float16}
 }
@@ -201,7 +200,7 @@ func (a *attentionFlags) FromFlags(cpu bool) (bench.Op, error) {
 	if err := a.mask.apply(&p); err != nil {
 		return nil, err
 	}
-	if !a.sizes { // ALiBi, which an alignment may be for, is a tensor
+	if !a.sizes { // the alignment may be that of ALiBi, which a file has as a tensor
 		p.CausalAlign = attention.BottomRight
 		return bench.NewAttention(p)
 	}

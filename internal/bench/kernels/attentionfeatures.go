@@ -11,7 +11,8 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 )
 
-// featureFlags are the flags of bench for what tensors tell run.
+// featureFlags are flags of bench for features. Command run sees the same features in the tensors
+// of its file.
 type featureFlags struct {
 	valueDim               int
 	alibi                  attention.ALiBi
@@ -64,7 +65,7 @@ func parseBias(text string) (attention.Bias, error) {
 // they contradict each other.
 func (b *featureFlags) apply(p *attention.Problem) error {
 	if b.set.Changed("value-dim") {
-		if b.valueDim == 0 { // it would stand for headdim
+		if b.valueDim == 0 { // 0 would mean headdim
 			return fmt.Errorf("--value-dim 0 is not positive")
 		}
 		p.ValueDim = b.valueDim

@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// inputNames are the tensors that an input file may hold, do and dlse with --backward.
+// inputNames are the tensors that an input file may hold; do and dlse go with --backward.
 var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "sinks", "cu_seqlens_q", "cu_seqlens_kv", "do", "dlse"}
 
 // Inputs implements namer.
@@ -23,7 +23,7 @@ func (a *attentionFlags) Aliases() map[string]string {
 	return map[string]string{"cu_seqlens_kv": "cu_seqlens_k"}
 }
 
-// FromFile implements Flags. What it leaves to CheckFile are the tensors of --backward.
+// FromFile implements Flags. CheckFile checks the tensors of --backward.
 func (a *attentionFlags) FromFile(in File) (bench.Op, error) {
 	x, err := a.problem(in)
 	if err != nil {
@@ -33,7 +33,7 @@ func (a *attentionFlags) FromFile(in File) (bench.Op, error) {
 	return bench.NewAttentionOfFile(x.Problem, x.cu.q, x.cu.kv, dlse), nil
 }
 
-// fileProblem is a problem with where its packed sequences begin.
+// fileProblem is a problem, and the offsets of its packed sequences.
 type fileProblem struct {
 	attention.Problem
 	cu cuSeqlens
@@ -68,7 +68,7 @@ func (a *attentionFlags) problem(in File) (x fileProblem, err error) {
 	return x, err
 }
 
-// cuSeqlens are where the packed sequences begin; nil if they are not packed.
+// cuSeqlens are the offsets at which packed sequences begin; nil without packing.
 type cuSeqlens struct{ q, kv []int32 }
 
 // readCuSeqlens reads the starts of packed sequences, if the file has them.
@@ -122,7 +122,7 @@ func ReadInt32(in File, t safetensors.Tensor) ([]int32, error) {
 	return list, nil
 }
 
-// readQKV takes from q, k and v what they say about p.
+// readQKV sets the sizes and formats of p that q, k and v show.
 func readQKV(in File, p *attention.Problem, cu cuSeqlens) error {
 	axes := []string{"batch", "heads", "seq", "headdim"}
 	if cu.q != nil {
@@ -178,7 +178,7 @@ func readQKV(in File, p *attention.Problem, cu cuSeqlens) error {
 	return nil
 }
 
-// readFeatures takes from the other tensors which features p has.
+// readFeatures sets the features of p that the other tensors show.
 func readFeatures(in File, p *attention.Problem) error {
 	for _, f := range []struct {
 		name    string

@@ -9,15 +9,14 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// Ordered is Flags of a kernel whose tensors a file may hold with their axes in another
-// order.
+// Ordered is Flags of a kernel that takes files whose tensors have their axes in another order.
 type Ordered interface {
-	// Axes returns the axes of a tensor of that rank in the file: axis i of the kernel's tensor
-	// is axis Axes[i] there. The same permutation leads back. Nil: the file has the kernel's
+	// Axes returns the permutation of the axes of a tensor of that rank: axis i of the kernel's
+	// tensor is axis Axes[i] in the file. It is its own inverse. Nil: the file has the kernel's
 	// order.
 	Axes(tensor string, rank int) []int
-	// Doubts say why a file, whose problem FromFile liked, may mean another one; none if
-	// nothing speaks for that.
+	// Doubts returns reasons why a file that FromFile accepted may mean another problem, if
+	// there are any.
 	Doubts(in File) []string
 }
 
@@ -58,8 +57,8 @@ func (a *attentionFlags) Doubts(in File) (list []string) {
 	return list
 }
 
-// doubtCorner speaks where nobody said what corner a causal mask is aligned to, and PyTorch
-// has another.
+// doubtCorner returns a doubt if no flag says to which corner a causal mask is aligned, and
+// PyTorch's corner gives another mask.
 func (a *attentionFlags) doubtCorner(in File) string {
 	x, err := a.problem(inOrder{in, a})
 	p := x.Problem
@@ -73,8 +72,8 @@ func (a *attentionFlags) doubtCorner(in File) string {
 		p.SeqQ, p.SeqKV)
 }
 
-// doubtOrder speaks where nobody said what the order is, sequences are shorter than
-// there are heads, and the file has a meaning in flash-attn's order, too.
+// doubtOrder returns a doubt if no flag says the order of axes, seq_q is below the number of heads,
+// and the file is also valid in flash-attn's order.
 func (a *attentionFlags) doubtOrder(in File) string {
 	q, ok := in.Tensor("q")
 	if !ok || a.set.Changed("layout") || len(q.Shape) != 4 || q.Shape[2] >= q.Shape[1] {
@@ -88,8 +87,8 @@ func (a *attentionFlags) doubtOrder(in File) string {
 		q.Shape, q.Shape[1], q.Shape[2])
 }
 
-// InOrder returns the file with its tensors in the shapes that the kernel takes. What it
-// reads stays in the file's order.
+// InOrder returns the file with its tensors in the shapes that the kernel takes. The data that it
+// reads stay in the file's order.
 func InOrder(in File, flags Flags) File {
 	if o, ok := flags.(Ordered); ok {
 		return inOrder{in, o}

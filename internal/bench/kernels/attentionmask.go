@@ -11,8 +11,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 )
 
-// maskFlags are the flags that bench and run share: what tensors do not say
-// about a problem.
+// maskFlags are the flags that bench and run share: the choices that no tensor shows.
 type maskFlags struct {
 	scoreFlags
 	align   attention.Align
@@ -20,7 +19,7 @@ type maskFlags struct {
 	seed    uint64
 }
 
-// scoreFlags are those of them that decoding has, too.
+// scoreFlags are the maskFlags that decoding has, too.
 type scoreFlags struct {
 	causal  bool
 	scale   float64
@@ -103,8 +102,8 @@ func (m *maskFlags) apply(p *attention.Problem) error {
 	}
 	p.CausalAlign = m.align
 	p.Dropout = attention.Dropout{P: m.dropout, Seeded: m.set.Changed("seed"), Seed: m.seed}
-	// The flags' own mistakes are wrong whatever the tensors are. What an
-	// alignment may be for shows later: ALiBi is a tensor.
+	// These flags are wrong whatever the tensors are. Whether there is something to align shows
+	// later, since ALiBi is a tensor.
 	least := *p
 	least.Batch, least.NumHeads, least.NumKVHeads, least.SeqQ, least.SeqKV, least.HeadDim = 1, 1, 1, 1, 1, attention.HeadDimMultiple
 	least.ALiBi = attention.ALiBiPerHead
@@ -115,8 +114,8 @@ func (m *maskFlags) apply(p *attention.Problem) error {
 	return nil
 }
 
-// checkAlign returns an error for an alignment of nothing. It is called
-// when all of p is known.
+// checkAlign returns an error if --causal-align is given and p has nothing that it aligns. It is
+// called when all of p is known.
 func (m *maskFlags) checkAlign(p *attention.Problem) error {
 	if m.set.Changed("causal-align") && !p.Causal && !p.Window.On && p.ALiBi == attention.ALiBiOff {
 		return fmt.Errorf("--causal-align %v needs --causal, --window or ALiBi's slopes", m.align)

@@ -18,10 +18,10 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/barriers.txt")
 
-// ordersFile has the kernels of calls in the order of recording.
+// ordersFile lists the kernels of calls in the order of recording.
 const ordersFile = "testdata/barriers.txt"
 
-// ordered are the calls whose order is looked at: a kernel, a path, flags.
+// ordered are the calls in the file: a kernel, a path, flags.
 var ordered = []string{
 	"attention scalar",
 	"attention coopmat --dtype=float16 --seqlen=40",
@@ -62,10 +62,10 @@ var ordered = []string{
 	"optim auto --max-norm=1 --tensors=3 --copy=float16",
 }
 
-// TestOrders records the calls, on a CPU device, where what runs depends on no tuning. The
-// file has their kernels in order, with a bar where there is a barrier and a comma where
-// there is none: of two that could run side by side and do not, and of a barrier more than
-// before, it knows.
+// TestOrders compares the recorded calls with the file. The file has the kernels of each call in
+// order, with a bar where there is a barrier and a comma where there is none. So the test finds a
+// new barrier, and kernels that no longer run side by side. It runs on a CPU device only, where no
+// tuning decides what runs.
 func TestOrders(t *testing.T) {
 	d := vktest.Open(t)
 	if d.Caps().Type != vk.CPU {
@@ -93,7 +93,7 @@ func TestOrders(t *testing.T) {
 	require.Equal(t, string(want), text.String())
 }
 
-// opOf returns the problem of flags, in which commas of a configuration stand for spaces.
+// opOf returns the problem of flags. A configuration in them has commas instead of spaces.
 func opOf(t *testing.T, kernel string, args []string) bench.Op {
 	set, flags := pflag.NewFlagSet(kernel, pflag.ContinueOnError), find(t, kernel).New()
 	flags.Add(set, true)

@@ -107,7 +107,7 @@ reported and dropped.`,
 	}
 }
 
-// maxSteps bounds the steps of a call: three dispatches each.
+// maxSteps bounds the steps of a call. Each step is three dispatches.
 const maxSteps = 1000
 
 func parseDecodePart(text string) (decodePart, error) {
@@ -203,7 +203,7 @@ func (d *decodeFlags) Several(cpu bool) ([]bench.Op, error) {
 		p.NumKVHeads /= 4
 	}
 	setGiven(d.set, []sizeFlag{{"kv-heads", &p.NumKVHeads, &d.kvHeads}, {"value-dim", &p.ValueDim, &d.valueDim}})
-	if d.set.Changed("value-dim") && d.valueDim == 0 { // it would stand for headdim
+	if d.set.Changed("value-dim") && d.valueDim == 0 { // 0 would mean headdim
 		return nil, fmt.Errorf("--value-dim 0 is not positive")
 	}
 	if d.set.Changed("dtype") {
@@ -284,7 +284,7 @@ type decodeCase struct {
 	keys keyCounts
 }
 
-// decodeCases returns those of the suite: batches and lengths, heads, several queries, head
+// decodeCases returns the cases of the suite: batches and lengths, heads, several queries, head
 // dimensions, pages, features, and lengths that differ.
 func decodeCases() []decodeCase {
 	plain := attention.DecodeProblem{Problem: attention.Problem{NumHeads: 32, NumKVHeads: 8, SeqQ: 1, HeadDim: 128, DType: dtype.BFloat16, Causal: true}}
@@ -327,7 +327,7 @@ func decodeCases() []decodeCase {
 	return list
 }
 
-// small returns a case of its kind for a CPU device.
+// small returns a smaller case of the same kind, for a CPU device.
 func (c decodeCase) small() decodeCase {
 	c.p.DType = dtype.Float16
 	c.p.NumHeads, c.p.NumKVHeads = c.p.NumHeads/8, c.p.NumKVHeads/8

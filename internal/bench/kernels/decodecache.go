@@ -19,8 +19,8 @@ func parseCacheFormat(text string) (attention.CacheFormat, error) {
 	return f, nil
 }
 
-// readCacheFormat takes the format of the cache from the tensors of a file, which has k_scale and
-// v_scale or not.
+// readCacheFormat sets the format of the cache from the tensors of a file. The presence of k_scale
+// and v_scale is part of the format.
 func (o *decodeOp) readCacheFormat(h Header) {
 	k, _ := h.Tensor("k_cache")
 	switch k.DType {
@@ -46,7 +46,7 @@ func (o *decodeOp) cacheFloats(h Header, name string, axes ...string) ([]int, dt
 	return h.Floats(name, axes...)
 }
 
-// memory returns the shape of K, V or their scales as the cache lies in memory.
+// memory returns the shape that K, V or their scales have in the memory of the cache.
 func (o *decodeOp) memory(shape []int) []int {
 	if !o.heads && len(shape) == 4 {
 		shape[1], shape[2] = shape[2], shape[1]
@@ -54,18 +54,19 @@ func (o *decodeOp) memory(shape []int) []int {
 	return shape
 }
 
-// integer makes an integer of q8_0 of a normal number, and a scale one of a block.
+// integer turns a normal number into an integer of q8_0.
 func integer(x float32) float32 {
 	return float32(max(-127, min(math.RoundToEven(float64(x)*40), 127)))
 }
 
+// scale turns a normal number into the scale of a block of q8_0.
 func scale(x float32) float32 { return 0.01 + 0.02*max(x, -x) }
 
-// powerOfTwo makes a scale that Append divides by exactly.
+// powerOfTwo turns a normal number into a scale by which Append divides exactly.
 func powerOfTwo(x float32) float32 { return float32(math.Exp2(math.Round(float64(x)) - 6)) }
 
-// newRows makes rows that Append stores exactly in q8_0: integers by 64. The first of each block
-// is the largest.
+// newRows returns rows that Append stores exactly in q8_0: integers divided by 64. The first
+// element of each block is its largest.
 func newRows(t dtype.DType, n int, seed uint64) []float32 {
 	x := bench.Normal(t, n, seed)
 	for i := range x {
@@ -76,7 +77,7 @@ func newRows(t dtype.DType, n int, seed uint64) []float32 {
 	return x
 }
 
-// cacheTensors returns K and V in their role, and their scales, which Append writes with q8_0.
+// cacheTensors returns K and V in a role, and their scales. Append writes the scales of q8_0.
 func (o *decodeOp) cacheTensors(role bench.Role) []bench.OpTensor {
 	p := &o.p
 	k, v := o.cacheShapes()
@@ -106,7 +107,7 @@ type storedCache struct {
 	elements, scales []float32
 }
 
-// stored returns k or v of the tensors of a call.
+// stored returns k or v with its scales from the tensors of a call.
 func (o *decodeOp) stored(t map[string][]float32, name string) storedCache {
 	dim := o.p.HeadDim
 	if name == "v" {
@@ -141,7 +142,7 @@ func (o *decodeOp) put(c *storedCache, row int, x []float32) {
 	}
 }
 
-// values returns what the elements of a cache stand for.
+// values returns the numbers that the elements of a cache stand for.
 func (o *decodeOp) values(c storedCache) []float32 {
 	x, scales := c.elements, c.scales
 	p := &o.p

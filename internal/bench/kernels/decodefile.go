@@ -15,7 +15,7 @@ var decodeNames = []string{"q", "k_cache", "v_cache", "k_scale", "v_scale", "seq
 // Inputs implements namer.
 func (d *decodeFlags) Inputs() []string { return decodeNames }
 
-// Aliases implements namer: flash-attn's lengths leave new keys out, too.
+// Aliases implements namer. Flash-attn's lengths do not count new keys either.
 func (d *decodeFlags) Aliases() map[string]string {
 	return map[string]string{"seq_lens": "cache_seqlens"}
 }
@@ -57,7 +57,7 @@ func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
 	return o, o.checkTables()
 }
 
-// readCache takes from q, the cache and the tables what they say about the problem.
+// readCache sets the sizes and formats that q, the cache and the tables show.
 func (o *decodeOp) readCache(in File) error {
 	h, p := Header(in.Tensors()), &o.p
 	var err error
@@ -104,7 +104,7 @@ func (o *decodeOp) readCache(in File) error {
 		return fmt.Errorf(`tensor "v_cache": shape %v differs from %v of k_cache before the last axis`, v, k)
 	case k[3] != q[3]:
 		return fmt.Errorf(`tensor "k_cache": headdim %d differs from %d of q`, k[3], q[3])
-	case v[3] == 0: // it would stand for headdim
+	case v[3] == 0: // 0 would mean headdim
 		return fmt.Errorf(`tensor "v_cache": shape %v has a last axis of 0`, v)
 	}
 	p.Batch, p.NumHeads, p.SeqQ, p.HeadDim, p.DType = q[0], q[1], q[2], q[3], format
@@ -155,8 +155,8 @@ func readTable(in File, name string, axes int) ([]int32, error) {
 	return list, err
 }
 
-// checkTables returns an error unless every length, with the new keys, is within the capacity,
-// every page that a sequence needs is in the cache, and new keys of two sequences do not meet.
+// checkTables checks three things: every length, with the new keys, is within the capacity; every
+// page that a sequence needs is in the cache; no two sequences write new keys to the same place.
 // CheckFile checks the sizes of tables.
 func (o *decodeOp) checkTables() error {
 	p := &o.p
@@ -164,7 +164,7 @@ func (o *decodeOp) checkTables() error {
 	if p.PageSize > 0 {
 		each = p.SeqKV / p.PageSize
 	}
-	writer := map[int32]int{} // the sequence whose new keys a page, or a row of the cache, gets
+	writer := map[int32]int{} // the sequence that writes new keys to a page, or to a row of the cache
 	writes := func(b int, table string, place int32) error {
 		if other, ok := writer[place]; ok && other != b {
 			return fmt.Errorf(`tensor %q: new keys of sequences %d and %d go to the same place, %d`, table, other, b, place)

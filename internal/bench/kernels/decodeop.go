@@ -16,12 +16,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A decodeOp is a call of attention.Decode, or of what stands around it: decodestep.go.
+// A decodeOp is a call of attention.Decode, or of the calls around it, which are in decodestep.go.
 type decodeOp struct {
 	p      attention.DecodeProblem
 	part   decodePart
-	steps  int  // of stepPart, one after the other; 0 is one
-	file   bool // the tensors are a file's: the caches are wanted, too
+	steps  int  // steps of stepPart in a call; 0 is one
+	file   bool // the tensors are from a file, and its caches are outputs
 	tables decodeTables
 	keys   string // the lengths as --keys has them
 	heads  bool   // the cache has heads before keys
@@ -31,11 +31,11 @@ type decodeOp struct {
 	state  *decodeState
 }
 
-// decodeTables are the tensors of integers, nil for those that a problem has not.
+// decodeTables are the tensors of integers; nil if the problem has none.
 type decodeTables struct{ lens, blocks, rows, pad []int32 }
 
-// decodeState is the State of calls, which run one after the other. It is made when the first is
-// recorded, and shared by an op and those that are like it.
+// decodeState is the State of calls that run one after the other. Recording the first call makes
+// it. An op shares it with its copies.
 type decodeState struct{ t vk.Tensor }
 
 // Close frees what Record made.
@@ -115,7 +115,7 @@ func (o *decodeOp) Cost(bench.Pass) (flops, bytes float64) {
 	return flops, bytes
 }
 
-// Amounts says what else reports count: each query makes a token.
+// Amounts says what else reports count: tokens, one for each query.
 func (o *decodeOp) Amounts() []bench.Amount {
 	read := 0.0
 	for lens := range o.each() {
@@ -130,7 +130,7 @@ func (o *decodeOp) Amounts() []bench.Amount {
 	}
 }
 
-// cacheShapes returns those of K and V as they lie in memory.
+// cacheShapes returns the shapes of K and V in the memory of the cache.
 func (o *decodeOp) cacheShapes() (k, v []int) { return o.memory(o.p.KShape()), o.memory(o.p.VShape()) }
 
 // Tensors implements bench.Op.
@@ -224,10 +224,10 @@ func (o *decodeOp) tensors(c *vk.Cmd, t map[string]vk.Tensor) (attention.DecodeT
 	}, nil
 }
 
-// decodeOperations is what the reference of a call may cost: some seconds on a few cores.
+// decodeOperations bounds the operations of a reference: some seconds on a few cores.
 const decodeOperations = 2e9
 
-// Reference implements bench.Op: of large problems, that of sampled rows.
+// Reference implements bench.Op. For large problems it has sampled rows.
 func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
 	p := &o.p
 	in := ref.DecodeInputs[float32]{
@@ -265,13 +265,13 @@ func (o *decodeOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Refere
 	return append(list, lse...), nil
 }
 
-// newDecodeOp returns the op of a problem with the lengths keys of its sequences, and of steps
-// that append a key for each query. The pages of sequences lie in a random order; their number
-// and the capacity follow from the keys.
+// newDecodeOp returns the op of a problem whose sequences have these numbers of keys, with steps
+// that append a key for each query. The pages of sequences are in a random order; their number and
+// the capacity follow from the keys.
 func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool, part decodePart, steps int) (*decodeOp, error) {
 	o := &decodeOp{p: p, keys: keys.text, heads: heads, part: part, steps: steps, scaled: p.Cache == attention.CacheE4M3, state: &decodeState{}}
 	o.p.SeqKV, o.p.PageSize = 1, 0
-	if err := o.p.Validate(); err != nil { // before anything is made of it
+	if err := o.p.Validate(); err != nil { // before the sizes are used
 		return o, err
 	}
 	if p.Batch > maxPacked {
@@ -312,11 +312,11 @@ func newDecodeOp(p attention.DecodeProblem, keys keyCounts, heads bool, part dec
 	return o, o.p.Validate()
 }
 
-// keyCounts are what --keys says: how many keys sequences have.
+// keyCounts are the numbers of keys of --keys.
 type keyCounts struct {
 	text        string
-	list        []int // of sequence after sequence, and again
-	first, last int   // or from the first to the last number in equal steps, in random order
+	list        []int // the number of each sequence in turn; the list repeats
+	first, last int   // instead of a list: equal steps from first to last, in random order
 }
 
 // parseKeys reads N or FIRST..LAST.

@@ -12,17 +12,17 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// prefillPart is how a generation begins: a whole prompt goes into an empty cache, and is
-// attended to by itself.
+// prefillPart is the beginning of a generation: a whole prompt goes into an empty cache and attends to
+// itself.
 const prefillPart decodePart = "prefill"
 
-// A prefillOp is Append of all keys, and Forward of as many queries with what the cache holds then.
+// A prefillOp is Append of all keys, then Forward of as many queries with the keys in the cache.
 type prefillOp struct {
-	*decodeOp // a step of Append alone, of sequences without keys
+	*decodeOp // Append alone, to sequences without keys
 	forward   *bench.AttentionOp
 }
 
-// newPrefillOp returns the op of sequences that have these keys afterwards.
+// newPrefillOp returns the op whose sequences have these numbers of keys afterwards.
 func newPrefillOp(p attention.DecodeProblem, keys keyCounts, heads bool) (bench.Op, error) {
 	lens := keys.lens(p.Batch)
 	switch {
@@ -52,7 +52,7 @@ func (o *prefillOp) Cost(pass bench.Pass) (flops, bytes float64) {
 	return flops, bytes + o.appendBytes()
 }
 
-// Amounts says what else reports count: the cache is written, and read.
+// Amounts says what else reports count: the cache, which is written and read.
 func (o *prefillOp) Amounts() []bench.Amount {
 	p := &o.p
 	return []bench.Amount{
@@ -61,7 +61,7 @@ func (o *prefillOp) Amounts() []bench.Amount {
 	}
 }
 
-// Tensors implements bench.Op: those of the forward pass. K and V are in the cache.
+// Tensors implements bench.Op with the tensors of the forward pass. K and V are in the cache.
 func (o *prefillOp) Tensors() []bench.OpTensor {
 	var list []bench.OpTensor
 	for _, t := range o.forward.Tensors() {

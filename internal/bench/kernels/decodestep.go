@@ -14,10 +14,10 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A decodePart is what of a generation a call of decodeOp is.
+// A decodePart is the part of a generation that a decodeOp runs.
 type decodePart string
 
-// The parts: decode reads the cache, append writes it, and a step does both.
+// The parts: decode reads the cache, append writes to it, and a step does both.
 const (
 	readPart   decodePart = "decode"
 	appendPart decodePart = "append"
@@ -39,7 +39,7 @@ func (o *decodeOp) each() iter.Seq[[]int32] {
 	}
 }
 
-// describePart says what a call is, "" for a call of Decode.
+// describePart names the part of a call, "" for Decode.
 func (o *decodeOp) describePart() string {
 	switch {
 	case o.part == appendPart:
@@ -54,7 +54,7 @@ func (o *decodeOp) describePart() string {
 	return ""
 }
 
-// append returns the problem of Append: of a file K and Q are rotated already.
+// append returns the problem of Append. K and Q of a file are already rotated.
 func (o *decodeOp) append() attention.AppendProblem {
 	p := attention.AppendProblem{DecodeProblem: o.p}
 	if !o.file {
@@ -88,8 +88,8 @@ func formatBytes(t dtype.DType, shapes ...[]int) (sum float64) {
 	return sum
 }
 
-// partTensors returns the tensors of the part, of those of Decode. Measured, K and Q are rotated by
-// angles of 0: a call leaves Q as it was, so that it may come again.
+// partTensors returns the tensors of the part, given those of Decode. In measurements K and Q are
+// rotated by angles of 0. So a call does not change Q, and can be repeated.
 func (o *decodeOp) partTensors(list []bench.OpTensor) []bench.OpTensor {
 	if o.part == readPart {
 		return list
@@ -115,7 +115,7 @@ func (o *decodeOp) partTensors(list []bench.OpTensor) []bench.OpTensor {
 	return list
 }
 
-// appendTensors returns those of Append, of those of a call and of Decode.
+// appendTensors returns the tensors of Append, given those of a call and of Decode.
 func (o *decodeOp) appendTensors(t map[string]vk.Tensor, decode *attention.DecodeTensors) attention.AppendTensors {
 	x := attention.AppendTensors{
 		NewK: t["k_new"], NewV: t["v_new"], K: decode.K, V: decode.V, KScale: decode.KScale, VScale: decode.VScale,
@@ -181,7 +181,7 @@ func (o *decodeOp) appended(in *ref.DecodeInputs[float32], t map[string][]float3
 	return k, v
 }
 
-// caches returns what Append makes of the caches: the new rows, bit for bit.
+// caches returns the caches after Append, which stores the new rows bit for bit.
 func (o *decodeOp) caches(in *ref.DecodeInputs[float32], k, v storedCache) bench.Reference {
 	rows := func(name string, x []float32, each int) bench.Expected {
 		e := bench.Expected{Name: name}
@@ -224,7 +224,7 @@ const appendModule = "attention_append"
 // appends reports whether a kernel is that of Append.
 func (o *decodeOp) appends(kernel string) bool { return strings.HasPrefix(kernel, appendModule) }
 
-// stepPlan is that of Append and of what comes after it.
+// stepPlan is the Plan of Append and of the calls after it.
 type stepPlan struct {
 	attention.Plan
 	before appendPlan

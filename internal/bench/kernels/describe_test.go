@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDescribe: problems are described in one form, FORMAT: NAME VALUE, NAME VALUE, WORDS.
+// TestDescribe wants all descriptions of problems to have one form: FORMAT: NAME VALUE, NAME VALUE,
+// WORDS.
 func TestDescribe(t *testing.T) {
 	for _, k := range All() {
 		for _, cpu := range []bool{false, true} {

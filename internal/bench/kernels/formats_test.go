@@ -14,8 +14,8 @@ import (
 	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
-// TestUnsaidFormats: a flag for a format that is not given means what the zero value of the
-// package means.
+// TestUnsaidFormats says that without a flag for a format, the format is that of the zero value in
+// the package.
 func TestUnsaidFormats(t *testing.T) {
 	for _, format := range dtype.All() {
 		for _, x := range []struct {

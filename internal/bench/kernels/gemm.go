@@ -125,7 +125,7 @@ func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
 	f.StringVar(&g.config, "config", "", "tile sizes, in the words of the column runs, instead of the table's")
 }
 
-// problem returns what the flags of both commands say.
+// problem returns the problem of the flags that both commands have.
 func (g *gemmFlags) problem() (p problem.Problem, err error) {
 	if g.alpha == 0 {
 		return p, fmt.Errorf("gemm: alpha=0 leaves no product")
@@ -140,7 +140,7 @@ func (g *gemmFlags) problem() (p problem.Problem, err error) {
 	return p, err
 }
 
-// outOr returns the format of c, which is that of a unless the flag says another.
+// outOr returns the format of c: that of the flag, or else that of a.
 func (g *gemmFlags) outOr(format dtype.DType) dtype.DType {
 	if g.set.Changed("out-dtype") {
 		return g.out
@@ -237,7 +237,7 @@ func (g *gemmFlags) FromFile(in File) (bench.Op, error) {
 	return gemmOp{p: p, flat: len(axes) == 2}, p.Validate()
 }
 
-// ordered returns the rows and columns of op of a matrix.
+// ordered returns the rows and columns of op(A) or op(B).
 func ordered(shape []int, transposed bool) (rows, cols int) {
 	if transposed {
 		return shape[1], shape[0]
@@ -265,7 +265,7 @@ func (g *gemmFlags) Suite(small bool) []bench.Op {
 type gemmOp struct {
 	p      problem.Problem
 	flat   bool           // tensors have no batch axis
-	config *engine.Config // instead of the table's; nil: the table's
+	config *engine.Config // nil: the table's
 	tuning *kit.Tuning
 }
 
@@ -382,7 +382,7 @@ func (o gemmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	return gemm.Forward(c, gemm.Tensors{A: t["a"], B: t["b"], C: t["c"], Residual: t["r"], X: t["x"], S: t["s"]}, gemmProblem(o.p), opt)
 }
 
-// Reference implements bench.Op: of large products, that of sampled rows.
+// Reference implements bench.Op. For large products it has sampled rows.
 func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
 	rows := sampleRows(o.p)
 	p, in := ref.Rows(rows, ref.Inputs{A: wide(t["a"]), B: wide(t["b"]), C: wide(t["c"]), R: wide(t["r"]), X: wide(t["x"])}, o.p)
@@ -409,8 +409,8 @@ func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference
 	return list, nil
 }
 
-// sampleRows returns the rows of C to check: all of small problems, else some that take the
-// reference about a second.
+// sampleRows returns the rows of C to check: all rows of a small problem, else as many as the
+// reference computes in about a second.
 func sampleRows(p problem.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
 
 const mostChecked = 1 << 30 // multiplications of the reference

@@ -13,14 +13,14 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A gemmGroupOp is a group of package gemm. Its tensors hold those of all products, one
-// after the other without gaps.
+// A gemmGroupOp is a group of products of package gemm. Each of its tensors holds the matrices of
+// all products, one after the other without gaps.
 type gemmGroupOp struct {
 	g      problem.Group
-	config *engine.Config // instead of the table's; nil: the table's
+	config *engine.Config // nil: the table's
 }
 
-// newGemmGroup returns the products of those sizes with the rest of p.
+// newGemmGroup returns a group of products of these sizes that are otherwise like p.
 func newGemmGroup(sizes string, p problem.Problem, config *engine.Config) (bench.Op, error) {
 	products, err := problem.ParseGroup(sizes)
 	if err != nil {
@@ -69,7 +69,8 @@ func (o gemmGroupOp) Keys() []bench.Key {
 // Cost implements bench.Op.
 func (o gemmGroupOp) Cost(bench.Pass) (flops, bytes float64) { return o.g.FLOPs(), o.g.Bytes() }
 
-// Tensors implements bench.Op: those of a product, as long as all of them together.
+// Tensors implements bench.Op with the tensors of a product, each as long as those of all products
+// together.
 func (o gemmGroupOp) Tensors() []bench.OpTensor {
 	most := 1
 	a, b, c := 0, 0, 0
@@ -144,7 +145,7 @@ func (o gemmGroupOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buf
 	return gemm.ForwardGroup(c, tensors, o.problems(), opt)
 }
 
-// Reference implements bench.Op: of large products, that of sampled rows.
+// Reference implements bench.Op. For large products it has sampled rows.
 func (o gemmGroupOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
 	var c, x, s bench.Expectations
 	a, b, first := 0, 0, 0

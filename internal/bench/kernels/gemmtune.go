@@ -14,7 +14,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// productTable is the file of the rows of products, and of all kernels that have their tiles.
+// productTable is the file with the rows of products, which also hold for the kernels that share
+// their tiles.
 const productTable = "internal/pipelines/gemm/engine/tuning.go"
 
 // Use implements bench.Tuner.
@@ -41,13 +42,13 @@ func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem,
 	return &bench.Choices[engine.Problem, engine.Config]{
 		Of: op, Kernel: part.Kernel, KernelPass: part.Pass, Problem: p,
 		PathOf: func(c engine.Config) string { return c.Impl.String() },
-		// A comment behind the row has the problem, which the row does not tell, and splits,
-		// which Choose will choose itself.
+		// The comment behind a row has what the row lacks: the problem, and the splits,
+		// which Choose chooses itself.
 		Source: func(caps *vk.Caps, c engine.Config, fill float64) string {
 			return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, p, c, fill), p, c)
 		},
 		FillOf: func(caps *vk.Caps, c engine.Config) float64 { return c.Fill(caps, p) },
-		// Parts of float32 operands have rows of their own, which are for all transposes.
+		// Float32 products on float16 matrices have rows of their own, for all transposes.
 		Sort: func(c engine.Config) []int {
 			if c.Impl == engine.CoopMat && p.DType == dtype.Float32 {
 				return []int{int(c.Impl), 1, 0}
@@ -57,7 +58,7 @@ func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem,
 	}
 }
 
-// candidates returns what is worth measuring of a path.
+// candidates returns the configurations of a path that are worth measuring.
 func (o gemmOp) candidates(caps *vk.Caps, impl string) ([]engine.Config, error) {
 	i, err := engine.ParseImpl(impl)
 	if err != nil {
@@ -75,9 +76,9 @@ func (o gemmOp) candidates(caps *vk.Caps, impl string) ([]engine.Config, error) 
 	return list, err
 }
 
-// partTunables returns the choices of the parts of a pass, each once: products by themselves, as
-// they are everywhere, and kernels that keep hidden units on the chip as what op runs, where W2 has
-// some columns for each head.
+// partTunables returns the choices of the parts of a pass, each once. Products are measured alone.
+// Kernels of package skinny are measured as a part of op, where W2 has this number of columns for
+// each head.
 func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (list []bench.Tunable, err error) {
 	if caps == nil {
 		return nil, nil
@@ -125,10 +126,10 @@ func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Pa
 		return plan.Config, err
 	}
 	if part.Kernel == "mixture" {
-		part.Problem.N = 1 // a workgroup has all columns, and that is what the table is asked about
+		part.Problem.N = 1 // a workgroup has all columns, and the table is asked about one
 	}
 	choices := productChoices(op, part)
-	choices.Side, choices.Source = pass, nil // built-in rows are those of products
+	choices.Side, choices.Source = pass, nil // the built-in rows are those of products
 	choices.List = func(caps *vk.Caps, impl string) ([]engine.Config, error) {
 		if impl != engine.CoopMat.String() {
 			return nil, engine.Unsupported("%s: hidden units stay on the chip in kernels on matrices only", impl)

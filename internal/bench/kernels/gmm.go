@@ -165,7 +165,7 @@ func (o gmmOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (kit.Plan, error) {
 	return gmm.Choose(caps, o.p, p.Kit(), gmm.Options{})
 }
 
-// parts returns logit, mu and log sigma, or with a prefix d their gradients.
+// parts returns logit, mu and log sigma, or with prefix d their gradients.
 func (o gmmOp) parts(t map[string]vk.Tensor, prefix string) (logit, mu, logSigma vk.Tensor) {
 	if o.whole {
 		return gmm.Interleaved(t[prefix+"p"])

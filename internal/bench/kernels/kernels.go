@@ -23,18 +23,18 @@ import (
 // A Kernel is one command of flashvk bench, run, profile and sweep.
 type Kernel struct {
 	Name  string   // norm
-	Title string   // what it computes, in a few words, as in "layer normalization"
+	Title string   // what the kernel computes, in a few words, as in "layer normalization"
 	Impls []string // paths, of which auto is the first
 	Bench Help
 	Run   Help
 	New   func() Flags
-	How   []string // flags that choose how cases are computed, and not which: a suite takes them
-	Tiny  []string // flags of a problem that takes no time, unless they are given, as in batch=1; nil: a CPU device's sizes do
+	How   []string // flags that choose how a case is computed, not which case: a suite takes them
+	Tiny  []string // defaults that make a problem take no time, as in batch=1; nil: the defaults of a CPU device
 	Sweep string   // flags of an example of sweep
-	Tune  *Tune    // nil: there are no configurations to choose from
+	Tune  *Tune    // nil: the kernel has no configurations to choose from
 	Fixed string   // why, if there are none
-	// AllPaths says that bench measures all paths in suites and where no flag says what
-	// to measure. Baseline is a further path of forward passes, for --naive; "": none.
+	// AllPaths says that bench measures all paths in suites, and without flags. Baseline is a
+	// further path of forward passes, for --naive; "": none.
 	AllPaths bool
 	Baseline string
 }
@@ -52,31 +52,30 @@ type Help struct{ Long, Example string }
 
 // Flags are the flags of one command.
 type Flags interface {
-	// Add adds the flags that choose what is computed, as in --eps, and with sizes
-	// those that give sizes and formats, which otherwise follow from a file.
+	// Add adds the flags that choose what is computed, as --eps does. With sizes it also adds
+	// the flags of sizes and formats. Without, these follow from a file.
 	Add(f *pflag.FlagSet, sizes bool)
-	// FromFlags returns the problem that the flags mean. Sizes that are not given, or
-	// not added, suit a GPU, or a CPU device. An error is one of usage.
+	// FromFlags returns the problem that the flags mean. The default sizes suit a GPU, or a CPU
+	// device if cpu is set. Errors are those of usage.
 	FromFlags(cpu bool) (bench.Op, error)
-	// FromFile returns the problem of tensors in a file. What does not show in sizes
-	// and formats is checked by CheckFile. A FlagError is one of usage.
+	// FromFile returns the problem of tensors in a file. CheckFile checks what FromFile does
+	// not see in sizes and formats. A FlagError is one of usage.
 	FromFile(in File) (bench.Op, error)
-	// Suite returns the cases of the training workload, as tools/peers/torch_train.py has
-	// them, or small ones of their kind.
+	// Suite returns the cases of the training workload, as tools/peers/torch_train.py has them,
+	// or smaller cases of the same kind.
 	Suite(small bool) []bench.Op
 }
 
-// Suited is Flags that have more suites than that of training, which their method Suite
-// returns.
+// Suited is Flags with more suites than that of training, which is the method Suite.
 type Suited interface {
 	Suites() []bench.Suite
-	// Cases returns those of a suite as the flags of Kernel.How want them.
+	// Cases returns the cases of a suite, computed as the flags of Kernel.How say.
 	Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error)
 }
 
 // Multiple is Flags that may mean several problems at once.
 type Multiple interface {
-	// Several is FromFlags that returns all of them.
+	// Several is FromFlags for all the problems.
 	Several(cpu bool) ([]bench.Op, error)
 }
 
@@ -88,7 +87,7 @@ func Suites(f Flags) []bench.Suite {
 	return []bench.Suite{{Name: bench.TrainingSuite, About: "the shapes of a training step"}}
 }
 
-// Cases returns a suite of flags as it is measured, and its cases.
+// Cases returns a suite of the flags, and its cases.
 func Cases(f Flags, s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
 	if suited, ok := f.(Suited); ok {
 		return suited.Cases(s, small)
@@ -144,8 +143,8 @@ func (h Header) Tensor(name string) (safetensors.Tensor, bool) {
 	return h[i], true
 }
 
-// Floats returns the shape and format of a tensor of floating-point numbers, whose
-// axes are named for messages.
+// Floats returns the shape and format of a tensor of floating-point numbers. Messages name its axes
+// as given.
 func (h Header) Floats(name string, axes ...string) ([]int, dtype.DType, error) {
 	t, ok := h.Tensor(name)
 	if !ok {
@@ -216,8 +215,7 @@ type sizeFlag struct {
 	to, from *int
 }
 
-// setGiven sets the sizes whose flags are given. Command run has none: its --in is a
-// file.
+// setGiven sets the sizes whose flags are given. Command run has no such flags: it reads a file.
 func setGiven(set *pflag.FlagSet, sizes []sizeFlag) {
 	for _, x := range sizes {
 		if f := set.Lookup(x.name); f != nil && f.Changed && f.Value.Type() != "string" {

@@ -116,7 +116,7 @@ func (m *mixtureFlags) FromFlags(cpu bool) (bench.Op, error) {
 	return m.op(p)
 }
 
-// op returns the problem with what both commands' flags say.
+// op adds the flags that both commands have to a problem.
 func (m *mixtureFlags) op(p mixture.Problem) (bench.Op, error) {
 	if m.set.Changed("grad-dtype") {
 		p.Grad = dtype.Some(m.grad)
@@ -222,7 +222,8 @@ func (o mixtureOp) Use(tuning *kit.Tuning) bench.Op {
 	return o
 }
 
-// Tunables implements bench.Tuner: the one kernel, or products and kernels of the heads.
+// Tunables implements bench.Tuner: choices of the one kernel, or of the products and kernels of the
+// heads.
 func (o mixtureOp) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 	return partTunables(caps, o, p, 3)
 }
@@ -250,8 +251,8 @@ func (o mixtureOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 	return mixture.Forward(c, x, o.p, opt)
 }
 
-// Reference implements bench.Op. For large problems it has some tokens of tensors with tokens,
-// and of sums over all tokens only that they are written.
+// Reference implements bench.Op. For large problems it has some tokens of each tensor by token.
+// Sums over all tokens then only have to be written.
 func (o mixtureOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
 	p := o.p
 	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"]), Y: wide(t["y"])}

@@ -19,8 +19,8 @@ const mlpFormulas = `
     dx   = dpre * w1ᵀ,   dw1 = xᵀ * dpre,   dw2 = silu(pre)ᵀ * dy
 `
 
-// fusedImpl is the path of mlp that is one kernel. The others are those of its products,
-// and auto takes what is fastest.
+// fusedImpl is the path of mlp that is one kernel. The other paths are those of its products; auto
+// takes the fastest.
 const fusedImpl = "fused"
 
 // perceptron is the row of mlp.
@@ -180,7 +180,7 @@ func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
 	}
 }
 
-// defaults returns the problem where no flag says otherwise.
+// defaults returns the problem of no flags.
 func (m *mlpFlags) defaults(cpu bool) mlp.Problem {
 	p := mlp.Problem{Tokens: 18048, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16}
 	if cpu {
@@ -205,8 +205,8 @@ func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
 	return m.op(p, engine.RowStride(p.Hidden))
 }
 
-// op returns the problem with what both commands' flags say, and rows of hidden units some
-// elements apart.
+// op adds the flags that both commands have to a problem. Stride is the distance of rows of hidden
+// units in elements.
 func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
 	if m.grouped && p.Heads < 1 {
 		return nil, fmt.Errorf("grouped: heads=%d is not positive", p.Heads)
@@ -248,7 +248,8 @@ func (m *mlpFlags) FromFile(in File) (bench.Op, error) {
 	return m.op(p, p.Hidden)
 }
 
-// Suite implements Flags: the tokens of the training shapes, or the heads of that workload.
+// Suite implements Flags. Its cases are the tokens of the training shapes, or the heads of that
+// workload.
 func (m *mlpFlags) Suite(small bool) []bench.Op {
 	tokens := []int{18048, 11000, 205000}
 	if m.grouped {

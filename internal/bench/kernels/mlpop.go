@@ -15,7 +15,7 @@ import (
 // An mlpOp is a problem of package mlp.
 type mlpOp struct {
 	p      mlp.Problem
-	opt    mlp.Options // FusedConfig is of path fused; "": the table's
+	opt    mlp.Options // FusedConfig is that of path fused; "": the table's
 	stride int         // elements from row to row of pre and hidden
 }
 
@@ -82,7 +82,7 @@ func (o mlpOp) Tensors() []bench.OpTensor {
 	return list
 }
 
-// rows returns the shape of hidden units as they lie in memory.
+// rows returns the shape that hidden units have in memory.
 func (o mlpOp) rows() []int {
 	shape := o.p.PreShape()
 	shape[len(shape)-1] = o.stride
@@ -116,8 +116,8 @@ func (o mlpOp) Use(tuning *kit.Tuning) bench.Op {
 	return o
 }
 
-// Tunables implements bench.Tuner: the products of a pass, and of heads a kernel that keeps
-// hidden units on the chip.
+// Tunables implements bench.Tuner: choices of the products of a pass, and with heads of a kernel of
+// package skinny.
 func (o mlpOp) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 	return partTunables(caps, o, p, o.p.Out)
 }
@@ -149,7 +149,7 @@ func (o mlpOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, i
 	return mlp.Forward(c, x, o.p, opt)
 }
 
-// Reference implements bench.Op: of large problems, some tokens of what has tokens, and
+// Reference implements bench.Op. For large problems it has some tokens of each tensor by token, and
 // some hidden units of each head of the gradients of weights.
 func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
 	p, heads := o.p, max(o.p.Heads, 1)
@@ -205,7 +205,7 @@ func (o mlpOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Referen
 // rowsAt returns the elements of some rows of a matrix of n rows; nil if they are all.
 func rowsAt(rows []int, n, cols int) []int { return rowsApart(rows, n, cols, cols) }
 
-// rowsApart is rowsAt of the first columns of a matrix with longer rows.
+// rowsApart is rowsAt for the first columns of a matrix with longer rows.
 func rowsApart(rows []int, n, cols, stride int) []int {
 	if len(rows) == n && cols == stride {
 		return nil
@@ -219,7 +219,7 @@ func rowsApart(rows []int, n, cols, stride int) []int {
 	return at
 }
 
-// sample returns some of n indices, with the first and the last: the wanted number, at least 4.
+// sample returns the wanted number of n indices, at least 4, the first and the last among them.
 func sample(n, wanted int) []int {
 	wanted = min(max(wanted, 4), n)
 	list := make([]int, 0, wanted)

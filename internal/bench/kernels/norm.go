@@ -129,7 +129,7 @@ func (n *normFlags) FromFile(in File) (bench.Op, error) {
 	return normOp{p: p}, p.Validate()
 }
 
-// Suite implements Flags: the rows of the training shapes, and wider ones.
+// Suite implements Flags with the rows of the training shapes, and wider rows.
 func (n *normFlags) Suite(small bool) []bench.Op {
 	var list []bench.Op
 	for _, s := range [][2]int{{18048, 512}, {11000, 512}, {205000, 512}, {16384, 4096}} {
@@ -145,7 +145,7 @@ func (n *normFlags) Suite(small bool) []bench.Op {
 // A normOp is a problem of package norm.
 type normOp struct {
 	p      normal.Problem
-	config *normal.Config // instead of the package's rule; nil: that
+	config *normal.Config // nil: the package's rule
 	tuning *kit.Tuning
 }
 

@@ -57,14 +57,14 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 	return trace.Dispatches()
 }
 
-// TestNotes adds up what the dispatches of each kernel's first training case, a small one,
-// say that they do: the operations of the formulas, and what is computed again; and at
-// least their traffic.
+// TestNotes adds up the notes of all dispatches of a small training case, for each kernel. Their
+// operations are those of the formulas and those that are computed again; their bytes are at least
+// the traffic of the formulas.
 func TestNotes(t *testing.T) {
 	d := vktest.Open(t)
 	for _, k := range kernels.All() {
 		if k.Name == "attention" || k.Name == "decode" {
-			continue // they have a method Note, and tests of their own
+			continue // these have a method Note, and tests of their own
 		}
 		op := k.New().Suite(true)[0]
 		for pass := bench.Forward; pass <= bench.Backward; pass++ {
@@ -95,7 +95,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestNoteOfDecode: the one dispatch of decode, of whose lengths only the Op knows, does all.
+// TestNoteOfDecode wants the note of decode's one dispatch to have all operations. Only the Op
+// knows the lengths of sequences.
 func TestNoteOfDecode(t *testing.T) {
 	d := vktest.Open(t)
 	for _, op := range find(t, "decode").New().Suite(true) {
@@ -110,9 +111,8 @@ func TestNoteOfDecode(t *testing.T) {
 	}
 }
 
-// TestNotesOfKeep does the same for a backward pass of grouped with pre kept, which computes
-// nothing again: with hidden units that need no padding, its operations are those of the
-// formulas.
+// TestNotesOfKeep is TestNotes for a backward pass of grouped with pre kept. Nothing is computed
+// again, and hidden units need no padding, so that its operations are those of the formulas.
 func TestNotesOfKeep(t *testing.T) {
 	d := vktest.Open(t)
 	k := find(t, "grouped")
@@ -133,8 +133,8 @@ func TestNotesOfKeep(t *testing.T) {
 	}
 }
 
-// TestNotesOfPaths does the same for forward passes that do it in another way: operands in
-// two parts, parts of k, products of a group, hidden units that are padded.
+// TestNotesOfPaths is TestNotes for other ways of forward passes: two float16 parts of operands,
+// splits of k, products of a group, padded hidden units.
 func TestNotesOfPaths(t *testing.T) {
 	d := vktest.Open(t)
 	for _, x := range []struct {

@@ -90,7 +90,7 @@ func (o *optimFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &o.grad, "grad-dtype", "format of the gradients: float32 (default), float16 or bfloat16")
 }
 
-// maxTensors bounds --tensors: the host describes each.
+// maxTensors bounds --tensors, since the host describes each tensor.
 const maxTensors = 100_000
 
 // FromFlags implements Flags.
@@ -118,7 +118,7 @@ func (o *optimFlags) FromFlags(cpu bool) (bench.Op, error) {
 	return op, op.check(o.set)
 }
 
-// Suite implements Flags: the 42 million parameters of torch_train.py's optimizer.
+// Suite implements Flags with the 42 million parameters of torch_train.py's optimizer.
 func (o *optimFlags) Suite(small bool) []bench.Op {
 	clip := optim.Default()
 	clip.MaxNorm = 1
@@ -173,8 +173,8 @@ func (o *optimFlags) FromFile(in File) (bench.Op, error) {
 	return op, op.check(o.set)
 }
 
-// An optimOp is a step of package optim. Flat tensors of a kind lie in one tensor,
-// without names.
+// An optimOp is a step of package optim. If it is flat, one tensor without a name holds all
+// parameters, and so for their gradients and moments.
 type optimOp struct {
 	hyper        optim.Problem
 	lr           float64
@@ -182,7 +182,7 @@ type optimOp struct {
 	names        []string    // with a dot before each
 	shapes       [][]int
 	flat, step   bool
-	done         int // steps before, if there is no tensor that says so
+	done         int // earlier steps, if no tensor has their number
 	made         map[*vk.Buffer]*optim.AdamW
 }
 
@@ -261,8 +261,8 @@ func (o *optimOp) Keys() []bench.Key {
 	}
 }
 
-// Cost implements bench.Op: 14 operations for each parameter as the formulas are
-// written, 3 more for the norm.
+// Cost implements bench.Op. Each parameter takes 14 operations, as the formulas are written, and 3
+// more for the norm.
 func (o *optimOp) Cost(bench.Pass) (flops, bytes float64) {
 	n := float64(o.size())
 	flops, bytes = 14*n, n*float64(24+o.grad.Size())
@@ -330,8 +330,7 @@ func (o *optimOp) params(t map[string]vk.Tensor) (list []optim.Param) {
 	return list
 }
 
-// Record implements bench.Op. The optimizer of a set of tensors is made at the first
-// call.
+// Record implements bench.Op. The first call with a set of tensors makes their optimizer.
 func (o *optimOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ string, _ bench.Pass) error {
 	params := o.params(t)
 	a := o.made[params[0].Param.Buffer]
@@ -367,7 +366,7 @@ func (o *optimOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ stri
 	return nil
 }
 
-// checkedElements of each tensor are compared, in steps over all of it.
+// checkedElements elements of each tensor are compared, at equal distances.
 const checkedElements = 1 << 18
 
 // Reference implements bench.Op.

@@ -14,10 +14,10 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// FileFlags say how a file that others wrote names its tensors.
+// FileFlags map the names of tensors in files of other programs.
 type FileFlags struct {
 	renames []rename
-	extra   bool // tensors that the kernel does not take are left alone
+	extra   bool // the file may have tensors that the kernel does not take
 }
 
 // A rename gives a tensor of a file the name that the kernel has for it.
@@ -35,7 +35,7 @@ func (x *FileFlags) Given() bool { return x.extra || len(x.renames) > 0 }
 // mapFlag appends what each --map says.
 type mapFlag struct{ list *[]rename }
 
-// Set implements pflag.Value. A comma that no NAME= follows is a part of a name.
+// Set implements pflag.Value. A comma without NAME= after it is a part of a name.
 func (m mapFlag) Set(text string) error {
 	var list []rename
 	for word := range strings.SplitSeq(text, ",") {
@@ -62,15 +62,15 @@ func (m mapFlag) String() string { return "" }
 // Type implements pflag.Value.
 func (m mapFlag) Type() string { return "NAME=OTHER" }
 
-// A namer is Flags of a kernel that knows all names of tensors that a file may hold, and
-// what others call some of them.
+// A namer is Flags that know all names of tensors that a file may hold, and other programs' names
+// of some.
 type namer interface {
 	Inputs() []string
 	Aliases() map[string]string // by the kernel's names
 }
 
-// A Source is a file in the kernel's terms. Its tensors have the kernel's names, and offsets,
-// lengths and tables of 64 bits become 32 bits. Reading a value beyond those is an error.
+// A Source is a file whose tensors have the kernel's names. Offsets, lengths and tables of 64 bits
+// become 32 bits; reading a larger value is an error.
 type Source struct {
 	flags *FileFlags
 	in    File
@@ -78,7 +78,7 @@ type Source struct {
 	files map[string]safetensors.Tensor // what they are in the file
 }
 
-// Source returns in as flags of a kernel take it.
+// Source returns the file for the flags of a kernel.
 func (x *FileFlags) Source(in File, flags Flags) (*Source, error) {
 	s := &Source{flags: x, in: in, files: map[string]safetensors.Tensor{}}
 	renames := slices.Clone(x.renames)
@@ -115,7 +115,7 @@ func (x *FileFlags) Source(in File, flags Flags) (*Source, error) {
 	return s, nil
 }
 
-// counts reports whether a tensor may be offsets, lengths or a table, of 64 bits.
+// counts reports whether a tensor may hold offsets, lengths or a table of 64 bits.
 func counts(t safetensors.Tensor) bool { return t.DType == "I64" && len(t.Shape) <= 2 }
 
 func (s *Source) add(name string, t safetensors.Tensor) {
@@ -132,8 +132,8 @@ func (s *Source) only(names []string) {
 	s.list = slices.DeleteFunc(s.list, func(t safetensors.Tensor) bool { return !slices.Contains(names, t.Name) })
 }
 
-// For leaves out what the passes of op do not read, if that was asked for. It is an error if a
-// tensor was named that they do not.
+// For leaves out the tensors that the passes of op do not read, if the flags allow such. It is an
+// error if a flag names such a tensor.
 func (s *Source) For(op bench.Op, backward bool) error {
 	var names []string
 	for _, t := range op.Tensors() {

@@ -13,8 +13,8 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// A Value is a flag whose text is read by Parse. Unlike pflag's own types its
-// messages speak of the rule, not of strconv.
+// A Value is a flag whose text Parse reads. Its messages name the rule; those of pflag's own types
+// name strconv.
 type Value[T any] struct {
 	Target *T
 	Parse  func(string) (T, error)
@@ -30,8 +30,8 @@ func (v Value[T]) Set(text string) error {
 	return err
 }
 
-// String implements pflag.Value. Help would print it as the default; the
-// defaults depend on the device, so the usage texts say them.
+// String implements pflag.Value. It is empty, since help would print it as the default. Defaults
+// depend on the device, and usage texts have them.
 func (v Value[T]) String() string { return "" }
 
 // Type implements pflag.Value: the word for the value in help.
