@@ -22,11 +22,11 @@ func appendKernel() Kernel {
 // appendProblem is one of them.
 type appendProblem struct {
 	attention.AppendProblem
-	Lens      []int // SeqLens; where they leave no room, nothing is written
-	KeysFirst bool  // the axis of keys is before that of heads in memory
+	Lens      []int // SeqLens; nothing is written for a sequence without room
+	KeysFirst bool  // in memory the axis of keys comes before that of heads
 	NoQ       bool
 	Scales    cacheScales
-	Advance   int // if it is not 0, the call is Advance by so many keys
+	Advance   int // not 0: the call is Advance by this number of keys
 	kernelData
 }
 
@@ -38,10 +38,10 @@ func (p *appendProblem) String() string {
 	return fmt.Sprintf("%v/rope=%d,%v lens=%v", p.AppendProblem.DecodeProblem, p.RoPE.Dims, p.RoPE.Interleaved, p.Lens)
 }
 
-// Supports implements Problem: there is one kernel, which every device runs that runs decode.
+// Supports implements Problem. The one kernel runs on every device that runs decode.
 func (p *appendProblem) Supports(*vk.Caps) error { return p.Validate() }
 
-// decode returns the problem as one of decodeKernel, which draws tables.
+// decode returns the problem as one of decodeKernel, whose methods draw tables.
 func (p *appendProblem) decode() *decodeProblem {
 	return &decodeProblem{DecodeProblem: p.DecodeProblem, Lens: p.Lens, KeysFirst: p.KeysFirst, kernelData: p.kernelData}
 }
@@ -49,8 +49,8 @@ func (p *appendProblem) decode() *decodeProblem {
 // room reports whether the new keys of a sequence have places.
 func (p *appendProblem) room(b int) bool { return p.Lens[b]+p.NewKeys <= p.SeqKV }
 
-// rotate returns row, at a position, as RoPE makes it, and how far each element may be off, if it is
-// rounded to numbers that are eps times as large apart, and least at least.
+// rotate returns row rotated by RoPE for a position, and the error that each element may have.
+// Elements are rounded to a format with relative spacing eps, and spacing least near 0.
 func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int, eps, least float64) (out, bounds []float64) {
 	out, bounds = slices.Clone(row), make([]float64, len(row))
 	half := p.RoPE.Dims / 2
@@ -61,7 +61,8 @@ func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int, 
 		}
 		c, s := float64(cos[position*half+i]), float64(sin[position*half+i])
 		out[x], out[y] = row[x]*c-row[y]*s, row[y]*c+row[x]*s
-		// Two products and a sum in float32, rounded to the format, which may be subnormal there.
+		// The error is that of two products and a sum in float32, then of rounding to the
+		// format, where the result may be subnormal.
 		size := max(row[x], -row[x]) + max(row[y], -row[y])
 		bounds[x] = (eps+0x1p-21)*size + least
 		bounds[y] = bounds[x]
@@ -104,7 +105,7 @@ func (p *appendProblem) tensors() []guard.Tensor {
 	k, v, q := p.update("k", p.CacheDType(), d.memory(p.KShape()), 0), p.update("v", p.CacheDType(), d.memory(p.VShape()), 1), p.update("q", p.DType, p.QShape(), 2)
 	scales := p.scales(&k, &v)
 	newK := guard.Tensor{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Values: p.numbers(3, p.DType, product(p.NewKShape()), orOne(p.Magnitude))}
-	for i, x := range newK.Values { // rotated, they must have room in the format
+	for i, x := range newK.Values { // rotated elements must be within the format
 		if limit := most(p.DType) / 2; max(x, -x) > limit {
 			newK.Values[i] = float64(p.DType.Round(float32(x / 4)))
 		}
@@ -171,8 +172,8 @@ func (p *appendProblem) scales(k, v *guard.Tensor) (scales [2]guard.Tensor) {
 	return scales
 }
 
-// want8 puts a row of head h, which may be off by bounds, into row number `at` of k or v of a cache of
-// 8 bits, and into the scales of q8_0.
+// want8 stores a row of head h as row `at` of k or v in a cache of 8 bits, with its scales for
+// q8_0. Elements of the row may be off by bounds.
 func (p *appendProblem) want8(t, scales *guard.Tensor, at, h int, row, bounds []float64) {
 	scale := 1.0
 	if n := len(scales.Values); p.Cache == attention.CacheE4M3 && n > 0 {
@@ -188,8 +189,8 @@ func (p *appendProblem) want8(t, scales *guard.Tensor, at, h int, row, bounds []
 	}
 }
 
-// want puts into k, v, their scales and q what the call makes of them, and reports whether all sequences have
-// room.
+// want sets k, v, their scales and q to the results of the call. It reports whether all sequences
+// have room.
 func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, k, v, q, newK, newV *guard.Tensor, scales *[2]guard.Tensor) (all bool) {
 	all = true
 	dv := p.ValueHeadDim()
@@ -226,7 +227,7 @@ func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, 
 	return all
 }
 
-// row returns which row of k or v a key is, as it lies in memory.
+// row returns the row of k or v in memory that a key has.
 func (p *appendProblem) row(in *ref.DecodeInputs[float64], b, h, key int) int {
 	outer, keys := b, p.SeqKV
 	if p.CacheRows > 0 {

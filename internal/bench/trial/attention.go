@@ -33,10 +33,10 @@ type attentionProblem struct {
 	Impl     attention.Impl
 	Backward bool
 	Case     attntest.Case
-	// The configuration of the pass, nil for what the tuning table says.
+	// The configuration of the pass; nil: the tuning table's.
 	Config         *attention.Config         `json:",omitempty"`
 	BackwardConfig *attention.BackwardConfig `json:",omitempty"`
-	DecodeConfig   *attention.DecodeConfig   `json:",omitempty"` // the forward pass takes the kernels of decode
+	DecodeConfig   *attention.DecodeConfig   `json:",omitempty"` // not nil: the forward pass takes the kernels of decode
 }
 
 // String implements Problem.
@@ -58,7 +58,7 @@ func (p *attentionProblem) String() string {
 	return s
 }
 
-// options returns those of a call, but for tensors.
+// options returns the options of a call, without the workspace.
 func (p *attentionProblem) options() attention.Options {
 	return attention.Options{Impl: p.Impl, Config: p.Config, BackwardConfig: p.BackwardConfig, DecodeConfig: p.DecodeConfig}
 }
@@ -82,7 +82,7 @@ func (p *attentionProblem) Check(ctx context.Context, r *Runner) error {
 	kernel := func(opt attention.Options) *ondevice.Kernel {
 		return &ondevice.Kernel{Context: ctx, Device: r.Guard(), Options: opt, Record: r.Record}
 	}
-	// The O and LSE of a backward problem are what the table says for the path.
+	// O and LSE of a backward problem come from the table's configuration of the path.
 	return p.check(kernel(attention.Options{Impl: p.Impl, Config: p.Config}), kernel(p.options()))
 }
 

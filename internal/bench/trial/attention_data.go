@@ -27,8 +27,9 @@ func (d *attentionDraw) values() {
 	natural := 1 / math.Sqrt(float64(p.HeadDim))
 	switch {
 	case c.Input == attntest.BigLogits && p.DType == dtype.Float32 && d.Backward:
-		// Of logits of 1e4, what matrix units truncate is an error of half a percent of each
-		// weight, many times that of a plain program, whose order of adding suits these inputs.
+		// With logits of 1e4 the truncation of matrix units is an error of half a percent
+		// of each weight. That is many times the error of a plain program, whose order of
+		// adding suits these inputs.
 		c.Input = attntest.Normal
 	case c.Input == attntest.Huge && p.DType == dtype.Float16 && p.Dropout.On():
 		c.Input = attntest.Normal // the formula overflows: V/(1-p)
@@ -53,13 +54,13 @@ func (d *attentionDraw) values() {
 // The largest and the smallest magnitudes of tensors, powers of 10.
 const leastSize, mostSize = -4, 4
 
-// magnitudes draws one for each tensor, and a scale with which scores are between 0.01 and
-// 20, sometimes 1000.
+// magnitudes draws a magnitude for each tensor, and a scale that brings scores between 0.01 and 20,
+// sometimes to 1000.
 func (d *attentionDraw) magnitudes() {
 	c, p, rng := &d.Case, &d.Case.Problem, d.rng
 	most := float64(mostSize)
 	if p.DType == dtype.Float16 {
-		most = math.Log10(5000) // six deviations are in the format
+		most = math.Log10(5000) // the format holds six standard deviations
 	}
 	size := func() float64 { return logUniform(rng, leastSize, most) }
 	c.Sizes.Q, c.Sizes.K, c.Sizes.V = size(), size(), size()
@@ -84,8 +85,9 @@ func (d *attentionDraw) magnitudes() {
 	d.upstream(size())
 }
 
-// upstream takes a size for dO, or less where products of it would leave float16's range:
-// dP = dO*V, dX = P*(dP - Delta + dLSE), and the gradients, which kernels round to it.
+// upstream sets the size of dO. In float16 the size is smaller if products of dO would leave the
+// range: dP = dO*V, dX = P*(dP - Delta + dLSE), and the gradients. Kernels round all of them to
+// float16.
 func (d *attentionDraw) upstream(size float64) {
 	c, p, rng := &d.Case, &d.Case.Problem, d.rng
 	if !d.Backward {
@@ -118,7 +120,7 @@ func (d *attentionDraw) upstream(size float64) {
 	if !p.Varlen.On {
 		n /= math.Sqrt(float64(p.Batch))
 	}
-	// The largest of dX for a dO of 1, and what is made of it.
+	// The largest dX for a dO of 1, and the largest products of it.
 	dX := 2 * dot * or(c.Sizes.V) * keep
 	outer := max(1, 2*scale*or(c.Sizes.K)*peak, n*scale*or(c.Sizes.Q)*peak)
 	if p.Bias.On && p.Bias.DType == dtype.Float16 {

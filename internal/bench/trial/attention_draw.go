@@ -19,7 +19,7 @@ type attentionDraw struct {
 	space Space
 	rng   *rand.Rand
 
-	// What sizes and data have to know of the family.
+	// Properties of the family that sizes and data depend on.
 	matrix bool // a path of matrices
 	odd    bool // Q and K are aligned to no more than an element
 	decode bool // few rows, many keys
@@ -57,7 +57,7 @@ func logUniform(rng *rand.Rand, from, to float64) float64 {
 // path draws the pass, the path and the format.
 func (d *attentionDraw) path(family *rand.Rand) {
 	d.Backward = chance(family, 2)
-	// Each as often as it is worth; auto is the fastest that there is.
+	// The weights of the paths. Auto is the fastest that there is.
 	name, ok := d.space.Impl(family, "coopmat2", "coopmat2", "coopmat2", "coopmat", "coopmat", "scalar", "scalar", "unfused", "auto", "auto")
 	if !ok {
 		name = "auto"
@@ -73,7 +73,7 @@ func (d *attentionDraw) path(family *rand.Rand) {
 	if !d.space.Soft || !d.matrix {
 		return
 	}
-	// No software driver has matrices of bfloat16, and those of float32 are slow.
+	// No software driver has matrices of bfloat16, and float32 on matrices is slow there.
 	if half := slices.Contains(d.space.DTypes, dtype.Float16) || d.space.DTypes == nil; half && (t == dtype.BFloat16 || !chance(family, 4)) {
 		p.DType = dtype.Float16
 	}
@@ -105,7 +105,7 @@ func (d *attentionDraw) dim(family *rand.Rand) int {
 // numFeatures is how many features attentionDraw.feature knows.
 const numFeatures = 9
 
-// features draws which features are on: none, one, a pair, several.
+// features draws the features that are on: none, one, two or several.
 func (d *attentionDraw) features(family *rand.Rand) {
 	p := &d.Case.Problem
 	p.Causal = chance(family, 2)
@@ -127,7 +127,7 @@ func (d *attentionDraw) features(family *rand.Rand) {
 	}
 }
 
-// feature turns on a feature, with all that shapes code.
+// feature turns on a feature and draws the choices that kernels are compiled for.
 func (d *attentionDraw) feature(family *rand.Rand, number int) {
 	p := &d.Case.Problem
 	switch number {
@@ -160,7 +160,7 @@ func (d *attentionDraw) feature(family *rand.Rand, number int) {
 	}
 }
 
-// shape draws what else shapes code, and the class of sizes.
+// shape draws the other choices that kernels are compiled for, and the class of sizes.
 func (d *attentionDraw) shape(family *rand.Rand) {
 	d.odd = chance(family, 3)
 	d.decode = chance(family, 6)
@@ -220,7 +220,7 @@ func (d *attentionDraw) config(family *rand.Rand) {
 	}
 }
 
-// stripes draws a configuration of subgroups that share keys.
+// stripes draws a configuration whose subgroups divide the keys.
 func (d *attentionDraw) stripes(family *rand.Rand) attention.Config {
 	c := attention.Config{Impl: d.Impl, Subgroups: one(family, 2, 4, 8, 8, 16), Stripes: one(family, 2, 2, 4, 8), RowTiles: one(family, 1, 1, 2), BlockN: one(family, 16, 32, 64), Detour: chance(family, 8)}
 	if d.space.Soft { // what a software driver compiles in seconds
@@ -239,8 +239,8 @@ func (d *attentionDraw) typical() attention.Problem {
 	return p
 }
 
-// backwardConfig draws a configuration of the backward pass: one kernel for all gradients
-// or weights that pass through memory, where there are such, or tiles of two kernels.
+// backwardConfig draws a configuration of the backward pass: tiles of two kernels, or, if the path
+// has them, one kernel for all gradients, or stored weights.
 func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p attention.Problem) *attention.BackwardConfig {
 	kind := 0
 	switch {
@@ -284,7 +284,7 @@ func (d *attentionDraw) matrixTile(family *rand.Rand) attention.BackwardTile {
 	}
 }
 
-// productTile draws a tile of products of weights that pass through memory.
+// productTile draws a tile of the products of stored weights.
 func (d *attentionDraw) productTile(family *rand.Rand) attention.BackwardTile {
 	if d.space.Soft {
 		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8}
@@ -301,8 +301,8 @@ func scalarTile(family *rand.Rand) attention.BackwardTile {
 	}
 }
 
-// typicalCaps returns what the devices have in common that configurations are drawn for:
-// GPUs with 16x16x16 matrices and 48 KiB of shared memory, or software drivers.
+// typicalCaps returns the capabilities that configurations are drawn for: those of GPUs with
+// 16x16x16 matrices and 48 KiB of shared memory, or of software drivers.
 func typicalCaps(soft bool) *vk.Caps {
 	c := &vk.Caps{
 		Name: "typical", Type: vk.DiscreteGPU, APIVersion: vk.MakeVersion(1, 4, 0),
@@ -335,7 +335,7 @@ var (
 	oddLayouts     = []attntest.Layout{attntest.Odd, attntest.OddOffset}
 )
 
-// layouts draws where tensors lie: all in the same way, or each in its own.
+// layouts draws the layouts of tensors: one for all, or one for each.
 func (d *attentionDraw) layouts() {
 	c, rng := &d.Case, d.rng
 	all := []*attntest.Layout{&c.Q, &c.K, &c.V, &c.O, &c.LSE, &c.Features}

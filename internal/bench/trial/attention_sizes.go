@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	// wideBlocks of at least 64 rows are several workgroups on each of 132 multiprocessors.
+	// wideBlocks blocks of at least 64 rows give each of 132 multiprocessors several
+	// workgroups.
 	wideBlocks, wideBlockRows = 520, 64
 	// softBlocks is that of a software driver.
 	softBlocks = 40
-	// mostOfTensor bounds the elements of a tensor, which the host looks at many times,
-	// and mostWide those of a wide problem.
+	// mostOfTensor bounds the elements of a tensor, since the host reads each many times;
+	// mostWide is the bound of a wide problem.
 	mostOfTensor, mostWide = 2e6, 6e6
 	// unfusedScores bounds the scores that the unfused path keeps in memory.
 	unfusedScores = 1 << 23
@@ -32,7 +33,7 @@ func (d *attentionDraw) longest() int {
 	return 1100
 }
 
-// sizes draws lengths, heads and batches, the numbers of features among them.
+// sizes draws lengths, heads and batches, and the sizes of features.
 func (d *attentionDraw) sizes() {
 	p, rng := &d.Case.Problem, d.rng
 	p.NumKVHeads = one(rng, 1, 1, 2, 2, 3, 4)
@@ -94,8 +95,8 @@ func (d *attentionDraw) wide(group *int) {
 	p.SeqKV = min(Size(rng, max(d.longest(), 2048)), most)
 }
 
-// lengths draws the lengths of packed sequences: as many as there are batches, with as many
-// rows and keys as they would have, at most.
+// lengths draws the lengths of packed sequences. There are as many sequences as batches, and at
+// most as many rows and keys as unpacked.
 func (d *attentionDraw) lengths() {
 	c, rng := &d.Case, d.rng
 	p := &c.Problem
@@ -138,7 +139,7 @@ func (d *attentionDraw) rows() (q, kv int) {
 	return p.Batch * p.SeqQ, p.Batch * p.SeqKV
 }
 
-// most returns by how much the problem is larger than anything allows.
+// most returns the largest ratio of a size to its bound; above 1 the problem is too large.
 func (d *attentionDraw) most(wide bool) float64 {
 	p := &d.Case.Problem
 	q, kv := d.rows()
@@ -163,22 +164,22 @@ func (d *attentionDraw) most(wide bool) float64 {
 		over = max(over, bias/elements)
 	}
 	if d.Impl == attention.Unfused {
-		// With Varlen it keeps those of the maximal lengths.
+		// With Varlen the path keeps scores for the longest lengths.
 		over = max(over, heads*float64(p.Batch)*float64(p.SeqQ)*float64(p.SeqKV)/unfusedScores)
 	}
 	operations := scores * d.scoreOperations()
 	if !wide {
-		// The mean of many problems below it is less than half of that.
+		// The mean cost of many problems below a bound is less than half of the bound.
 		return max(over, operations/(2*d.space.Work))
 	}
 	if d.space.Soft {
 		return max(over, operations/(8*d.space.Work))
 	}
-	// A sample is compared, but the device computes all of it.
+	// Only a sample is compared, but the device computes all rows.
 	return max(over, operations/2e11)
 }
 
-// scoreOperations returns what the references cost for a score.
+// scoreOperations returns the operations of the references for each score.
 func (d *attentionDraw) scoreOperations() float64 {
 	p := &d.Case.Problem
 	dim, value := float64(p.HeadDim), float64(p.ValueHeadDim())
@@ -188,7 +189,7 @@ func (d *attentionDraw) scoreOperations() float64 {
 	return 4 * (dim + value)
 }
 
-// shrink makes the problem smaller, and returns whether it could.
+// shrink makes the problem smaller, and reports whether it could.
 func (d *attentionDraw) shrink() bool {
 	c, p := &d.Case, &d.Case.Problem
 	group := p.NumHeads / p.NumKVHeads
@@ -200,7 +201,8 @@ func (d *attentionDraw) shrink() bool {
 		p.NumHeads = p.NumKVHeads * (group / 2)
 	case p.Batch > 1 && len(c.Lengths) != 1:
 		if c.Lengths != nil {
-			// The half with the larger product of lengths, so that some rows see keys.
+			// It keeps the half that has the longest sequence with rows and keys, so
+			// that some rows see keys.
 			half := len(c.Lengths) / 2
 			size := func(list [][2]int) (n int) {
 				for _, x := range list {
@@ -268,7 +270,7 @@ func (d *attentionDraw) featureSizes() {
 	}
 }
 
-// configSizes draws among how many workgroups keys are divided, or shares of them.
+// configSizes draws the number of workgroups that divide the keys.
 func (d *attentionDraw) configSizes() {
 	p, rng := &d.Case.Problem, d.rng
 	if d.Config != nil && d.splits {

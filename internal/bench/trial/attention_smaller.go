@@ -100,7 +100,7 @@ func (p *attentionProblem) smallerFeatures(step attentionStep) {
 	})
 }
 
-// smallerSizes takes from lengths, heads and batches.
+// smallerSizes makes lengths, heads and batches smaller.
 func (p *attentionProblem) smallerSizes(step attentionStep) {
 	step(func(q *attentionProblem, a *attention.Problem) {
 		a.Batch, q.Case.Lengths = 1, q.Case.Lengths[:min(1, len(q.Case.Lengths))]

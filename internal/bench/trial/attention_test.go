@@ -29,7 +29,7 @@ var (
 	attentionJSON  = flag.String("attention-problem", "", "the one problem that TestAttentionProblems checks")
 )
 
-// attentionFamily is how many problems in a row are of a family.
+// attentionFamily is the number of problems of a family, which come in a row.
 const attentionFamily = 8
 
 // drawAttentionNumber draws problem n of the tests' seed.
@@ -75,8 +75,8 @@ func TestAttentionProblems(t *testing.T) {
 	require.Less(t, refused, *attentionCount)
 }
 
-// TestAttentionDraw: every problem is valid, for the device that configurations are drawn
-// for, and is what its JSON says; so are the steps to smaller ones.
+// TestAttentionDraw wants every problem, and every step to a smaller one, to be valid on the device
+// that configurations are drawn for, and to be the same after JSON.
 func TestAttentionDraw(t *testing.T) {
 	vktest.Sequential(t)
 	for _, s := range []Space{{Work: 1e8}, {Soft: true, Work: 2e7}, {Impls: []string{"coopmat2"}, DTypes: []dtype.DType{dtype.Float32}, Work: 1e6}} {
@@ -107,7 +107,8 @@ func roundTrip(t *testing.T, p *attentionProblem) Problem {
 	return same
 }
 
-// TestAttentionShrinks: taking the first smaller problem, or any, over and over, ends.
+// TestAttentionShrinks says that repeated steps to a smaller problem, the first or any, come to an
+// end.
 func TestAttentionShrinks(t *testing.T) {
 	vktest.Sequential(t)
 	for n := range 40 {
@@ -125,8 +126,8 @@ func TestAttentionShrinks(t *testing.T) {
 	}
 }
 
-// TestAttentionDistribution: every feature comes alone and with each other, every path
-// and format with and without features in both passes, and so do the classes.
+// TestAttentionDistribution wants every feature alone and together with each other one, and every
+// path, format and class with and without features in both passes.
 func TestAttentionDistribution(t *testing.T) {
 	vktest.Sequential(t)
 	seen := make(map[string]int)
@@ -201,23 +202,23 @@ func TestAttentionDistribution(t *testing.T) {
 	t.Logf("%d wide\n%s", wide, strings.Join(lines, "\n"))
 }
 
-// BenchmarkAttentionHost is what a problem costs the host beside the device and the copies
-// to it: the reference, tolerances, values and comparisons. What is checked computes the
-// reference twice more.
+// BenchmarkAttentionHost times the work of the host for a problem, without the device and the
+// copies to it: the reference, tolerances, values and comparisons. The result that is checked here
+// is the reference, computed twice more.
 func BenchmarkAttentionHost(b *testing.B) {
 	for i := range b.N {
 		require.NoError(b, drawAttentionNumber(i, Space{Work: 1e8}).check(attntest.Reference, attntest.BackwardReference))
 	}
 }
 
-// An attentionMistake is one that an implementation makes, in contiguous memory.
+// An attentionMistake is a wrong implementation, in contiguous memory.
 type attentionMistake struct {
 	name     string
 	forward  func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error
 	backward func(g ref.Gradients, o, lse []float64, up ref.Upstream[float64], in ref.Inputs[float64], p attention.Problem) error
 }
 
-// finite replaces what is hidden, and may be NaN, so that a mistake shows as a value.
+// finite replaces hidden elements, which may be NaN, so that a mistake shows as a value.
 func finite(in ref.Inputs[float64]) ref.Inputs[float64] {
 	in.K, in.V = slices.Clone(in.K), slices.Clone(in.V)
 	for _, t := range [][]float64{in.K, in.V} {
@@ -296,8 +297,7 @@ var attentionMistakes = []attentionMistake{
 	}},
 }
 
-// TestAttentionMistakes: problems find implementations that are wrong, and pass one that
-// is right.
+// TestAttentionMistakes says that problems find wrong implementations, and pass a right one.
 func TestAttentionMistakes(t *testing.T) {
 	vktest.Sequential(t)
 	for _, m := range attentionMistakes {

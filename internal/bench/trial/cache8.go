@@ -19,8 +19,7 @@ const (
 	allScales cacheScales = "heads"
 )
 
-// drawCacheFormat draws the format of a cache, for a problem whose dimensions are drawn, and makes
-// these fit.
+// drawCacheFormat draws the format of a cache, and changes the dimensions of the problem to fit it.
 func drawCacheFormat(family *rand.Rand, p *attention.DecodeProblem) cacheScales {
 	if p.Cache = one(family, attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0); p.DType == dtype.Float32 {
 		p.Cache = attention.CacheSame
@@ -39,8 +38,8 @@ func blocks(n int) int {
 	return (n + attention.QuantBlock - 1) / attention.QuantBlock * attention.QuantBlock
 }
 
-// headScales returns what a cache of e4m3 has for K, stream 0, or V: with it the largest numbers
-// are a few times 448 or less.
+// headScales returns the scales of heads in a cache of e4m3, for K (stream 0) or V. The largest
+// numbers, divided by them, are a few times 448, or less.
 func (d *kernelData) headScales(p *attention.DecodeProblem, kind cacheScales, stream int, magnitude float64) []float64 {
 	if p.Cache != attention.CacheE4M3 || kind == noScales {
 		return nil
@@ -64,7 +63,8 @@ func headOf(p *attention.DecodeProblem, keysFirst bool, row int) int {
 	return row / p.KShape()[2] % p.NumKVHeads
 }
 
-// quantise returns rows of K or V, as they lie in memory, as a cache of 8 bits with the scales of heads.
+// quantise stores rows of K or V, in the order of memory, in a cache of 8 bits with scales of
+// heads.
 func quantise(p *attention.DecodeProblem, keysFirst bool, x []float64, dim int, scales []float64) ref.Cache8[float64] {
 	return ref.Quantise(p.Cache, x, dim, func(row int) float64 {
 		switch len(scales) {
@@ -77,8 +77,8 @@ func quantise(p *attention.DecodeProblem, keysFirst bool, x []float64, dim int, 
 	})
 }
 
-// cachePlaces returns where tensor i, of a cache of 8 bits, and its scales lie: rows at multiples of
-// 8 bytes, and the scales of blocks as their elements do.
+// cachePlaces returns the layouts of tensor i of a cache of 8 bits, and of its scales. Rows begin
+// at multiples of 8 bytes. Scales of blocks have gaps where their blocks have.
 func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, scales *guard.Place) {
 	if d.Layout == "" || d.Layout == "p" {
 		return &guard.Place{}, &guard.Place{}
@@ -93,7 +93,7 @@ func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, s
 	return &guard.Place{Offset: offset, RowGap: unit * rows, MatrixGap: unit * matrices}, scales
 }
 
-// before returns what a tensor that a call updates holds before.
+// before returns the elements of a tensor before the call that updates it.
 func (d *kernelData) before(stream int, format dtype.DType, n int) []float64 {
 	switch format {
 	case dtype.E4M3:
@@ -110,16 +110,16 @@ func (d *kernelData) before(stream int, format dtype.DType, n int) []float64 {
 	return d.plain(stream, format, n, 1)
 }
 
-// A stored8 is what Append makes of a row, where its roundoff decides between neighbours the middle of
-// them, and how far from that they are.
+// A stored8 is a row as Append stores it. If roundoff decides between two neighbours, an element is
+// the middle of them, and its bound the distance to them.
 type stored8 struct{ elements, bounds, scales, scaleBounds []float64 }
 
 func (s *stored8) add(low, high float64) {
 	s.elements, s.bounds = append(s.elements, (low+high)/2), append(s.bounds, (high-low)/2)
 }
 
-// store8 returns what Append stores of a row whose elements may be off by bounds, in the format of a
-// cache of 8 bits, in e4m3 with a scale.
+// store8 returns a row as Append stores it in a cache of 8 bits; e4m3 has a scale. Elements of the
+// row may be off by bounds.
 func store8(format attention.CacheFormat, row, bounds []float64, scale float64) (s stored8) {
 	const eps = 0x1p-21 // of a division in float32
 	nearest := func(x float64) float64 { return float64(dtype.FromE4M3(dtype.ToE4M3(float32(x)))) }

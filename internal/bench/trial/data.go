@@ -11,17 +11,17 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// kernelData says what the tensors of a kernel's problem hold and how they lie: what the
-// problems of all training kernels have in common.
+// kernelData has the values and layouts of a problem's tensors. All training kernels have it in
+// their problems.
 type kernelData struct {
 	Seed      uint64
-	Kind      string  // what inputs are: normal, outliers (1 in 64 is 100 times as large), zeros (3 of 4 are 0)
+	Kind      string  // the kind of inputs: normal, outliers (1 in 64 is 100 times as large), zeros (3 of 4 are 0)
 	Magnitude float64 // of the first operand; 0: 1
-	Second    float64 // of the second one, beside what keeps results near 1; 0: 1
-	// Layout has a letter for each tensor, and begins again after the last: p(acked),
-	// a(ligned) rows at multiples of 8 elements whatever their length, o(dd) ones.
+	Second    float64 // of the second one, times the factor that keeps results near 1; 0: 1
+	// Layout has a letter for each tensor, and repeats: p for packed rows, a for rows that
+	// begin at multiples of 8 elements, o for rows that do not.
 	Layout string
-	// Workspace gives the call memory of its own, which is watched on both sides.
+	// Workspace gives the call a workspace, and watches the memory on both sides of it.
 	Workspace bool
 	// Sample is how many rows the reference has; 0: all.
 	Sample int
@@ -35,7 +35,7 @@ const (
 	outlierTimes = 100
 )
 
-// drawLayout draws how tensors lie: kernels are compiled for aligned rows and others.
+// drawLayout draws the layouts of tensors, since kernels are compiled for aligned rows and others.
 func drawLayout(family *rand.Rand) string {
 	switch family.IntN(8) {
 	case 0, 1:
@@ -52,7 +52,7 @@ func drawLayout(family *rand.Rand) string {
 	return string(mixed)
 }
 
-// drawData draws the rest: ordinary numbers half of the time.
+// drawData draws the rest of the data. Half of the time the numbers are ordinary.
 func drawData(family, rng *rand.Rand) kernelData {
 	d := kernelData{Seed: rng.Uint64(), Kind: normalKind, Layout: drawLayout(family), Workspace: rng.IntN(4) == 0}
 	if rng.IntN(2) == 0 {
@@ -75,7 +75,7 @@ func orOne(x float64) float64 {
 	return x
 }
 
-// largest returns about how large the largest of normal numbers is, as the kind has them.
+// largest returns about the largest of normal numbers of the kind.
 func (d *kernelData) largest() float64 {
 	if d.Kind == outlierKind {
 		return 4 * outlierTimes
@@ -91,10 +91,10 @@ func (d *kernelData) sumLargest(n int) float64 {
 	return 36 + 8*math.Sqrt(float64(n))
 }
 
-// rng returns the random numbers of a tensor, or of what else is drawn from the seed.
+// rng returns the source of random numbers of a tensor, or of another draw from the seed.
 func (d *kernelData) rng(stream int) *rand.Rand { return rand.New(rand.NewPCG(d.Seed, uint64(stream))) }
 
-// most is the largest number of a format, but for room for roundoff.
+// most is the largest number of a format, less room for roundoff.
 func most(t dtype.DType) float64 {
 	if t == dtype.Float16 {
 		return 60000
@@ -148,7 +148,7 @@ func (d *kernelData) place(i int, shape []int) *guard.Place {
 	return &guard.Place{}
 }
 
-// workspaceName is that of the tensor that is a call's workspace.
+// workspaceName is the name of the tensor that is a call's workspace.
 const workspaceName = "workspace"
 
 // workspace returns the tensor of a workspace of some bytes from an offset on, or none.
@@ -173,7 +173,7 @@ func (d *kernelData) check(ctx context.Context, r *Runner, name string, tensors 
 	return err
 }
 
-// smaller calls f for a problem's data that is a step simpler.
+// smaller calls f with each step to simpler data.
 func (d kernelData) smaller(f func(d kernelData)) {
 	if d.Kind != normalKind || d.Magnitude != 0 || d.Second != 0 {
 		e := d
@@ -191,7 +191,7 @@ func (d kernelData) smaller(f func(d kernelData)) {
 	}
 }
 
-// halves calls f for every size of more than one, with a half of it, and one less of an even one.
+// halves calls f for every size above one: with half of it, and if it is even with one less.
 func halves(sizes []*int, f func()) {
 	for _, half := range []bool{true, false} {
 		for _, n := range sizes {
@@ -209,7 +209,7 @@ func halves(sizes []*int, f func()) {
 	}
 }
 
-// budget returns what the reference of a problem may cost.
+// budget returns the operations that the reference of a problem may take.
 func budget(rng *rand.Rand, s Space) float64 {
 	if rng.IntN(8) == 0 {
 		return 8 * s.Work
@@ -248,7 +248,7 @@ func sampleRows(rng *rand.Rand, rows, n int) []int {
 	return list
 }
 
-// elements returns the positions of rows of so many columns.
+// elements returns the indices of the elements of some rows.
 func elements(rows []int, cols int) []int {
 	list := make([]int, 0, len(rows)*cols)
 	for _, r := range rows {
@@ -267,8 +267,8 @@ func sizeOf(rng *rand.Rand, s Space, most int) int {
 	return Size(rng, most)
 }
 
-// kernelCaps are those of a device like the ones that problems are for: configurations are
-// drawn again until they are feasible there.
+// kernelCaps are the capabilities of a typical device. Configurations are drawn again until they
+// are feasible on it.
 func kernelCaps(soft bool) *vk.Caps {
 	caps := &vk.Caps{
 		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, DriverID: 4, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),

@@ -24,7 +24,7 @@ type decodeProblem struct {
 	attention.DecodeProblem
 	Impl      attention.Impl
 	Lens      []int // SeqLens
-	KeysFirst bool  // the axis of keys is before that of heads in memory
+	KeysFirst bool  // in memory the axis of keys comes before that of heads
 	NoLSE     bool
 	Shared    bool // sequences may have pages in common
 	CSR       bool // pages are lists, from which PageTable makes block_table and seq_lens
@@ -66,7 +66,7 @@ func (p *decodeProblem) inputs() ref.DecodeInputs[float64] {
 	in.Q = p.numbers(0, p.DType, product(p.QShape()), orOne(p.Magnitude))
 	in.K = p.numbers(1, p.DType, product(p.KShape()), orOne(p.Second))
 	in.V = p.numbers(2, p.DType, product(p.VShape()), 1)
-	if p.Cache != attention.CacheSame { // of 8 bits, of what float32 has
+	if p.Cache != attention.CacheSame { // stored in 8 bits, from float32
 		in.K, in.V = p.numbers(1, dtype.Float32, len(in.K), min(orOne(p.Second), 100)), p.numbers(2, dtype.Float32, len(in.V), 1)
 	}
 	p.hideUnseen(&in)
@@ -88,8 +88,8 @@ func (p *decodeProblem) inputs() ref.DecodeInputs[float64] {
 	return in
 }
 
-// drawTables draws pages in random order, rows of the cache, hidden keys and trees. Entries of
-// the block table that no key needs are no pages.
+// drawTables draws pages in random order, rows of the cache, hidden keys and trees. Entries of the
+// block table that no key needs are invalid.
 func (p *decodeProblem) drawTables(in *ref.DecodeInputs[float64]) {
 	rng := p.rng(20)
 	if p.PageSize > 0 {
@@ -164,7 +164,7 @@ func product(shape []int) int {
 	return n
 }
 
-// memory returns the shape of a cache as it lies in memory.
+// memory returns the shape that a cache has in memory.
 func (p *decodeProblem) memory(shape []int) []int {
 	if p.KeysFirst {
 		shape[1], shape[2] = shape[2], shape[1]
@@ -253,7 +253,7 @@ func (p *decodeProblem) tensors() ([]guard.Tensor, error) {
 	return append(list, scales...), nil
 }
 
-// cache returns K, V and their scales of a call, with the axes that those have there.
+// cache returns K, V and their scales of a call, with their axes in the order of the call.
 func (p *decodeProblem) cache(t map[string]vk.Tensor) (k, v, kScale, vScale vk.Tensor) {
 	list := []vk.Tensor{t["k"], t["v"], t["k_scale"], t["v_scale"]}
 	for i, x := range list {
@@ -264,8 +264,8 @@ func (p *decodeProblem) cache(t map[string]vk.Tensor) (k, v, kScale, vScale vk.T
 	return list[0], list[1], list[2], list[3]
 }
 
-// asLists makes block_table and seq_lens of list outputs, and adds what PageTable makes them of. Before
-// the first list and after the last one are pages that there are not.
+// asLists turns block_table and seq_lens into outputs, and adds the lists from which PageTable
+// makes them. Invalid pages stand before the first list and after the last one.
 func (p *decodeProblem) asLists(list []guard.Tensor, in *ref.DecodeInputs[float64]) []guard.Tensor {
 	for i := range list {
 		if t := &list[i]; t.Name == "block_table" || t.Name == "seq_lens" {
@@ -384,7 +384,7 @@ func (p *decodeProblem) Smaller() (list []Problem) {
 	return list
 }
 
-// tidy sets what follows from the rest: the capacity and the pages that the keys need.
+// tidy sets the fields that follow from the others: the capacity, and the pages that the keys need.
 func (p *decodeProblem) tidy() {
 	most := 1
 	for _, n := range p.Lens {
@@ -397,7 +397,7 @@ func (p *decodeProblem) tidy() {
 		p.SeqKV = max(p.SeqKV, most)
 	}
 	p.Shared, p.CSR, p.Hiding = p.Shared && p.PageSize > 0, p.CSR && p.PageSize > 0, p.Hiding && p.Bias.On
-	if p.PageSize > 0 && !p.Shared { // no page is of two sequences
+	if p.PageSize > 0 && !p.Shared { // sequences share no pages
 		need := 0
 		for _, n := range p.Lens {
 			need += (n + p.NewKeys + p.PageSize - 1) / p.PageSize

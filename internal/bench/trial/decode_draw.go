@@ -12,7 +12,7 @@ import (
 func drawDecode(family, rng *rand.Rand, s Space) Problem {
 	p := &decodeProblem{}
 	paths := []string{"auto", "coopmat", "coopmat", "scalar", "scalar"}
-	if s.Soft { // no software driver has the matrices that decoding knows
+	if s.Soft { // no software driver has the matrix layouts that decoding needs
 		paths = []string{"auto", "scalar"}
 	}
 	name, ok := s.Impl(family, paths...)
@@ -62,7 +62,7 @@ func decodeDim(family *rand.Rand) int {
 	return 8 * (1 + family.IntN(attention.MaxHeadDim/8))
 }
 
-// decodeFeatures draws what shapes code: none of the features, one, or several.
+// decodeFeatures draws the features, which kernels are compiled for: none, one, or several.
 func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
 	p.Causal = family.IntN(4) > 0
 	p.KeysFirst, p.NoLSE = family.IntN(2) == 0, family.IntN(4) == 0
@@ -101,8 +101,8 @@ func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
 	}
 }
 
-// drawDecodeConfig draws how a path divides work but for the number of workgroups: nil if nothing
-// drawn is feasible for a problem of the format, head_dim and features of typical.
+// drawDecodeConfig draws a configuration of a path, without the number of workgroups. It is nil if
+// no draw is feasible for the format, head_dim and features of typical.
 func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
 	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
@@ -184,7 +184,7 @@ func (p *decodeProblem) decodeSizes(rng *rand.Rand, s Space) {
 	}
 }
 
-// decodeScale draws a scale with which scores are between 0.01 and 20, more with outliers.
+// decodeScale draws a scale that brings scores between 0.01 and 20; with outliers they are larger.
 func (p *decodeProblem) decodeScale(rng *rand.Rand) {
 	if p.DType == dtype.Float16 {
 		p.Magnitude, p.Second = min(p.Magnitude, most(p.DType)/p.largest()), min(p.Second, most(p.DType)/p.largest())

@@ -11,7 +11,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestFailedBefore checks problems that were wrong on a GPU. A CPU device reads them only:
+// TestFailedBefore checks problems that were wrong on a GPU. For a CPU device it only parses them:
 // their kernels take minutes to compile there, and were right.
 func TestFailedBefore(t *testing.T) {
 	text, err := os.ReadFile("testdata/failed.txt")

@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Fixed is a problem that flashvk selftest always checks, where attention has its suite.
+// A Fixed is a problem that flashvk selftest always checks. Attention has its suite instead.
 type Fixed struct {
 	Name  string
 	DType dtype.DType
@@ -17,7 +17,7 @@ type Fixed struct {
 	Problem
 }
 
-// OnDevice returns a Runner for one problem, without poison, that says which modules ran.
+// OnDevice returns a Runner for one problem. It leaves no poison, and reports the modules that ran.
 func OnDevice(d guard.Device, ran func(modules []vk.ModuleInfo)) *Runner {
 	return &Runner{d: d.Device, use: d.Use, ran: ran, hashes: map[string]string{}}
 }

@@ -25,11 +25,12 @@ type gemmProblem struct {
 	engine.Problem
 	Impl   string
 	Config string // "": what the tuning table has
-	// Alias is a tensor that is another's memory, too: "residual" and "x" are C, "s" is X.
+	// Alias names a tensor that shares memory with another: "residual" and "x" with C, "s" with
+	// X.
 	Alias              string
 	Broadcast          bool // all products share A
 	AlignedA, AlignedB bool // Options of those names
-	PadK, PadN         int  // rows and columns of op(B) that b has not: Options.PadB
+	PadK, PadN         int  // rows and columns of op(B) that b lacks, as in Options.PadB
 	kernelData
 }
 
@@ -38,7 +39,7 @@ func (p *gemmProblem) String() string {
 	return fmt.Sprintf("%v %s (%s)", p.Problem, p.Impl, p.Config)
 }
 
-// options returns those of the call, without tensors.
+// options returns the options of the call, without the workspace.
 func (p *gemmProblem) options() (opt engine.Options, err error) {
 	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return opt, err
@@ -102,7 +103,7 @@ func (p *gemmProblem) inputs() ref.Inputs {
 	return in
 }
 
-// placeOfB returns where element i of B is in op(B).
+// placeOfB returns the row and column of op(B) of element i of B.
 func (p *gemmProblem) placeOfB(i int) (k, n int) {
 	cols := p.BShape()[2]
 	k, n = i/cols%p.BShape()[1], i%cols
@@ -172,7 +173,7 @@ func (p *gemmProblem) tensors() []guard.Tensor {
 	return list
 }
 
-// workspaceOffset is where a workspace begins in its buffer, in bytes.
+// workspaceOffset is the offset of a workspace in its buffer, in bytes.
 const workspaceOffset = 16 * 5
 
 // Check implements Problem.
@@ -239,11 +240,11 @@ func (p *gemmProblem) Smaller() (list []Problem) {
 	return list
 }
 
-// gemmImpls are the paths of products, auto twice as often.
+// gemmImpls are the paths of products; auto is drawn twice as often.
 func gemmImpls() []string { return []string{"auto", "auto", "coopmat", "coopmat", "coopmat", "scalar"} }
 
-// softImpl returns the path, another one for most products of float32 parts on software
-// drivers, which compile their kernels for ten seconds.
+// softImpl returns the path to take. Software drivers take ten seconds to compile float32 on
+// matrices, so most of these products take another path there.
 func softImpl(family *rand.Rand, s Space, impl string, t dtype.DType) string {
 	if s.Soft && s.Impls == nil && impl == "coopmat" && t == dtype.Float32 && family.IntN(6) > 0 {
 		return "scalar"
@@ -293,7 +294,7 @@ func drawGemm(family, rng *rand.Rand, s Space) Problem {
 	return p
 }
 
-// drawEpilogue draws what kernels are compiled for, and factors.
+// drawEpilogue draws the epilogue, which kernels are compiled for, and its factors.
 func drawEpilogue(family, rng *rand.Rand, p *engine.Problem) {
 	p.Out = p.DType
 	if family.IntN(2) == 0 {
@@ -313,21 +314,21 @@ func drawEpilogue(family, rng *rand.Rand, p *engine.Problem) {
 	}
 }
 
-// limit makes scales fit formats: results of float16 are finite.
+// limit makes scales so small that results are finite in float16.
 func (d *kernelData) limit(out dtype.DType, p engine.Problem, k int) {
 	d.Magnitude = min(d.Magnitude, most(p.DType)/d.largest())
 	d.Second = min(d.Second, most(p.DType)/d.largest())
 	if out != dtype.Float16 {
 		return
 	}
-	// The root of k is in the second operand. C and R add to the sum.
+	// The second operand is divided by the root of k. C and R add to the sum.
 	worst := math.Abs(p.Scale()) * orOne(d.Magnitude) * orOne(d.Second) * (d.sumLargest(k)/math.Sqrt(float64(k)) + 6*(math.Abs(p.Beta)+1))
 	if limit := most(out) / 2; worst > limit {
 		d.Second = orOne(d.Second) * limit / worst
 	}
 }
 
-// block returns the tile of a configuration, on the devices that problems are for.
+// block returns the rows and columns of a block, on a typical device.
 func (p *gemmProblem) block(soft bool) (m, n int) {
 	c, _ := parseGemmConfig(p.Config)
 	switch {
@@ -342,15 +343,15 @@ func (p *gemmProblem) block(soft bool) (m, n int) {
 	return c.SubgroupsM * c.TilesM * int(shape.M), c.SubgroupsN * c.TilesN * int(shape.N)
 }
 
-// wideTiles is how many workgroups a wide problem has at least: several for each of 132
+// wideTiles is the least number of workgroups of a wide problem: several for each of 132
 // multiprocessors. mostElements bounds its outputs.
 const (
 	wideTiles    = 500
 	mostElements = 8 << 20
 )
 
-// drawSizes draws sizes of one of three kinds: near those of tiles; few outputs and a long k,
-// which is divided; or many workgroups, with a reference of some rows.
+// drawSizes draws sizes of one of three kinds: near those of tiles; few outputs with a long k,
+// which is divided; many workgroups, with a reference of some rows.
 func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 	limit := budget(rng, s)
 	cost := func() float64 {
@@ -381,7 +382,7 @@ func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 	}
 }
 
-// fixRows makes the rows that are not shared whole products, or multiples of 8.
+// fixRows makes Config.Rows one product of a batch, or bounds it by the rows of C.
 func (p *gemmProblem) fixRows(c *engine.Config) {
 	if c.Rows == 0 {
 		return
@@ -432,13 +433,13 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, b
 	return ""
 }
 
-// drawMatrixTiles draws tiles of path coopmat: small ones for software drivers, which compile
-// large ones for seconds.
+// drawMatrixTiles draws tiles of path coopmat. They are small on software drivers, which take
+// seconds to compile large ones.
 func drawMatrixTiles(family *rand.Rand, s Space, c *engine.Config) {
 	c.Impl = engine.CoopMat
 	grids := [][2]int{{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 4}, {4, 2}, {3, 1}, {2, 3}}
 	const tiles, size = 4, 16
-	if s.Soft { // few, so that other families have the same pipelines
+	if s.Soft { // few choices, so that families share pipelines
 		grid := grids[1+family.IntN(3)]
 		c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.GroupM = grid[0], grid[1], 1, 1+family.IntN(2), 8*(1+family.IntN(2)), 1+family.IntN(3)
 		return

@@ -136,7 +136,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 		return nil
 	}
 	formats := s
-	if p.Impl == "coopmat" { // float32 has no groups there
+	if p.Impl == "coopmat" { // the path has no float32 groups
 		if half := intersect(s.DTypes, dtype.Float16, dtype.BFloat16); len(half) > 0 {
 			formats.DTypes = half
 		}

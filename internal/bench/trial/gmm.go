@@ -42,7 +42,7 @@ func (p *gmmProblem) String() string {
 	return fmt.Sprintf("%s, %d tokens of %d components, %v, gradients %v", p.Call, p.Tokens, p.Components, p.DType, p.GradDType())
 }
 
-// pass returns that of the call; Merge is the end of a forward pass.
+// pass returns the pass of the call. Merge belongs to the forward pass.
 func (p *gmmProblem) pass() kit.Pass {
 	if p.Call == gmmBackward {
 		return kit.Backward
@@ -55,8 +55,8 @@ func (p *gmmProblem) Supports(caps *vk.Caps) error {
 	return gmm.Supports(caps, p.Problem, p.pass(), gmm.Options{})
 }
 
-// inputs returns what the problem reads: logits of a magnitude, the logarithms of deviations of
-// another.
+// inputs returns the tensors that the problem reads. Logits have one magnitude, logarithms of
+// deviations another.
 func (p *gmmProblem) inputs() ref.Inputs {
 	n := p.Tokens * p.Components
 	return ref.Inputs{
@@ -106,7 +106,7 @@ func (p *gmmProblem) outputs(in ref.Inputs) (list []guard.Tensor) {
 	return list
 }
 
-// states returns the state of every component alone: what gmm.Merge reads.
+// states returns what gmm.Merge reads: a state for every component.
 func (p *gmmProblem) states(in ref.Inputs) guard.Tensor {
 	place := p.place(0, []int{gmm.StateSize})
 	place.Offset, place.RowGap, place.MatrixGap = place.Offset/4*4, place.RowGap/4*4, place.MatrixGap/4*4
@@ -120,7 +120,7 @@ func (p *gmmProblem) gradients(in ref.Inputs) []guard.Tensor {
 	most := max(tolerance.Largest(want.Logit), tolerance.Largest(want.Mu), tolerance.Largest(want.LogSigma))
 	given := p.DLoss != 0
 	if p.GradDType() == dtype.Float16 && !p.Saturate && most > 30000 {
-		// What float16 does not hold is infinite, and near there it may be or not.
+		// Numbers beyond float16's largest are infinite; just below it roundoff decides.
 		given, dloss = true, float64(float32(dloss*30000/most))
 		want = ref.Backward(in, dloss, p.Problem)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// product returns the problem of a skinny kernel, with its options.
+// product returns the problem of a kernel of package skinny, with its options.
 func (p *mlpProblem) product() (x engine.Problem, opt engine.Options, err error) {
 	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return x, opt, err
@@ -32,7 +32,7 @@ func (p *mlpProblem) product() (x engine.Problem, opt engine.Options, err error)
 	return x, opt, nil
 }
 
-// skinnyBytes returns the workspace of a skinny kernel.
+// skinnyBytes returns the bytes of workspace of a kernel of package skinny.
 func (p *mlpProblem) skinnyBytes(caps *vk.Caps) (int64, error) {
 	x, opt, err := p.product()
 	switch {
@@ -49,8 +49,8 @@ func (p *mlpProblem) skinnyBytes(caps *vk.Caps) (int64, error) {
 	return plan.Workspace(), err
 }
 
-// checkSkinny runs one of the skinny kernels: x is that of every head, and tensors by token
-// have the heads as their second axis.
+// checkSkinny runs a kernel of package skinny. All heads share x; tensors by token have the heads
+// as their second axis.
 func (p *mlpProblem) checkSkinny(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {
@@ -182,7 +182,7 @@ func drawGrouped(family, rng *rand.Rand, s Space) Problem {
 	return p
 }
 
-// intersect returns the formats of list that are in some, nil being all.
+// intersect returns the formats of list that are also in some; nil is all.
 func intersect(some []dtype.DType, list ...dtype.DType) (both []dtype.DType) {
 	for _, t := range list {
 		for _, u := range some {

@@ -22,8 +22,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestKernelPaths wants some thousands of problems to run, on a device like an H200, every module
-// of their kernels, as far as configurations tell; and to have every option.
+// TestKernelPaths wants some thousands of problems to have every option, and to run every module of
+// their kernels that configurations tell, on a device like an H200.
 func TestKernelPaths(t *testing.T) {
 	vktest.Sequential(t)
 	caps := kernelCaps(false)
@@ -61,8 +61,8 @@ func TestKernelPaths(t *testing.T) {
 	}
 }
 
-// modulesOf returns the modules that a problem runs, some more than once, without those that
-// configurations do not tell.
+// modulesOf returns the modules that a problem runs, as far as configurations tell them. Some occur
+// more than once.
 func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	t.Helper()
 	m := &moduleList{t: t, caps: caps}
@@ -122,7 +122,7 @@ func (m *moduleList) add(name string, format dtype.DType) {
 	m.names = append(m.names, name+"."+format.Short())
 }
 
-// product adds those of a product in a configuration.
+// product adds the modules of a product with a configuration.
 func (m *moduleList) product(c engine.Config, format dtype.DType) {
 	switch {
 	case c.Impl == engine.Scalar:
@@ -232,8 +232,8 @@ func (m *moduleList) ofOptim(p *optimProblem) {
 	}
 }
 
-// optionsOf names what a problem has: fields that are not zero, values of those that are few, and
-// more than that of products.
+// optionsOf names the options of a problem: fields that are not zero, values of fields with few
+// values, and further ones of products.
 func optionsOf(p Problem) (list []string) {
 	v := reflect.ValueOf(p).Elem()
 	var walk func(v reflect.Value)

@@ -72,8 +72,8 @@ func TestKernelProblems(t *testing.T) {
 	}
 }
 
-// TestKernelJSON wants problems to be the same after JSON, and what is said to be supported on a
-// device like an H200 to be most of them.
+// TestKernelJSON wants problems to be the same after JSON, and most of them to be supported on a
+// device like an H200.
 func TestKernelJSON(t *testing.T) {
 	vktest.Sequential(t)
 	for _, soft := range []bool{false, true} {

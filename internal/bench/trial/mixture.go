@@ -23,8 +23,8 @@ func mixtureKernel() Kernel {
 	return Kernel{Name: "mixture", Weight: 2, New: func() Problem { return &mixtureProblem{} }, Draw: drawMixture}
 }
 
-// mixtureProblem is a call of mixture.Forward or mixture.Backward, or with Config or Direct of
-// skinny.Mixture and gmm.Merge.
+// mixtureProblem is a call of mixture.Forward or mixture.Backward. With Config or Direct it is a
+// call of skinny.Mixture and gmm.Merge.
 type mixtureProblem struct {
 	mixture.Problem
 	Impl       string
@@ -87,8 +87,9 @@ func (p *mixtureProblem) Supports(caps *vk.Caps) error {
 	return err
 }
 
-// inputs returns what the problem reads: pre and outputs of heads about 1, or Second, and
-// logarithms of deviations a third of that, so that gradients are not only roundoff.
+// inputs returns the tensors that the problem reads. Elements of pre and of the outputs of heads
+// are about 1, or Second. Logarithms of deviations are a third of that, so that gradients are more
+// than roundoff.
 func (p *mixtureProblem) inputs() ref.Inputs {
 	in := ref.Inputs{
 		X:  p.numbers(0, p.DType, p.Tokens*p.In, orOne(p.Magnitude)),
@@ -118,7 +119,7 @@ func (p *mixtureProblem) fit(in ref.Inputs) {
 	}
 }
 
-// A mixtureSample is a part of a problem, of some tokens.
+// A mixtureSample is the part of a problem that has some of its tokens.
 type mixtureSample struct {
 	p     mixture.Problem
 	in    ref.Inputs
@@ -128,7 +129,7 @@ type mixtureSample struct {
 
 func (s *mixtureSample) outputs() gmmref.Inputs { return ref.Outputs(s.in, s.p) }
 
-// sampled returns the part whose outputs the reference has.
+// sampled returns the part of the problem that the reference computes.
 func (p *mixtureProblem) sampled(in ref.Inputs) *mixtureSample {
 	s := &mixtureSample{p: p.Problem, in: in, dloss: orOne(p.DLoss)}
 	if rows := sampleRows(p.rng(30), p.Tokens, p.Sample); rows != nil {
@@ -186,8 +187,8 @@ func (p *mixtureProblem) tensors() []guard.Tensor {
 		unknown(guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2}))
 }
 
-// largest returns the largest of what float16 has to hold, 0 without it. That of a sample is
-// taken to be a quarter of that of all.
+// largest returns the largest number that float16 has to hold, 0 without float16. The largest of a
+// sample counts as a quarter of the largest of all.
 func (p *mixtureProblem) largest(s *mixtureSample, want ref.Gradients) (most float64) {
 	if p.DType == dtype.Float16 {
 		dy := gmmref.Backward(s.outputs(), s.dloss, s.p.Mixtures())
@@ -228,7 +229,7 @@ func (p *mixtureProblem) Check(ctx context.Context, r *Runner) error {
 	})
 }
 
-// checkDirect runs the kernel of gemm, and what merges its states.
+// checkDirect runs the kernel of package skinny, and gmm.Merge on its states.
 func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []guard.Tensor, bytes int64) error {
 	x, opt, err := p.product()
 	if err != nil {

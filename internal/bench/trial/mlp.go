@@ -18,14 +18,14 @@ func mlpKernel() Kernel {
 	return Kernel{Name: "mlp", Weight: 2, New: func() Problem { return &mlpProblem{} }, Draw: drawMLP}
 }
 
-// groupedKernel draws perceptrons that share their input, and the kernels of gemm that make
-// their outputs and gradients.
+// groupedKernel draws perceptrons that share their input, and calls of the kernels of package
+// skinny that compute their outputs and gradients.
 func groupedKernel() Kernel {
 	return Kernel{Name: "grouped", Weight: 3, New: func() Problem { return &mlpProblem{} }, Draw: drawGrouped}
 }
 
-// mlpProblem is a call of mlp.Forward or mlp.Backward, or with Skinny of
-// the kernels of package skinny.
+// mlpProblem is a call of mlp.Forward or mlp.Backward. With Skinny it is a call of a kernel of
+// package skinny.
 type mlpProblem struct {
 	mlp.Problem
 	Impl        string
@@ -36,7 +36,7 @@ type mlpProblem struct {
 	Products    bool
 
 	Skinny         bool   `json:"Narrow"` // as records have it
-	Config         string // of Skinny; "": what the table has
+	Config         string // of Skinny; "": the table's
 	TransA, TransB bool
 	Alpha          float64 // a power of two
 	kernelData
@@ -51,7 +51,7 @@ func (p *mlpProblem) String() string {
 	return s + fmt.Sprintf("skinny=%v at_a_time=%d products=%v %s (%s)", p.Skinny, p.AtATime, p.Products, p.Impl, p.Config)
 }
 
-// options returns those of the call of package mlp.
+// options returns the options of a call of package mlp.
 func (p *mlpProblem) options() (opt mlp.Options, err error) {
 	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
 		return opt, err

@@ -141,7 +141,7 @@ func (p *normProblem) backward() []guard.Tensor {
 	return list
 }
 
-// roundAll returns numbers as a format has them.
+// roundAll returns numbers rounded to a format.
 func roundAll(t dtype.DType, x []float64) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {
@@ -247,7 +247,7 @@ func drawNorm(family, rng *rand.Rand, s Space) Problem {
 		p.Eps = 1e-5
 	}
 	if p.DType == dtype.Float16 || rng.IntN(2) == 0 {
-		p.Eps *= size * size // what is added to the variance is some of it, and rstd no more than 1000 of a deviation
+		p.Eps *= size * size // eps is a part of the variance, and rstd at most 1000 by a deviation
 	}
 	switch rng.IntN(16) {
 	case 0, 1:
@@ -259,7 +259,7 @@ func drawNorm(family, rng *rand.Rand, s Space) Problem {
 	return p
 }
 
-// drawNormConfig draws how invocations share rows, or nothing.
+// drawNormConfig draws a configuration, or none.
 func drawNormConfig(family *rand.Rand, s Space) *norm.Config {
 	if family.IntN(2) == 0 {
 		return nil
@@ -273,7 +273,7 @@ func drawNormConfig(family *rand.Rand, s Space) *norm.Config {
 		if !c.SubgroupTeam {
 			c.Rows = 1
 		}
-		if s.Soft { // what lavapipe compiles grows with both
+		if s.Soft { // lavapipe's time to compile grows with both
 			c.Loads, c.Rows = min(c.Loads, 2), min(c.Rows, 2)
 		}
 		if c.Feasible(caps, norm.Problem{Rows: 1, Cols: 1, WeightDType: dtype.Float32}) == nil {

@@ -31,7 +31,7 @@ type optimProblem struct {
 	Beta2       float64
 	Eps         float64
 	WeightDecay float64
-	Clip        string  // "": no norm; else norm (nothing is clipped), or by what the norm is clipped
+	Clip        string  // "": no norm; norm: a norm that clips nothing; else the norm clips, and Clip says by what
 	ClipBy      float64 // of the norm
 	Infinite    bool    // a gradient is infinite: with a norm the step is skipped
 	LR          float64
@@ -254,7 +254,7 @@ func (x *optimStep) state(ctx context.Context, a *optim.AdamW, done int) error {
 		}
 		return nil
 	}
-	if !(math.Abs(got-want) <= 1e-5*want) { // sums of squares of the same sign, 16 by an invocation
+	if !(math.Abs(got-want) <= 1e-5*want) { // sums of squares have one sign, and an invocation adds 16
 		return fmt.Errorf("norm is %g, want %g", got, want)
 	}
 	return nil
@@ -316,7 +316,7 @@ func drawOptim(family, rng *rand.Rand, s Space) Problem {
 	if p.Clip == clipNorm {
 		p.ClipBy = tenTo(rng, -3, 0.3)
 		if p.ClipBy > 0.99 && p.ClipBy < 1.01 {
-			p.ClipBy = 1.5 // whether it is clipped would be a matter of roundoff
+			p.ClipBy = 1.5 // roundoff would decide whether the norm clips
 		}
 	}
 	p.Infinite = p.Clip != "" && rng.IntN(12) == 0

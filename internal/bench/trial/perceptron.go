@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// A perceptronCall is a pass of package mlp, or of the kernels of gemm that it runs.
+// A perceptronCall is a pass of package mlp, or of the kernels of package skinny.
 type perceptronCall struct {
 	p        mlp.Problem
 	data     *kernelData
@@ -24,11 +24,11 @@ type perceptronCall struct {
 // headsOf returns how many perceptrons there are.
 func headsOf(p mlp.Problem) int { return max(p.Heads, 1) }
 
-// roomy is the largest result of float16 that problems are made to have.
+// roomy bounds the results of problems in float16.
 const roomy = 30000
 
-// inputs returns what the pass reads: pre is about Second, hidden units by W2 about 1. A pre
-// that is given is another one than that of x.
+// inputs returns the tensors that the pass reads. Elements of pre are about Second, products of
+// hidden units and W2 about 1. A pre that is an input is not that of x.
 func (x *perceptronCall) inputs() ref.Inputs {
 	p, d := x.p, x.data
 	in := ref.Inputs{
@@ -45,14 +45,15 @@ func (x *perceptronCall) inputs() ref.Inputs {
 	return in
 }
 
-// A perceptronSample is a part of a problem whose outputs are those of all.
+// A perceptronSample is a part of a problem that has the same outputs as the whole.
 type perceptronSample struct {
 	p           mlp.Problem
 	in          ref.Inputs
 	rows, units []int // nil: all
 }
 
-// samples returns the part of some tokens, and for the gradients of weights that of some units.
+// samples returns the part with some tokens, and for the gradients of weights the part with some
+// units.
 func (x *perceptronCall) samples(in ref.Inputs) []perceptronSample {
 	if x.data.Sample == 0 {
 		return []perceptronSample{{p: x.p, in: in}}
@@ -74,7 +75,7 @@ func (x *perceptronCall) samples(in ref.Inputs) []perceptronSample {
 	return append(list, perceptronSample{p: x.p, in: in})
 }
 
-// fit makes inputs smaller until results of float16 are within it, by powers of two.
+// fit divides inputs by powers of two until float16 holds the results.
 func (x *perceptronCall) fit(in ref.Inputs) {
 	p := x.p
 	if p.DType != dtype.Float16 && p.GradDType() != dtype.Float16 {
@@ -124,7 +125,7 @@ func times(x []float64, by float64) []float64 {
 func (x *perceptronCall) tensors() []guard.Tensor {
 	p, in := x.p, x.inputs()
 	first := in.X
-	in.X = times(in.X, orOne(x.alpha)) // as powers of two do, before or after the product
+	in.X = times(in.X, orOne(x.alpha)) // alpha is a power of two: before and after the product are the same
 	x.fit(in)
 	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: first},
@@ -166,7 +167,7 @@ func (x *perceptronCall) tensors() []guard.Tensor {
 		weights.weights("dw2", p, p.W2Shape(), weights.want.DW2, weights.bounds.DW2))
 }
 
-// checked is what the outputs of a part should be.
+// checked has the outputs that a part should have.
 type checked struct {
 	perceptronSample
 	want, plain, spread ref.Outputs
@@ -180,7 +181,7 @@ func (x *perceptronCall) check(s perceptronSample) *checked {
 	return c
 }
 
-// tensor returns an output whose first axis are the tokens.
+// tensor returns an output whose first axis is that of tokens.
 func (c *checked) tensor(name string, t dtype.DType, shape []int, want []float64, bound float64) guard.Tensor {
 	x := guard.Tensor{Name: name, DType: t, Shape: shape, Want: want, Bound: bound}
 	if c.rows != nil {
@@ -204,7 +205,7 @@ func (c *checked) hidden(p mlp.Problem) guard.Tensor {
 	return c.tensor("hidden", p.DType, p.PreShape(), want, tolerance.Plain(p.DType, want, plain, least))
 }
 
-// weights returns a gradient of weights: of dw1 the units are columns, of dw2 rows.
+// weights returns a gradient of weights. Units are columns of dw1, and rows of dw2.
 func (c *checked) weights(name string, p mlp.Problem, shape []int, want []float64, bound float64) guard.Tensor {
 	x := guard.Tensor{Name: name, DType: p.GradDType(), Shape: shape, Want: want, Bound: bound}
 	if c.units == nil {
@@ -249,8 +250,8 @@ func without(list []guard.Tensor, name string) (rest []guard.Tensor) {
 	return rest
 }
 
-// drawPerceptron draws sizes, formats and data of perceptrons. Outputs of more than most are
-// what a kernel does not take.
+// drawPerceptron draws sizes, formats and data of perceptrons. A kernel takes at most `most`
+// outputs.
 func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward bool, d *kernelData) (p mlp.Problem, ok bool) {
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
 		return p, false

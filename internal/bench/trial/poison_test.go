@@ -22,7 +22,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// careless reads shared memory that it has not written, and a buffer of whatever.
+// careless is a kernel that reads shared memory that it has not written, and a buffer.
 const careless = `#version 450
 layout(local_size_x = 64) in;
 layout(binding = 0) readonly buffer In { uint given[]; };
@@ -35,7 +35,7 @@ void main() {
 }
 `
 
-// carelessGroups is how many workgroups of it a dispatch has.
+// carelessGroups is the number of its workgroups in a dispatch.
 const carelessGroups = 64
 
 // compileCareless returns careless as SPIR-V, or skips the test where there is no compiler.
@@ -51,11 +51,11 @@ func compileCareless(t *testing.T) []byte {
 	return code
 }
 
-// carelessProblem is right if the kernel finds nothing but zeros, as it does by luck.
+// carelessProblem is right if the kernel finds only zeros, as it does by luck.
 type carelessProblem struct {
 	Size    int
 	kernel  *vk.Kernel[struct{}]
-	scratch bool // looks at scratch memory, else at shared memory
+	scratch bool // the kernel reads scratch memory; else shared memory
 }
 
 func (p *carelessProblem) String() string            { return "careless" }
@@ -100,8 +100,8 @@ func (p *carelessProblem) Check(ctx context.Context, r *Runner) error {
 	return nil
 }
 
-// TestPoison: a kernel that reads scratch or shared memory that it has not written is found.
-// Lavapipe keeps shared memory from dispatch to dispatch, in each of its threads.
+// TestPoison says that Run finds a kernel that reads scratch or shared memory that it has not
+// written. Each thread of lavapipe keeps its shared memory from dispatch to dispatch.
 func TestPoison(t *testing.T) {
 	code := compileCareless(t)
 	d := openPoisoned(t)
@@ -130,7 +130,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestRunWantsPoison: a device that leaves scratch memory as it was is refused.
+// TestRunWantsPoison says that Run refuses a device that does not poison scratch memory.
 func TestRunWantsPoison(t *testing.T) {
 	d := vktest.Open(t)
 	k := makes("a", made{})
@@ -139,7 +139,7 @@ func TestRunWantsPoison(t *testing.T) {
 	require.ErrorContains(t, Check(context.Background(), d, &k, &made{}, 1, time.Minute), "scratch memory of the device is filled with 0x0")
 }
 
-// TestTwice: a call that is right both times, but not the same, is found.
+// TestTwice says that Run finds a call whose two results differ, even if both are right.
 func TestTwice(t *testing.T) {
 	d := openPoisoned(t)
 	r := newTestRunner(t, d)

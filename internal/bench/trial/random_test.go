@@ -17,7 +17,7 @@ var (
 	randomSeed  = flag.Uint64("random-seed", 14, "seed of TestRandom")
 )
 
-// onMatrices matches the names of modules that multiply matrices.
+// onMatrices matches the names of modules that multiply cooperative matrices.
 var onMatrices = regexp.MustCompile(`coopmat|^gemm_(narrow|narrow_bwd|mixture|pair)\.`)
 
 // TestRandom checks random problems of all kernels and paths under core and synchronization
@@ -47,7 +47,7 @@ func TestRandom(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, x.Problems, o.Problems*9/10) // memory may have been short
+	require.Greater(t, x.Problems, o.Problems*9/10) // some may have found too little memory
 	if o.Problems < 200 {
 		return
 	}

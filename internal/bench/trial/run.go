@@ -16,14 +16,15 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Failure is a problem that is wrong. The texts of problems are as Encode writes them.
+// A Failure is a problem with a wrong result. Its texts of problems are those that Encode writes.
 type Failure struct {
 	Kernel   string
 	Problem  string
 	What     string // is wrong with it
 	Smallest string // the smallest problem found that is wrong as well
 	Smaller  string // what is wrong with that
-	// Suspect: the device was lost while the problem was under way, by it or by another such.
+	// Suspect says that the device was lost while the problem ran. Another suspect may have
+	// lost it.
 	Suspect bool
 }
 
@@ -49,10 +50,10 @@ type Result struct {
 // Options choose what Run checks.
 type Options struct {
 	Seed     uint64
-	Problems int // to check; those that the device does not support come on top
+	Problems int // to check, not counting those that the device does not support
 	Kernels  []Kernel
 	Space    Space
-	Workers  int           // problems at a time; 0: two for each core, since they wait for the device, too
+	Workers  int           // problems at a time; 0: two for each core, since workers also wait for the device
 	Hang     time.Duration // after which a problem is given up, and Run ends
 	Failures int           // after which no more problems are begun; 0: 10
 	Shrink   time.Duration // for which smaller problems are tried, for each failure
@@ -62,11 +63,11 @@ type Options struct {
 // device would wait for ever.
 var ErrHung = errors.New("the device does not come back")
 
-// family is how many problems are compiled from the same draw, and beside how many of other
-// families they come: workers that wait for one compilation leave the others' cores idle.
+// family is the number of problems of a family, and the number of families whose problems take
+// turns. Without turns, workers would wait for one compilation while cores are idle.
 const family = 8
 
-// softFamily is that of Space.Soft: a test that draws few problems wants many families.
+// softFamily is family for Space.Soft, where a test draws few problems and wants many families.
 const softFamily = 4
 
 // A job is a problem to be checked.
@@ -75,9 +76,8 @@ type job struct {
 	problem Problem
 }
 
-// Run checks random problems on a device, which has to poison its scratch memory with
-// ScratchWord. The Result has what is known even if there is an error, which means that
-// the run was cut short.
+// Run checks random problems on a device, which has to poison its scratch memory with ScratchWord.
+// An error means that the run was cut short; the Result then has the problems before.
 func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total int, what string)) (*Result, error) {
 	if o.Problems <= 0 || len(o.Kernels) == 0 {
 		return nil, fmt.Errorf("trial: %d problems of %d kernels: at least one of each is needed", o.Problems, len(o.Kernels))
@@ -114,7 +114,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	case <-done:
 	case <-r.hung(ctx, done):
 	}
-	if !errors.Is(context.Cause(ctx), ErrHung) { // else what did not come back may use it yet
+	if !errors.Is(context.Cause(ctx), ErrHung) { // else a call that did not come back may still use it
 		runner.close()
 	}
 	r.mu.Lock()
@@ -126,7 +126,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	return r.result, drawn
 }
 
-// poisoned returns an error for a device that leaves scratch memory as it was.
+// poisoned returns an error for a device that does not poison scratch memory.
 func poisoned(d *vk.Device) error {
 	if word := d.PoisonScratch(); word != ScratchWord {
 		return fmt.Errorf("trial: scratch memory of the device is filled with %#x, want %#x", word, uint32(ScratchWord))
@@ -151,8 +151,7 @@ type run struct {
 	underway map[*Runner]job
 }
 
-// hung returns a channel that is closed when a run was ended for a problem that does not
-// come back.
+// hung returns a channel that is closed when a problem that does not come back has ended the run.
 func (r *run) hung(ctx context.Context, done <-chan struct{}) <-chan struct{} {
 	hung := make(chan struct{})
 	go func() {
@@ -252,8 +251,8 @@ func (r *run) end(runner *Runner) {
 	delete(r.underway, runner)
 }
 
-// lost ends the run. Which of the problems that are under way lost the device is not known:
-// none of their modules is right.
+// lost ends the run. Any of the problems that were running may have lost the device, so none of
+// their modules counts as right.
 func (r *run) lost(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -316,8 +315,8 @@ func (r *run) check(ctx context.Context, runner *Runner, k *Kernel, p Problem) e
 	}
 }
 
-// shrink looks for the smallest problem that fails, too. A defect that does not show in
-// every run is given three.
+// shrink looks for the smallest problem that also fails. A problem counts as right after three
+// runs, since some defects do not show in every run.
 func (r *run) shrink(ctx context.Context, j job, err error) *Failure {
 	f := &Failure{Kernel: j.kernel.Name, Problem: Encode(j.kernel, j.problem), What: err.Error()}
 	smallest, what, until := j.problem, err, time.Now().Add(r.Shrink)
@@ -340,7 +339,7 @@ func (r *run) shrink(ctx context.Context, j job, err error) *Failure {
 	return f
 }
 
-// fails returns what is wrong with a problem in one of three runs, nil if nothing is.
+// fails returns the first error of three runs of a problem, or nil.
 func (r *run) fails(ctx context.Context, k *Kernel, p Problem) error {
 	if p.Supports(r.runner.d.Caps()) != nil {
 		return nil
@@ -357,8 +356,8 @@ func (r *run) fails(ctx context.Context, k *Kernel, p Problem) error {
 	return nil
 }
 
-// Check checks one problem on a device, as Run does, and returns what is wrong with it. It checks
-// a right problem times times.
+// Check checks one problem on a device, as Run does, and returns the first error. It checks a right
+// problem `times` times.
 func Check(ctx context.Context, d *vk.Device, k *Kernel, p Problem, times int, hang time.Duration) error {
 	if err := poisoned(d); err != nil {
 		return err
@@ -381,8 +380,8 @@ func Check(ctx context.Context, d *vk.Device, k *Kernel, p Problem, times int, h
 	return err
 }
 
-// Examine checks one problem once, as Check does, and returns the modules that it ran. With
-// replay what was recorded is submitted once more, and has to give the same bits.
+// Examine checks one problem once, as Check does, and returns the modules that it ran. With replay
+// it submits the recording once more, and wants the same bits.
 func Examine(ctx context.Context, d *vk.Device, k *Kernel, p Problem, replay bool, hang time.Duration) (modules []string, err error) {
 	if err := poisoned(d); err != nil {
 		return nil, err

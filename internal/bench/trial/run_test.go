@@ -16,8 +16,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// made is a problem that computes nothing on the device: it is wrong if its size is a multiple of
-// Wrong, and like any other problem it runs the kernel of the poison.
+// made is a problem that computes nothing on the device. It is wrong if its size is a multiple of
+// Wrong. Like any other problem it runs the kernel of the poison.
 type made struct {
 	Size  int
 	Wrong int
@@ -93,7 +93,7 @@ func TestRunCounts(t *testing.T) {
 	require.Equal(t, x.Kernels, x.Modules[0].Problems)
 }
 
-// TestRunShrinks says that a failure is shrunk, and its text repeats it.
+// TestRunShrinks says that Run makes a failure smaller, and that its text repeats it.
 func TestRunShrinks(t *testing.T) {
 	d := openPoisoned(t)
 	o := Options{Problems: 300, Hang: time.Minute, Failures: 2, Shrink: time.Minute, Workers: 1, Kernels: []Kernel{makes("a", made{Wrong: 7})}}
@@ -108,7 +108,8 @@ func TestRunShrinks(t *testing.T) {
 	require.Zero(t, x.Modules[0].Failed) // it is the poison's
 }
 
-// TestTally counts right and wrong problems by the modules that they ran; the poison is never wrong.
+// TestTally wants right and wrong problems to be counted by the modules that they ran. The module
+// of the poison never counts as wrong.
 func TestTally(t *testing.T) {
 	root := &Runner{hashes: map[string]string{"gemm": "12", poisonModule: "34"}}
 	one := root.problem()
@@ -146,7 +147,7 @@ func TestRunEnds(t *testing.T) {
 	require.EqualError(t, err, "trial: 0 problems of 1 kernels: at least one of each is needed")
 }
 
-// TestRunHangs has a problem that does not come back: what it may use stays open.
+// TestRunHangs has a problem that does not come back. Everything that it may use stays open.
 func TestRunHangs(t *testing.T) {
 	caps := openPoisoned(t).Caps() // or skips the test
 	d, err := vk.Open(vk.Options{Device: caps.Name, PoisonScratch: ScratchWord})
@@ -174,8 +175,8 @@ func TestRunLost(t *testing.T) {
 	}
 }
 
-// TestDraw says that the problems of a seed are the same each time, that families share what
-// pipelines are compiled from, and that the kinds of sizes come.
+// TestDraw says that a seed draws the same problems each time, that problems of a family share
+// pipelines, and that all kinds of sizes occur.
 func TestDraw(t *testing.T) {
 	type drawn struct{ family, n uint64 }
 	var got []drawn

@@ -16,12 +16,12 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// ScratchWord is what vk.Options.PoisonScratch of a device for Run has to be: NaN in every
-// format, and a negative integer.
+// ScratchWord is the vk.Options.PoisonScratch that Run demands: NaN in every format, and a negative
+// integer.
 const ScratchWord = 0xffffffff
 
-// words fill shared memory and registers in turn: NaN in every format, which shows in sums, and
-// large numbers, which show in maxima that ignore NaN.
+// words fill shared memory and registers in turn. NaN in every format shows in sums; large numbers
+// show in maxima, which ignore NaN.
 var words = []uint32{0x7fff7fff, 0x76007600}
 
 // A Runner runs the calls of problems on a device. It may be shared by goroutines.
@@ -34,7 +34,7 @@ type Runner struct {
 
 	replay bool                                                               // Guard's
 	use    func(ctx context.Context, f func(ctx context.Context) error) error // likewise
-	ran    func(modules []vk.ModuleInfo)                                      // is told what ran; nil: nobody is
+	ran    func(modules []vk.ModuleInfo)                                      // gets the modules that ran; may be nil
 
 	mu      sync.Mutex
 	hashes  map[string]string // of modules, by name
@@ -56,8 +56,8 @@ type poisonSpec struct {
 // poisonModule is the module that leaves the poison.
 const poisonModule = "poison"
 
-// poisonThreads is the workgroup of poison.comp: with its registers, all of a
-// multiprocessor's are held by a few of them.
+// poisonThreads is the size of the workgroups of poison.comp. A few of them hold all registers of a
+// multiprocessor.
 const poisonThreads = 256
 
 // newRunner returns a Runner of a device, which the caller closes.
@@ -86,7 +86,7 @@ func newRunner(d *vk.Device) (*Runner, error) {
 // close frees what newRunner made.
 func (r *Runner) close() { r.sink.Close() }
 
-// problem returns a Runner for one problem, which counts the modules of that alone.
+// problem returns a Runner for one problem. It counts the modules of that problem alone.
 func (r *Runner) problem() *Runner {
 	return &Runner{d: r.d, parent: r, replay: r.replay, modules: map[string]bool{}}
 }
@@ -102,7 +102,8 @@ func (r *Runner) root() *Runner {
 // Device returns the device.
 func (r *Runner) Device() *vk.Device { return r.d }
 
-// Guard returns what runs calls on tensors whose surroundings are watched.
+// Guard returns the device of package guard, which runs calls on tensors and watches the memory
+// around them.
 func (r *Runner) Guard() guard.Device { return guard.Device{Device: r.d, Replay: r.replay, Use: r.use} }
 
 // Submit records a call, with poison before it, and runs it.
@@ -171,7 +172,7 @@ func (t tally) add(r *Runner, kernel string, right bool) {
 			root.mu.Unlock()
 			t[name] = m
 		}
-		if right || name == poisonModule { // which computes nothing that could be wrong
+		if right || name == poisonModule { // it has no result that could be wrong
 			m.Problems[kernel]++
 		} else {
 			m.Failed++

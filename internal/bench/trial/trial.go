@@ -27,8 +27,8 @@ import (
 type Problem interface {
 	// String says what it is in a line.
 	String() string
-	// Supports returns why no kernel on the device computes the problem on the path it
-	// names, an error that wraps vk.ErrUnsupported; or nil.
+	// Supports returns nil if a kernel on the device computes the problem on its path, and
+	// otherwise the reason, which wraps vk.ErrUnsupported.
 	Supports(caps *vk.Caps) error
 	// Check computes the problem on the device, all of its passes, twice, and returns
 	// the first thing that is wrong, or nil.
@@ -42,7 +42,7 @@ type Problem interface {
 // A Kernel is one that problems are drawn for.
 type Kernel struct {
 	Name   string
-	Weight int            // how many of all problems are its, beside the others' weights
+	Weight int            // the share of its problems, relative to other kernels' weights
 	New    func() Problem // an empty one, a pointer that JSON is read into
 	// Draw draws a problem. What a pipeline is compiled for (path, formats, features,
 	// head_dim, tile sizes) comes from family, which is the same for some problems one
@@ -57,8 +57,8 @@ type Space struct {
 	// Soft is for software drivers, which compile matrix kernels for seconds and compute
 	// at 1 GFLOP/s: narrow heads, small tiles, small sizes.
 	Soft bool
-	// Work is what the references of an average problem may cost, in float64 operations;
-	// a problem in eight may cost eight times that. Larger ones are compared on a sample.
+	// Work bounds the float64 operations of the references of an average problem. One problem
+	// in eight may take eight times as many. Larger problems are compared on a sample.
 	Work float64
 }
 
@@ -70,7 +70,7 @@ func (s Space) DType(rng *rand.Rand, all ...dtype.DType) (dtype.DType, bool) {
 	return draw(rng, all, s.DTypes)
 }
 
-// draw draws one of all that is also in some, nil being everything.
+// draw draws one of all that is also in some; nil is everything.
 func draw[T comparable](rng *rand.Rand, all, some []T) (x T, ok bool) {
 	var list []T
 	for _, x := range all {
