@@ -24,9 +24,9 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A face is what a kernel package shows its users, as package kit wants it. Problem is a valid one.
-// Gradients and backward are nil for a kernel whose gradients are calls of itself. More are the
-// other functions that record into a Cmd.
+// A face has the types and functions of a kernel package that package kit demands. Problem is a
+// valid one. Gradients and backward are nil for a kernel whose gradients are calls of itself. More
+// are the other functions that record into a Cmd.
 type face struct {
 	problem, tensors, gradients, options, plan any
 
@@ -75,9 +75,9 @@ var (
 
 type list = []reflect.Type
 
-// TestContract holds the packages to package kit: the shapes of their functions, and that
-// types are declared where they are imported, tensors have names, and options hold none. Choose,
-// Supports and Workspace agree about a valid problem, and refuse what is no pass.
+// TestContract checks the packages against package kit. Functions have the signatures there, types
+// are declared in the package, tensors have names, and options hold no tensors. Choose, Supports
+// and Workspace agree about a valid problem, and refuse an invalid pass.
 func TestContract(t *testing.T) {
 	device := vktest.Open(t).Caps()
 	for name, f := range faces {
@@ -173,8 +173,7 @@ func parseFunctions(t *testing.T, dir string) (list []*ast.FuncDecl) {
 	return list
 }
 
-// typeName returns the source of a type as far as it is a name of a package, a pointer to one, or a
-// list of them.
+// typeName returns the source of a type that is a name, a pointer to one, or a list of them.
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -187,8 +186,8 @@ func typeName(e ast.Expr) string {
 	return fmt.Sprint(e)
 }
 
-// TestOptimizer holds optim to the parts of the contract that apply. An optimizer has one pass,
-// and a state from call to call, so that its tensors are given once.
+// TestOptimizer checks the parts of the contract that apply to optim. An optimizer has one pass,
+// and it gets its tensors once, since it has a state from call to call.
 func TestOptimizer(t *testing.T) {
 	p, x, plan := reflect.TypeFor[optim.Problem](), reflect.TypeFor[optim.Tensors](), reflect.TypeFor[optim.Plan]()
 	param, adamw := reflect.TypeFor[optim.Param](), reflect.TypeFor[*optim.AdamW]()
@@ -218,8 +217,8 @@ func signature(t *testing.T, function any, in, out list) {
 	require.Equal(t, reflect.FuncOf(in, out, false), reflect.TypeOf(function))
 }
 
-// kept wants an error to stay in the Cmd: a caller who overlooks it runs nothing all the same. It
-// calls with a problem, where lists of them are wanted, and with nothing else.
+// kept wants an error to stay in the Cmd, so that a caller who overlooks it runs nothing. It calls
+// the function with zero values; a list of problems has one problem.
 func kept(t *testing.T, function, problem any) {
 	t.Helper()
 	c, err := vktest.Open(t).NewCmd("overlooked")
@@ -264,7 +263,7 @@ func modify(t *testing.T, name string, o reflect.Type) {
 	}
 }
 
-// holds reports whether a type has another one in it.
+// holds reports whether a type contains another one.
 func holds(t, other reflect.Type) bool {
 	switch {
 	case t == other:
@@ -289,8 +288,8 @@ func supports(f face, device *vk.Caps, p kit.Pass) error {
 	return err
 }
 
-// chosen wants Choose, Supports and Workspace to agree: the device runs the problem without options,
-// and one that can do nothing runs none, with an error that says so.
+// chosen wants Choose, Supports and Workspace to agree. The device runs the problem without
+// options. A device without capabilities runs none, with an error that says so.
 func chosen(t *testing.T, f face, device *vk.Caps, p kit.Pass) {
 	t.Helper()
 	require.NoError(t, supports(f, device, p))

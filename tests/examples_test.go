@@ -21,11 +21,11 @@ var userPackages = []string{
 
 // notForUsers are functions that only packages of ours call.
 var notForUsers = []string{
-	"gmm.Merge", // what package mixture runs behind its kernel: ExampleForward there
+	"gmm.Merge", // package mixture runs it after its kernel: ExampleForward there
 }
 
-// TestExamples wants an example whose output is checked of every function of the packages that
-// users import: one that calls it, whatever its name.
+// TestExamples wants some example with a checked output to call each function of the packages that
+// users import.
 func TestExamples(t *testing.T) {
 	for _, name := range userPackages {
 		t.Run(name, func(t *testing.T) {

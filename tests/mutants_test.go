@@ -19,8 +19,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// hunts are the random problems that find mutants. Their flags leave few kernels to compile.
-// Suite is the path of the fixed suite that has the mutant's modules; "": none.
+// hunts have the random problems that find each mutant, with flags that leave few kernels to
+// compile. Suite is the path of the fixed suite that runs the mutant's modules; "": none.
 var hunts = map[string]struct {
 	problems, seed int
 	flags          []string
@@ -55,7 +55,7 @@ func TestMutants(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "flashvk")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../bench/flashvk").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	right := map[string]bool{} // commands that passed without a mutant
+	right := map[string]bool{} // commands that passed with the unchanged kernels
 	table := fmt.Sprintf("%-20s %-10s %-10s %s", "mutant", "kernel", "suite", "random")
 	for _, m := range mutate.All() {
 		row := func(suite, random string) {

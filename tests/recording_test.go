@@ -98,10 +98,10 @@ func inTurns(c *vk.Cmd, blocks []block) error {
 	return nil
 }
 
-// TestOneRecording has both passes of two independent blocks in one Cmd, and all their tensors in
-// one buffer. It wants the bits of a submission for each call, no message of the validation
-// layer, barriers that both blocks share where their calls alternate, and the memory that was
-// measured before any was allocated.
+// TestOneRecording records both passes of two independent blocks into one Cmd, with all tensors in
+// one buffer. It wants the same bits as with one submission for each call, no message of the
+// validation layer, shared barriers if calls of the blocks alternate, and as much memory as was
+// measured before.
 func TestOneRecording(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
 	blocks := make([]block, 2)

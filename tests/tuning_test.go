@@ -60,7 +60,8 @@ func TestTuned(t *testing.T) {
 				for _, impl := range x.impls {
 					t.Run(strings.Join([]string{of.Op().Name(), pass.String(), impl, of.Op().Describe()}, " "), func(t *testing.T) {
 						tuning, mine := tunedRow(t, d, of, impl)
-						// A product that is tuned alone is also a part of the whole.
+						// A product that is tuned alone is also a part of a
+						// kernel.
 						whole, err := op.(bench.Tuner).Use(tuning).Choose(caps, impl, pass)
 						require.NoError(t, err)
 						require.Contains(t, whole.String(), mine)
@@ -82,7 +83,7 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning
 	if err != nil {
 		t.Skip(err)
 	}
-	variants := of.Variants(caps, list[0]) // they have the same tiles: a software driver compiles large ones for minutes
+	variants := of.Variants(caps, list[0]) // variants have the same tiles; a software driver takes minutes to compile large ones
 	require.NotEmpty(t, variants)
 	mine := variants[0]
 	tuning = kit.NewTuning(caps)

@@ -13,8 +13,8 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// Sizes of a step: sequences of 9 and 3 keys in pages of 8 get 3 more, the last of which are the
-// queries'. Two query heads share one of keys.
+// Sizes of a step. Sequences of 9 and 3 keys in pages of 8 get 3 more keys, one for each query. Two
+// query heads share a key head.
 const (
 	stepBatch, stepHeads, stepKVHeads, stepNew = 2, 4, 2, 3
 	stepPages, stepPage                        = 5, 8
@@ -144,7 +144,8 @@ func TestRunDecode(t *testing.T) {
 	}
 }
 
-// TestRunDecodeRefuses has new keys that have no place of their own, and masks that contradict.
+// TestRunDecodeRefuses has new keys without a place of their own, and masks that contradict each
+// other.
 func TestRunDecodeRefuses(t *testing.T) {
 	_, dev := device(t)
 	for _, c := range []struct {

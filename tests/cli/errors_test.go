@@ -13,9 +13,9 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestErrors: a mistake is one line on standard error, an exit status, and nothing on
-// standard output. Package main's TestErrors has all mistakes that show without a device;
-// here are those of each kind.
+// TestErrors wants a mistake to give one line on standard error, an exit status, and nothing on
+// standard output. It has one mistake of each kind; TestErrors of package main has all mistakes
+// that show without a device.
 func TestErrors(t *testing.T) {
 	dir := t.TempDir()
 	none := filepath.Join(dir, "none")
@@ -87,7 +87,8 @@ func TestErrors(t *testing.T) {
 	require.NoFileExists(t, none)
 }
 
-// TestNoDevice: a device that is not there, and none at all, are one line and status 1.
+// TestNoDevice wants one line and status 1 for a device that does not exist, and for a machine
+// without any.
 func TestNoDevice(t *testing.T) {
 	device(t)
 	for _, args := range []string{"bench attention --device nosuch", "bench norm --device 99", "selftest --device nosuch", "tune gemm --device nosuch"} {
@@ -105,7 +106,7 @@ func TestNoDevice(t *testing.T) {
 	require.Contains(t, oneError(t, p.stderr.String()), "no Vulkan device")
 }
 
-// TestStreams: results go to standard output alone, notes to standard error.
+// TestStreams wants only results on standard output; notes go to standard error.
 func TestStreams(t *testing.T) {
 	caps, dev := device(t)
 	dir := t.TempDir()

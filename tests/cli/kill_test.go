@@ -78,7 +78,7 @@ func temporary(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".tmp")
 }
 
-// sight waits until a temporary file is in a folder, or done is closed; it reports whether there is
+// sight waits until a folder has a temporary file, or done is closed, and reports whether it has
 // one.
 func sight(dir string, done <-chan struct{}) bool {
 	for {

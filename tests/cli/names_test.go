@@ -32,9 +32,9 @@ func file(t *testing.T, tensors map[string]entry) string {
 	return path
 }
 
-// TestRunNames: a file whose tensors have names of another program, among others, with offsets
-// of 64 bits as PyTorch has them and flash-attn's cu_seqlens_k, gives what a file of ours
-// gives.
+// TestRunNames says that a file with another program's names gives the same results as one with
+// ours. The file has further tensors, offsets of 64 bits like PyTorch's, and flash-attn's
+// cu_seqlens_k.
 func TestRunNames(t *testing.T) {
 	_, dev := device(t)
 	const total = 11
@@ -87,8 +87,8 @@ func TestRunNames(t *testing.T) {
 	require.Contains(t, message, `tensor "cu_seqlens_q": 4294967296 does not fit 32 bits`)
 }
 
-// TestRunCorner: who does not say what corner a causal mask is aligned to hears of the other
-// one, where it differs.
+// TestRunCorner wants a note about the other corner if no flag says to which corner a causal mask
+// is aligned, and it matters.
 func TestRunCorner(t *testing.T) {
 	_, dev := device(t)
 	r := rand.New(rand.NewPCG(22, 4))

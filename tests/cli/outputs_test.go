@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	_ "github.com/flashvk/flashvk/attention" // whose rows loadTuning reads
+	_ "github.com/flashvk/flashvk/attention" // loadTuning reads its rows
 	"github.com/flashvk/flashvk/internal/conformance"
 	_ "github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -36,7 +36,7 @@ func tuneArgs(dev, out string, more ...string) []string {
 	return append([]string{"tune", "attention", dev, "--impl=scalar", "--batch=1", "--heads=1", "--headdim=16", "--causal=false", "--dtype=float16", "--out", out}, more...)
 }
 
-// loadTuning returns the rows of a tuning file, all of which count.
+// loadTuning returns the rows of a tuning file, and wants all of them to be valid.
 func loadTuning(t *testing.T, path string) []kit.TuningRow {
 	t.Helper()
 	caps, _ := device(t)
@@ -59,8 +59,8 @@ func loadRecord(t *testing.T, path string) *conformance.Record {
 	return r
 }
 
-// TestClosedPipe: a pipe whose reader is gone ends the program without a word, as it ends
-// others, and what goes to files as well is in them.
+// TestClosedPipe says that a pipe whose reader is gone ends the program without a message, as it
+// ends other programs. Results that also go to files are in them.
 func TestClosedPipe(t *testing.T) {
 	_, dev := device(t)
 	dir := t.TempDir()
@@ -89,7 +89,7 @@ func TestClosedPipe(t *testing.T) {
 	require.Len(t, loadTuning(t, tuned), 1)
 }
 
-// TestHead: `flashvk … | head -1` gets its line.
+// TestHead wants `flashvk … | head -1` to print a line.
 func TestHead(t *testing.T) {
 	_, dev := device(t)
 	for _, args := range [][]string{{"devices", "--json"}, small(dev, "--format=csv", "--count=300", "--iters=300")} {
@@ -108,7 +108,7 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// TestFullStdout: results that cannot be written are an error that says so.
+// TestFullStdout wants an error if results cannot be written.
 func TestFullStdout(t *testing.T) {
 	_, dev := device(t)
 	out := filepath.Join(t.TempDir(), "out")
@@ -133,13 +133,13 @@ func TestFullStdout(t *testing.T) {
 	require.Len(t, loadTuning(t, tuned), 1, "the tuning file suffers from standard output")
 }
 
-// TestFullFiles: a file that cannot be written is an error that names it, after all that
-// can be written elsewhere.
+// TestFullFiles wants an error that names a file that cannot be written, after results were written
+// to all other places.
 func TestFullFiles(t *testing.T) {
 	_, dev := device(t)
 	openFull(t)
-	// The device for a full disk is no file to write results to: it can be read without
-	// an end, and a user who may would replace it.
+	// Results do not go to /dev/full: reading it has no end, and a user with enough rights
+	// would replace it.
 	for _, c := range []struct {
 		args []string
 		want string
@@ -176,8 +176,8 @@ func TestFullFiles(t *testing.T) {
 	require.Contains(t, oneError(t, stderr), trace+": no space left on device")
 }
 
-// onFullDisk is prepare, with a folder that is a disk as the options of tmpfs say. Where
-// that needs rights that we lack the test is skipped.
+// onFullDisk is prepare with a folder that is a tmpfs with these options. Without the rights to
+// mount one the test is skipped.
 func onFullDisk(t *testing.T, folder, options string, args ...string) *process {
 	t.Helper()
 	mount := `mount -t tmpfs -o ` + options + ` none "$0"`
@@ -188,7 +188,7 @@ func onFullDisk(t *testing.T, folder, options string, args ...string) *process {
 	return command(t, append([]string{"unshare", "-rm", "sh", "-c", mount + ` && exec "$@"`, folder}, p.cmd.Args...)...)
 }
 
-// TestFullDisk: likewise where the disk is full when the results are there.
+// TestFullDisk is TestFullFiles with a disk that is full when results are written.
 func TestFullDisk(t *testing.T) {
 	_, dev := device(t)
 	dir := t.TempDir()
@@ -210,13 +210,13 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, strings.TrimSpace(p.stdout.String()))
 }
 
-// TestFullDiskOut: charts and reports are whole or not there.
+// TestFullDiskOut wants charts and reports to be whole, or not to exist.
 func TestFullDiskOut(t *testing.T) {
 	_, dev := device(t)
 	cut := false
 	for _, size := range []string{"64k", "96k", "128k", "160k"} {
 		dir := t.TempDir()
-		// The disk is gone with the process, so it is looked at before.
+		// The disk goes away with the process, so the shell lists it before.
 		look := `; code=$?; for f in "$0"/*.png; do tail -c8 "$f" 2>/dev/null | head -c4; echo; done; ls -A "$0"; exit $code`
 		p := onFullDisk(t, dir, "size="+size, small(dev, "--out", dir)...)
 		script := p.cmd.Args[4]
@@ -238,13 +238,13 @@ func TestFullDiskOut(t *testing.T) {
 	require.True(t, cut, "no disk was full")
 }
 
-// TestCacheWarning: a folder of compiled pipelines that cannot be made costs one line, not the
-// result.
+// TestCacheWarning says that one line warns if the folder of compiled pipelines cannot be made, and
+// that the result is the same.
 func TestCacheWarning(t *testing.T) {
 	_, dev := device(t)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	t.Setenv("XDG_CACHE_HOME", file) // no folder, and none can be made below it
+	t.Setenv("XDG_CACHE_HOME", file) // a file, below which no folder can be made
 	code, stdout, stderr := flashvk(t, small(dev)...)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "scalar")
@@ -252,8 +252,8 @@ func TestCacheWarning(t *testing.T) {
 	oneError(t, stderr)
 }
 
-// TestPlotOfOut: plot draws what bench --out wrote, into the files that are there, with those of
-// latencies.
+// TestPlotOfOut wants plot to draw the results of bench --out into the same files, charts of
+// latencies among them.
 func TestPlotOfOut(t *testing.T) {
 	_, dev := device(t)
 	out, plots := t.TempDir(), t.TempDir()

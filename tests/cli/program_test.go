@@ -30,7 +30,7 @@ var built struct {
 // program lies two folders up.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if testing.Short() { // of make test: prepare skips, since the program is the same with -race
+	if testing.Short() { // make test runs -race with -short; prepare then skips, since the program is built without it
 		os.Exit(m.Run())
 	}
 	os.Exit(inFolder(m.Run))
@@ -42,8 +42,8 @@ func inFolder(run func() int) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	// The program's files stay out of the user's cache. Mesa's own cache stays where it
-	// is: without it lavapipe compiles for seconds.
+	// The program's files stay out of the user's cache. Mesa's cache stays the user's, since
+	// lavapipe would compile for seconds without it.
 	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("MESA_SHADER_CACHE_DIR") == "" {
 		os.Setenv("MESA_SHADER_CACHE_DIR", cache)
 	}
@@ -62,7 +62,7 @@ func inFolder(run func() int) int {
 	return run()
 }
 
-// limit is the time that a process has, unless a test says otherwise.
+// limit is the time limit of a process, unless a test sets another.
 const limit = 20 * time.Second
 
 // A process is the program, started.
@@ -136,13 +136,13 @@ func (p *process) start() *process {
 	return p
 }
 
-// await waits until the process has said something on standard error.
+// await waits until the process has written a text to standard error.
 func (p *process) await(text string) {
 	p.t.Helper()
 	p.until(func() bool { return strings.Contains(p.stderr.String(), text) })
 }
 
-// until waits for something that the process does.
+// until waits until a condition holds.
 func (p *process) until(done func() bool) {
 	p.t.Helper()
 	for !done() {
@@ -156,8 +156,9 @@ func (p *process) until(done func() bool) {
 	}
 }
 
-// wait waits for the end, and returns the exit status, -1 for the end by a signal. It fails the
-// test if the process crashes, takes too long, or draws on a standard error that is no terminal.
+// wait waits for the end of the process, and returns the exit status, -1 after a signal. It fails
+// the test if the process crashes, takes too long, or draws progress though standard error is no
+// terminal.
 func (p *process) wait() (code int) {
 	p.t.Helper()
 	<-p.ended
@@ -209,7 +210,8 @@ func small(dev string, more ...string) []string {
 	return append([]string{"bench", "attention", dev, "--batch=1", "--heads=2", "--seqlen=33", "--headdim=16", "--impl=scalar", "--iters=2", "--count=2", "--no-tuning"}, more...)
 }
 
-// TestCompletion: shells get scripts, and the scripts get names of commands and of flags.
+// TestCompletion says that shells get scripts, and that the scripts get names of commands and of
+// flags.
 func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		code, stdout, stderr := flashvk(t, "completion", shell)

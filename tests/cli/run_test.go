@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// Sizes of inputs: two query heads share one of keys.
+// Sizes of inputs. Two query heads share a key head.
 const (
 	heads, headDim = 2, 16
 )
@@ -118,7 +118,7 @@ func formula(q, k, v []float32, keys int) (o [headDim]float64, lse float64) {
 	return o, math.Log(sum)
 }
 
-// TestRunInPlace: the output may replace the input, at once and whole.
+// TestRunInPlace says that the output may replace the input, whole and at once.
 func TestRunInPlace(t *testing.T) {
 	_, dev := device(t)
 	path := inputs(t, 5)
@@ -153,9 +153,9 @@ func saved(t *testing.T, shapes map[string][]int, data map[string][]float32) str
 	return path
 }
 
-// TestRunLayout: with --layout bshd a file in flash-attn's order of axes gives the same numbers
-// in that order, forward and backward. Without it the program says what it takes the axes for,
-// and doubts where both orders have a meaning.
+// TestRunLayout says that with --layout bshd a file in flash-attn's order of axes gives the same
+// numbers in that order, in both passes. Without the flag the program names the order that it
+// assumes, and warns if both orders are valid.
 func TestRunLayout(t *testing.T) {
 	_, dev := device(t)
 	const seq, many = 5, 6 // fewer queries than heads
@@ -191,7 +191,7 @@ func TestRunLayout(t *testing.T) {
 		require.InDeltaSlice(t, exchange(x, many, seq, headDim), tensor(t, got, name, 1, seq, many, headDim), 1e-6, name)
 	}
 	require.InDeltaSlice(t, tensor(t, want, "lse", 1, many, seq), tensor(t, got, "lse", 1, many, seq), 1e-6)
-	_, stderr = run(saved(t, bshd, swapped)) // as many queries as heads there are in truth
+	_, stderr = run(saved(t, bshd, swapped)) // with as many queries as the file really has heads
 	require.NotContains(t, stderr, doubt)
 
 	code, _, stderr := flashvk(t, "run", "attention", dev, "--in", saved(t, bhsd, data), "--out", filepath.Join(t.TempDir(), "x"), "--layout", "sbhd")

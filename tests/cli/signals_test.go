@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the time that an interrupted process has to end: its call on the device ends, and
-// its results are written. A software driver that compiles takes longest.
+// patience is the time in which an interrupted process must end its call on the device and write
+// its results. A software driver that compiles takes longest.
 const patience = 5 * time.Second
 
-// interrupt sends a signal and waits for the end, which is status 1 and one word.
+// interrupt sends a signal and waits for the end, with status 1 and one word.
 func interrupt(t *testing.T, p *process, signal os.Signal) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(signal))
@@ -27,7 +27,7 @@ func interrupt(t *testing.T, p *process, signal os.Signal) {
 	require.Equal(t, "flashvk: interrupted", oneError(t, p.stderr.String()), p.args)
 }
 
-// TestInterrupt: ^C, or a signal to terminate, ends what would go on for long.
+// TestInterrupt says that ^C, or a signal to terminate, ends a long command.
 func TestInterrupt(t *testing.T) {
 	_, dev := device(t)
 	for _, c := range []struct {
@@ -46,8 +46,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: a process that does not end at the first signal, since it reads a pipe
-// without a writer, ends at the second.
+// TestSecondSignal says that the second signal ends a process that the first one does not end,
+// since it reads a pipe without a writer.
 func TestSecondSignal(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
@@ -70,7 +70,8 @@ func TestSecondSignal(t *testing.T) {
 	}
 }
 
-// TestInterruptSelftest: the random problems that were checked are reported and recorded.
+// TestInterruptSelftest says that an interrupted selftest reports and records the random problems
+// that it has checked.
 func TestInterruptSelftest(t *testing.T) {
 	_, dev := device(t)
 	record := filepath.Join(t.TempDir(), "record.json")
@@ -85,8 +86,8 @@ func TestInterruptSelftest(t *testing.T) {
 	require.Positive(t, random[0].Problems)
 }
 
-// TestInterruptTune: the winners of the problems that were worked through are printed and
-// kept.
+// TestInterruptTune says that an interrupted tune prints and keeps the winners of the problems that
+// it has finished.
 func TestInterruptTune(t *testing.T) {
 	_, dev := device(t)
 	path := filepath.Join(t.TempDir(), "tuned.json")
@@ -101,8 +102,8 @@ func TestInterruptTune(t *testing.T) {
 	require.Equal(t, []string{path}, left, "temporary files")
 }
 
-// TestInterruptSuite: the cases that were measured are written, to each place. The second
-// case is under way for as long as a peer takes.
+// TestInterruptSuite says that an interrupted suite writes the measured cases to each place. A slow
+// peer makes the second case last.
 func TestInterruptSuite(t *testing.T) {
 	_, dev := device(t)
 	dir := t.TempDir()

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStarts: a cold start compiles, and a warm one finds in the cache what it compiled.
+// TestStarts says that a first start compiles, and that a second one finds the pipelines in the
+// cache.
 func TestStarts(t *testing.T) {
 	_, dev := device(t)
 	code, stdout, stderr := flashvk(t, "bench", "overhead", dev, "--impl=scalar", "--dtype=float32", "--count=1", "--starts", "--format=benchfmt")

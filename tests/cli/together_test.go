@@ -25,7 +25,7 @@ func together(t *testing.T, commands ...[]string) {
 	}
 }
 
-// TestTogether: processes share the device and the cache of pipelines, which is whole
+// TestTogether says that processes share the device and the cache of pipelines, which is whole
 // afterwards.
 func TestTogether(t *testing.T) {
 	_, dev := device(t)
@@ -54,7 +54,7 @@ func TestTogether(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// whole reports whether a file is a header, a hash, and the data that it is of.
+// whole reports whether a file is a header, a hash, and data with that hash.
 func whole(file []byte) bool {
 	for data := sha256.Size; data < min(len(file), 256); data++ {
 		if sum := sha256.Sum256(file[data:]); bytes.Equal(sum[:], file[data-sha256.Size:data]) {
@@ -64,8 +64,7 @@ func whole(file []byte) bool {
 	return false
 }
 
-// TestTogetherTune: two tuners of one file both leave their winners there, the first to end
-// as well as the last.
+// TestTogetherTune says that two tuners of one file both leave their winners in it.
 func TestTogetherTune(t *testing.T) {
 	_, dev := device(t)
 	path := filepath.Join(t.TempDir(), "tuned.json")
@@ -80,8 +79,8 @@ func TestTogetherTune(t *testing.T) {
 	require.Len(t, loadTuning(t, path), 2)
 }
 
-// TestTogetherTuneKernels: likewise two tuners of different kernels, in the file of the user,
-// which other commands then read.
+// TestTogetherTuneKernels is TestTogetherTune for two kernels in the user's file, which other
+// commands then read.
 func TestTogetherTuneKernels(t *testing.T) {
 	caps, dev := device(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
@@ -116,8 +115,8 @@ func TestTogetherTuneKernels(t *testing.T) {
 	require.Equal(t, newer, kept)
 }
 
-// TestTogetherSweep: of two sweeps into one file the second says so and ends, and the first
-// loses nothing. Afterwards the second finds all rows there.
+// TestTogetherSweep says that the second of two sweeps into one file ends with an error, and that
+// the first loses nothing. Afterwards the second finds all rows there.
 func TestTogetherSweep(t *testing.T) {
 	_, dev := device(t)
 	path := filepath.Join(t.TempDir(), "s.csv")
@@ -140,7 +139,7 @@ func TestTogetherSweep(t *testing.T) {
 	require.Equal(t, string(rows), string(after))
 }
 
-// TestTogetherRecord: likewise two self-tests of one record.
+// TestTogetherRecord says that two selftests of one record both leave their results in it.
 func TestTogetherRecord(t *testing.T) {
 	_, dev := device(t)
 	path := filepath.Join(t.TempDir(), "record.json")

@@ -34,8 +34,8 @@ func scripts(t *testing.T) string {
 	return ""
 }
 
-// python runs Python with the modules of tools/peers. Importing PyTorch takes seconds, on a machine
-// with other work a minute.
+// python runs Python with the modules of tools/peers. Importing PyTorch takes seconds, and a minute
+// on a machine with other work.
 func python(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -70,7 +70,7 @@ func torch(t *testing.T, gpu bool) string {
 	return dir
 }
 
-// launcher writes a program that is flashvk on the device of the tests, for others to start.
+// launcher writes a program that runs flashvk on the device of the tests, for scripts to start.
 func launcher(t *testing.T, dev string) string {
 	t.Helper()
 	words := prepare(t).cmd.Args
@@ -83,8 +83,8 @@ func launcher(t *testing.T, dev string) string {
 	return path
 }
 
-// TestTorchModel: the loss and the gradients by all parameters of a model are those of PyTorch in
-// float64, in each format and with each checkpoint.
+// TestTorchModel says that the loss of a model and the gradients by all parameters agree with
+// PyTorch's in float64, in each format and with each checkpoint.
 func TestTorchModel(t *testing.T) {
 	caps, dev := device(t)
 	script := filepath.Join(torch(t, false), "torch_model.py")
@@ -105,8 +105,7 @@ func TestTorchModel(t *testing.T) {
 	require.Contains(t, stdout, "of its norm, more than 1e-12")
 }
 
-// stateDict is a model as PyTorch has them, without a word of flashvk, which takes a file of
-// weights as they are.
+// stateDict is a program of PyTorch alone. Its model loads a file of weights as a state dict.
 const stateDict = `
 import sys, torch
 from torch import nn
@@ -132,7 +131,8 @@ m = Model()
 print(m.load_state_dict(torch_peer.read_tensors(sys.argv[1], "cpu"), strict=True), sum(p.numel() for p in m.parameters()))
 `
 
-// TestTorchStateDict: PyTorch loads what --weights writes as a state dict, no name more or less.
+// TestTorchStateDict says that PyTorch loads the file of --weights as a state dict with exactly its
+// names.
 func TestTorchStateDict(t *testing.T) {
 	_, dev := device(t)
 	torch(t, false)
@@ -161,8 +161,8 @@ func losses(t *testing.T, path string) (list []float64) {
 	return list
 }
 
-// TestTorchCurve: PyTorch trains the same model on the same tasks from the same weights to the same
-// losses, step by step, as far as float32 goes, and its log is drawn beside ours.
+// TestTorchCurve says that PyTorch trains the same model on the same tasks from the same weights to
+// the same losses, step by step, within the errors of float32. Our chart has its log beside ours.
 func TestTorchCurve(t *testing.T) {
 	_, dev := device(t)
 	script := filepath.Join(torch(t, false), "torch_curve.py")
@@ -191,7 +191,8 @@ func TestTorchCurve(t *testing.T) {
 	require.FileExists(t, file("curve.png"))
 }
 
-// TestTorchPeers: each script that is a peer answers what flashvk asks, and computes what it does.
+// TestTorchPeers says that each peer script answers flashvk's questions, and computes the same
+// results.
 func TestTorchPeers(t *testing.T) {
 	_, dev := device(t)
 	dir := torch(t, true)

@@ -14,8 +14,8 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// TestKillTrain: a training that is killed and continued, again and again, comes to the state of
-// one that is not, byte for byte; its file is never a part of one.
+// TestKillTrain says that a training that is killed and continued again and again reaches the same
+// state as one that is not, byte for byte. Its file is always whole.
 func TestKillTrain(t *testing.T) {
 	_, dev := device(t)
 	dir := t.TempDir()
@@ -36,7 +36,8 @@ func TestKillTrain(t *testing.T) {
 		case <-time.After(wait):
 			require.NoError(t, p.cmd.Process.Kill())
 		}
-		// It may have been killed between its last step and its end: the next one has none to do.
+		// If the process was killed between its last step and its end, the next one has no
+		// step to do.
 		if p.wait() == 0 || strings.Contains(p.stderr.String(), "none is left") {
 			break
 		}
@@ -50,7 +51,7 @@ func TestKillTrain(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestInterruptTrain: ^C ends a training, which writes what it has come to.
+// TestInterruptTrain says that ^C ends a training, which writes its state.
 func TestInterruptTrain(t *testing.T) {
 	_, dev := device(t)
 	path := filepath.Join(t.TempDir(), "model")
@@ -62,7 +63,7 @@ func TestInterruptTrain(t *testing.T) {
 	require.Zero(t, q.wait(), &q.stderr)
 }
 
-// TestTrainFiles: files that cannot be read or written are one line before the first step.
+// TestTrainFiles wants one line, before the first step, for files that cannot be read or written.
 func TestTrainFiles(t *testing.T) {
 	_, dev := device(t)
 	none := filepath.Join(t.TempDir(), "none")
@@ -79,8 +80,8 @@ func TestTrainFiles(t *testing.T) {
 	require.NoFileExists(t, none)
 }
 
-// TestTrainTooLarge: what no device has the memory for is one line that says how many bytes are
-// missing, and what would take less, whatever is measured beside it.
+// TestTrainTooLarge wants one line for a training that no device has the memory for. The line says
+// how many bytes are missing and what would take less, whatever is measured with it.
 func TestTrainTooLarge(t *testing.T) {
 	_, dev := device(t)
 	sizes := []string{dev, "--layers=128", "--d-model=64", "--heads=4", "--headdim=16", "--d-ff=64", "--batch=65536", "--context=32", "--targets=32", "--dtype=float32"}
@@ -96,15 +97,15 @@ func TestTrainTooLarge(t *testing.T) {
 	require.Regexp(t, want, stdout)
 	require.NoError(t, isCSV(stdout))
 
-	// A tensor that no buffer can hold is named. Buffers of more than 2 TiB there are none.
+	// The error names a tensor that no buffer can hold; no device has buffers above 2 TiB.
 	code, stdout, stderr = flashvk(t, "train", dev, "--d-ff=262144", "--batch=16384", "--context=1000", "--targets=1000")
 	require.Equal(t, 1, code, stderr)
 	require.Empty(t, stdout)
 	require.Regexp(t, `^flashvk: tnp: .* [0-9]+ .*device`, oneError(t, stderr))
 }
 
-// TestTrainNaN: data that are no numbers end a training, with the step and the element, and leave
-// the file of the steps before.
+// TestTrainNaN says that a NaN in the data ends a training with an error that names the step and
+// the element, and leaves the file of the steps before.
 func TestTrainNaN(t *testing.T) {
 	_, dev := device(t)
 	for name, wrong := range map[string]struct {

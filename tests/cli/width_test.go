@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWidth: tables fit a terminal of 100 columns, and with --wide have a line for each row.
+// TestWidth says that tables fit a terminal of 100 columns, and have a line for each row with
+// --wide.
 func TestWidth(t *testing.T) {
 	_, dev := device(t)
 	dir := t.TempDir()
@@ -31,7 +32,7 @@ func TestWidth(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args       []string
-		want, wide string // wide: what stands in one line
+		want, wide string // wide: texts of one line with --wide
 	}{
 		{small(dev), "max|Δ|", "recorded"},
 		{[]string{"bench", "decode", dev, "--batch=1", "--keys=33", "--count=2"}, "tokens", "recorded"},

@@ -62,17 +62,17 @@ func TestKernels(t *testing.T) {
 	})
 }
 
-// rare reports whether an entry is for devices whose driver keeps matrices as NVIDIA's does.
-// Other devices may have all the rest.
+// rare reports whether an entry is only for drivers with NVIDIA's matrix layout. Other devices may
+// run all other entries.
 func rare(name string) bool {
 	return strings.HasPrefix(name, "decode") && strings.HasSuffix(name, "/coopmat") || strings.HasPrefix(name, "attention-stripes/")
 }
 
 // noKernels are modules that no function of the public packages runs.
 var noKernels = []string{
-	"matrix_layout.", "matrix_right.", // ask the device how matrices lie, before kernels are chosen
+	"matrix_layout.", "matrix_right.", // they find the device's matrix layouts, before kernels are chosen
 	"micro_", // internal/bench/micro: ceilings
-	"naive_", // bench: what attention is compared with
+	"naive_", // the baseline of bench
 	"poison", // trial.Runner
 }
 
@@ -96,7 +96,7 @@ func missing(variants []shaders.Variant, ran map[string]bool, all, bfloat16 bool
 	return names
 }
 
-// TestMissing: a module that the table lost is named.
+// TestMissing wants the name of a module that no entry runs.
 func TestMissing(t *testing.T) {
 	variants, ran := shaders.Variants(), map[string]bool{}
 	for _, v := range variants {
@@ -124,7 +124,7 @@ func TestFunctions(t *testing.T) {
 // composed are the packages that combine kernels of the others. Their own tests check them.
 var composed = []string{"tnp", "record", "model"}
 
-// recorders returns those functions, as package.Function or package.Type.Method.
+// recorders returns the functions that take a *vk.Cmd, as package.Function or package.Type.Method.
 func recorders(t *testing.T, root string) (names []string) {
 	t.Helper()
 	folders := []string{filepath.Join(root, "attention")}

@@ -13,14 +13,14 @@ import (
 // An Entry is a problem of a kernel and a pass.
 type Entry struct {
 	Name      string
-	Functions string   // that record the calls, with spaces between: package.Function
+	Functions string   // the functions that record the calls: package.Function, separated by spaces
 	Paths     []string // Impl of the problem; none: the kernel has one
 	// Problem is a problem of flashvk selftest --problem. $dtype stands for the format of
 	// tensors, $half for the same or float16 instead of float32, and $impl for the path.
 	Problem string
-	Halves  bool // there is no such kernel for float32
-	// Own says that float32 has its own kernels on matrices, not only another format of the same
-	// ones.
+	Halves  bool // the kernel has no float32
+	// Own says that float32 has kernels of its own on matrices, not only the same source in
+	// another format.
 	Own bool
 }
 
@@ -42,7 +42,8 @@ func Table() []Entry {
 		return &list[len(list)-1]
 	}
 
-	// Attention as in training, with features, and one row with many keys that workgroups share.
+	// Attention as in training, with features, and one row whose many keys several workgroups
+	// divide.
 	attends := `attention:{"Case":{"Seed":1,"Problem":{"Batch":2,"NumHeads":4,"NumKVHeads":2,"HeadDim":8,"DType":$dtype,$problem}},"Impl":"$impl"$more}`
 	trained := `"SeqQ":41,"SeqKV":41,"Causal":true`
 	features := `"SeqQ":20,"SeqKV":35,"Causal":true,"KeyMask":true,"Sinks":true,"Softcap":20,"Bias":{"On":true,"Rows":true,"Heads":true}`
@@ -129,7 +130,7 @@ func (e Entry) Formats(all bool) []dtype.DType {
 // On returns the problem in a format on a path, for a device whose matrices have that many
 // columns.
 func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial.Problem, error) {
-	// Two workgroups share the keys of a row, each path in a configuration of its own.
+	// Two workgroups divide the keys of a row. Each path has its own configuration for that.
 	split := map[string]string{
 		attention.CoopMat2.String(): fmt.Sprintf(`{"Impl":"coopmat2","Subgroups":2,"RowTiles":1,"BlockN":%d,"Splits":2}`, 2*columns),
 		attention.CoopMat.String():  fmt.Sprintf(`{"Impl":"coopmat","Subgroups":2,"RowTiles":1,"BlockN":%d,"Splits":2}`, 2*columns),

@@ -37,7 +37,7 @@ func TestKernels(t *testing.T) {
 	}
 }
 
-// TestOptimizer: a step that is recorded once and submitted three times leaves the bits of three
+// TestOptimizer says that three submissions of one recorded step give the same bits as three
 // recordings.
 func TestOptimizer(t *testing.T) {
 	ctx, d := context.Background(), vktest.Open(t)

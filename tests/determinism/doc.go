@@ -1,4 +1,4 @@
-// Package determinism wants the same bits of a kernel in every run: amid other memory, and of a
-// recording that is submitted again as of one that is made anew. Its problems are those of package
+// Package determinism wants a kernel to give the same bits in every run: amid other memory, and
+// whether a recording is submitted again or made anew. Its problems are those of package
 // conformance.
 package determinism

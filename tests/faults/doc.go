@@ -1,4 +1,4 @@
-// Package faults holds tests of what happens when something fails: each call of the driver
-// that can fail on a full or a lost device, in turn, and devices and recordings that come and
-// go by the hundred, by the hundred thousand with FLASHVK_LONG=1, or a round of FLASHVK_LONG=N.
+// Package faults tests failures. Each call of the driver that can fail on a full or a lost device
+// fails in turn. Other tests open and close devices and recordings hundreds of times, with
+// FLASHVK_LONG=1 hundreds of thousands of times, and with FLASHVK_LONG=N N times a round.
 package faults

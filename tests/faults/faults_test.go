@@ -17,9 +17,9 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// scenario is a bit of all that a program does on a device: tensors, a call on slices of the
-// host, a recording with scratch memory and several kernels, run twice. It closes all that it
-// made, whatever happens, and returns the first error.
+// scenario does a little of everything that programs do on a device: tensors, a call on slices of
+// the host, a recording with scratch memory and several kernels, run twice. It closes all that it
+// opened, even after errors, and returns the first error.
 func scenario(d *vk.Device) (err error) {
 	ctx := context.Background()
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float32}
@@ -84,9 +84,9 @@ func scenario(d *vk.Device) (err error) {
 	return nil
 }
 
-// TestFaults makes each call that can fail do so, the first of them, the second and so on. The
-// error says what failed, nothing is leaked, and the device, or after a loss the next one,
-// works.
+// TestFaults makes each call that can fail do so: the first, then the second and so on. The error
+// says what failed, nothing leaks, and the device works afterwards, or the next one if the device
+// was lost.
 func TestFaults(t *testing.T) {
 	bytes, err := norm.Workspace(vktest.Open(t).Caps(), norm.Problem{Rows: 2, Cols: 4, DType: dtype.Float32}, kit.Backward, norm.Options{})
 	require.NoError(t, err)

@@ -17,8 +17,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// times returns how often a test repeats what it does in a round: most with FLASHVK_LONG=1, or
-// so often as FLASHVK_LONG says.
+// times returns the number of repetitions in a round: short, `most` with FLASHVK_LONG=1, or the
+// number in FLASHVK_LONG.
 func times(t *testing.T, short, most int) int {
 	t.Helper()
 	switch long := os.Getenv("FLASHVK_LONG"); long {
@@ -58,12 +58,12 @@ func measure(t *testing.T) (u usage) {
 	return u
 }
 
-// rounds is how often what grows is given another chance.
+// rounds is the number of rounds after which memory that has grown in each counts as a leak.
 const rounds = 8
 
-// flat runs f so often, and again, until the process holds no more after a round than before
-// it, but for some bytes for each call. What leaks grows in every round; an allocator, or the
-// driver's compiler, takes memory of the system in some.
+// flat runs rounds of n calls of f until the process holds no more memory after a round than before
+// it, except for some bytes for each call. A leak grows in every round; an allocator, or the
+// driver's compiler, takes memory in some rounds only.
 func flat(t *testing.T, n int, perCall int64, f func()) {
 	t.Helper()
 	round := func() usage {
@@ -116,8 +116,8 @@ func TestRecordings(t *testing.T) {
 	require.LessOrEqual(t, kernels, 4)
 }
 
-// TestDevices opens devices, uses and closes them. Of each tenth the validation layer, where there
-// is one, says what objects of the driver are left, which is an error of Close.
+// TestDevices opens, uses and closes devices. Each tenth has the validation layer, if there is one,
+// which reports objects of the driver that are left as an error of Close.
 func TestDevices(t *testing.T) {
 	vktest.Open(t) // or there is none
 	n := 0

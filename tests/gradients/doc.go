@@ -1,4 +1,4 @@
-// Package gradients compares what backward kernels write with finite differences of the float64
-// reference of the forward pass: of small problems, in float32, on every path. No formula of a
-// gradient comes between.
+// Package gradients compares the results of backward kernels with finite differences of the forward
+// pass's float64 reference, for small problems in float32 on every path. No formula of a gradient
+// is involved.
 package gradients

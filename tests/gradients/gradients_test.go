@@ -28,23 +28,24 @@ type pass struct {
 	function string           // as package conformance lists it
 	inputs   map[string][]int // shapes; all random
 	outputs  map[string][]int // of the forward pass
-	by       []string         // the inputs x that there is a gradient dx by
+	by       []string         // the inputs x for which there is a gradient dx
 	// loss is that of the float64 reference.
 	loss func(x values) float64
 	// record records both passes.
 	record func(c *vk.Cmd, on tensors) error
-	// long says that a software driver compiles the kernels for seconds.
+	// long says that a software driver takes seconds to compile the kernels.
 	long bool
 	// unsupported is why the device has no such kernel.
 	unsupported error
 }
 
-// step is that of the differences: their error is about its square, and 1e-16 by it. Inputs are
-// multiples of grid, so that a reference that rounds a sum of two to float32 rounds nothing.
+// step is the step of the differences. Their error is about step², and 1e-16 divided by step.
+// Inputs are multiples of grid, so that a reference that rounds the sum of two inputs to float32
+// changes nothing.
 const step, grid = 0x1p-14, 0x1p-12
 
-// allowed is how far gradients may be off, by the largest: a hundred roundoffs of float32, and
-// what a device's exp adds.
+// allowed is the largest error of gradients, relative to the largest gradient: a hundred roundoffs
+// of float32, and the error of a device's exp.
 const allowed = 2e-5
 
 // TestGradients compares every element.
@@ -76,7 +77,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestPasses wants a pass here for each backward function of package conformance.
+// TestPasses wants passes to have each backward function of package conformance.
 func TestPasses(t *testing.T) {
 	var want, have []string
 	for _, e := range conformance.Table() {

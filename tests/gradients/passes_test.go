@@ -41,7 +41,7 @@ func passes(caps *vk.Caps) (list []pass) {
 	return append(list, gmmPass(caps))
 }
 
-// attentionPasses are those of dO and dLSE through causal rows, and through features.
+// attentionPasses are the passes of dO and dLSE for causal rows, and for features.
 func attentionPasses(caps *vk.Caps, o attention.Options) (list []pass) {
 	plain := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 9, SeqKV: 11, HeadDim: 8, Causal: true}
 	features := plain
@@ -106,7 +106,7 @@ func mlpPass(caps *vk.Caps, o mlp.Options, heads int, keep mlp.Keep) pass {
 	return x
 }
 
-// mixturePass is also that of mlp.BackwardLoss, which computes it.
+// mixturePass is also the pass of mlp.BackwardLoss, which runs within it.
 func mixturePass(caps *vk.Caps, o mixture.Options) pass {
 	p := mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}
 	return pass{

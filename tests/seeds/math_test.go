@@ -92,7 +92,7 @@ func inFloat64(in inputs, p attention.Problem) results {
 	return r
 }
 
-// onDevice is the same by package attention, the recording being run so many times.
+// onDevice computes the same with package attention, and submits the recording some times.
 func onDevice(t *testing.T, in inputs, p attention.Problem, backward bool, runs int) results {
 	t.Helper()
 	d, ctx := vktest.Open(t, vktest.NoValidation), context.Background()
@@ -126,8 +126,8 @@ func onDevice(t *testing.T, in inputs, p attention.Problem, backward bool, runs 
 	return r
 }
 
-// apart returns the largest and the mean difference of what two results both have; a NaN is
-// infinitely far from everything.
+// apart returns the largest and the mean difference of the tensors that two results share. The
+// difference to a NaN is infinite.
 func apart(t *testing.T, got, want results, name string) (largest, mean float64) {
 	t.Helper()
 	require.Len(t, got[name], len(want[name]))

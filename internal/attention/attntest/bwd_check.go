@@ -14,9 +14,9 @@ type backwardRun struct {
 	g  Gradients
 }
 
-// newBackwardRun lays the inputs out amid garbage, and the gradients amid poison. A gradient lies
-// like another tensor than its own. Where all tensors lie differently, a kernel that confuses the
-// strides of the two is found out.
+// newBackwardRun lays the inputs out amid garbage, and the gradients amid poison. A gradient has
+// the layout of another tensor than its own. So in cases whose tensors all have different layouts,
+// the suite finds a kernel that confuses the strides of a tensor and its gradient.
 func (c *Case) newBackwardRun(e *bwdExpectation, around *guard.Surroundings) *backwardRun {
 	p := c.Problem
 	r := &backwardRun{}
@@ -75,8 +75,7 @@ func (r *backwardRun) call(c *Case, got Backwarder) error {
 	return guard.Watch(r.in.List(), outputs, func() error { return got.Backward(r.g, r.in, c.Problem) })
 }
 
-// checkHidden wants exactly 0 in the gradients of what is hidden, whatever the
-// tolerance.
+// checkHidden wants the gradients of hidden elements to be exactly 0, whatever the tolerance.
 func (c *Case) checkHidden(g Gradients, in ref.Inputs[float64]) error {
 	p := c.Problem
 	zero := func(t *guard.View, got []float64, row, d int, why string) error {

@@ -8,10 +8,10 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// A bwdKernel is the backward algorithm on strided memory, as shaders are
-// written: one pass over the rows for Delta, one that owns keys for dK and dV, and one
-// that owns rows for dQ, with one mistake built in. It computes in float64, as kernel
-// does, from which it has scores, masks and dropout, with their mistakes.
+// A bwdKernel is the backward algorithm on strided memory with one mistake built in. Like the
+// shaders it has a pass over rows for Delta, a kernel that owns keys for dK and dV, and a kernel
+// that owns rows for dQ. It computes in float64. Scores, masks and dropout are those of kernel,
+// with their mistakes.
 type bwdKernel struct {
 	kernel
 	b     BackwardInputs
@@ -89,10 +89,11 @@ func (k *bwdKernel) rowDelta(b, h, i int) float64 {
 	return sum - dlse
 }
 
-// A pairGradient is what a row and a key come to.
+// A pairGradient has the weight of a row and a key, the gradient dS by the score, and dX by the
+// product before softcap.
 type pairGradient struct{ W, dS, dX float64 }
 
-// pair computes one, of query head h and key head kh.
+// pair computes the pairGradient of query head h and key head kh.
 func (k *bwdKernel) pair(b, h, kh, i, j int) (x pairGradient) {
 	lo, hi := k.keys(i)
 	visible := lo <= j && j < hi && k.sees(b, j) && !math.IsInf(k.bias(b, h, kh, i, j), -1)
@@ -262,7 +263,7 @@ func (k *bwdKernel) key(b, kh, j int) {
 	copy(outV.Data[atV:], dv)
 }
 
-// query computes dQ of one row and what it gives to dBias and dSinks.
+// query computes dQ of one row, and adds the row's terms to dBias and dSinks.
 func (k *bwdKernel) query(b, h, i int) {
 	p, kh := k.p, k.keyHead(h)
 	dq := make([]float64, p.HeadDim)
@@ -331,7 +332,7 @@ func (k *bwdKernel) addBias(b, h, i, j int, x pairGradient) {
 	t.Data[at] += x.dS
 }
 
-// addSink adds what a row gives to the gradient of its sink.
+// addSink adds a row's term to the gradient of its sink.
 func (k *bwdKernel) addSink(b, h, i int) {
 	t := k.g.DSinks
 	if t == nil {
@@ -356,7 +357,7 @@ func (k *bwdKernel) addSink(b, h, i int) {
 	t.Data[t.Offset+h] += x
 }
 
-// strayGradients makes the mistakes that are writes.
+// strayGradients makes the mistakes that are wrong writes.
 func (k *bwdKernel) strayGradients() {
 	p, g := k.p, k.g
 	if p.Varlen.On {

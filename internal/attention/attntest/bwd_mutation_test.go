@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// bwdMistakes and bwdFeatureMistakes are all that bwdKernel can make on its own, and some
-// of those that it has from kernel.
+// bwdMistakes and bwdFeatureMistakes are all mistakes of bwdKernel itself, and some that it takes
+// from kernel.
 var bwdMistakes = []mistake{
 	{"Delta ignored", "dq["},
 	{"Delta of the first head", "dq["},
@@ -92,8 +92,8 @@ var bwdFeatureMistakes = []mistake{
 	{"dropout: batch ignored", "want"},
 }
 
-// TestBackwardMutations says that each mistake fails the suite, the few narrow cases of it that
-// stand for all, too, and that the kernel without one passes.
+// TestBackwardMutations says that each mistake fails the suite, and also the few narrow cases that
+// stand for all, and that the kernel without a mistake passes.
 func TestBackwardMutations(t *testing.T) {
 	if raceDetector {
 		t.Skip("minutes under the race detector, and the kernel is sequential")

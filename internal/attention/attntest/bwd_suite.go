@@ -10,10 +10,9 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// A Backwarder computes the gradients of attention. Shapes are those of package
-// problem; the inputs hold O and LSE as a forward pass leaves them. Like a
-// Forwarder it hands back all that the implementation may have touched, and may
-// be a Supporter.
+// A Backwarder computes the gradients of attention. Shapes are those of attention.Problem. O and
+// LSE among the inputs are those of a forward pass. Like a Forwarder it returns all memory that the
+// implementation may have touched, and may be a Supporter.
 type Backwarder interface {
 	Backward(g Gradients, in BackwardInputs, p attention.Problem) error
 }
@@ -22,7 +21,7 @@ type Backwarder interface {
 // where the problem has no bias or sinks.
 type Gradients struct{ DQ, DK, DV, DBias, DSinks *guard.View }
 
-// Map returns the gradients with f of each tensor, which is nil where that is.
+// Map returns the gradients with f applied to each tensor. F of a nil tensor is nil.
 func (g Gradients) Map(f func(*guard.View) *guard.View) Gradients {
 	return Gradients{DQ: f(g.DQ), DK: f(g.DK), DV: f(g.DV), DBias: f(g.DBias), DSinks: f(g.DSinks)}
 }
@@ -44,7 +43,7 @@ type BackwardInputs struct {
 	DO, DLSE, O, LSE *guard.View
 }
 
-// Map returns the inputs with f of each tensor, which is nil where that is.
+// Map returns the inputs with f applied to each tensor. F of a nil tensor is nil.
 func (in BackwardInputs) Map(f func(*guard.View) *guard.View) BackwardInputs {
 	return BackwardInputs{Inputs: in.Inputs.Map(f), DO: f(in.DO), DLSE: f(in.DLSE), O: f(in.O), LSE: f(in.LSE)}
 }
@@ -97,8 +96,8 @@ var BackwardReference = ContiguousBackward(
 		return ref.Backward(g, up, in, p)
 	})
 
-// A GradientTolerance returns how far an implementation may be from want, the
-// gradients of the case in logical order, given what it was given.
+// A GradientTolerance returns how far an implementation may be from want, the gradients of the case
+// in logical order. It gets the inputs that the implementation got.
 type GradientTolerance func(c *Case, want ref.Gradients, o, lse []float64, up ref.Upstream[float64], in ref.Inputs[float64]) (ref.GradientBound, error)
 
 // PlainGradients allows what ref.GradientBounds does. It is the tolerance for
@@ -137,8 +136,8 @@ func (s *BackwardSuite) Where(keep func(*Case) bool) *BackwardSuite {
 	return &kept
 }
 
-// TestBackward runs every case of a suite as a subtest. With -v each says how close it
-// came. It fails if got supports none.
+// TestBackward runs every case of a suite as a subtest. With -v each prints its error. It fails if
+// got supports no case.
 func TestBackward[S guard.Parent[S]](t S, s *BackwardSuite, got Backwarder) {
 	t.Helper()
 	runCases(t, s.Cases, got, func(t S, c *Case) {
@@ -210,7 +209,7 @@ func (s *BackwardSuite) Check(c *Case, got Backwarder) (BackwardReport, error) {
 	return report, nil
 }
 
-// checkGradients compares gradients with what is wanted.
+// checkGradients compares gradients with the expected ones.
 func (c *Case) checkGradients(g Gradients, e *bwdExpectation) (report BackwardReport, err error) {
 	for i, t := range g.List() {
 		x := GradientReport{Name: t.Name, Bound: e.bounds[i]}

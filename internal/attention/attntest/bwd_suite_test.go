@@ -35,8 +35,8 @@ func TestBackwardModel(t *testing.T) {
 	}
 }
 
-// TestBackwardCases: every case has an LSE, names are unique, and all that the
-// table is to hold is there.
+// TestBackwardCases says that every case has an LSE, that names are unique, and that the table has
+// all cases that its documentation claims.
 func TestBackwardCases(t *testing.T) {
 	sequential(t)
 	names, kinds := map[string]bool{}, map[Gradient]int{}
@@ -77,8 +77,8 @@ func TestBackwardCases(t *testing.T) {
 	require.Equal(t, "Gradient(9)", Gradient(9).String())
 }
 
-// TestBackwardDifferentLayouts: in the cases of mixed layouts no gradient shares
-// the strides of its tensor, which would hide a kernel that takes these.
+// TestBackwardDifferentLayouts says that in the cases of mixed layouts no gradient has the strides
+// of its tensor. Equal strides would hide a kernel that confuses the two.
 func TestBackwardDifferentLayouts(t *testing.T) {
 	found := 0
 	for _, c := range BackwardCases(Short) {

@@ -15,7 +15,7 @@ type Case struct {
 	Problem attention.Problem
 	Input   Input
 
-	// Q, K, V, O and LSE lie each in their own way, tensors of features in one.
+	// Q, K, V, O and LSE each have a layout; the tensors of features share one.
 	Q, K, V, O, LSE, Features Layout
 
 	// Lengths are the rows and keys of each sequence of a Varlen, from which its
@@ -24,8 +24,8 @@ type Case struct {
 	Lengths [][2]int
 	Slack   int
 
-	// HidingBias puts -Inf into the bias: for one key in 8, or in the pattern of Mask
-	// where that is another than RandomMask.
+	// HidingBias puts -Inf into the bias: for one key in 8, or in the pattern of Mask if that
+	// is not RandomMask.
 	HidingBias bool
 
 	// Mask says which keys a KeyMask hides.
@@ -34,7 +34,7 @@ type Case struct {
 	// NoLSE passes no LSE.
 	NoLSE bool
 
-	// DO says what the gradient of O holds, DLSE that there is one of LSE. Only
+	// DO is the kind of values in the gradient of O. DLSE says that LSE has a gradient. Only
 	// the backward pass has them.
 	DO   Gradient
 	DLSE bool
@@ -44,14 +44,13 @@ type Case struct {
 	Sizes    Sizes
 	Outliers bool
 
-	// Seed is what the values are drawn from. 0 stands for the name of the case.
+	// Seed is the seed of the values. 0: it follows from the name of the case.
 	Seed uint64
 
-	// Sample is how many operations a reference may cost, about: a case that costs more
-	// is compared on some of its rows, and in the backward pass on some of its keys, but
-	// for bias and sinks, whose gradients only have to be finite. 0 is no limit. Memory
-	// around tensors, elements that are not written and the bits of a second run are
-	// checked everywhere.
+	// Sample is about the most operations of a reference; 0 is no limit. A larger case is
+	// compared on some of its rows, and in the backward pass on some of its keys. Gradients of
+	// bias and sinks then only have to be finite. Memory around tensors, elements that are not
+	// written and the bits of a second run are checked everywhere.
 	Sample float64
 }
 
@@ -75,9 +74,9 @@ const (
 // HeadDims are the sizes of heads in cases that are about something else.
 type HeadDims struct {
 	Usual   int
-	Odd     int // no multiple of 16, beside edges of tiles and layouts
+	Odd     int // not a multiple of 16, for tests of tile edges and layouts
 	Wide    int // beside mixed layouts
-	Feature int // beside features and masks, each choice of which is another kernel
+	Feature int // for tests of features and masks, each choice of which is another kernel
 	All     int // beside all features at once
 	Values  int // of V there
 }
@@ -184,7 +183,7 @@ func (t *table) shapes() {
 		{3, 3},     // smaller than any tile
 		{64, 32},   // whole tiles; causal: 32 rows see nothing
 		{113, 203}, // primes, fewer queries than keys
-		{239, 1},   // one key for many rows; causal: all but the last row see nothing
+		{239, 1},   // one key for many rows; causal: only the last row sees it
 		{799, 3},   // many tiles of rows that see nothing, then three that do
 		{1, 239},   // decoding: one row, many keys
 		{203, 113}, // primes, causal: a tile that is partly without keys
@@ -240,8 +239,8 @@ func (t *table) masks() {
 	}
 }
 
-// groups: ratios of query to key heads 1, 2, 3, 8 and all, in two batches, so
-// that a wrong group reads another batch's keys or another head's.
+// groups: ratios of query to key heads 1, 2, 3, 8 and all. There are two batches, so that a wrong
+// group reads the keys of another batch or head.
 func (t *table) groups() {
 	for i, h := range [][2]int{{4, 4}, {4, 2}, {6, 2}, {8, 1}, {16, 2}, {5, 1}} {
 		p := attention.Problem{Batch: 2, NumHeads: h[0], NumKVHeads: h[1], SeqQ: 33, SeqKV: 47, Causal: i%2 == 1}
@@ -250,9 +249,9 @@ func (t *table) groups() {
 	}
 }
 
-// decode: one query for each head, heads in groups. A kernel may take the heads
-// of a group as rows of one matrix, so that Q, O and LSE are read across heads,
-// wherever these lie; aligned to the top left the row sees one key.
+// decode: one query for each head, with heads in groups. A kernel may take the heads of a group as
+// rows of one matrix, and then walks over heads of Q, O and LSE in any layout. Aligned to the top
+// left the row sees one key.
 func (t *table) decode() {
 	for i, l := range []struct{ q, o, lse Layout }{{Packed, Packed, Packed}, {BSHD, Cache, Padded}, {Odd, Padded, Odd}} {
 		p := attention.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: t.dims.Odd}
@@ -312,7 +311,7 @@ func (t *table) extremes() {
 		{"one-hot", OneHot, 64, false, 0},
 		{"one-hot-long", OneHot, 150, true, 0},
 		{"rising", Rising, 300, false, 0},
-		{"rising-long", Rising, 700, false, 0}, // past what weights in bfloat16 reach
+		{"rising-long", Rising, 700, false, 0}, // beyond the range of weights in bfloat16
 		{"rising-causal", Rising, 150, true, 0},
 		{"creeping", Creeping, 520, false, 0},
 		{"falling", Falling, 300, false, 0},
@@ -330,7 +329,7 @@ func (t *table) extremes() {
 	t.add("extreme", "almost-nothing-seen", Case{Problem: p, O: Padded, LSE: Padded}, dtype.All()...)
 }
 
-// large: what a GPU is for. Many workgroups at once, many tiles in a row.
+// large: many workgroups at once, many tiles in a row.
 func (t *table) large() {
 	for _, c := range []struct {
 		what  string

@@ -11,9 +11,9 @@ import (
 // own, and then in float16 and one more type beside what it might disturb.
 // Heads are narrow where nothing else matters: less to compile.
 
-// Several is how many features at once catch what features alone do: TestMutations runs
-// no fewer. Where each choice of features takes long to compile, cases with fewer may be
-// left out.
+// Several is a number of features. Cases with at least that many at once find all that cases of
+// single features find, as TestMutations checks. If each choice of features takes long to compile,
+// cases with fewer may be left out.
 const Several = 3
 
 // windows: one key, part of a tile, several tiles, open to a side; rows that see nothing
@@ -95,7 +95,7 @@ func (t *table) scores() {
 			types = dtype.All()
 		}
 		t.add("bias", p.Bias.String(), Case{Problem: p, Features: Layout(axes) % NumLayouts}, types...)
-		p.Bias.DType = dtype.Float16 // stands for that of the problem
+		p.Bias.DType = dtype.Float16 // means the problem's format
 		t.add("bias", "own-type"+p.Bias.String()[len("float16"):], Case{Problem: p, Features: Padded}, types...)
 	}
 	p := base
@@ -183,8 +183,7 @@ func (t *table) hiddenKeysAsFound() {
 	}
 }
 
-// sinks: one that outweighs all keys, one that is none, and rows that see
-// nothing but the sink.
+// sinks: one that outweighs all keys, one of -Inf, and rows that see only the sink.
 func (t *table) sinks() {
 	p := attention.Problem{NumHeads: 5, SeqQ: 60, SeqKV: 75, HeadDim: t.dims.Feature, Sinks: true}
 	t.add("sinks", "dense", Case{Problem: p}, dtype.All()...)
@@ -245,8 +244,8 @@ func (t *table) valueDims() {
 	}
 }
 
-// dropouts: rates, offsets whose sum with the head carries into the upper half, and masks
-// beside it.
+// dropouts: rates, offsets whose sum with the head carries into the upper half, and masks together
+// with dropout.
 func (t *table) dropouts() {
 	base := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: t.dims.Feature}
 	seeded := func(p float64) attention.Dropout {

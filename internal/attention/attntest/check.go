@@ -88,7 +88,7 @@ func (c *Case) newInputs(values ref.Inputs[float64], around *guard.Surroundings)
 	return in
 }
 
-// numbers returns f of every element, nil for nil.
+// numbers returns f(x) for every element x, nil for nil.
 func numbers[T any](x []T, f func(T) float64) []float64 {
 	if x == nil {
 		return nil
@@ -139,8 +139,7 @@ func (r *run) call(c *Case, got Forwarder) error {
 	return guard.Watch(r.in.List(), outputs, func() error { return got.Forward(r.o, r.lse, r.in, c.Problem) })
 }
 
-// results returns an output without the rows that are in no sequence, which
-// nobody may write.
+// results returns an output without the rows that are in no sequence; no kernel may write these.
 func (c *Case) results(t *guard.View) *guard.View {
 	if t == nil || !c.Problem.Varlen.On || t.Name == "dbias" || t.Name == "dsinks" {
 		return t

@@ -9,9 +9,8 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// A device has memory of bytes in the storage format, as a GPU does. It is the
-// shape of every adapter for one: upload all backing slices whole, run,
-// download all of them whole.
+// A device has memory of bytes in the storage format, as a GPU does. It works like every adapter
+// for a GPU: it uploads all backing slices, runs, and downloads all of them.
 type device struct{ kernel Forwarder }
 
 func (d *device) Forward(o, lse *guard.View, in Inputs, p attention.Problem) error {
@@ -35,8 +34,8 @@ func (d *device) Forward(o, lse *guard.View, in Inputs, p attention.Problem) err
 	return nil
 }
 
-// TestDevice says that a kernel behind a device passes as it does in Go, and
-// that its stray writes are seen through the device's memory.
+// TestDevice says that a kernel on a device passes as it does in Go, and that the suite sees its
+// stray writes in the device's memory.
 func TestDevice(t *testing.T) {
 	sequential(t)
 	s := NewSuite(Short, Reference, TwicePlain).Where(func(c *Case) bool { return c.FLOPs() < quick(2e6) })

@@ -17,14 +17,14 @@ func NewSuiteOf(cases ...*Case) *Suite {
 	return &Suite{Cases: cases, memo: new(sync.Map)}
 }
 
-// NewBackwardSuiteOf returns a suite of these cases, which compares with ref.Backward and
-// allows what PlainGradients does. It looks at Case.Sample: O and LSE of a case that is
-// compared on a sample are what saved computes, or ref.Saved if that is nil.
+// NewBackwardSuiteOf returns a suite of these cases, which compares with ref.Backward and allows
+// what PlainGradients does. It observes Case.Sample. If a case is compared on a sample, saved
+// computes its O and LSE, or ref.Saved if saved is nil.
 func NewBackwardSuiteOf(saved Forwarder, cases ...*Case) *BackwardSuite {
 	return &BackwardSuite{Cases: cases, saved: saved, memo: new(sync.Map)}
 }
 
-// Pack fills what follows from the Lengths of the case, if it has some.
+// Pack sets the fields that follow from the Lengths of the case, if it has some.
 func (c *Case) Pack() {
 	if c.Lengths != nil {
 		c.packed()
@@ -52,8 +52,8 @@ func (c *Case) sampleRows(in ref.Inputs[float64]) []ref.Row {
 	return ref.SampleRows(in, c.Problem, max(int(c.Sample/c.rowOperations()), minSampleRows))
 }
 
-// expectDirectly computes an expectation of a suite that has nothing of its own to
-// compare with.
+// expectDirectly computes an expectation with package ref, for a suite without a reference of its
+// own.
 func (c *Case) expectDirectly() (*expectation, error) {
 	p := c.Problem
 	e := &expectation{in: c.values()}
@@ -140,7 +140,7 @@ func (c *Case) sampleError(name string, at any, d guard.Diff, bound float64) err
 	return fmt.Errorf("%s = %.9g, want %.9g: off by %.3g, tolerance %.2g at %+v of a sample", name, d.Got, d.Want, d.Off, bound, at)
 }
 
-// expectDirectly does the same for the backward pass.
+// expectDirectly is that of Suite for the backward pass.
 func (s *BackwardSuite) expectDirectly(c *Case) (*bwdExpectation, error) {
 	p := c.Problem
 	e := &bwdExpectation{in: c.values(), up: c.upstream()}
@@ -191,7 +191,7 @@ func (s *BackwardSuite) expectSample(c *Case, e *bwdExpectation) (err error) {
 	return err
 }
 
-// savedBy returns what f computes for a backward pass; 0 where it wrote nothing.
+// savedBy returns O and LSE of f for a backward pass; 0 where f wrote nothing.
 func (c *Case) savedBy(f Forwarder, in ref.Inputs[float64]) (o, lse []float64, err error) {
 	with := *c
 	with.NoLSE = false

@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/ref"
 )
 
-// An implementation that forgets the scale is found out by the first case
-// that has more than one key. In a test, TestForward runs all cases.
+// The first case with more than one key finds an implementation that forgets the scale. In a test,
+// TestForward runs all cases.
 func Example() {
 	suite := attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain)
 	wrong := attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {

@@ -13,7 +13,7 @@ import (
 //	bias           standard normal; with HidingBias, one in 8 is -Inf
 //	alibi_slopes   2^(-8*(h+1)/heads), as the paper has them, times 1 + batch/2
 //	sinks          one that counts, one that outweighs all keys, two that count, one that is none, ...
-//	key_mask       three keys in four, at random, and of a third batch none; or as Mask says
+//	key_mask       three keys in four, at random, and none in the third batch; or as Mask says
 //	cu_seqlens     from the case's Lengths
 func (g generator) features(in *ref.Inputs[float64], c *Case) {
 	p := g.p
@@ -72,7 +72,7 @@ func (g generator) features(in *ref.Inputs[float64], c *Case) {
 	}
 }
 
-// packed fills what follows from the Lengths of the case.
+// packed sets the tensors that follow from the Lengths of the case.
 func (c *Case) packed() {
 	p := &c.Problem
 	p.Batch, p.SeqQ, p.SeqKV = len(c.Lengths), 1, 1
@@ -84,8 +84,7 @@ func (c *Case) packed() {
 	}
 }
 
-// FLOPs returns the operations of the case, of the lengths that its sequences
-// have.
+// FLOPs returns the operations of the case, for the lengths of its sequences.
 func (c *Case) FLOPs() float64 {
 	if !c.Problem.Varlen.On {
 		return c.Problem.FLOPs()
@@ -110,8 +109,8 @@ func (c *Case) mask(b int) attention.Mask {
 	return c.Problem.Mask()
 }
 
-// hidden calls f for every key that masks hide from all rows: with its position
-// in K and V in logical order, in rows.
+// hidden calls f for every key that masks hide from all rows, with the number of its row in K and V
+// in logical order.
 func (c *Case) hidden(in ref.Inputs[float64], f func(row int)) {
 	p := c.Problem
 	seen := make([]bool, product(p.KShape())/p.HeadDim)
@@ -137,9 +136,9 @@ func (c *Case) hidden(in ref.Inputs[float64], f func(row int)) {
 	}
 }
 
-// hiddenByBias reports whether a bias that all rows share is -Inf for a key in all heads
-// that read a key head. One that rows do not share is not looked at: kernels multiply V
-// by the weights that it makes 0.
+// hiddenByBias reports whether a bias that all rows share is -Inf for a key, in all heads that read
+// a key head. If rows do not share the bias the result is false: then kernels multiply V by weights
+// of 0.
 func (c *Case) hiddenByBias(in ref.Inputs[float64], b, kvHead, key int) bool {
 	p := c.Problem
 	if !p.Bias.On || p.Bias.Rows {

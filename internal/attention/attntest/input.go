@@ -34,9 +34,8 @@ const (
 	// S + log(keys).
 	EqualKeys
 
-	// OneHot lets row i see, up to e^-50, only keys j with
-	// j = 7*i mod head_dim: O is a permutation of V, so that an exchange of
-	// rows, keys or heads shows.
+	// OneHot gives row i weights, up to e^-50, only for keys j with j = 7*i mod head_dim. O is
+	// a permutation of V, so that an exchange of rows, keys or heads shows.
 	OneHot
 
 	// Rising raises S with the key's number by more than 2^8 per 32 keys: the
@@ -51,9 +50,9 @@ const (
 	// Falling lowers S with the key's number: the first tile's maximum stays.
 	Falling
 
-	// Uneven multiplies each row of Q, K and V by a power of two of its own, down
-	// to 2^-12 (2^-30 but for float16): rows that share a scale, as where float32
-	// is split into float16, are not all small where one of them is.
+	// Uneven multiplies each row of Q, K and V by a power of two of its own, down to 2^-12 in
+	// float16 and 2^-30 in other formats. If float32 is split into float16, rows share a scale,
+	// and small rows stand beside large ones.
 	Uneven
 
 	// Zero is all zeros: S = 0, LSE = log(keys), O = 0.
@@ -90,7 +89,7 @@ func (in Input) ScaleFor(p attention.Problem) float64 {
 	return p.Scale
 }
 
-// values returns the inputs of the case in logical order.
+// values returns Q, K and V of the case in logical order.
 func (c *Case) values() ref.Inputs[float64] {
 	g := c.generator(1)
 	p := c.Problem
@@ -188,7 +187,7 @@ func (c *Case) generator(stream uint64) generator {
 }
 
 const (
-	// outlier is how much larger an outlier is, and one element in outlierEvery is one.
+	// outlier is the factor of outliers; one element in outlierEvery is one.
 	outlier, outlierEvery = 100, 500
 	// mostFloat16 is the largest value that is made: sums of two do not overflow.
 	mostFloat16 = 30000

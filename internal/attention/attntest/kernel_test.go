@@ -9,9 +9,9 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// A kernel is the tiled algorithm on strided memory, as a shader is written,
-// with one mistake built in. It computes in float64, so that the suite's
-// verdict does not hang on rounding; it is tested under TwicePlain, as kernels are.
+// A kernel is the tiled algorithm on strided memory, written like a shader, with one mistake built
+// in. It computes in float64, so that the suite's verdict does not depend on rounding. Its
+// tolerance is TwicePlain, as for kernels.
 type kernel struct {
 	mistake string
 	calls   int // Forward was called so often
@@ -128,7 +128,7 @@ func (k *kernel) stray(o, lse *guard.View) {
 	case k.is("V cleared after use"):
 		v.Data[k.at(v, p.Batch-1, p.NumKVHeads-1, p.SeqKV-1)] = 0
 	case k.is("one element past each row"):
-		// Rows after it would repair a neighbour: only padding shows it.
+		// Later rows would overwrite a wrong neighbour, so only padding shows the mistake.
 		o.Data[last+dv] = math.NaN()
 		if o.Strides[2] > dv && p.SeqQ > 1 {
 			o.Data[k.at(o, 0, 0, 0)+dv] = 0
@@ -278,7 +278,7 @@ func (k *kernel) maximum(r *rowState, s []float64, first bool) float64 {
 	return m
 }
 
-// rescale makes m the maximum of what is summed so far.
+// rescale makes m the maximum by which the sums so far are scaled.
 func (k *kernel) rescale(r *rowState, m float64) {
 	alpha := math.Exp(r.m - m)
 	if k.is("rescaled by the last tile's maximum") {

@@ -131,7 +131,7 @@ func (k *kernel) sink(h, kh int) float64 {
 	return t.Data[t.Offset+h]
 }
 
-// keep returns what dropout multiplies a weight with.
+// keep returns the factor of a weight by dropout.
 func (k *kernel) keep(r *rowState, j int) float64 {
 	d := k.p.Dropout
 	if d.P == 0 || k.is("dropout ignored") {

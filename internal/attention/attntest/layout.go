@@ -2,9 +2,8 @@ package attntest
 
 import "fmt"
 
-// A Layout says how a tensor lies in its backing slice. All have a contiguous
-// last axis and a guard of garbage on both sides, except that Packed begins
-// at 0.
+// A Layout says how a tensor is placed in its backing slice. All have a contiguous last axis, and
+// garbage as a guard on both sides, except that Packed begins at 0.
 type Layout uint8
 
 // The layouts of a (batch, heads, seq, dim) tensor. "·" is garbage.
@@ -37,8 +36,8 @@ const (
 	// 16-byte loads remain possible.
 	Padded
 
-	// Odd has 3 elements between rows and an odd offset: no row but by chance
-	// is aligned to more than one element.
+	// Odd has 3 elements between rows and an odd offset: rows are aligned to more than one
+	// element only by chance.
 	Odd
 
 	// OddOffset is contiguous from an odd offset on.
@@ -103,9 +102,9 @@ func (l Layout) place(shape []int) (offset int, strides []int, length int) {
 	return offset, strides, last + guardElements + guardRows*row
 }
 
-// placeAny does the same for a tensor of fewer axes. Packed Q, K, V and O,
-// (total, heads, dim), lie as one batch does; all others as LSE, whose last axis
-// is theirs, and the first of those that they lack is 1 long.
+// placeAny is place for a tensor of fewer axes. Packed Q, K, V and O, (total, heads, dim), are
+// placed as one batch. All others are placed as an LSE with the same last axis, whose missing first
+// axes are 1.
 func (l Layout) placeAny(shape []int, packed bool) (offset int, strides []int, length int) {
 	switch {
 	case packed:
@@ -119,8 +118,8 @@ func (l Layout) placeAny(shape []int, packed bool) (offset int, strides []int, l
 	return offset, strides[len(ones):], length
 }
 
-// placeLSE does the same for LSE, (batch, heads, seq), whose heads lie apart in the
-// layouts with garbage between rows.
+// placeLSE is place for LSE, (batch, heads, seq). Layouts with garbage between rows have it between
+// the heads of LSE.
 func (l Layout) placeLSE(shape []int) (offset int, strides []int, length int) {
 	h, s := shape[1], shape[2]
 	offset = guardElements

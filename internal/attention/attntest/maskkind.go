@@ -10,7 +10,7 @@ type MaskKind uint8
 
 // The kinds of key masks. All but the first hide whole tiles of keys.
 const (
-	// RandomMask shows three keys in four, at random, and of a third batch none.
+	// RandomMask shows three keys in four, at random, and none in the third batch.
 	RandomMask MaskKind = iota
 	// RunsMask hides and shows runs of keys, of lengths from 1 to 256 and more.
 	RunsMask
@@ -18,7 +18,7 @@ const (
 	PaddedMask
 	// LeftPaddedMask shows the last keys.
 	LeftPaddedMask
-	// SparseMask shows a few single keys, in one batch of four none.
+	// SparseMask shows a few single keys, and in one batch of four, at random, none.
 	SparseMask
 
 	// NumMasks is how many there are.
@@ -34,7 +34,7 @@ func (m MaskKind) String() string {
 	return fmt.Sprintf("MaskKind(%d)", uint8(m))
 }
 
-// visible returns which of n keys a kind other than RandomMask shows.
+// visible says for each of n keys whether a kind other than RandomMask shows it.
 func (g generator) visible(kind MaskKind, n int) []bool {
 	keys := make([]bool, n)
 	show := func(from, to int) {

@@ -10,11 +10,11 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// A mistake is one that a kernel of the tests can make, with what the suite's message
-// says of it.
+// A mistake is one that a kernel of the tests can make, with a part of the suite's message about
+// it.
 type mistake struct{ name, message string }
 
-// mistakes are those of plain problems, featureMistakes the others that kernel can make.
+// mistakes are kernel's mistakes in plain problems, featureMistakes its other ones.
 var mistakes = []mistake{
 	{"causal off by one", "want"},
 	{"causal one too few", "want"},
@@ -111,14 +111,13 @@ var featureMistakes = []mistake{
 	{"dropout: key of the tile", "want"},
 }
 
-// few reports whether a case is one of those that every path runs, however long its
-// kernels are compiled.
+// few reports whether a case is one that every path runs, however long its kernels take to compile.
 func few(c *Case) bool {
 	return c.Problem.Plain() || len(c.Problem.Features()) >= Several && c.Problem.DType == dtype.Float16
 }
 
-// narrow reports whether a case has features, or heads that compile soon: at most as many columns
-// as most, in float32 as many fewer as fewer says.
+// narrow reports whether a case has features, or heads that compile soon: of at most `most`
+// columns, and in float32 of `fewer` fewer.
 func narrow(c *Case, most, fewer int) bool {
 	if c.Problem.DType == dtype.Float32 {
 		most -= fewer
@@ -126,8 +125,8 @@ func narrow(c *Case, most, fewer int) bool {
 	return !c.Problem.Plain() || max(c.Problem.HeadDim, c.Problem.ValueHeadDim()) <= most
 }
 
-// TestMutations says that each mistake fails the suite, the few narrow cases of it that stand for
-// all, too, and that the kernel without one passes.
+// TestMutations says that each mistake fails the suite, and also the few narrow cases that stand
+// for all, and that the kernel without a mistake passes.
 func TestMutations(t *testing.T) {
 	if raceDetector {
 		t.Skip("minutes under the race detector, and the kernel is sequential")

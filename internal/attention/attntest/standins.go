@@ -7,14 +7,14 @@ import (
 	"github.com/flashvk/flashvk/internal/cover"
 )
 
-// KernelStandIns returns the cases that stand for all where kernels are compiled for long and a
-// test is about their tiles: those in which every choice of a kernel occurs that occurs in any,
-// and all of the same kernel. StandIns has every two choices together, on the tiles of the tuning
-// table.
+// KernelStandIns returns cases that stand for all in tests of tiles whose kernels take long to
+// compile. Every choice of a kernel that occurs in some case occurs in one of them, and all cases
+// of the same kernel are among them. StandIns covers every two choices together, on the tiles of
+// the tuning table.
 func KernelStandIns(cases []*Case) []*Case { return cover.Each(cases, (*Case).tile) }
 
-// tile is kernel without what only the host asks for: a kernel has one constant for the alignment
-// of all its tensors, and StandIns has each of them by itself.
+// tile is kernel without the choices that only the host makes. A kernel has one constant for the
+// alignment of all its tensors; StandIns covers the alignment of each.
 func (c *Case) tile() []any {
 	p := c.Problem
 	return []any{
@@ -26,8 +26,8 @@ func (c *Case) tile() []any {
 // odd reports whether rows lie at odd multiples of elements.
 func odd(l Layout) bool { return l == Odd || l == OddOffset }
 
-// StandIns returns those that stand for a suite: each length, mask, layout of a row's numbers
-// and kind of values besides. TestMutations has mistakes that need these.
+// StandIns returns the cases that stand for a suite. Beside the choices of kernels they cover each
+// length, mask, layout of LSE and kind of values, which some mistakes of TestMutations need.
 func StandIns(cases []*Case) []*Case {
 	return cover.Pairs(cases, (*Case).kernel, func(c *Case) []any {
 		p := c.Problem
@@ -39,7 +39,7 @@ func StandIns(cases []*Case) []*Case {
 	})
 }
 
-// kernel returns what chooses a kernel, or changes how it is called.
+// kernel returns the choices that decide on a kernel, or change how it is called.
 func (c *Case) kernel() []any {
 	p := c.Problem
 	return []any{

@@ -32,8 +32,8 @@ type Inputs struct {
 	CuSeqlensQ, CuSeqlensKV *guard.View // dtype.Int32
 }
 
-// Map returns the inputs with f of each tensor, which is nil where that is. A
-// device implementation uploads them with it.
+// Map returns the inputs with f applied to each tensor. F of a nil tensor is nil. A device
+// implementation uploads tensors with it.
 func (in Inputs) Map(f func(*guard.View) *guard.View) Inputs {
 	return Inputs{
 		Q: f(in.Q), K: f(in.K), V: f(in.V),
@@ -92,10 +92,9 @@ func (f ForwardFunc) Forward(o, lse *guard.View, in Inputs, p attention.Problem)
 	return f(o, lse, in, p)
 }
 
-// Contiguous makes a Forwarder of a function on contiguous slices in logical
-// order, such as ref.Forward[float64], ref.Plain[float64] or
-// ref.Model.Forward. Q, K and V are copied back too, so that a function that
-// changes them is found out.
+// Contiguous makes a Forwarder of a function on contiguous slices in logical order, such as
+// ref.Forward[float64], ref.Plain[float64] or ref.Model.Forward. It also copies Q, K and V back, so
+// that the suite finds a function that changes them.
 func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error) Forwarder {
 	return ForwardFunc(func(o, lse *guard.View, in Inputs, p attention.Problem) error {
 		values := in.contiguous()
@@ -124,7 +123,7 @@ type Tolerance func(c *Case, o, lse []float64, in ref.Inputs[float64]) (ref.Boun
 // TwicePlain allows what ref.PlainBound does. It is the tolerance for
 // everything that computes in the storage type.
 func TwicePlain(c *Case, o, lse []float64, in ref.Inputs[float64]) (ref.Bound, error) {
-	plain := slices.Clone(o) // rows that are in no sequence are as in o
+	plain := slices.Clone(o) // rows in no sequence keep the elements of o
 	if err := ref.Plain(plain, nil, in, c.Problem); err != nil {
 		return ref.Bound{}, err
 	}
@@ -137,9 +136,9 @@ func Float64(c *Case, _, lse []float64, in ref.Inputs[float64]) (ref.Bound, erro
 	return ref.Float64Bound(lse, ref.Measure(in, c.Problem), c.Problem), nil
 }
 
-// A Suite is a list of cases, the implementation that says what is right, and
-// how far one may be off. It computes what it expects of a case once, however
-// many implementations it tests. It may be used by several goroutines.
+// A Suite is a list of cases with a reference implementation and a tolerance. It computes the
+// expected result of a case once, however many implementations it tests. Several goroutines may use
+// it.
 type Suite struct {
 	Cases []*Case
 	want  Forwarder // nil: NewSuiteOf's
@@ -176,8 +175,8 @@ func where(cases []*Case, keep func(*Case) bool) (kept []*Case) {
 	return kept
 }
 
-// TestForward runs every case of a suite as a subtest. With -v each says how close it
-// came. It fails if got supports none.
+// TestForward runs every case of a suite as a subtest. With -v each prints its error. It fails if
+// got supports no case.
 func TestForward[S guard.Parent[S]](t S, s *Suite, got Forwarder) {
 	t.Helper()
 	runCases(t, s.Cases, got, func(t S, c *Case) {
@@ -189,8 +188,8 @@ func TestForward[S guard.Parent[S]](t S, s *Suite, got Forwarder) {
 	})
 }
 
-// runCases runs check for each case as a subtest, but for those that got, if it is
-// a Supporter, refuses. It fails if those are all.
+// runCases runs check for each case as a subtest. It skips cases that got refuses, and fails if
+// these are all.
 func runCases[S guard.Parent[S]](t S, cases []*Case, got any, check func(t S, c *Case)) {
 	t.Helper()
 	ran := false
@@ -251,7 +250,7 @@ func (s *Suite) Check(c *Case, got Forwarder) (Report, error) {
 	return report, nil
 }
 
-// checkAll compares O and LSE with what is wanted.
+// checkAll compares O and LSE with the expected ones.
 func (c *Case) checkAll(r *run, want *expectation, report *Report) (err error) {
 	if report.O, err = c.results(r.o).Compare(want.o, want.bound.O); err != nil || r.lse == nil {
 		return err
@@ -260,8 +259,8 @@ func (c *Case) checkAll(r *run, want *expectation, report *Report) (err error) {
 	return err
 }
 
-// An expectation is what the suite knows about a case, in logical order; o and lse
-// without rows that are in no sequence.
+// An expectation is the expected result of a case, in logical order. O and lse lack rows that are
+// in no sequence.
 type expectation struct {
 	in     ref.Inputs[float64]
 	o, lse []float64

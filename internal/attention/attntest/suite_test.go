@@ -14,8 +14,8 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// quick returns how many operations a case may have at most: fewer under the race
-// detector, which takes ten times as long.
+// quick returns the most operations of a case. They are fewer under the race detector, which takes
+// ten times as long.
 func quick(most float64) float64 {
 	if raceDetector {
 		return most / 10
@@ -23,8 +23,8 @@ func quick(most float64) float64 {
 	return most
 }
 
-// sequential skips a test under go test -short, as make test runs it with -race: one without
-// goroutines of its own.
+// sequential skips a test without goroutines under go test -short, which is how make test runs it
+// with -race.
 func sequential(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: nothing here is concurrent")
@@ -52,17 +52,16 @@ func TestConcurrently(t *testing.T) {
 	}
 }
 
-// TestReference compares the reference with loops that mirror the formula,
-// where those are quick enough.
+// TestReference compares the reference with loops over the formula, for cases that are small enough
+// for loops.
 func TestReference(t *testing.T) {
 	sequential(t)
 	s := NewSuite(Short, Contiguous(loops), Float64)
 	TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }), Reference)
 }
 
-// TestAlgorithm compares the tiled algorithm, without rounding, with the
-// reference: tiles that are square, wide, tall, larger than the problem, and a
-// lazy rescale.
+// TestAlgorithm compares the tiled algorithm, without rounding, with the reference. Tiles are
+// square, wide, tall, and larger than the problem; one has a lazy rescale.
 func TestAlgorithm(t *testing.T) {
 	sequential(t)
 	s := NewSuite(Short, Reference, Float64)
@@ -83,8 +82,8 @@ func TestAlgorithm(t *testing.T) {
 	}
 }
 
-// TestKernelPrecision says that the tolerance for kernels suits an
-// implementation that rounds where kernels round, and the plain one itself.
+// TestKernelPrecision says that the tolerance for kernels allows an implementation that rounds
+// where kernels round, and the plain program itself.
 func TestKernelPrecision(t *testing.T) {
 	sequential(t)
 	s := NewSuite(Short, Reference, TwicePlain)
@@ -138,8 +137,8 @@ func (refused) Error() string { return "only float16" }
 
 var errRefused = refused{}
 
-// loops is the formula, element by element, from the words of package problem
-// and with none of its code but the random numbers.
+// loops is the formula, element by element, written from the documentation of attention.Problem. It
+// shares no code with package ref but the random numbers.
 func loops(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
 	dv := p.ValueHeadDim()
 	for b := range p.Batch {

@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// groupWidth is the part of a category's place that its bars fill.
+// groupWidth is the fraction of a category's place that its bars take.
 const groupWidth = 0.8
 
 // addBars adds series i as bars.
@@ -45,8 +45,8 @@ func (c *Chart) nominal(p *drawing) {
 	p.Y.Min = min(p.Y.Min, 0)
 }
 
-// bars are the bars of a series. Unlike gonum's their width is a part of the
-// axis, so that any number of them fits.
+// bars are the bars of a series. Their width is a fraction of the axis, unlike gonum's, so that any
+// number of bars fits.
 type bars struct {
 	s             Series
 	width, offset float64 // of a category's place

@@ -31,14 +31,14 @@ type Chart struct {
 	Series   []Series
 	Plain    bool // lines without marks, for many points
 
-	// Bands are areas behind the lines, Dots points without a line, before them. They are of
-	// charts without categories.
+	// Bands are areas behind the lines. Dots are points without a line, in front of them. A
+	// chart with categories has neither.
 	Bands []Band
 	Dots  []Series
 
-	// Categories name the places of bars on the x axis: the X of a Series then
-	// count them from 0, and LogX and LogY are not used. Stacked puts the bars of a category
-	// on each other, in the order of the series, instead of side by side.
+	// Categories name the places of bars on the x axis. The X of a Series are then indices of
+	// categories, from 0, and LogX and LogY have no effect. Stacked puts the bars of a category
+	// on top of each other, in the order of the series, instead of side by side.
 	Categories []string
 	Stacked    bool
 }
@@ -48,8 +48,8 @@ type Chart struct {
 type Series struct {
 	Name string
 	X, Y []float64
-	// Low and High are the ends of an interval around each Y, which are equal to it where there
-	// is none; nil: there are none at all. They are of lines.
+	// Low and High are the ends of an interval around each Y of a line. A Y without an interval
+	// has both ends equal to it; nil: no Y has one.
 	Low, High []float64
 }
 
@@ -59,7 +59,7 @@ type Band struct {
 	X, Low, High []float64
 }
 
-// The size of a drawing, and the dots of an inch in PNG.
+// The size of a drawing, and the dots per inch of PNG.
 const (
 	width  = 8 * vg.Inch
 	height = 5 * vg.Inch
@@ -102,19 +102,19 @@ func (c *Chart) SVG(w io.Writer) error {
 	if _, err := canvas.WriteTo(&b); err != nil {
 		return err
 	}
-	// The reader may not have gonum's font; the drawing does not carry it.
+	// The drawing does not contain gonum's font, and the reader may not have it.
 	text := strings.ReplaceAll(b.String(), "font-family:Liberation Sans;", "font-family:'Liberation Sans',Arial,Helvetica,sans-serif;")
 	_, err = io.WriteString(w, text)
 	return err
 }
 
-// A drawing is a plot with a legend beside it, where no line can run through it,
-// and titles above, which may be wider than the plot.
+// A drawing is a plot with a legend beside it and titles above it. No line can run through the
+// legend, and titles may be wider than the plot.
 type drawing struct {
 	*plot.Plot
 	legend          plot.Legend
 	title, subtitle []string
-	tops            map[int]float64 // of the bars that are stacked so far, by category
+	tops            map[int]float64 // the height of the stacked bars so far, by category
 }
 
 func (d *drawing) draw(canvas draw.Canvas) {
@@ -139,7 +139,7 @@ func (d *drawing) draw(canvas draw.Canvas) {
 	d.legend.Draw(draw.Crop(canvas, width-side, 0, 0, top-height))
 }
 
-// wrap breaks a text into lines of some letters, at spaces.
+// wrap breaks a text at spaces into lines of at most some letters.
 func wrap(text string, letters int) []string {
 	var lines []string
 	for paragraph := range strings.SplitSeq(text, "\n") {
@@ -208,7 +208,7 @@ func (c *Chart) plot() (*drawing, error) {
 	if c.LogY {
 		p.Y.Scale = plot.LogScale{}
 		p.Y.Tick.Marker = decades{}
-		// Whole decades, so that two labels are there at least.
+		// The axis has whole decades, so that there are at least two labels.
 		p.Y.Min, p.Y.Max = math.Pow10(int(math.Floor(math.Log10(p.Y.Min)))), math.Pow10(int(math.Ceil(math.Log10(p.Y.Max))))
 		widen(&p.Y, 10)
 	} else {
@@ -226,8 +226,8 @@ func (c *Chart) sizes() (list []float64) {
 	return slices.Compact(list)
 }
 
-// widen makes room around the only value of a logarithmic axis, by a factor: gonum would
-// subtract, which may leave 0, that has no logarithm.
+// widen makes room around the only value of a logarithmic axis by a factor. Gonum would subtract,
+// which may give 0, and 0 has no logarithm.
 func widen(axis *plot.Axis, factor float64) {
 	if axis.Min == axis.Max {
 		axis.Min, axis.Max = axis.Min/factor, axis.Max*factor
@@ -239,7 +239,8 @@ func sans(style *draw.TextStyle, size font.Length) {
 	style.Font.Variant, style.Font.Size = "Sans", size
 }
 
-// What is drawn lies between these, or is 0: axes compute with products and differences of it.
+// Values that are drawn lie between these bounds, or are 0, because axes compute products and
+// differences of them.
 const smallest, largest = 1e-100, 1e100
 
 func inRange(x float64) bool {
@@ -313,7 +314,7 @@ func addDots(p *drawing, i int, s Series) error {
 	return nil
 }
 
-// intervals are points with the ends of intervals, as gonum wants them.
+// intervals are points with the ends of their intervals, in the form that gonum wants.
 type intervals struct {
 	plotter.XYs
 	low, high []float64

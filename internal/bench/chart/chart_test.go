@@ -57,7 +57,7 @@ func TestSVG(t *testing.T) {
 	}
 	require.NotContains(t, b.String(), "font-family:Liberation Sans;")
 	require.Contains(t, b.String(), ",sans-serif;")
-	// Nothing of the first line lies outside the drawing.
+	// No part of the first line lies outside the drawing.
 	require.Regexp(t, regexp.MustCompile(`viewBox="0 0 576 360"`), b.String())
 }
 
@@ -83,7 +83,7 @@ func TestPNG(t *testing.T) {
 	require.Greater(t, count[[3]uint32{255, 255, 255}], 600_000)
 }
 
-// TestOne draws a single point, whose axes have no length.
+// TestOne draws a single point, for which both axes have no length.
 func TestOne(t *testing.T) {
 	c := Chart{Title: "One", X: "x", Y: "y", Series: []Series{{Name: "a", X: []float64{128}, Y: []float64{3}}}}
 	for _, log := range []bool{false, true} {
@@ -114,8 +114,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestOneValue draws series whose values are all the same on logarithmic axes, 1 above all,
-// whose logarithm is 0, and numbers as large and as small as can be: it ends.
+// TestOneValue draws series with one value on logarithmic axes and wants the drawing to end. The
+// values are 1, whose logarithm is 0, and the largest and smallest numbers.
 func TestOneValue(t *testing.T) {
 	for _, v := range []float64{1, 2, 0.001, 1e-100, 1e100} {
 		c := Chart{Title: "One", LogX: true, LogY: true, Series: []Series{{Name: "one", X: []float64{v}, Y: []float64{v}}, {Name: "again", X: []float64{v, v}, Y: []float64{v, v}}}}
@@ -172,7 +172,7 @@ func TestBars(t *testing.T) {
 	require.NoError(t, c.PNG(&b))
 	image, err := png.Decode(&b)
 	require.NoError(t, err)
-	// The tallest bar of a row of dots above its half is that of the larger value.
+	// tall counts the pixels of each bar's color.
 	tall := map[int]int{}
 	for y := range 750 {
 		for x := range 1200 {
@@ -191,7 +191,8 @@ func TestBars(t *testing.T) {
 	}
 }
 
-// TestStacked: bars of a category stand on each other, and fill it; those of another begin anew.
+// TestStacked wants the bars of a category to stand on each other, and those of the next category
+// to begin at 0.
 func TestStacked(t *testing.T) {
 	c := Chart{Title: "Stages", Y: "ms", Categories: []string{"one", "two"}, Stacked: true, Series: []Series{{Name: "a", X: []float64{0, 1}, Y: []float64{3, 1}}, {Name: "b", X: []float64{1}, Y: []float64{2}}, {Name: "c", X: []float64{0, 1}, Y: []float64{2, 2}}}}
 	var b bytes.Buffer
@@ -201,7 +202,7 @@ func TestStacked(t *testing.T) {
 	require.NoError(t, c.PNG(&b))
 	image, err := png.Decode(&b)
 	require.NoError(t, err)
-	// Down the middle of each category, above the axis: which colors, and how much of each.
+	// The colors above the axis, down the middle of each category, with their heights.
 	column := func(at int) (order []int, dots map[int]int) {
 		dots = map[int]int{}
 		for y := range 750 {
@@ -235,7 +236,8 @@ func TestStacked(t *testing.T) {
 	require.EqualError(t, c.SVG(io.Discard), "chart: b: bar 0 is -1: what is stacked is not negative")
 }
 
-// TestBand: an area and points without a line are drawn and named; what does not fit is refused.
+// TestBand wants an area, and points without a line, to be drawn and named, and wrong ones to be
+// refused.
 func TestBand(t *testing.T) {
 	c := Chart{
 		Title: "Predictions", X: "x", Y: "y", Plain: true,
@@ -257,7 +259,7 @@ func TestBand(t *testing.T) {
 	require.ErrorContains(t, c.SVG(io.Discard), "chart: context: point 0 is (0.5, NaN)")
 }
 
-// TestIntervals draws intervals as bars with caps, and refuses those that are none.
+// TestIntervals wants intervals to be drawn as bars with caps, and wrong ones to be refused.
 func TestIntervals(t *testing.T) {
 	lines := func(c Chart) int {
 		var b bytes.Buffer
@@ -280,7 +282,8 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// TestHardlyASpan: an axis whose ends differ in their last digits has a tick, and an end.
+// TestHardlyASpan wants a tick, and an end, for an axis whose ends differ only in their last
+// digits.
 func TestHardlyASpan(t *testing.T) {
 	for _, x := range []float64{8838834764831842, 1e15, 1e-90, -1e99, 128} {
 		require.Len(t, linear{}.Ticks(x, math.Nextafter(math.Nextafter(x, math.Inf(1)), math.Inf(1))), 1)
@@ -289,7 +292,7 @@ func TestHardlyASpan(t *testing.T) {
 	require.Less(t, len(linear{}.Ticks(1e9, 1e9+1)), 20)
 }
 
-// TestDataTicks: sizes that are no powers of two have ticks, too.
+// TestDataTicks wants ticks at sizes that are not powers of two, too.
 func TestDataTicks(t *testing.T) {
 	var values []float64
 	for _, x := range (powersOfTwo{[]float64{100, 128, 304, 1e9}}).Ticks(100, 304) {

@@ -11,8 +11,8 @@ import (
 // label is that of a tick.
 func label(x float64) string { return strconv.FormatFloat(x, 'g', 6, 64) }
 
-// powersOfTwo are the ticks of a logarithmic axis of lengths: powers of two with a label, and
-// those of the data without.
+// powersOfTwo are the ticks of a logarithmic axis of lengths: powers of two with labels, and the
+// lengths of the data without.
 type powersOfTwo struct{ data []float64 }
 
 // Ticks implements plot.Ticker.
@@ -32,8 +32,8 @@ func (p powersOfTwo) Ticks(least, most float64) []plot.Tick {
 	return ticks
 }
 
-// decades are the ticks of a logarithmic axis: powers of ten with a label, and
-// their multiples without.
+// decades are the ticks of a logarithmic axis: powers of ten with labels, and their multiples
+// without.
 type decades struct{}
 
 // Ticks implements plot.Ticker.
@@ -64,7 +64,8 @@ type linear struct{}
 // Ticks implements plot.Ticker.
 func (linear) Ticks(least, most float64) []plot.Tick {
 	span := most - least
-	// Where numbers have hardly a digit for the span, multiples of the step cannot be told apart.
+	// If the span is only a few units in the last place of the numbers, multiples of the step
+	// may be equal.
 	if !(span > 1e-12*max(math.Abs(least), math.Abs(most))) || math.IsInf(span, 1) {
 		return []plot.Tick{{Value: least, Label: label(least)}}
 	}

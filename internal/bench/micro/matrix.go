@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// tilesA and tilesB are those of micro_matrix.comp.
+// tilesA and tilesB have the values of the constants in micro_matrix.comp.
 const tilesA, tilesB = 2, 4
 
 // matrixSubgroups is the number of subgroups in a workgroup: one for each of the
@@ -158,7 +158,7 @@ func (l *Loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int
 	return nil
 }
 
-// words returns n little-endian words that differ.
+// words returns n different words in little-endian order.
 func words(n int) []byte {
 	var raw []byte
 	for i := range n {

@@ -24,8 +24,8 @@ type workgroupSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 }
 
-// workgroupSize is what both run with: four subgroups of 64, where that is
-// allowed.
+// workgroupSize is the size of workgroups of both kernels: four subgroups of 64, where the device
+// allows it.
 func workgroupSize(caps *vk.Caps) uint32 {
 	return min(256, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])
 }
@@ -55,8 +55,8 @@ func newFMA(ctx context.Context, d *vk.Device) (*Loop, error) {
 		kern.Dispatch(c, vk.Groups{X: groups}, params, out)
 	}
 	l.check = func(ctx context.Context) error {
-		// 2x + 1 of multiples of 1/count: exact in float32 for a count that is a
-		// power of two, and near enough for others.
+		// The loop computes 2x + 1 for multiples of 1/count. This is exact in float32 if
+		// count is a power of two, and close enough otherwise.
 		saved := params
 		params.Factor, params.Addend = 2, 1
 		err := l.once(ctx, 3)
@@ -87,8 +87,8 @@ type copyParams struct {
 	N uint32 `glsl:"n"`
 }
 
-// Sizes of the copy: beyond the last-level caches of GPUs, 128 MB at most; a
-// CPU device has not the time.
+// Sizes of the copy. That of GPUs is beyond their last-level caches, which have 128 MB at most. A
+// CPU device would take too long for it.
 const (
 	copyBytes    = 512 << 20
 	copyBytesCPU = 16 << 20
@@ -125,7 +125,7 @@ func newCopy(ctx context.Context, d *vk.Device) (*Loop, error) {
 		kern.Dispatch(c, vk.Groups{X: 32 * units(caps)}, copyParams{uint32(n / 4)}, tensors...)
 	}
 	l.check = func(ctx context.Context) error { return l.checkCopy(ctx, src, dst) }
-	// Words that differ: memory of zeros may be compressed.
+	// The words differ, since the device may compress memory of zeros.
 	piece := words(int(min(total, pieceBytes)) / 4)
 	for at := int64(0); at < total && err == nil; at += int64(len(piece)) {
 		err = src.Upload(ctx, at, piece[:min(total-at, int64(len(piece)))])
@@ -136,7 +136,7 @@ func newCopy(ctx context.Context, d *vk.Device) (*Loop, error) {
 // pieceBytes of the source are alike.
 const pieceBytes = 16 << 20
 
-// checkedBytes are looked at, at the start of the copy and at its end.
+// checkedBytes bytes are compared at the start of the copy, and at its end.
 const checkedBytes = 1 << 20
 
 // checkCopy copies words that differ.

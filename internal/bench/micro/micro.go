@@ -77,8 +77,8 @@ func (l *Loop) Close() {
 	l.free = nil
 }
 
-// Calibrate makes a call take about so long, and returns how long it took. A
-// slow device gets small calls from the start, so that none lasts.
+// Calibrate makes a call take about as long as given, and returns the time that it took. It begins
+// with small calls, so that none lasts on a slow device.
 func (l *Loop) Calibrate(ctx context.Context, target time.Duration) (time.Duration, error) {
 	c, err := l.d.NewCmd("micro calibrate")
 	if err != nil {
@@ -100,7 +100,7 @@ func (l *Loop) Calibrate(ctx context.Context, target time.Duration) (time.Durati
 		c.Barrier()
 		c.Timestamp(timer, 1)
 		ns := math.Inf(1)
-		for range 2 { // the better one: a call may be held up by other work of the machine
+		for range 2 { // the faster of two, since other work of the machine may delay one
 			if err := c.Submit(ctx); err != nil {
 				return 0, err
 			}
@@ -128,8 +128,7 @@ func (l *Loop) buffer(name string, bytes int64) (*vk.Buffer, error) {
 	return b, err
 }
 
-// units returns how many workgroups of several subgroups fill the device a few
-// times over.
+// units returns a number of workgroups of several subgroups that fills the device a few times over.
 func units(caps *vk.Caps) uint32 {
 	switch {
 	case caps.Type == vk.CPU:

@@ -53,7 +53,7 @@ func TestLoops(t *testing.T) {
 			right := l.record
 			l.record = func(c *vk.Cmd, iters uint32) { right(c, iters+1) }
 			if name == "copy" {
-				l.record = func(*vk.Cmd, uint32) {} // nothing: the last copy is still there
+				l.record = func(*vk.Cmd, uint32) {} // records nothing: the last copy is still there
 				require.NoError(t, l.free[1].Upload(ctx, 4, []byte{1}))
 			}
 			require.ErrorContains(t, l.Check(ctx), "element ")
@@ -63,7 +63,7 @@ func TestLoops(t *testing.T) {
 			require.NoError(t, err)
 			require.Positive(t, took)
 			if !l.fixed {
-				// A machine with other work is off by some times.
+				// On a machine with other work the time is several times off.
 				require.Greater(t, took, 100*time.Microsecond)
 				require.Less(t, took, 400*time.Millisecond)
 				require.Greater(t, l.iters, uint32(1))

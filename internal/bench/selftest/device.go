@@ -20,7 +20,7 @@ type onDevice struct {
 	modules []vk.ModuleInfo // that the calls ran
 }
 
-// newOnDevice returns what runs the calls of an item.
+// newOnDevice returns the implementation that runs the calls of an item.
 func newOnDevice(ctx context.Context, d *vk.Device, hang time.Duration, g *gate, it *item) *onDevice {
 	f := &onDevice{Kernel: ondevice.Kernel{Context: ctx, Options: attention.Options{Impl: it.impl}}}
 	f.Device = guard.Device{Device: d, Use: func(ctx context.Context, use func(ctx context.Context) error) error {
@@ -57,8 +57,8 @@ func forwardRefuses(caps *vk.Caps, impl attention.Impl, p attention.Problem) err
 	return attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl})
 }
 
-// softwareHeadDim is the largest head_dim of float32 on software matrices, whose
-// kernels take up to a minute to compile beyond it.
+// softwareHeadDim is the largest head_dim of float32 on a software driver's matrices. Above it a
+// kernel takes up to a minute to compile.
 const softwareHeadDim = 64
 
 // compilesSoon returns an error for kernels that a software driver compiles for too long.
@@ -70,9 +70,9 @@ func compilesSoon(caps *vk.Caps, impl attention.Impl, p attention.Problem) error
 	return nil
 }
 
-// softwareBackwardDim is the largest head_dim of the backward pass on software matrices,
-// softwareF32x2Dim that of float32: kernels take tens of seconds to compile beyond it,
-// with head_dim 192 minutes.
+// softwareBackwardDim is the largest head_dim of the backward pass on a software driver's matrices,
+// and softwareF32x2Dim that of float32. Above them a kernel takes tens of seconds to compile, and
+// minutes with head_dim 192.
 const (
 	softwareBackwardDim = 72
 	softwareF32x2Dim    = 24

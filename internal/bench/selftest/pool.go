@@ -21,7 +21,7 @@ type item struct {
 	c     *testCase
 	path  *Path
 	rank  int  // the order in which items are reported, and those of a path run
-	alone bool // beside others there was too little memory
+	alone bool // memory was too short beside other items
 }
 
 // String says what is run.
@@ -39,13 +39,11 @@ type outcome struct {
 	modules []vk.ModuleInfo // that its calls ran
 }
 
-// workersPerCore is above 1 since a worker waits: for the device, for the driver that
-// compiles a kernel for another one, and for what is expected of a case that another
-// path has, too.
+// workersPerCore is above 1 because workers wait: for the device, for the driver while it compiles
+// another's kernel, and for the expected results that paths share.
 const workersPerCore = 2
 
-// items lists the cases of all paths that are to be run, the cheap ones of each suite
-// first.
+// items lists the cases to run on all paths, the cheapest of each suite first.
 func (r *run) items(suites []suite) []*item {
 	var list []*item
 	for _, impl := range r.Impls {
@@ -69,22 +67,21 @@ func (r *run) items(suites []suite) []*item {
 	return list
 }
 
-// A gate lets one goroutine at a time use the device, so that it is known whose call
-// hung or lost it, and that a call that hangs is not one that waits for others.
-// Compiling needs no gate.
+// A gate lets one goroutine at a time use the device. So it is known whose call hung or lost the
+// device, and no call seems to hang that only waits. Compiling needs no gate.
 type gate struct {
 	mu      sync.Mutex
-	culprit *item         // that broke the device, which is not to be used then
+	culprit *item         // the item that broke the device; nobody uses the device then
 	broken  chan struct{} // closed when there is a culprit
 }
 
 func newGate() *gate { return &gate{broken: make(chan struct{})} }
 
-// errInterrupted is the error of an item whose device another one has hung or lost. It
-// says nothing about the item, which is run again.
+// errInterrupted is the error of an item whose device another item has broken. It says nothing
+// about the item, which runs again.
 var errInterrupted = errors.New("the device was lost or hung by another case")
 
-// breaks reports whether an error means that the device is lost, or hangs.
+// breaks reports whether an error means that the device is lost or hangs.
 func breaks(err error) bool {
 	return errors.Is(err, vk.ErrDeviceLost) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -103,8 +100,8 @@ func (g *gate) do(it *item, f func() error) error {
 	return err
 }
 
-// shut blames an item whose error broke the device outside of do, as where a kernel is
-// compiled, unless another one broke it before.
+// shut blames an item whose error broke the device outside of do, for example while a kernel was
+// compiled, unless another item broke it before.
 func (g *gate) shut(it *item) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -128,14 +125,14 @@ func (g *gate) open() bool {
 	}
 }
 
-// drainTime is how long workers are waited for after a call hung: a kernel that one
-// of them compiles may take a minute in a software driver.
+// drainTime is how long the pool waits for workers after a call hung. A software driver may take a
+// minute to compile the kernel of one of them.
 const drainTime = 2 * time.Minute
 
-// pool runs items on all cores until the deadline, or until one breaks the device, and
-// waits for those that have begun. Items that are to run alone come last, and are left
-// to another call if there are others. It returns outcomes in the order of the items, and
-// the item that broke the device, or nil. The error is ErrHung if workers do not come back.
+// pool runs items on all cores until the deadline, or until one breaks the device, and waits for
+// those that have begun. Items that run alone come last; if there are others, they are left to
+// another call. It returns outcomes in the order of the items, and the item that broke the device,
+// or nil. The error is ErrHung if workers do not come back.
 func (r *run) pool(ctx context.Context, items []*item, deadline time.Time) ([]outcome, *item, error) {
 	workers := r.workers
 	if items[0].alone {
@@ -155,7 +152,7 @@ func (r *run) pool(ctx context.Context, items []*item, deadline time.Time) ([]ou
 		}
 		return it
 	}
-	results := make(chan outcome, len(items)) // a worker that comes back too late finds room
+	results := make(chan outcome, len(items)) // a worker that comes back too late does not block
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Add(1)

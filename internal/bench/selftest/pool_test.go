@@ -37,7 +37,7 @@ func TestPool(t *testing.T) {
 	items := made(40, func(_ context.Context, g *gate, i int) error {
 		if i < workers {
 			together.Done()
-			together.Wait() // for ever, if there were fewer
+			together.Wait() // with fewer workers this would wait for ever
 		}
 		time.Sleep(time.Duration(i%3) * time.Millisecond)
 		return g.do(nil, func() error {
@@ -88,8 +88,8 @@ func TestQueue(t *testing.T) {
 	require.Nil(t, q.take(now))
 }
 
-// TestPoolBlames breaks the device in item 5, behind which others wait: only that one is
-// to blame, and nobody uses the device afterwards.
+// TestPoolBlames breaks the device in item 5 while other items wait. Only item 5 is to blame, and
+// nobody uses the device afterwards.
 func TestPoolBlames(t *testing.T) {
 	for _, broken := range []error{vk.ErrDeviceLost, context.DeadlineExceeded} {
 		var used atomic.Int32

@@ -7,15 +7,15 @@ import (
 	"github.com/flashvk/flashvk/attention"
 )
 
-// A queue hands out the items of paths and passes so that each of these gets the same
-// time of workers, and what one leaves goes to the others. A driver may compile one
-// path's kernels for seconds: in turns by number, that path would take all of the time.
+// A queue hands out items so that each path and pass gets the same time of workers. Time that one
+// does not need goes to the others. A driver may take seconds to compile each kernel of one path;
+// if paths took turns by number of items, that path would take nearly all of the time.
 type queue struct {
 	mu    sync.Mutex
 	lanes []*lane
 }
 
-// A lane is what a path and a pass have of a queue.
+// A lane is the part of a queue that belongs to a path and a pass.
 type lane struct {
 	impl  attention.Impl
 	suite *suite
@@ -60,7 +60,7 @@ func (q *queue) take(now time.Time) *item {
 		}
 		cost := s.spent
 		for _, start := range s.begun {
-			cost += now.Sub(start) + 1 // the first of all begin together
+			cost += now.Sub(start) + 1 // at least 1, so that all lanes begin
 		}
 		if best == nil || cost < least {
 			best, least = s, cost

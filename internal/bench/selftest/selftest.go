@@ -38,7 +38,7 @@ import (
 // Options choose what to test.
 type Options struct {
 	Impls  []attention.Impl
-	Budget time.Duration // for everything; a case that has begun ends
+	Budget time.Duration // for everything; cases that have begun are not cut short
 	Hang   time.Duration // after which a call is given up
 	Open   func() (*vk.Device, error)
 }
@@ -67,15 +67,15 @@ type Path struct {
 	Pass    bench.Pass // Forward or Backward
 	DType   dtype.DType
 	Verdict Verdict
-	Why     string // the verdict explained: the first wrong case, what the device lacks
+	Why     string // the reason of the verdict: the first wrong case, or what the device lacks
 
 	Right, Bad, Left int     // cases; Left were not run for lack of time
 	Refused          int     // cases that this path does not take
 	Worst            float64 // largest error by what is allowed
-	Speed            float64 // time of the scalar path by that of this one; 0: not measured
+	Speed            float64 // the scalar path's time divided by this path's; 0: not measured
 }
 
-// What names the pass of attention, or the other kernel.
+// What names the pass of attention, or another kernel.
 func (p *Path) What() string {
 	if p.Kernel != attentionKernel {
 		return p.Kernel
@@ -139,14 +139,15 @@ type run struct {
 	d        *vk.Device
 	report   *Report
 	progress bench.Progress
-	showing  sync.Mutex // held while progress is called
-	// forwarder returns what is tested as the forward pass of a path; nil: the path.
+	showing  sync.Mutex // held during a call of progress
+	// forwarder returns an implementation to test instead of the forward pass of a path; nil:
+	// none.
 	forwarder func(impl attention.Impl) attntest.Forwarder
 	most      int // cases of each pass; 0: all
 	workers   int // goroutines that run cases
 }
 
-// Parts of the budget: the ceilings come first and take what they take.
+// Parts of the budget. Ceilings are measured first.
 const casesPart = 0.8
 
 func (r *run) run(ctx context.Context) (err error) {
@@ -175,7 +176,7 @@ func (r *run) run(ctx context.Context) (err error) {
 	return r.speeds(ctx)
 }
 
-// layouts checks what kernels on matrices are told of them.
+// layouts checks the matrix layouts that kernels are told.
 func (r *run) layouts() error {
 	for _, t := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
 		shape, lack := chips.MatrixShape(r.d.Caps(), t)
@@ -226,7 +227,7 @@ func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error 
 			}
 			if errors.Is(o.err, vk.ErrOutOfDeviceMemory) && !o.alone && r.workers > 1 {
 				o.alone, o.rank = true, o.rank+1<<30
-				continue // there may be room without the others
+				continue // it may find enough memory alone
 			}
 			done[o.item] = true
 			r.add(o)
@@ -258,7 +259,7 @@ func (r *Report) path(impl attention.Impl, s *suite, t dtype.DType) *Path {
 	return &r.Paths[i]
 }
 
-// broken reports whether the path must not be used again, even for a test.
+// broken reports whether the path must not run again, not even for a test.
 func (p *Path) broken() bool { return p.Verdict == Hung || p.Verdict == Lost }
 
 // formats are those that each path is tested with.
@@ -281,8 +282,8 @@ func (r *run) step(what string) {
 	}
 }
 
-// newPath returns the Path of a suite and a format, unsupported if there is no
-// problem at all that it takes.
+// newPath returns the Path of a suite and a format. Its verdict is unsupported if the path takes no
+// problem at all.
 func newPath(caps *vk.Caps, impl attention.Impl, s *suite, t dtype.DType) Path {
 	p := Path{Kernel: s.kernel, Impl: impl, Pass: s.pass, DType: t}
 	problem := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}

@@ -92,7 +92,7 @@ func TestRun(t *testing.T) {
 	require.Empty(t, report.Failed())
 }
 
-// wrongScale is right for one key, for which the scale does not count.
+// wrongScale is right only for problems of one key, where the scale has no effect.
 var wrongScale = attntest.Contiguous(func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
 	if p.SeqKV > 1 {
 		p.Scale = 1
@@ -174,7 +174,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestSlow says when the speed of a path is suspicious, and what is said of it.
+// TestSlow says when the speed of a path is suspicious, and how the report says so.
 func TestSlow(t *testing.T) {
 	rate := func(name string, flops float64) bench.Ceiling {
 		return bench.Ceiling{Name: name, Work: flops, Timing: bench.Timing{DeviceNS: []float64{1e9}}}
@@ -228,7 +228,7 @@ func TestSlow(t *testing.T) {
 	require.Equal(t, 1, r.report.Modules[0].Right)
 }
 
-// TestSheetLeft: what there was no time for is one line, however many paths that are.
+// TestSheetLeft wants one line for all paths without time, however many they are.
 func TestSheetLeft(t *testing.T) {
 	var r Report
 	for _, format := range formats {

@@ -35,7 +35,7 @@ func (r *Report) pathSection() sheet.Section {
 			row = append(row, fmt.Sprint(p.Right), fmt.Sprint(p.Bad), fmt.Sprint(p.Refused), fmt.Sprint(p.Left), number("%.2f", p.Worst), number("%.2fx", p.Speed))
 		}
 		s.Rows = append(s.Rows, row)
-		if p.Why != "" && (p.Verdict != NotRun || p.Left == 0) { // what there was no time for is one line below
+		if p.Why != "" && (p.Verdict != NotRun || p.Left == 0) { // rows without time are one line below
 			s.Note("%v %v, %v: %s: %s", p.Impl, p.What(), p.DType, p.Verdict, text.Line(p.Why))
 		}
 	}
@@ -55,7 +55,7 @@ func (r *Report) pathSection() sheet.Section {
 	return s
 }
 
-// notRun returns how many rows there was no time for.
+// notRun returns the number of rows for which there was no time.
 func (r *Report) notRun() (n int) {
 	for _, p := range r.Paths {
 		if p.Verdict == NotRun && p.Left > 0 {
@@ -65,7 +65,7 @@ func (r *Report) notRun() (n int) {
 	return n
 }
 
-// left returns how many cases there was no time for.
+// left returns the number of cases for which there was no time.
 func (r *Report) left() (n int) {
 	for _, p := range r.Paths {
 		n += p.Left

@@ -86,7 +86,8 @@ func (r *run) compare(problem attention.Problem, results []bench.Result) {
 	}
 }
 
-// naive counts the check of the baseline that benchmarks have, whose kernel no path runs.
+// naive counts the module of the baseline as run, right or wrong as a benchmark's check found it.
+// No path runs that module.
 func (r *run) naive(t dtype.DType, x bench.Result) {
 	module, err := shaders.Get("naive_attention", t.Short())
 	if err == nil && (x.Status == bench.StatusOK || x.Status == bench.StatusFailed) {
@@ -94,8 +95,8 @@ func (r *run) naive(t dtype.DType, x bench.Result) {
 	}
 }
 
-// suspicion says what the loops of matrix products and of multiply-adds make
-// likely.
+// suspicion returns the likely reason of a slow path, given the ceilings of matrix products and of
+// multiply-adds.
 func (r *run) suspicion(t dtype.DType) string {
 	if r.report.Env.CPU {
 		return "a CPU device has no matrix units"

@@ -20,7 +20,7 @@ const (
 	appendKernel    = "append"
 )
 
-// A testCase is one of a suite, of attention or of another kernel.
+// A testCase is a case of a suite.
 type testCase struct {
 	name      string
 	dtype     dtype.DType
@@ -29,7 +29,7 @@ type testCase struct {
 	fixed     trial.Problem
 }
 
-// A suite is that of a pass of attention, or of another kernel.
+// A suite tests a pass of attention, or another kernel.
 type suite struct {
 	kernel string
 	pass   bench.Pass
@@ -38,8 +38,8 @@ type suite struct {
 	check  func(ctx context.Context, g *gate, it *item) outcome // several goroutines call it
 }
 
-// suites returns the suites for the device: a software driver has no time for
-// the large cases.
+// suites returns the suites for the device. A software driver would take too long for the large
+// cases.
 func (r *run) suites() []suite {
 	set := attntest.Full
 	if r.report.Env.CPU {
@@ -67,7 +67,7 @@ func (r *run) suites() []suite {
 			return o
 		}},
 	}
-	if r.forwarder == nil { // which stands for attention
+	if r.forwarder == nil { // with a forwarder only attention is tested
 		for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
 			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), r.checkFixed})
 		}
@@ -105,7 +105,7 @@ func (r *run) checkFixed(ctx context.Context, g *gate, it *item) outcome {
 	return outcome{it, 0, err, dev.modules}
 }
 
-// share returns an error by its bound, 0 if nothing is allowed.
+// share returns an error divided by its bound; 0 if the bound is 0.
 func share(off, bound float64) float64 {
 	if bound == 0 {
 		return 0

@@ -31,7 +31,7 @@ type optimProblem struct {
 	Beta2       float64
 	Eps         float64
 	WeightDecay float64
-	Clip        string  // "": no norm; norm: a norm that clips nothing; else the norm clips, and Clip says by what
+	Clip        string  // "": no norm; clipNothing: a norm that clips nothing; clipNorm: one that clips
 	ClipBy      float64 // of the norm
 	Infinite    bool    // a gradient is infinite: with a norm the step is skipped
 	LR          float64
