@@ -1,10 +1,12 @@
 package mixture
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
@@ -21,21 +23,11 @@ const headOutputs = 3
 
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error {
-	for _, d := range []struct {
-		name string
-		n    int
-	}{{"tokens", p.Tokens}, {"heads", p.Heads}, {"in", p.In}, {"hidden", p.Hidden}} {
-		if d.n < 1 || d.n > 1<<30 {
-			return fmt.Errorf("mixture: %s=%d is not from 1 to %d", d.name, d.n, 1<<30)
-		}
-	}
-	for _, t := range []struct {
-		name string
-		t    dtype.DType
-	}{{"dtype", p.DType}, {"grad", p.GradDType()}} {
-		if !t.t.Float() {
-			return fmt.Errorf("mixture: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
-		}
+	err := cmp.Or(
+		problem.ValidateSizes(1, problem.Size{Name: "tokens", N: p.Tokens}, problem.Size{Name: "heads", N: p.Heads}, problem.Size{Name: "in", N: p.In}, problem.Size{Name: "hidden", N: p.Hidden}),
+		problem.ValidateFormats(problem.Format{Name: "dtype", DType: p.DType}, problem.Format{Name: "grad", DType: p.GradDType()}))
+	if err != nil {
+		return fmt.Errorf("mixture: %w", err)
 	}
 	if float64(p.Tokens)*float64(p.Heads) > math.MaxUint32/headOutputs {
 		return fmt.Errorf("mixture: tokens=%d by heads=%d are more than %d", p.Tokens, p.Heads, uint32(math.MaxUint32/headOutputs))

@@ -1,11 +1,13 @@
 package mlp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 )
 
 // A Problem holds the sizes, formats and options of a call.
@@ -56,21 +58,11 @@ func ParseKeep(name string) (Keep, error) {
 
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error {
-	for _, d := range []struct {
-		name string
-		n    int
-	}{{"tokens", p.Tokens}, {"in", p.In}, {"hidden", p.Hidden}, {"out", p.Out}} {
-		if d.n < 1 || d.n > 1<<30 {
-			return fmt.Errorf("mlp: %s=%d is not from 1 to %d", d.name, d.n, 1<<30)
-		}
-	}
-	for _, t := range []struct {
-		name string
-		t    dtype.DType
-	}{{"dtype", p.DType}, {"grad", p.GradDType()}} {
-		if !t.t.Float() {
-			return fmt.Errorf("mlp: %s=%v is not one of float32, float16, bfloat16", t.name, t.t)
-		}
+	err := cmp.Or(
+		problem.ValidateSizes(1, problem.Size{Name: "tokens", N: p.Tokens}, problem.Size{Name: "in", N: p.In}, problem.Size{Name: "hidden", N: p.Hidden}, problem.Size{Name: "out", N: p.Out}),
+		problem.ValidateFormats(problem.Format{Name: "dtype", DType: p.DType}, problem.Format{Name: "grad", DType: p.GradDType()}))
+	if err != nil {
+		return fmt.Errorf("mlp: %w", err)
 	}
 	switch {
 	case p.Heads < 0 || p.Heads > 1<<30:

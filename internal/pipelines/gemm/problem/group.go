@@ -108,7 +108,7 @@ func ParseGroup(text string) ([]Product, error) {
 // Validate returns an error that names the first value that breaks a rule.
 func (g Group) Validate() error {
 	for i, x := range g.Products {
-		err := cmp.Or(validateSizes(0, size{"m", x.M}, size{"n", x.N}, size{"k", x.K}), g.Problem(i).validateFactors())
+		err := cmp.Or(ValidateSizes(0, Size{"m", x.M}, Size{"n", x.N}, Size{"k", x.K}), g.Problem(i).validateFactors())
 		if err != nil {
 			return fmt.Errorf("gemm: product %d of the group: %w", i, err)
 		}

@@ -190,7 +190,7 @@ const maxDim = 1 << 30
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error {
 	err := cmp.Or(
-		validateSizes(0, size{"batch", p.Batch}), validateSizes(1, size{"m", p.M}, size{"n", p.N}, size{"k", p.K}),
+		ValidateSizes(0, Size{"batch", p.Batch}), ValidateSizes(1, Size{"m", p.M}, Size{"n", p.N}, Size{"k", p.K}),
 		p.validateFactors(), p.validateFormats())
 	if err != nil {
 		return fmt.Errorf("gemm: %w", err)
@@ -198,16 +198,33 @@ func (p Problem) Validate() error {
 	return nil
 }
 
-// A size is one with its name, for messages.
-type size struct {
-	name string
-	n    int
+// A Size is a number of a problem with its name, for messages.
+type Size struct {
+	Name string
+	N    int
 }
 
-func validateSizes(least int, sizes ...size) error {
+// ValidateSizes returns an error that names the first size that is below least or above 2^30.
+func ValidateSizes(least int, sizes ...Size) error {
 	for _, s := range sizes {
-		if s.n < least || s.n > maxDim {
-			return fmt.Errorf("%s=%d is not from %d to %d", s.name, s.n, least, maxDim)
+		if s.N < least || s.N > maxDim {
+			return fmt.Errorf("%s=%d is not from %d to %d", s.Name, s.N, least, maxDim)
+		}
+	}
+	return nil
+}
+
+// A Format is an element format of a problem with its name, for messages.
+type Format struct {
+	Name  string
+	DType dtype.DType
+}
+
+// ValidateFormats returns an error that names the first format that has no floating-point numbers.
+func ValidateFormats(formats ...Format) error {
+	for _, f := range formats {
+		if !f.DType.Float() {
+			return fmt.Errorf("%s=%v is not one of float32, float16, bfloat16", f.Name, f.DType)
 		}
 	}
 	return nil
@@ -229,13 +246,5 @@ func (p Problem) validateFormats() error {
 	if p.Activation > TimesDSiLUKeep {
 		return fmt.Errorf("activation %v is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", p.Activation)
 	}
-	for _, t := range []struct {
-		name string
-		t    dtype.DType
-	}{{"dtype", p.DType}, {"out", p.Out}} {
-		if !t.t.Float() {
-			return fmt.Errorf("%s=%v is not one of float32, float16, bfloat16", t.name, t.t)
-		}
-	}
-	return nil
+	return ValidateFormats(Format{"dtype", p.DType}, Format{"out", p.Out})
 }
