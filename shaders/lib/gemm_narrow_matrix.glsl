@@ -2,8 +2,9 @@
 // registers, becomes left matrices, whose elements an invocation has in the places of an
 // accumulator (chips.MatrixLayout), and W the right ones, with zeros beyond its columns.
 //
-// A number goes in two parts, high + low, of which ELEM has 8 bits each, or 11: its error is 2^-16,
-// or 2^-22 and 2^-25 where float16 has no smaller ones, as sums are not rounded before they meet W.
+// A number goes in two parts, high + low, of which ELEM has 8 bits each, or 11, and what is below
+// is cut off: its error is 2^-14, or 2^-20 and 2^-24 where float16 has no smaller ones, as sums are
+// not rounded before they meet W.
 // The column of W after the last one is 1: if a row's numbers add up to MOST or more, one of them may
 // be too large for ELEM, as none is below -0.28, and the subgroup does all of it once more by strips.
 // Rows beyond m, whose sums come from anything, have no say.
@@ -36,23 +37,16 @@ const float MOST = 3.0e38;
 const float MOST = 65000.0;
 #endif
 
-// cut returns numbers of which ELEM has all bits, about v. In integers, as lib/f32x2.glsl has to: then
-// v - cut(v) is what is left, whatever a compiler knows of conversions.
-vec2 cut(const vec2 v) {
+// high_word returns two numbers in ELEM, about, and high what they are, cut in integers: a compiler may
+// take a number for its conversion and back (lib/f32x2.glsl), and then nothing would be left of it.
+uint high_word(const vec2 v, out vec2 high) {
 #ifdef ELEM_BF16
-    return uintBitsToFloat(floatBitsToUint(v) & 0xffff0000u);
+    const uvec2 bits = floatBitsToUint(v) & 0xffff0000u;
+    high = uintBitsToFloat(bits);
+    return bits.x >> 16 | bits.y;
 #else
-    return uintBitsToFloat(floatBitsToUint(v) + 0x1000u & 0xffffe000u);
-#endif
-}
-
-// word_of returns two numbers in ELEM, about. A NaN, of which cut may make a zero, stays one.
-uint word_of(const vec2 v) {
-#ifdef ELEM_BF16
-    const uvec2 bits = floatBitsToUint(v);
-    return bits.x >> 16 | bits.y & 0xffff0000u;
-#else
-    return packHalf2x16(v);
+    high = uintBitsToFloat(floatBitsToUint(v) & 0xffffe000u);
+    return packHalf2x16(high);
 #endif
 }
 
@@ -153,11 +147,12 @@ void keep_run(const uint batch, const uint row, const uint col, const vec4 low, 
             [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e += 4) {                                            \
                 const MatC s = sum[i * TILES_N + j];                                                                            \
                 const vec4 v = silu(scaled(vec4(s[e], s[e + 1], s[e + 2], s[e + 3])));                                          \
-                const vec4 big = vec4(cut(v.xy), cut(v.zw));                                                                    \
-                const TwoT h0 = TWO_FROM(word_of(big.xy));                                                                      \
-                const TwoT h1 = TWO_FROM(word_of(big.zw));                                                                      \
-                const TwoT l0 = TWO_FROM(word_of(v.xy - big.xy));                                                               \
-                const TwoT l1 = TWO_FROM(word_of(v.zw - big.zw));                                                               \
+                vec4 big;                                                                                                       \
+                const TwoT h0 = TWO_FROM(high_word(v.xy, big.xy));                                                              \
+                const TwoT h1 = TWO_FROM(high_word(v.zw, big.zw));                                                              \
+                vec4 rest;                                                                                                      \
+                const TwoT l0 = TWO_FROM(high_word(v.xy - big.xy, rest.xy));                                                    \
+                const TwoT l1 = TWO_FROM(high_word(v.zw - big.zw, rest.zw));                                                    \
                 high[e] = h0.x;                                                                                                 \
                 high[e + 1] = h0.y;                                                                                             \
                 high[e + 2] = h1.x;                                                                                             \

@@ -69,7 +69,7 @@ func TestForwardParts(t *testing.T) {
 			for _, large := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%v/%d large=%v", p, columns, large), func(t *testing.T) {
 					h := newHiddenCase(p, columns)
-					part := 0x1p-21 // of a hidden unit, its error in two parts
+					part := 0x1p-20 // of a hidden unit, its error in two parts
 					if p.DType == dtype.BFloat16 {
 						part = 0x1p-14
 					}
