@@ -76,6 +76,7 @@ func TestSelftestRecord(t *testing.T) {
 		code, stdout, stderr := flashvk(args...)
 		require.Zero(t, code, stderr)
 		require.Contains(t, stdout, "scalar")
+		require.Contains(t, stderr, "this program does not know its commit") // go test stamps none
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		r, err = conformance.Parse(text)

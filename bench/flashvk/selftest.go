@@ -35,11 +35,16 @@ type selftestOutput struct {
 	wide   bool
 }
 
-// locate finds the record's file for a device, before a run of minutes.
-func (o *selftestOutput) locate(caps *vk.Caps) (err error) {
-	if o.record != "" {
-		o.record, err = recordFile(o.record, caps)
+// locate finds the record's file for a device, before a run of minutes, and says on w what the
+// run cannot prove.
+func (o *selftestOutput) locate(w io.Writer, caps *vk.Caps) (err error) {
+	if o.record == "" {
+		return nil
 	}
+	if bench.ReadBuildInfo().Commit == "" {
+		fmt.Fprintln(w, "flashvk: --record: this program does not know its commit, so a module that the record has as wrong stays wrong: go build stamps a commit in a clone, not in a git worktree")
+	}
+	o.record, err = recordFile(o.record, caps)
 	return err
 }
 
@@ -133,7 +138,7 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOu
 	if err := d.Close(); err != nil {
 		return err
 	}
-	if err := out.locate(&found.caps); err != nil {
+	if err := out.locate(a.stderr, &found.caps); err != nil {
 		return err
 	}
 	bar := newProgress(a.stderr)

@@ -149,7 +149,7 @@ func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, devi
 	if err != nil {
 		return err
 	}
-	if err := out.locate(d.Caps()); err != nil {
+	if err := out.locate(a.stderr, d.Caps()); err != nil {
 		return err
 	}
 	found := tested{caps: *d.Caps()}
