@@ -231,7 +231,7 @@ func TestFullDiskOut(t *testing.T) {
 			continue
 		}
 		cut = true
-		require.Regexp(t, dir+`/[a-z.]+: no space left on device`, oneError(t, p.stderr.String()))
+		require.Regexp(t, dir+`/[a-z.-]+: no space left on device`, oneError(t, p.stderr.String()))
 		require.NotContains(t, stdout, "report.html")
 		require.Equal(t, strings.Count(stdout, ".png\n"), strings.Count(stdout, "IEND\n"), "a chart is cut:\n%s", stdout)
 	}
