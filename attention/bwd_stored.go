@@ -155,9 +155,7 @@ func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (k products
 		k.plain, err = vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
 		return k, err
 	}
-	all := newFeatureSpec(p) // of which the kernel knows no others
-	features := featureSpec{WindowLeft: all.WindowLeft, WindowRight: all.WindowRight, Varlen: all.Varlen}
-	k.features, err = vk.CachedKernel[withFeatures[bwdProductsFeaturesParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdProductsSpec]{spec, features}, chips.MatrixOptions(d.Caps()))
+	k.features, err = vk.CachedKernel[withFeatures[bwdProductsFeaturesParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdProductsSpec]{spec, newPageSpec(p)}, chips.MatrixOptions(d.Caps()))
 	return k, err
 }
 

@@ -51,7 +51,8 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 	if err != nil {
 		return nil, err
 	}
-	all := newFeatureSpec(p) // of which the kernel knows no others
+	features := newPageSpec(p)
+	features.BiasF32 = newFeatureSpec(p).BiasF32
 	return vk.CachedKernel[withFeatures[bwdStoredBiasParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdStoredBiasSpec]{
 		bwdStoredBiasSpec{
 			WorkgroupSize: sumThreads,
@@ -61,7 +62,7 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 			SumHeads:      p.Bias.Rows && !p.Bias.Heads,
 			SumRows:       !p.Bias.Rows,
 		},
-		featureSpec{WindowLeft: all.WindowLeft, WindowRight: all.WindowRight, Varlen: all.Varlen, BiasF32: all.BiasF32},
+		features,
 	}, vk.KernelOptions{})
 }
 

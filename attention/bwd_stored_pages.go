@@ -21,6 +21,13 @@ func (p *Problem) cutsPages() bool {
 	return p.Varlen.On || newFeatureSpec(p).WindowLeft
 }
 
+// newPageSpec returns the features that decide which pages there are. A kernel that reads pages knows
+// no others.
+func newPageSpec(p *Problem) featureSpec {
+	all := newFeatureSpec(p)
+	return featureSpec{WindowLeft: all.WindowLeft, WindowRight: all.WindowRight, Varlen: all.Varlen}
+}
+
 // pagesShift returns n such that row i sees no key after i + n. A window with a right side is a
 // causal mask with another n.
 func (p *Problem) pagesShift() int { return p.Mask().Shift + p.Mask().Right }

@@ -1,5 +1,4 @@
-// bwd_dq_matrix: the gradient of Q on cooperative matrices, for every path that has
-// them.
+// bwd_dq_matrix: the gradient of Q on cooperative matrices, for every path that has them.
 //
 // A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of them. Q,
 // dO and dQ stay in registers; tiles of STREAM keys pass through shared memory:
