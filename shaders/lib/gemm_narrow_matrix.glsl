@@ -68,10 +68,7 @@ void spread_w() {
     }
 }
 
-// is_number returns false for infinities and NaNs.
-bool is_number(const float x) {
-    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
-}
+#include "is_number.glsl"  // here, since the order of functions is part of the bytes that a record names
 
 // put_y writes sums of MAT_M rows of Y from tile. It returns whether a number may be too large.
 bool put_y(const Work w, const uint row) {

@@ -43,11 +43,7 @@ MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4
     return m;
 }
 
-// is_number returns false for infinities and NaNs. It asks the bits: Vulkan lets a compiler take
-// isnan to be false.
-bool is_number(const float x) {
-    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
-}
+#include "is_number.glsl"  // here, since the order of functions is part of the bytes that a record names
 
 // put_result writes elements to C, or with keep to X.
 void put_result(const uint at, const uvec4 words, const uint WIDTH, const bool keep) {
