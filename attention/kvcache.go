@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -20,16 +21,10 @@ const (
 	HND
 )
 
+var layoutNames = enum.Names[CacheLayout]{NHD: "NHD", HND: "HND"}
+
 // String returns the name.
-func (l CacheLayout) String() string {
-	switch l {
-	case NHD:
-		return "NHD"
-	case HND:
-		return "HND"
-	}
-	return fmt.Sprintf("CacheLayout(%d)", uint8(l))
-}
+func (l CacheLayout) String() string { return layoutNames.Of(l) }
 
 // KVCacheConfig says what a KVCache has room for.
 type KVCacheConfig struct {
