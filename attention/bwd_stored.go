@@ -143,7 +143,7 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	return k, err
 }
 
-// newProductsKernel returns the kernel of dV or dK, of so many columns.
+// newProductsKernel returns the kernel of dV or dK, which have dim columns.
 func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (k productsKernel, err error) {
 	p, config, d := &b.p, &b.config, b.c.Device()
 	module, err := shaders.Get(config.productsKernel(d.Caps(), p), p.DType.Short())
@@ -279,7 +279,7 @@ func (c *BackwardConfig) productsKernel(caps *vk.Caps, p *Problem) string {
 	return name
 }
 
-// productsSpec returns the specialization of attention_bwd_products for dV or dK, of so many columns.
+// productsSpec returns the specialization of attention_bwd_products for dV or dK, which have dim columns.
 func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, dim int, shape vk.CoopMatShape, isAligned bool) bwdProductsSpec {
 	t := c.Stored
 	subgroupsK := c.DQ.owned(caps, c.Impl, p.DType) / (t.RowTiles * int(shape.M))
