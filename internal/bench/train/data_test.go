@@ -62,11 +62,11 @@ func TestTasks(t *testing.T) {
 	o.Batch /= 2
 
 	o.Batches = 3
-	e, err := Evaluate(context.Background(), d, drawn.Weights, o, "")
+	e, err := Evaluate(context.Background(), d, drawn.Weights, 0, o, "")
 	require.NoError(t, err)
 	require.Equal(t, n*s.Targets, e.Targets)
 	require.True(t, e.Own != e.Own, "nobody knows the process of a file's tasks")
-	_, err = Evaluate(context.Background(), d, drawn.Weights, o, file("picture"))
+	_, err = Evaluate(context.Background(), d, drawn.Weights, 0, o, file("picture"))
 	require.ErrorIs(t, err, errTasks)
 }
 

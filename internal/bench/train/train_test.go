@@ -106,7 +106,7 @@ func TestContinue(t *testing.T) {
 	for _, path := range []string{whole.Weights, whole.Save} {
 		o := options(t, 1)
 		o.Batches = 2
-		e, err := Evaluate(context.Background(), d, path, o, file("picture"))
+		e, err := Evaluate(context.Background(), d, path, 0, o, file("picture"))
 		require.NoError(t, err)
 		losses = append(losses, e.Loss)
 	}
