@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
@@ -81,7 +82,11 @@ func readLog(path string) (rows []Row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	in := csv.NewReader(bytes.NewReader(text[:bytes.LastIndexByte(text, '\n')+1]))
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	if len(whole) == 0 && !strings.HasPrefix(strings.Join(logColumns, ","), string(text)) {
+		return nil, fmt.Errorf("%s: it is no log of a training", path)
+	}
+	in := csv.NewReader(bytes.NewReader(whole))
 	for i := 0; ; i++ {
 		cells, err := in.Read()
 		switch {

@@ -146,6 +146,9 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		if _, err := os.Stat(o.Beside.Path); err != nil {
 			return nil, err
 		}
+		if _, err := readLog(o.Beside.Path); err != nil {
+			return nil, err // before the training, not after it
+		}
 	}
 	for _, path := range []string{o.Save, o.Weights} {
 		if path != "" {

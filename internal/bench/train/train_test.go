@@ -271,6 +271,7 @@ func TestLog(t *testing.T) {
 	for text, want := range map[string]string{
 		"a,b\n1,2\n": "columns [a b] are not [step loss lr tokens_per_s seconds]: it is no log of a training",
 		"step,loss,lr,tokens_per_s,seconds\nx,1,1,1,1\n": `line 2: step "x" is not a number`,
+		"\x00\x01": "it is no log of a training",
 		"step,loss,lr,tokens_per_s,seconds\n1,1,y,1,1\n": `line 2: lr "y" is not a number`,
 		"step,loss,lr,tokens_per_s,seconds\n1,1\n":       "record on line 2: wrong number of fields",
 	} {
