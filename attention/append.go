@@ -120,15 +120,15 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	tensors := []vk.Tensor{t.NewK, t.NewV, t.K, t.V, orElse(t.Q, t.K), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
 		orElse(t.Cos, t.SeqLens), orElse(t.Sin, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens)}
 	if p.Cache == CacheSame {
-		return dispatchAppend(c, "attention_append", &p, spec, params, g, tensors)
+		return dispatchAppend(c, &p, spec, params, g, tensors)
 	}
-	return dispatchAppend(c, "attention_append_cache8", &p, appendCache8Spec{spec, newCacheSpec(&p.DecodeProblem, &t.KScale)},
+	return dispatchAppend(c, &p, appendCache8Spec{spec, newCacheSpec(&p.DecodeProblem, &t.KScale)},
 		appendCache8Params{params, newCacheParams(&p.DecodeProblem, &t.KScale, &t.VScale)}, g, append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
 }
 
 // dispatchAppend records a kernel with its specialization, push constants and tensors.
-func dispatchAppend[P any](c *vk.Cmd, name string, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
-	module, err := shaders.Get(name, p.DType.Short())
+func dispatchAppend[P any](c *vk.Cmd, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
+	module, err := shaders.Get(p.appendKernel(), p.DType.Short())
 	if err != nil {
 		return err
 	}
@@ -138,6 +138,14 @@ func dispatchAppend[P any](c *vk.Cmd, name string, p *AppendProblem, spec any, p
 	}
 	kernel.Dispatch(c, g, params, tensors...)
 	return c.Err()
+}
+
+// appendKernel returns the name of the module.
+func (p *AppendProblem) appendKernel() string {
+	if p.Cache != CacheSame {
+		return "attention_append_cache8"
+	}
+	return "attention_append"
 }
 
 // appendFeasible returns an error if a device cannot append.
@@ -235,15 +243,6 @@ type appendCache8Spec struct {
 const appendThreads = 256
 
 func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec {
-	vec := p.decodeVec()
-	angles := p.RoPE.Dims / 2
-	width := vec
-	switch {
-	case p.RoPE.Interleaved && p.RoPE.Dims%vec != 0:
-		width = 2
-	case !p.RoPE.Interleaved && angles%vec != 0:
-		width = 1
-	}
 	tensors := p.alignable([]*vk.Tensor{&t.NewK, &t.NewV}, &t.K, &t.V)
 	if !t.Q.IsZero() {
 		tensors = append(tensors, &t.Q)
@@ -251,10 +250,28 @@ func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec
 	return appendSpec{
 		WorkgroupSize: min(appendThreads, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]),
 		HeadDim:       uint32(p.HeadDim), ValueDim: uint32(p.ValueHeadDim()), PageSize: uint32(p.PageSize),
-		Aligned: aligned(vec, tensors...), BatchIdx: p.CacheRows > 0,
-		Rotary: uint32(p.RoPE.Dims), Interleaved: p.RoPE.Interleaved, Width: uint32(width),
-		TableAligned: angles%4 == 0 && t.Cos.Offset%4 == 0 && t.Sin.Offset%4 == 0,
+		Aligned: aligned(p.decodeVec(), tensors...), BatchIdx: p.CacheRows > 0,
+		Rotary: uint32(p.RoPE.Dims), Interleaved: p.RoPE.Interleaved, Width: uint32(appendWidth(&p.DecodeProblem, p.RoPE)),
+		TableAligned: tablesAligned(p.RoPE, &t.Cos, &t.Sin),
 	}
+}
+
+// appendWidth returns how many elements of a row are rotated together: those of 16 bytes, or less where
+// partners would be within them, or half in them.
+func appendWidth(p *DecodeProblem, r RoPE) int {
+	vec := p.decodeVec()
+	switch {
+	case r.Interleaved && r.Dims%vec != 0:
+		return 2
+	case !r.Interleaved && r.Dims/2%vec != 0:
+		return 1
+	}
+	return vec
+}
+
+// tablesAligned reports whether rows of the tables begin at multiples of 16 bytes.
+func tablesAligned(r RoPE, cos, sin *vk.Tensor) bool {
+	return r.Dims/2%4 == 0 && cos.Offset%4 == 0 && sin.Offset%4 == 0
 }
 
 // items returns how many items a row of K, V and Q has, as the shader counts them.

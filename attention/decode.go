@@ -96,18 +96,9 @@ func Decode(c *vk.Cmd, t DecodeTensors, p DecodeProblem, opt Options) (err error
 // recordDecode records the kernel for tensors that fit p.
 func recordDecode(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeConfig, parts *vk.Buffer) error {
 	d := c.Device()
-	vk.Narrow(&t.Q, &t.K, &t.V, &t.KScale, &t.VScale, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
-	bytes := config.partsBytes(*p)
-	if parts == nil {
-		parts = c.Scratch("attention.decode", bytes)
-	}
-	if err := c.Err(); err != nil {
+	tensors, err := decodeBindings(c, t, p, config, parts)
+	if err != nil {
 		return err
-	}
-	tensors := []vk.Tensor{
-		t.Q, t.K, t.V, t.O, orElse(t.LSE, t.O), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
-		vk.View(parts, dtype.Float32, int(bytes/4)),
-		orElse(t.TreeMask, t.SeqLens), orElse(t.ALiBiSlopes, t.SeqLens), orElse(t.Bias, t.SeqLens), orElse(t.Sinks, t.SeqLens), orElse(t.LeftPad, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens),
 	}
 	spec, params := newDecodeSpec(d.Caps(), t, p, config), newDecodeParams(d.Caps(), t, p, config)
 	if p.Cache == CacheSame {
@@ -115,6 +106,23 @@ func recordDecode(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeCo
 	}
 	return dispatchDecode(c, config, p, newDecodeCache8Spec(spec, t, p), decodeCache8Params{params, newCacheParams(p, &t.KScale, &t.VScale)},
 		append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
+}
+
+// decodeBindings returns the bindings of the kernel with a cache of DType. It narrows t.
+func decodeBindings(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeConfig, parts *vk.Buffer) ([]vk.Tensor, error) {
+	vk.Narrow(&t.Q, &t.K, &t.V, &t.KScale, &t.VScale, &t.O, &t.LSE, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.LeftPad, &t.TreeMask, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.State)
+	bytes := config.partsBytes(*p)
+	if parts == nil {
+		parts = c.Scratch("attention.decode", bytes)
+	}
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	return []vk.Tensor{
+		t.Q, t.K, t.V, t.O, orElse(t.LSE, t.O), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
+		vk.View(parts, dtype.Float32, int(bytes/4)),
+		orElse(t.TreeMask, t.SeqLens), orElse(t.ALiBiSlopes, t.SeqLens), orElse(t.Bias, t.SeqLens), orElse(t.Sinks, t.SeqLens), orElse(t.LeftPad, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens),
+	}, nil
 }
 
 // dispatchDecode records the kernel with a specialization, push constants and tensors.

@@ -11,6 +11,7 @@ import (
 
 // ParseDecodeConfig reads what DecodeConfig.String writes.
 func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
+	text, c.Append = strings.CutSuffix(text, appendWord)
 	words := strings.Split(text, ",")
 	if c.Impl, err = ParseImpl(words[0]); err != nil || c.Impl == Auto {
 		return c, fmt.Errorf("attention: decode: %q does not begin with a path", text)
@@ -20,7 +21,7 @@ func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
 		target *int
 	}{{"rows", &c.Rows}, {"subgroups", &c.Subgroups}, {"groups", &c.Groups}}
 	if len(words) != 1+len(fields) {
-		return c, fmt.Errorf("attention: decode: %q is not PATH,rows=N,subgroups=N,groups=N", text)
+		return c, fmt.Errorf("attention: decode: %q is not PATH,rows=N,subgroups=N,groups=N or that and ,append", text)
 	}
 	for i, f := range fields {
 		name, value, _ := strings.Cut(words[1+i], "=")

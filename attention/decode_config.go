@@ -16,12 +16,19 @@ type DecodeConfig struct {
 	Rows      int  // queries of a group of heads that one workgroup computes together; a power of two
 	Subgroups int  // per workgroup
 	Groups    int  // workgroups of the dispatch
+	Append    bool // of Step alone: the same kernel appends. A key head has at most Rows rows
 }
 
 // String returns what --config of decode takes.
 func (c DecodeConfig) String() string {
-	return fmt.Sprintf("%v,rows=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Subgroups, c.Groups)
+	s := fmt.Sprintf("%v,rows=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Subgroups, c.Groups)
+	if c.Append {
+		s += appendWord
+	}
+	return s
 }
+
+const appendWord = ",append"
 
 // decodeVec is the number of elements in 16 bytes.
 func (p *DecodeProblem) decodeVec() int { return 16 / p.DType.Size() }
@@ -91,6 +98,8 @@ func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 	switch {
 	case c.Impl != Scalar && c.Impl != CoopMat:
 		return unsupported("decode: no kernel of path %v", c.Impl)
+	case c.Append:
+		return unsupported("decode: the configuration appends, which Step alone does")
 	case caps.SubgroupOps&ops != ops:
 		return unsupported("decode: the device has no votes or shuffles of subgroups")
 	case !caps.ComputeFullSubgroups:
@@ -196,6 +205,9 @@ func (c *DecodeConfig) kernel(p *DecodeProblem) string {
 	name := "attention_decode"
 	if p.Cache != CacheSame {
 		name += "_cache8"
+	}
+	if c.Append {
+		name += "_append"
 	}
 	if c.Impl == CoopMat {
 		name += "_coopmat"

@@ -230,7 +230,24 @@ func (k *KVCache) Append(c *vk.Cmd, layer int, t AppendTensors, p AppendProblem)
 // Decode is the function Decode on a layer of the cache. It sets the cache's tensors in t.
 func (k *KVCache) Decode(c *vk.Cmd, layer int, t DecodeTensors, p DecodeProblem, opt Options) (err error) {
 	defer c.Keep(&err)
-	if err := k.check(layer, &p); err != nil {
+	if err := k.setDecode(layer, &t, &p); err != nil {
+		return err
+	}
+	return Decode(c, t, p, opt)
+}
+
+// Step is the function Step on a layer of the cache. It sets the cache's tensors in t.
+func (k *KVCache) Step(c *vk.Cmd, layer int, t StepTensors, p AppendProblem, opt Options) (err error) {
+	defer c.Keep(&err)
+	if err := k.setDecode(layer, &t.DecodeTensors, &p.DecodeProblem); err != nil {
+		return err
+	}
+	return Step(c, t, p, opt)
+}
+
+// setDecode sets the cache's tensors in t.
+func (k *KVCache) setDecode(layer int, t *DecodeTensors, p *DecodeProblem) error {
+	if err := k.check(layer, p); err != nil {
 		return err
 	}
 	if n := size(p.StateShape()); n > k.State.Shape[0] {
@@ -239,7 +256,7 @@ func (k *KVCache) Decode(c *vk.Cmd, layer int, t DecodeTensors, p DecodeProblem,
 	t.K, t.V, t.SeqLens, t.BlockTable, t.CacheBatchIdx = k.K[layer], k.V[layer], k.SeqLens, k.BlockTable, k.CacheBatchIdx
 	t.KScale, t.VScale = k.scales(layer)
 	t.State = k.State.Slice(0, 0, size(p.StateShape()))
-	return Decode(c, t, p, opt)
+	return nil
 }
 
 // scales returns the scales of a layer, if it has any.

@@ -91,6 +91,8 @@ func TestLayouts(t *testing.T) {
 
 		"attention_decode":                {decodeParams{}, decodeSpec{}, decode},
 		"attention_decode_coopmat":        {decodeParams{}, decodeSpec{}, decode},
+		"attention_decode_append":         {stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")},
+		"attention_decode_append_coopmat": {stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")},
 		"attention_append":                {appendParams{}, appendSpec{}, appended},
 		"attention_decode_cache8":         {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},
 		"attention_decode_cache8_coopmat": {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},

@@ -28,6 +28,9 @@
 // units, and a unit several workgroups. These leave their sums in `parts`, and the last of them to
 // finish combines all in order, with the same bits on every run.
 //
+// With APPEND it is a step: new keys and values are written to the cache before they are read, and Q
+// is rotated (lib/decode_append.glsl). Then a unit is all rows of a key head.
+//
 // Dispatch: any number of workgroups; parts has two places for each.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -56,6 +59,11 @@ layout(local_size_x_id = 0) in;
 
 #include "lib/decode_work.glsl"
 #include "lib/decode_rows.glsl"
+#ifdef APPEND
+#include "lib/decode_append_queries.glsl"
+#else
+#define LOAD_QUERY(part, r, at, column) load_q(at + column, VEC)
+#endif
 #ifdef CACHE8
 #include "lib/decode_cache8.glsl"
 #else
@@ -65,6 +73,12 @@ layout(local_size_x_id = 0) in;
 #include "lib/decode_matrix.glsl"
 #else
 #include "lib/decode_keys.glsl"
+#endif
+#ifdef APPEND
+#include "lib/decode_append.glsl"
+#else
+#define APPEND_KEYS(part, ahead)
+#define PUT_QUERIES(part)
 #endif
 
 // finish adds the sums of a part.
@@ -92,9 +106,11 @@ void main() {
                 } else {
                     load_ahead(part, ahead);
                 }
+                APPEND_KEYS(part, ahead)
                 Sums sums;
                 read_keys(part, ahead, sums);
                 finish(part, sums);
+                PUT_QUERIES(part)
             }
         }
         report();
@@ -104,9 +120,11 @@ void main() {
     while (w.tile < w.end) {
         const Part part = next_part(w);
         load_ahead(part, ahead);
+        APPEND_KEYS(part, ahead)
         Sums sums;
         read_keys(part, ahead, sums);
         finish(part, sums);
+        PUT_QUERIES(part)
         w.tile += part.tiles;
         barrier();  // row_sums and scratch are read
     }

@@ -50,6 +50,8 @@ var variants = slices.Concat(
 	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_coopmat", "MATRIX"),
 	as(forEach("attention_decode", "vulkan1.2", "f16", "bf16"), "attention_decode_cache8", "CACHE8"),
 	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_cache8_coopmat", "MATRIX", "CACHE8"),
+	as(forEach("attention_decode", "vulkan1.2", "f16", "bf16", "f32"), "attention_decode_append", "APPEND"),
+	as(forEach("attention_decode", "vulkan1.3", "f16", "bf16"), "attention_decode_append_coopmat", "MATRIX", "APPEND"),
 	forEach("attention_append", "vulkan1.2", "f16", "bf16", "f32"),
 	as(forEach("attention_append", "vulkan1.2", "f16", "bf16"), "attention_append_cache8", "CACHE8"),
 	single("attention_advance"),

@@ -38,6 +38,7 @@ var hunts = map[string]struct {
 	"keys-past-the-last":  {24, 1, []string{"--impl", "scalar"}, ""},
 	"key-after-the-query": {120, 1, []string{"--impl", "scalar"}, ""},
 	"counter-left":        {24, 1, []string{"--impl", "scalar"}, ""},
+	"new-keys-early":      {24, 1, []string{"--impl", "scalar"}, ""},
 }
 
 // suiteBudget is the time of the fixed suite for each mutant. The package documentation says what

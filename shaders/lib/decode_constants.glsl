@@ -26,3 +26,8 @@ layout(constant_id = 22) const bool SCALED = true;     // of e4m3: key heads hav
 layout(constant_id = 23) const bool WIDE_K = true;     // on matrices: 16 bytes of a key to a lane, not 8
 layout(constant_id = 24) const bool WIDE_V = true;     // likewise
 #endif
+#ifdef APPEND
+layout(constant_id = 21) const uint ROTARY = 128;          // as in attention_append, multiples of VEC, in halves of 2 * VEC
+layout(constant_id = 22) const bool INTERLEAVED = false;
+layout(constant_id = 23) const bool TABLE_ALIGNED = true;
+#endif

@@ -114,7 +114,7 @@ void read_keys(const Part part, const Ahead ahead, inout Sums sums) {
         const uint at = q_at(part, r);
         [[unroll]] for (uint i = 0; i < K_LOADS; i++) {
             const bool has = HEAD_DIM % (TEAM * VEC) == 0 || column(i) < HEAD_DIM;
-            const uvec4 x = has ? load_q(at + column(i), VEC) : uvec4(0);
+            const uvec4 x = has ? LOAD_QUERY(part, r, at, column(i)) : uvec4(0);
             [[unroll]] for (uint e = 0; e < QUADS; e++) {
                 q[(r * K_LOADS + i) * QUADS + e] = quad(x, e) * SCORE_SCALE(part);
             }

@@ -1,17 +1,27 @@
 // decode_tensors: the bindings of attention_decode. What a call does not have holds another
 // tensor, and is not read.
-layout(binding = 0, scalar) readonly buffer Q { uvec4 q16[]; };
-layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
+#ifndef APPEND
+#define QUERY readonly
+#define CACHE readonly
+#elif defined(MATRIX)
+#define QUERY
+#define CACHE nonprivate  // an invocation reads what others of its workgroup have written
+#else
+#define QUERY
+#define CACHE coherent
+#endif
+layout(binding = 0, scalar) QUERY buffer Q { uvec4 q16[]; };
+layout(binding = 0, scalar) QUERY buffer Q1 { ELEM q1[]; };
 #ifdef CACHE8
 layout(binding = 1, scalar) readonly buffer K { uvec2 k8[]; };
 layout(binding = 1, scalar) readonly buffer K16 { uvec4 k16[]; };
 layout(binding = 2, scalar) readonly buffer V { uvec2 v8[]; };
 layout(binding = 2, scalar) readonly buffer V16 { uvec4 v16[]; };
 #else
-layout(binding = 1, scalar) readonly buffer K { uvec4 k16[]; };
-layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
-layout(binding = 2, scalar) readonly buffer V { uvec4 v16[]; };
-layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+layout(binding = 1, scalar) CACHE buffer K { uvec4 k16[]; };
+layout(binding = 1, scalar) CACHE buffer K1 { ELEM k1[]; };
+layout(binding = 2, scalar) CACHE buffer V { uvec4 v16[]; };
+layout(binding = 2, scalar) CACHE buffer V1 { ELEM v1[]; };
 #endif
 layout(binding = 3, scalar) writeonly buffer O { ELEM o1[]; };
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
@@ -33,9 +43,26 @@ layout(binding = 15, scalar) readonly buffer KScale1 { uint16_t k_scale1[]; };  
 layout(binding = 16, scalar) readonly buffer VScale { float v_scale[]; };
 layout(binding = 16, scalar) readonly buffer VScale1 { uint16_t v_scale1[]; };
 #endif
+#ifdef APPEND
+layout(binding = 15, scalar) readonly buffer NewK { uvec4 new_k16[]; };
+layout(binding = 15, scalar) readonly buffer NewK1 { ELEM new_k1[]; };
+layout(binding = 16, scalar) readonly buffer NewV { uvec4 new_v16[]; };
+layout(binding = 16, scalar) readonly buffer NewV1 { ELEM new_v1[]; };
+layout(binding = 17, scalar) readonly buffer Cos { float cos_table[]; };
+layout(binding = 17, scalar) readonly buffer Cos4 { vec4 cos_table4[]; };
+layout(binding = 18, scalar) readonly buffer Sin { float sin_table[]; };
+layout(binding = 18, scalar) readonly buffer Sin4 { vec4 sin_table4[]; };
+#endif
 
 DEFINE_LOAD16(load_q, q16, q1)
 #ifndef CACHE8
 DEFINE_LOAD16(load_k, k16, k1)
 DEFINE_LOAD16(load_v, v16, v1)
+#endif
+#ifdef APPEND
+DEFINE_LOAD16(load_new_k, new_k16, new_k1)
+DEFINE_LOAD16(load_new_v, new_v16, new_v1)
+DEFINE_STORE16(store_q, q16, q1)
+DEFINE_STORE16(store_k, k16, k1)
+DEFINE_STORE16(store_v, v16, v1)
 #endif

@@ -71,6 +71,8 @@ func Table() []Entry {
 	add("decode", "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
 		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
 	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
+	add("step", "attention.Step attention.KVCache.Step", paths(attention.CoopMat, attention.Scalar),
+		`step:{`+cache+`,"RoPE":{"Dims":32},"Causal":true,"Impl":"$impl","Config":{"Impl":"$impl","Rows":8,"Subgroups":2,"Groups":3,"Append":true},"Lens":[3,60],`+data+`}`).Own = true
 	for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
 		more := fmt.Sprintf(`"HeadDim":64,"Scales":"heads","Cache":%d`, format)
 		add("decode-"+format.String(), "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),

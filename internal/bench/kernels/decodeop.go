@@ -179,6 +179,9 @@ func (o *decodeOp) plan(caps *vk.Caps, impl string) (attention.Plan, error) {
 	if err != nil {
 		return attention.Plan{}, err
 	}
+	if o.part == stepPart {
+		return attention.ChooseStep(caps, o.append(), opt)
+	}
 	return attention.ChooseDecode(caps, o.p, opt)
 }
 
@@ -417,6 +420,9 @@ func (o *decodeOp) Note(caps *vk.Caps, impl string, _ bench.Pass, list []bench.D
 		}
 		step++
 		x.FLOPs, x.Bytes = o.p.FLOPsOf(lens), o.p.BytesOf(lens)
+		if plan.Decode.Append {
+			x.Bytes += o.appendBytes()
+		}
 		x.Matrices, x.DType = plan.Decode.Impl == attention.CoopMat, o.p.DType
 		x.Text = o.Describe()
 	}

@@ -17,7 +17,7 @@ import (
 // A decodePart is the part of a generation that a decodeOp runs.
 type decodePart string
 
-// The parts: decode reads the cache, append writes to it, and a step does both.
+// The parts: decode reads the cache, append writes to it, and a step does both, in one kernel if Step takes it.
 const (
 	readPart   decodePart = "decode"
 	appendPart decodePart = "append"
@@ -130,16 +130,16 @@ func (o *decodeOp) appendTensors(t map[string]vk.Tensor, decode *attention.Decod
 // recordPart records what is not Decode alone.
 func (o *decodeOp) recordPart(c *vk.Cmd, t map[string]vk.Tensor, decode attention.DecodeTensors, opt attention.Options) error {
 	p, in, n := o.append(), o.appendTensors(t, &decode), max(o.steps, 1)
+	if o.part == appendPart {
+		return attention.Append(c, in, p)
+	}
 	for i := range n {
 		if i > 0 {
 			if err := attention.Advance(c, decode.SeqLens, p.NewKeys); err != nil {
 				return err
 			}
 		}
-		if err := attention.Append(c, in, p); err != nil || o.part == appendPart {
-			return err
-		}
-		if err := attention.Decode(c, decode, o.p, opt); err != nil {
+		if err := attention.Step(c, attention.StepTensors{DecodeTensors: decode, NewK: in.NewK, NewV: in.NewV, Cos: in.Cos, Sin: in.Sin}, p, opt); err != nil {
 			return err
 		}
 	}
@@ -235,13 +235,8 @@ func (p stepPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.
 
 // Choose implements bench.Op.
 func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
-	before := o.appendPlan()
 	if o.part == appendPart {
-		return before, nil
+		return o.appendPlan(), nil
 	}
-	plan, err := o.plan(caps, impl)
-	if err != nil || o.part == readPart {
-		return plan, err
-	}
-	return stepPlan{plan, before}, nil
+	return o.plan(caps, impl)
 }

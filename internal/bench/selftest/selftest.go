@@ -291,7 +291,7 @@ func newPath(caps *vk.Caps, impl attention.Impl, s *suite, t dtype.DType) Path {
 	switch s.kernel {
 	case attentionKernel:
 		err = attention.Supports(caps, problem, s.pass.Kit(), attention.Options{Impl: impl})
-	case decodeKernel:
+	case decodeKernel, stepKernel:
 		_, err = attention.ChooseDecode(caps, attention.DecodeProblem{Problem: problem}, attention.Options{Impl: impl})
 	}
 	if err != nil {

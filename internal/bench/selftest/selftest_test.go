@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, r.run(context.Background()))
 	report := r.report
 	require.Empty(t, report.Failed())
-	require.Len(t, report.Paths, 12)
+	require.Len(t, report.Paths, 18)
 	for _, p := range report.Paths {
 		require.Contains(t, []Verdict{Pass, Unsupported}, p.Verdict, p.Why)
 	}
@@ -53,8 +53,8 @@ func TestRun(t *testing.T) {
 	require.Equal(t, bench.Backward, gradients.Pass)
 	require.Equal(t, Pass, gradients.Verdict, gradients.Why)
 	require.Greater(t, gradients.Right, 3)
-	for i, kernel := range []string{"decode", "append"} {
-		p := report.Paths[8+3*i]
+	for i, kernel := range map[int]string{8: "step", 11: "decode", 14: "append"} {
+		p := report.Paths[i]
 		require.Equal(t, kernel, p.What())
 		require.Equal(t, Pass, p.Verdict, p.Why)
 		require.Greater(t, p.Right, 3)
@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 	require.Greater(t, float32s.Worst, 0.0)
 	require.LessOrEqual(t, float32s.Worst, 1.0)
 	require.Len(t, report.Ceilings, 4)
-	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
+	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_decode_append.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
 		i := slices.IndexFunc(report.Modules, func(m Module) bool { return m.Name == want })
 		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
 		require.Positive(t, report.Modules[i].Right)

@@ -18,6 +18,7 @@ const (
 	attentionKernel = "attention"
 	decodeKernel    = "decode"
 	appendKernel    = "append"
+	stepKernel      = "step"
 )
 
 // A testCase is a case of a suite.
@@ -69,7 +70,8 @@ func (r *run) suites() []suite {
 	}
 	if r.forwarder == nil { // with a forwarder only attention is tested
 		for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
-			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), r.checkFixed})
+			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), r.checkFixed},
+				suite{stepKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedStep(impl)), r.checkFixed})
 		}
 		list = append(list, suite{appendKernel, bench.Forward, []attention.Impl{attention.Scalar}, ofTrial(trial.FixedAppend()), r.checkFixed})
 	}

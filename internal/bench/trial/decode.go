@@ -173,8 +173,10 @@ func (p *decodeProblem) memory(shape []int) []int {
 }
 
 // tensors returns those of the call.
-func (p *decodeProblem) tensors() ([]guard.Tensor, error) {
-	in := p.inputs()
+func (p *decodeProblem) tensors() ([]guard.Tensor, error) { return p.tensorsOf(p.inputs()) }
+
+// tensorsOf returns those of a call that reads these numbers.
+func (p *decodeProblem) tensorsOf(in ref.DecodeInputs[float64]) ([]guard.Tensor, error) {
 	k := guard.Tensor{Name: "k", DType: p.CacheDType(), Shape: p.memory(p.KShape()), Values: in.K}
 	v := guard.Tensor{Name: "v", DType: p.CacheDType(), Shape: p.memory(p.VShape()), Values: in.V}
 	var scales []guard.Tensor
@@ -302,7 +304,6 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 	}
 	tensors = append(tensors, p.workspace(plan.Workspace(), 0)...)
 	return p.check(ctx, r, "decode", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		k, v, kScale, vScale := p.cache(t)
 		if p.CSR {
 			err := attention.PageTable(c, attention.PageTableTensors{
 				Indptr: t["indptr"], Indices: t["indices"], LastPageLen: t["last_page_len"],
@@ -314,12 +315,18 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 		}
 		opt := p.options()
 		opt.Workspace = t[workspaceName].Buffer
-		return attention.Decode(c, attention.DecodeTensors{
-			Q: t["q"], K: k, V: v, KScale: kScale, VScale: vScale, O: t["o"], LSE: t["lse"], SeqLens: t["seq_lens"], BlockTable: t["block_table"],
-			CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"], TreeMask: t["tree_mask"], Bias: t["bias"],
-			ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], State: t["state"],
-		}, p.DecodeProblem, opt)
+		return attention.Decode(c, p.decodeTensors(t), p.DecodeProblem, opt)
 	})
+}
+
+// decodeTensors returns the tensors of Decode.
+func (p *decodeProblem) decodeTensors(t map[string]vk.Tensor) attention.DecodeTensors {
+	k, v, kScale, vScale := p.cache(t)
+	return attention.DecodeTensors{
+		Q: t["q"], K: k, V: v, KScale: kScale, VScale: vScale, O: t["o"], LSE: t["lse"], SeqLens: t["seq_lens"], BlockTable: t["block_table"],
+		CacheBatchIdx: t["cache_batch_idx"], LeftPad: t["left_pad"], TreeMask: t["tree_mask"], Bias: t["bias"],
+		ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"], State: t["state"],
+	}
 }
 
 // Smaller implements Problem.

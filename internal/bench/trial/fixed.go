@@ -85,6 +85,41 @@ func FixedDecode(impl attention.Impl) (list []Fixed) {
 	return list
 }
 
+// FixedStep returns problems of Step in one kernel for a path: rotations, caches of all kinds, new keys in
+// several tiles, of a single sequence and of several.
+func FixedStep(impl attention.Impl) (list []Fixed) {
+	add := func(name string, change func(p *stepProblem)) {
+		for _, format := range dtype.All() {
+			p := &stepProblem{decodeProblem{Impl: impl, Lens: []int{1, 300, 33}, kernelData: kernelData{Seed: 1, Kind: normalKind, Layout: "a"}}, attention.RoPE{Dims: 64}}
+			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, HeadDim: 64, DType: format, Causal: true}
+			p.NewKeys, p.Config = 1, &attention.DecodeConfig{Impl: impl, Rows: 8, Subgroups: 4, Groups: 12, Append: true}
+			change(p)
+			p.Batch = len(p.Lens)
+			p.tidy()
+			list = append(list, Fixed{"step/" + name + "/" + format.String(), format, float64(product(p.KShape())), p})
+		}
+	}
+	add("halves", func(*stepProblem) {})
+	add("interleaved", func(p *stepProblem) { p.RoPE.Interleaved = true })
+	add("no-rotation", func(p *stepProblem) { p.RoPE.Dims = 0 })
+	add("dims/32", func(p *stepProblem) { p.RoPE.Dims = 32 })
+	add("rows/16", func(p *stepProblem) { p.Config.Rows, p.SeqQ, p.NewKeys = 16, 8, 8 })
+	for _, n := range []int{40, 128, 256} {
+		add(fmt.Sprintf("head-dim/%d", n), func(p *stepProblem) { p.HeadDim, p.RoPE.Dims = n, 32 })
+	}
+	add("value-dim", func(p *stepProblem) { p.ValueDim = 200 })
+	for _, n := range []int{attention.MinPageSize, 16} {
+		add(fmt.Sprintf("page-size/%d", n), func(p *stepProblem) { p.PageSize, p.KeysFirst, p.NewKeys = n, n == 16, 20 })
+	}
+	add("rows-of-cache", func(p *stepProblem) { p.CacheRows, p.KeysFirst = 5, true })
+	add("window", func(p *stepProblem) { p.NewKeys, p.Window = 40, attention.Window{On: true, Left: 7} })
+	add("alone", func(p *stepProblem) { p.Lens, p.SeqQ, p.NewKeys = []int{600}, 2, 2 })
+	add("alone-short", func(p *stepProblem) { p.Lens, p.SeqQ, p.NewKeys = []int{15}, 4, 4 })
+	add("alone-left-pad", func(p *stepProblem) { p.Lens, p.LeftPad, p.NewKeys = []int{40}, true, 3 })
+	add("odd", func(p *stepProblem) { p.Layout = "o" })
+	return list
+}
+
 // FixedAppend returns problems of Append and Advance.
 func FixedAppend() (list []Fixed) {
 	add := func(name string, change func(p *appendProblem)) {

@@ -85,6 +85,10 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 			name += "_cache8"
 		}
 		m.add(name, p.DType)
+	case *stepProblem:
+		plan, err := attention.ChooseStep(caps, p.step(), p.options())
+		require.NoError(t, err)
+		return plan.Kernels()
 	case *gemmGroupProblem:
 		opt, err := p.options()
 		require.NoError(t, err)

@@ -108,7 +108,7 @@ func Size(rng *rand.Rand, most int) int {
 // All lists the kernels.
 func All() []Kernel {
 	return []Kernel{
-		attentionKernel(), decodeKernel(), appendKernel(),
+		attentionKernel(), decodeKernel(), appendKernel(), stepKernel(),
 		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), gmmKernel(), normKernel(), optimKernel(),
 	}
 }

@@ -109,6 +109,11 @@ func All() []Mutant {
 			Edits: []Edit{{"lib/decode_combine.glsl", "            state[counter] = 0;  // for the next call\n", ""}},
 		},
 		{
+			Name: "new-keys-early", What: "a step reads its new keys without waiting for those that write them",
+			Kernel: "step", Modules: "attention_decode_append.",
+			Edits: []Edit{{"lib/decode_append.glsl", "    groupMemoryBarrier();\n    barrier();  // they are written\n", ""}},
+		},
+		{
 			Name: "slab-read", What: "no barrier between the products of a slab and the next slab's stores",
 			Kernel: "gemm", Modules: "gemm_coopmat",
 			Edits: []Edit{{"lib/gemm_matrix.glsl", "            barrier();  // the slab is read\n", ""}},
