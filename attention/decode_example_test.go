@@ -142,6 +142,52 @@ func ExampleAppend() {
 	// Output: [-1.131 -0.849 0.970 1.030 1.000 1.000 1.000 1.000]
 }
 
+// A step writes a key and its value after three others, and a query of each head sees all four.
+func ExampleStep() {
+	ctx := context.Background()
+	d, err := vk.Open(vk.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer d.Close()
+
+	p := attention.AppendProblem{DecodeProblem: attention.DecodeProblem{
+		Problem: attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 8, HeadDim: 8, DType: dtype.Float32, Causal: true},
+		NewKeys: 1,
+	}}
+	t := attention.StepTensors{
+		DecodeTensors: attention.DecodeTensors{
+			Q: exampleTensor(d, p.DType, 0, p.QShape()...), O: exampleTensor(d, p.DType, 0, p.OShape()...),
+			K: exampleTensor(d, p.DType, 1, p.KShape()...), V: exampleTensor(d, p.DType, 1, p.VShape()...),
+			SeqLens: exampleTensor(d, dtype.Int32, 3, p.SeqLensShape()...), State: exampleTensor(d, dtype.Int32, 0, p.StateShape()...),
+		},
+		NewK: exampleTensor(d, p.DType, 2, p.NewKShape()...), NewV: exampleTensor(d, p.DType, 5, p.NewVShape()...),
+	}
+	for _, x := range []vk.Tensor{t.Q, t.K, t.V, t.O, t.SeqLens, t.State, t.NewK, t.NewV} {
+		defer x.Close()
+	}
+	c, err := d.NewCmd("step")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	if err := attention.Step(c, t, p, attention.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Submit(ctx); err != nil {
+		log.Fatal(err)
+	}
+	o, k := make([]float32, 2*8), make([]float32, 8*8)
+	if err := t.O.Download(ctx, o); err != nil {
+		log.Fatal(err)
+	}
+	if err := t.K.Download(ctx, k); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(o[0], k[2*8], k[3*8]) // the mean of three values 1 and the new one, 5; the last old key and the new one
+	// Output: 2 1 2
+}
+
 // A recorded step decodes token after token; two sequences then go on from what one has, and
 // share its full pages.
 func ExampleKVCache() {
@@ -171,8 +217,7 @@ func ExampleKVCache() {
 	}
 	defer step.Close()
 	// Errors of recording stay with step: Submit returns the first.
-	_ = cache.Append(step, 0, attention.AppendTensors{NewK: k, NewV: v}, p)
-	_ = cache.Decode(step, 0, attention.DecodeTensors{Q: q, O: o}, p.DecodeProblem, attention.Options{})
+	_ = cache.Step(step, 0, attention.StepTensors{DecodeTensors: attention.DecodeTensors{Q: q, O: o}, NewK: k, NewV: v}, p, attention.Options{})
 	_ = cache.Advance(step, 1)
 
 	if err := cache.Reserve(ctx, 11); err != nil { // pages for 11 keys

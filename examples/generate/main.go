@@ -42,7 +42,7 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 		return nil, err
 	}
 	defer cache.Close()
-	p, rope := cache.Problem(1, 1), attention.RoPE{Dims: dim}
+	p := attention.AppendProblem{DecodeProblem: cache.Problem(1, 1), RoPE: attention.RoPE{Dims: dim}}
 	cosines, sines := attention.RoPETable(p.SeqKV, dim, 10000)
 	t := tensors{ctx: ctx, d: d} // keeps the first error
 	defer t.close()
@@ -62,8 +62,7 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 	product(vk.View(qkv.Buffer, qkv.DType, 1, fused), x, wqkv, gemm.Problem{N: fused, K: width})
 	rows, _ := attention.SplitHeads(qkv, heads+2*kvHeads) // q, k and v are views of the product
 	q, k, v := rows.Slice(1, 0, heads), rows.Slice(1, heads, heads+kvHeads), rows.Slice(1, heads+kvHeads, heads+2*kvHeads)
-	_ = cache.Append(c, 0, attention.AppendTensors{NewK: k, NewV: v, Q: q, Cos: cos, Sin: sin}, attention.AppendProblem{DecodeProblem: p, RoPE: rope})
-	_ = cache.Decode(c, 0, attention.DecodeTensors{Q: q, O: o}, p, attention.Options{})
+	_ = cache.Step(c, 0, attention.StepTensors{DecodeTensors: attention.DecodeTensors{Q: q, O: o}, NewK: k, NewV: v, Cos: cos, Sin: sin}, p, attention.Options{})
 	_ = cache.Advance(c, 1)
 	product(x, vk.View(o.Buffer, o.DType, 1, width), wo, gemm.Problem{N: width, K: width, Beta: 1}) // x += o * wo
 	product(logits, x, head, gemm.Problem{N: vocab, K: width, TransB: true})

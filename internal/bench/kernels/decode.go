@@ -33,9 +33,9 @@ With --page-size the cache has pages in random order.
 each query and head into the cache, and rotates keys and queries (by angles of 0, so that
 calls can be repeated). step is append and decode, in one kernel where that is faster: the
 column runs then ends in append, and a --config with or without it forces either. --steps N
-makes N of them in a row, each with the keys of those before. prefill is append and attention of a prompt as long as
---keys. The time per token is the time of a call divided by its tokens. A replayed call is
-recorded once, a recorded one each time.`,
+makes N of them in a row, each with the keys of those before. prefill is append and attention
+of a prompt as long as --keys. The time per token is the time of a call divided by its tokens.
+A replayed call is recorded once, a recorded one each time.`,
 			Example: `  flashvk bench decode
   flashvk bench decode --batch 1 --keys 4096 --part prefill,append,step,decode
   flashvk bench decode --batch 16 --keys 4096 --part step --steps 64
