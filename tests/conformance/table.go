@@ -36,7 +36,7 @@ func paths[I fmt.Stringer](impls ...I) (names []string) {
 func Table() []Entry {
 	var list []Entry
 	all := paths(attention.Impls()...)
-	add := func(name, functions string, paths []string, problem string, parts ...string) *Entry {
+	var add adder = func(name, functions string, paths []string, problem string, parts ...string) *Entry {
 		problem = strings.NewReplacer(parts...).Replace(problem)
 		list = append(list, Entry{Name: name, Functions: functions, Paths: paths, Problem: problem})
 		return &list[len(list)-1]
@@ -66,22 +66,7 @@ func Table() []Entry {
 	}
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
-	cached := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8,`
-	cache := cached + `"HeadDim":40`
-	add("decode", "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
-		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
-	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
-	add("step", "attention.Step attention.KVCache.Step", paths(attention.CoopMat, attention.Scalar),
-		`step:{`+cache+`,"RoPE":{"Dims":32},"Causal":true,"Impl":"$impl","Config":{"Impl":"$impl","Rows":8,"Subgroups":2,"Groups":3,"Append":true},"Lens":[3,60],`+data+`}`).Own = true
-	for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
-		more := fmt.Sprintf(`"HeadDim":64,"Scales":"heads","Cache":%d`, format)
-		add("decode-"+format.String(), "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
-			`decode:{`+cached+more+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Halves = true
-		add("append-"+format.String(), "attention.Append attention.KVCache.Append", nil,
-			`append:{`+cached+more+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Halves = true
-	}
-	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
-	add("page-table", "attention.PageTable", paths(attention.Scalar), `decode:{`+cache+`,"CSR":true,"Impl":"$impl","Lens":[3,60],`+data+`}`)
+	addCached(add, data)
 	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
 	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
 	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true
@@ -114,6 +99,29 @@ func Table() []Entry {
 
 	add("adamw", "optim.AdamW.Step", nil, `optim:{"Sizes":[300,7],"Grad":$dtype,"Copy":$half,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3,`+data+`}`)
 	return list
+}
+
+// An adder adds an entry and returns it. Parts are words of the problem and what stands for them.
+type adder func(name, functions string, paths []string, problem string, parts ...string) *Entry
+
+// addCached adds the entries of calls with a cache of keys and values.
+func addCached(add adder, data string) {
+	cached := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8,`
+	cache := cached + `"HeadDim":40`
+	add("decode", "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
+		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
+	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
+	add("step", "attention.Step attention.KVCache.Step", paths(attention.CoopMat, attention.Scalar),
+		`step:{`+cache+`,"RoPE":{"Dims":32},"Causal":true,"Impl":"$impl","Config":{"Impl":"$impl","Rows":8,"Subgroups":2,"Groups":3,"Append":true},"Lens":[3,60],`+data+`}`).Own = true
+	for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
+		more := fmt.Sprintf(`"HeadDim":64,"Scales":"heads","Cache":%d`, format)
+		add("decode-"+format.String(), "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
+			`decode:{`+cached+more+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Halves = true
+		add("append-"+format.String(), "attention.Append attention.KVCache.Append", nil,
+			`append:{`+cached+more+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Halves = true
+	}
+	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
+	add("page-table", "attention.PageTable", paths(attention.Scalar), `decode:{`+cache+`,"CSR":true,"Impl":"$impl","Lens":[3,60],`+data+`}`)
 }
 
 // Formats returns the formats of an entry: all, or those with kernels of their own.
