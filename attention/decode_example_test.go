@@ -166,6 +166,10 @@ func ExampleStep() {
 	for _, x := range []vk.Tensor{t.Q, t.K, t.V, t.O, t.SeqLens, t.State, t.NewK, t.NewV} {
 		defer x.Close()
 	}
+	plan, err := attention.ChooseStep(d.Caps(), p, attention.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
 	c, err := d.NewCmd("step")
 	if err != nil {
 		log.Fatal(err)
@@ -185,7 +189,10 @@ func ExampleStep() {
 		log.Fatal(err)
 	}
 	fmt.Println(o[0], k[2*8], k[3*8]) // the mean of three values 1 and the new one, 5; the last old key and the new one
-	// Output: 2 1 2
+	fmt.Println(len(plan.Kernels()))  // float32 has no matrices
+	// Output:
+	// 2 1 2
+	// 2
 }
 
 // A recorded step decodes token after token; two sequences then go on from what one has, and

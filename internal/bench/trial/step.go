@@ -190,6 +190,10 @@ func drawStep(family, rng *rand.Rand, s Space) Problem {
 	}
 	p.RoPE.Interleaved = p.RoPE.Dims > 0 && chance(family, 2)
 	group, most := p.NumHeads/p.NumKVHeads, 16
+	if p.Config == nil && p.Impl != attention.Auto {
+		p.Config = drawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
+		drawGroups(rng, p.Config, s)
+	}
 	if p.Config != nil {
 		appends := family.IntN(4) > 0
 		if p.Impl == attention.CoopMat {
