@@ -158,3 +158,30 @@ func TestStep(t *testing.T) {
 	}
 	require.Greater(t, ran, 30)
 }
+
+// TestStepOverlap: what Append reads may not be what Decode writes, as one kernel does both.
+func TestStepOverlap(t *testing.T) {
+	dev := vktest.Open(t)
+	p := attention.AppendProblem{DecodeProblem: attention.DecodeProblem{
+		Problem: attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 8, HeadDim: 8, DType: dtype.Float32}, NewKeys: 1,
+	}}
+	tensor := func(f dtype.DType, shape []int) vk.Tensor { return vktest.Tensor(t, dev, f, shape...) }
+	x := attention.StepTensors{
+		DecodeTensors: attention.DecodeTensors{
+			Q: tensor(p.DType, p.QShape()), K: tensor(p.DType, p.KShape()), V: tensor(p.DType, p.VShape()), O: tensor(p.DType, p.OShape()),
+			SeqLens: tensor(dtype.Int32, p.SeqLensShape()), State: tensor(dtype.Int32, p.StateShape()),
+		},
+		NewK: tensor(p.DType, p.NewKShape()), NewV: tensor(p.DType, p.NewVShape()),
+	}
+	record := func() error {
+		c, err := dev.NewCmd("overlap")
+		require.NoError(t, err)
+		defer c.Close()
+		return attention.Step(c, x, p, attention.Options{})
+	}
+	require.NoError(t, record())
+	x.O = x.NewV
+	require.ErrorContains(t, record(), "attention: step: o overlaps new_v")
+	x.O = x.Q
+	require.ErrorContains(t, record(), "o overlaps q")
+}
