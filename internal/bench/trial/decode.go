@@ -58,18 +58,30 @@ func (p *decodeProblem) Supports(caps *vk.Caps) error {
 
 // inputs returns what a call reads.
 func (p *decodeProblem) inputs() ref.DecodeInputs[float64] {
+	in := p.lengths()
+	p.drawTables(&in)
+	p.drawNumbers(&in)
+	return in
+}
+
+// lengths returns inputs with the lengths of sequences alone.
+func (p *decodeProblem) lengths() ref.DecodeInputs[float64] {
 	in := ref.DecodeInputs[float64]{KeysFirst: p.KeysFirst, SeqLens: make([]int32, p.Batch)}
 	for b, n := range p.Lens {
 		in.SeqLens[b] = int32(n)
 	}
-	p.drawTables(&in)
+	return in
+}
+
+// drawNumbers draws what is not drawn yet.
+func (p *decodeProblem) drawNumbers(in *ref.DecodeInputs[float64]) {
 	in.Q = p.numbers(0, p.DType, product(p.QShape()), orOne(p.Magnitude))
 	in.K = p.numbers(1, p.DType, product(p.KShape()), orOne(p.Second))
 	in.V = p.numbers(2, p.DType, product(p.VShape()), 1)
 	if p.Cache != attention.CacheSame { // stored in 8 bits, from float32
 		in.K, in.V = p.numbers(1, dtype.Float32, len(in.K), min(orOne(p.Second), 100)), p.numbers(2, dtype.Float32, len(in.V), 1)
 	}
-	p.hideUnseen(&in)
+	p.hideUnseen(in)
 	if p.Bias.On {
 		in.Bias = p.plain(3, p.Bias.DType, product(p.BiasShape()), 1)
 		rng := p.rng(21)
@@ -85,7 +97,6 @@ func (p *decodeProblem) inputs() ref.DecodeInputs[float64] {
 	if p.Sinks {
 		in.Sinks = p.plain(5, dtype.Float32, p.NumHeads, 2)
 	}
-	return in
 }
 
 // drawTables draws pages in random order, rows of the cache, hidden keys and trees. Entries of the

@@ -50,12 +50,14 @@ func (p *stepProblem) tensors() ([]guard.Tensor, error) {
 		within.Lens[b] = min(n, p.SeqKV-p.NewKeys)
 		all = all && p.room(b)
 	}
-	in := within.inputs()
+	in := within.lengths()
+	within.drawTables(&in)
 	if p.CacheRows > 0 { // no row is of two sequences
 		for b, row := range p.rng(22).Perm(p.CacheRows)[:p.Batch] {
 			in.CacheBatchIdx[b] = int32(row)
 		}
 	}
+	within.drawNumbers(&in)
 	cos, sin := p.angles()
 	newK := p.numbers(11, p.DType, product(p.step().NewKShape()), orOne(p.Second))
 	newV := p.numbers(12, p.DType, product(p.step().NewVShape()), 1)
