@@ -158,9 +158,6 @@ func (c *DecodeConfig) checkStep(t *StepTensors, p *AppendProblem, workspace *vk
 	if workspace != nil {
 		all := int(workspace.Bytes() / 4)
 		outputs = append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all}))
-		if p.RoPE.Dims > 0 {
-			apart = append(apart, argument.New("q", t.Q, true, p.DType, p.QShape()))
-		}
 	}
 	return argument.Check("attention: step", apart, outputs)
 }
