@@ -26,8 +26,10 @@ func TestChooseStep(t *testing.T) {
 		refused string // why one kernel cannot be forced
 	}{
 		{"usual", func(*AppendProblem) {}, []string{"attention_decode_append_coopmat.bf16"}, ""},
-		{"4 queries", func(p *AppendProblem) { p.SeqQ, p.NewKeys = 4, 4 }, []string{"attention_decode_append_coopmat.bf16"}, ""},
-		{"8 queries", func(p *AppendProblem) { p.SeqQ, p.NewKeys = 8, 8 }, []string{"attention_append.bf16", "attention_decode_coopmat.bf16"}, ""},
+		{"2 queries", func(p *AppendProblem) { p.SeqQ, p.NewKeys = 2, 2 }, []string{"attention_decode_append_coopmat.bf16"}, ""},
+		{"4 queries, two units", func(p *AppendProblem) { p.SeqQ, p.NewKeys = 4, 4 }, []string{"attention_append.bf16", "attention_decode_coopmat.bf16"}, "rows=8 are less than the 16 of a key head"},
+		{"4 queries of long sequences", func(p *AppendProblem) { p.SeqQ, p.NewKeys, p.SeqKV = 4, 4, 32768 }, []string{"attention_decode_append_coopmat.bf16"}, ""},
+		{"8 queries of long sequences", func(p *AppendProblem) { p.SeqQ, p.NewKeys, p.SeqKV = 8, 8, 32768 }, []string{"attention_append.bf16", "attention_decode_coopmat.bf16"}, ""},
 		{"16 queries", func(p *AppendProblem) { p.SeqQ, p.NewKeys = 16, 16 }, []string{"attention_append.bf16", "attention_decode_coopmat.bf16"}, "rows=32 are less than the 64 of a key head"},
 		{"two sequences", func(p *AppendProblem) { p.Batch = 2 }, []string{"attention_append.bf16", "attention_decode_coopmat.bf16"}, ""},
 		{"many keys", func(p *AppendProblem) { p.NewKeys = 100 }, []string{"attention_append.bf16", "attention_decode_coopmat.bf16"}, ""},
