@@ -160,7 +160,8 @@ func TestSplits(t *testing.T) {
 		d.Caps().MaxWorkgroupCount[2] = 1
 		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2}
 		batches := masks.Where(func(c *attntest.Case) bool { return c.Problem.Batch > 1 })
-		attntest.TestForward(t, batches, onDevice{d, attention.Options{Config: &config}})
+		f := onDevice{d, attention.Options{Config: &config}}
+		attntest.TestForward(t, standIns(d, batches, f.Supports), f)
 	})
 }
 
@@ -192,7 +193,8 @@ func TestManyBatches(t *testing.T) {
 	perBatch := regexp.MustCompile("^pair/.*key-mask.*(bias|alibi)|^alibi/batch-heads/.*/dense")
 	small := suite(d).Where(func(c *attntest.Case) bool {
 		p := c.Problem
-		return p.Batch > 1 && p.HeadDim <= setOf(d).HeadDims().Odd && (p.Plain() || perBatch.MatchString(c.Name)) && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
+		decode := p.SeqQ == 1 && software(d) // one more kernel on every path
+		return p.Batch > 1 && p.HeadDim <= setOf(d).HeadDims().Odd && (p.Plain() && !decode || perBatch.MatchString(c.Name)) && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
 	})
 	if len(small.Cases) == 0 {
 		t.Fatal("the suite has no case with two batches")
