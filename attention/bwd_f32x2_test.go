@@ -64,11 +64,11 @@ func TestBackwardF32x2Configs(t *testing.T) {
 // by bit: whatever has an exponent of its own in a kernel, and what has none.
 //
 // lavapipe keeps float32 where a matrix of float16 comes from one of float32; the Detour,
-// through shared memory, rounds there, too. Its tile is one whose kernels
-// TestBackwardF32x2Configs has.
+// through shared memory, rounds there, too. TestBackwardF32x2Configs has its kernels, causal,
+// and TestBackward those of the others, dense.
 func TestBackwardScales(t *testing.T) {
 	d := vktest.Open(t)
-	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 8, DType: dtype.Float32, Causal: true}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 8, DType: dtype.Float32}
 	detour := f32x2Configs(d)[2]
 	options := []attention.Options{{BackwardConfig: &detour}}
 	for _, impl := range attention.Impls() {
@@ -79,6 +79,7 @@ func TestBackwardScales(t *testing.T) {
 		if opt.BackwardConfig != nil {
 			impl = opt.BackwardConfig.Impl
 		}
+		p.Causal = opt.BackwardConfig != nil
 		plan, err := attention.Choose(d.Caps(), p, kit.Backward, opt)
 		t.Run(impl.String()+" "+plan.String(), func(t *testing.T) {
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))

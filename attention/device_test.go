@@ -148,8 +148,10 @@ func TestSplits(t *testing.T) {
 		t.Run(x.config.String(), func(t *testing.T) {
 			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
 			cases := x.cases
-			if onMatrices(x.config.Impl) && !vktest.Thorough(d) {
-				cases = light(cases)
+			if onMatrices(x.config.Impl) && !vktest.Thorough(d) { // of decoding, what sees one key: shares see none
+				cases = light(cases).Where(func(c *attntest.Case) bool {
+					return c.Problem.SeqQ > 1 || !c.Problem.Causal || c.Problem.CausalAlign == attention.TopLeft
+				})
 			}
 			f := onDevice{d, attention.Options{Config: &x.config}}
 			attntest.TestForward(t, standIns(d, cases, f.Supports), f)
