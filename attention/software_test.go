@@ -122,10 +122,9 @@ func standIns[S filtered[S]](d *vk.Device, suite S, supports func(attention.Prob
 
 // suiteStandIns returns the cases of a suite that stand for all of it on a path, attntest.StandIns.
 // The unfused path has three to five kernels for each choice of features, which are the same with a
-// causal mask and without, and coopmat does what coopmat2 does where layouts are known, as here:
-// KernelStandIns.
+// causal mask and without: KernelStandIns.
 func suiteStandIns[S filtered[S]](d *vk.Device, impl attention.Impl, suite S, supports func(attention.Problem) error) S {
-	if impl == attention.Unfused || impl == attention.CoopMat {
+	if impl == attention.Unfused {
 		return standInsBy(attntest.KernelStandIns, d, suite, supports)
 	}
 	return standInsBy(attntest.StandIns, d, suite, supports)
