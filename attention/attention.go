@@ -52,8 +52,7 @@
 package attention
 
 import (
-	"fmt"
-
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -75,32 +74,13 @@ const (
 // last.
 func Impls() []Impl { return []Impl{CoopMat2, CoopMat, Scalar, Unfused} }
 
+var implNames = enum.Names[Impl]{Auto: "auto", CoopMat2: "coopmat2", CoopMat: "coopmat", Scalar: "scalar", Unfused: "unfused"}
+
 // String returns the name used by --impl.
-func (i Impl) String() string {
-	switch i {
-	case Auto:
-		return "auto"
-	case CoopMat2:
-		return "coopmat2"
-	case CoopMat:
-		return "coopmat"
-	case Scalar:
-		return "scalar"
-	case Unfused:
-		return "unfused"
-	}
-	return fmt.Sprintf("Impl(%d)", uint8(i))
-}
+func (i Impl) String() string { return implNames.Of(i) }
 
 // ParseImpl accepts the names that String returns.
-func ParseImpl(name string) (Impl, error) {
-	for _, i := range append(Impls(), Auto) {
-		if name == i.String() {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("attention: impl %q is not one of auto, coopmat2, coopmat, scalar, unfused", name)
-}
+func ParseImpl(name string) (Impl, error) { return implNames.Parse("attention: impl", name) }
 
 // MarshalText returns the name.
 func (i Impl) MarshalText() ([]byte, error) { return []byte(i.String()), nil }

@@ -140,33 +140,56 @@ func (b *backward) steps() steps.List {
 func (b *backward) record() error {
 	config, p := &b.config, &b.p
 	names := config.names(p.DType)
-	dkv, err := b.kernel(names.dkv, config.DKV, &b.dk, &b.dv)
+	keys, rows := b.work()
+	dkv, err := b.kernel(names.dkv, config.DKV, keys, &b.dk, &b.dv)
 	if err != nil {
 		return err
 	}
-	dq, err := b.kernel(names.dq, config.DQ, &b.dq)
+	dq, err := b.kernel(names.dq, config.DQ, rows, &b.dq)
 	if err != nil {
 		return err
 	}
-	caps := b.c.Device().Caps()
 	params := newBwdParams(b.do, b.q, b.k, b.v, *p)
 	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
-	blocks := groups(p.SeqKV, config.DKV.owned(caps, config.Impl, p.DType))
-	if err := b.dispatch(dkv, params, blocks, p.NumKVHeads, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
+	if err := b.dispatch(dkv, params, keys, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
 		return err
 	}
 	params.DX = placeOf(b.dq)
-	blocks = groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType))
-	return b.dispatch(dq, params, blocks, p.NumHeads, b.q, b.k, b.v, b.do, b.rows, b.dq)
+	return b.dispatch(dq, params, rows, b.q, b.k, b.v, b.do, b.rows, b.dq)
+}
+
+// bwdWork is what a kernel owns: blocks of keys or rows of so many heads of a batch, of which
+// groups of `group` heads of all batches take turns (groupHeads), 0: none.
+type bwdWork struct {
+	blocks       uint32
+	heads, group int
+}
+
+// work returns what the kernels of dK and dV, and of dQ, own.
+func (b *backward) work() (keys, rows bwdWork) {
+	config, p, caps := &b.config, &b.p, b.c.Device().Caps()
+	keys = bwdWork{blocks: groups(p.SeqKV, config.DKV.owned(caps, config.Impl, p.DType)), heads: p.NumKVHeads}
+	rows = bwdWork{blocks: groups(p.SeqQ, config.DQ.owned(caps, config.Impl, p.DType)), heads: p.NumHeads}
+	if config.Impl != Scalar { // its kernels have the order without groups
+		keys.group = keyGroup(p, int(keys.blocks), caps.MaxWorkgroupCount)
+		rows.group = rowGroup(p, int(rows.blocks), caps.MaxWorkgroupCount)
+	}
+	return keys, rows
+}
+
+// keyGroup returns how many heads take turns with their blocks of keys. These walk over Q and dO of
+// all heads that read the key head.
+func keyGroup(p *Problem, blocks int, limit [3]uint32) int {
+	return groupHeads(p, p.Batch*p.NumKVHeads, p.SeqQ*p.NumHeads/p.NumKVHeads, 1, blocks, limit)
 }
 
 // kernel returns a kernel with these outputs.
-func (b *backward) kernel(name string, tile BackwardTile, outputs ...*vk.Tensor) (kernel[bwdParams], error) {
+func (b *backward) kernel(name string, tile BackwardTile, work bwdWork, outputs ...*vk.Tensor) (kernel[bwdParams], error) {
 	if b.config.Impl == Scalar {
 		return b.scalarKernel(name, tile)
 	}
 	wide := 16 / b.p.DType.Size() // elements of 16 bytes
-	return b.matrixKernel(name, tile, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
+	return b.matrixKernel(name, tile, work.group > 0, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
 }
 
 // bwdInputs is the block of lib/params_bwd_inputs.glsl.
@@ -175,7 +198,7 @@ type bwdInputs struct {
 	CausalShift int32   `glsl:"causal_shift"`
 	ScaleLog2   float32 `glsl:"scale_log2"`
 	RowsOffset  uint32  `glsl:"rows_offset"` // pairs
-	RowsStrideB uint32  `glsl:"rows_stride_b"`
+	NumKVHeads  uint32  `glsl:"num_kv_heads"`
 	RowsStrideH uint32  `glsl:"rows_stride_h"`
 	qkvParams           // elements, like all that follow
 	DO          place   `glsl:"do"`
@@ -198,34 +221,42 @@ func newBwdParams(do, q, k, v vk.Tensor, p Problem) bwdParams {
 			HeadsPerKV:  uint32(p.NumHeads / p.NumKVHeads),
 			CausalShift: int32(p.Mask().Shift),
 			ScaleLog2:   float32(p.EffectiveScale() * log2e),
-			RowsStrideB: rowsStrideB(&p), RowsStrideH: rowsStrideH(&p),
-			qkvParams: newQKVParams(q, k, v),
-			DO:        placeOf(do),
+			NumKVHeads:  uint32(p.NumKVHeads),
+			RowsStrideH: rowsStrideH(&p),
+			qkvParams:   newQKVParams(q, k, v),
+			DO:          placeOf(do),
 		},
 	}
 }
 
-// skipBatches moves on by n batches.
-func (b *bwdParams) skipBatches(n uint32) {
-	b.RowsOffset += n * b.RowsStrideB
+// skipBatches moves on by n batches of p.
+func (b *bwdParams) skipBatches(p *Problem, n uint32) {
+	b.RowsOffset += n * rowsStrideB(p)
 	for _, x := range []*place{&b.Q, &b.K, &b.V, &b.DO, &b.DX, &b.DV} {
 		x.skip(n)
 	}
 }
 
-// dispatch records a kernel over blocks of a sequence, heads and batches. A dispatch takes as many
-// batches as the device allows.
-func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, blocks uint32, heads int, tensors ...vk.Tensor) error {
+// dispatch records a kernel over blocks of a sequence, heads and batches, in the order of
+// shaders/lib/order.glsl. Without groups a dispatch takes as many batches as the device allows.
+func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, work bwdWork, tensors ...vk.Tensor) error {
 	p := &b.p
-	if err := b.fits(blocks, 1, heads); err != nil {
+	features := b.features()
+	if n := work.group; n > 0 {
+		if err := b.fits(1, work.blocks, work.heads); err != nil {
+			return err
+		}
+		kernel.dispatch(b.c, vk.Groups{X: uint32(n), Y: work.blocks, Z: uint32(p.Batch * work.heads / n)}, params, features, tensors...)
+		return b.c.Err()
+	}
+	if err := b.fits(work.blocks, 1, work.heads); err != nil {
 		return err
 	}
 	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
-	features := b.features()
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
-		kernel.dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: uint32(n)}, params, features, tensors...)
-		params.skipBatches(uint32(n))
+		kernel.dispatch(b.c, vk.Groups{X: work.blocks, Y: uint32(work.heads), Z: uint32(n)}, params, features, tensors...)
+		params.skipBatches(p, uint32(n))
 		if features != nil {
 			features.skip(p, first, n)
 		}

@@ -22,9 +22,10 @@ type BackwardConfig struct {
 	Splits int
 
 	// Stored, unless it is zero, is the tile of a kernel that computes dK and dV as products of P
-	// and dX, on the matrix paths. The kernel of dQ stores these: five products instead of seven,
-	// for more memory. DKV is not used. The gradient of a bias is a sum of dX, unless p has a
-	// Softcap. Chunk heads are stored at a time; 0 stands for as many as fit in storedBytes.
+	// and dX, the gradient of the scores before the Softcap, on the matrix paths. The kernel of dQ
+	// stores these: five products instead of seven, for more memory. DKV is not used. The gradient
+	// of a bias is a sum of dX, unless p has a Softcap. Chunk heads are stored at a time; 0 stands
+	// for as many as fit in 1.25 GiB or Options.Workspace.
 	Stored BackwardTile
 	Chunk  int
 }

@@ -9,11 +9,10 @@ import (
 
 // bwdHeadsParams is the push-constant block of lib/params_bwd_heads.glsl.
 type bwdHeadsParams struct {
-	SeqQ     uint32 `glsl:"seq_q"`
-	SeqKV    uint32 `glsl:"seq_kv"`
-	Batches  uint32 `glsl:"batches"`
-	NumHeads uint32 `glsl:"num_heads"`
-	First    uint32 `glsl:"first"`
+	SeqQ    uint32 `glsl:"seq_q"`
+	SeqKV   uint32 `glsl:"seq_kv"`
+	Batches uint32 `glsl:"batches"`
+	First   uint32 `glsl:"first"`
 	bwdInputs
 	Out place `glsl:"out"`
 }
@@ -95,7 +94,7 @@ func (b *backward) featureSteps() steps.List {
 func (b *backward) headsParams() bwdHeadsParams {
 	x := newBwdParams(b.do, b.q, b.k, b.v, b.p)
 	return bwdHeadsParams{
-		SeqQ: x.SeqQ, SeqKV: x.SeqKV, Batches: uint32(b.p.Batch), NumHeads: uint32(b.p.NumHeads), bwdInputs: x.bwdInputs,
+		SeqQ: x.SeqQ, SeqKV: x.SeqKV, Batches: uint32(b.p.Batch), bwdInputs: x.bwdInputs,
 	}
 }
 
@@ -168,7 +167,7 @@ func (b *backward) recordDSinks() error {
 	for first := 0; first < p.Batch; first += step {
 		n := min(step, p.Batch-first)
 		kernel.dispatch(b.c, vk.Groups{X: chunks, Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, b.rows, b.sinkParts)
-		params.RowsOffset += uint32(n) * params.RowsStrideB
+		params.RowsOffset += uint32(n) * rowsStrideB(p)
 		params.Out.skip(uint32(n))
 		features.skip(p, first, n)
 	}

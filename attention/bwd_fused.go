@@ -126,7 +126,7 @@ func (b *backward) recordFused() error {
 	params.DQ = placeOf(dq)
 	b.inSteps(func(n uint32) {
 		kernel.dispatch(b.c, vk.Groups{X: uint32(shares), Y: uint32(p.NumKVHeads), Z: n}, params, nil, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv, dq)
-		params.skipBatches(n)
+		params.skipBatches(p, n)
 		params.DQ.skip(n)
 	})
 	return b.c.Err()

@@ -17,14 +17,20 @@ type bwdMatrixSpec struct {
 	LoadAhead  uint32 `glsl:"FENCE"`
 }
 
+// bwdTurnsSpec is the specialization of the kernels that own dK and dV, or dQ.
+type bwdTurnsSpec struct {
+	Matrix  bwdMatrixSpec
+	Grouped bool `glsl:"GROUPED"`
+}
+
 // matrixKernel returns a kernel of a matrix path, such as attention_bwd_dkv_coopmat2.
-func (b *backward) matrixKernel(name string, tile BackwardTile, isAligned bool) (k kernel[bwdParams], err error) {
+func (b *backward) matrixKernel(name string, tile BackwardTile, grouped, isAligned bool) (k kernel[bwdParams], err error) {
 	d, p := b.c.Device(), &b.p
 	spec, err := b.matrixSpec(tile, isAligned)
 	if err != nil {
 		return k, err
 	}
-	return newKernel[bwdParams](d, name, p.DType.Short(), p, spec, matrixKernelOptions(d))
+	return newKernel[bwdParams](d, name, p.DType.Short(), p, bwdTurnsSpec{spec, grouped}, matrixKernelOptions(d))
 }
 
 // matrixSpec returns the specialization for a tile.

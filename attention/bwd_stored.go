@@ -25,11 +25,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	case c.Chunk < 0:
 		return unsupported("%v: chunk=%d is negative", c.Impl, c.Chunk)
 	}
-	params := reflect.TypeFor[bwdStoreParams]()
-	if !p.Plain() {
-		params = reflect.TypeFor[withFeatures[bwdStoreFeaturesParams]]()
-	}
-	if n := uint32(params.Size()); n > caps.MaxPushConstantsBytes {
+	if n := uint32(reflect.TypeFor[withFeatures[bwdStoreFeaturesParams]]().Size()); !p.Plain() && n > caps.MaxPushConstantsBytes {
 		return unsupported("%v: storing weights takes %d bytes of push constants, more than the device's %d", c.Impl, n, caps.MaxPushConstantsBytes)
 	}
 	if err := c.DQ.feasibleMatrix(caps, c.Impl, *p); err != nil {
@@ -143,7 +139,7 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	return k, err
 }
 
-// newProductsKernel returns the kernel of dV or dK, of so many columns.
+// newProductsKernel returns the kernel of dV or dK, which have dim columns.
 func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (k productsKernel, err error) {
 	p, config, d := &b.p, &b.config, b.c.Device()
 	module, err := shaders.Get(config.productsKernel(d.Caps(), p), p.DType.Short())
@@ -167,8 +163,8 @@ func (k *storedKernels) store(head, member int, n storedChunk) {
 	all := newBwdParams(k.do, k.q, k.k, k.v, *p)
 	params := bwdStoreParams{
 		SeqQ: all.SeqQ, SeqKV: all.SeqKV, bwdInputs: all.bwdInputs,
-		DX:       placeOf(k.dq),
-		NumHeads: uint32(p.NumHeads), FirstHead: uint32(head*perKV + member), Heads: uint32(heads), Members: uint32(n.members),
+		DX:        placeOf(k.dq),
+		FirstHead: uint32(head*perKV + member), Heads: uint32(heads), Members: uint32(n.members),
 		PagesOffset: uint32(k.pages.Offset / 4),
 	}
 	headBytes := float64(p.SeqKV) * float64((p.HeadDim+p.ValueHeadDim())*p.DType.Size()) / float64(n.members)
@@ -279,7 +275,7 @@ func (c *BackwardConfig) productsKernel(caps *vk.Caps, p *Problem) string {
 	return name
 }
 
-// productsSpec returns the specialization of attention_bwd_products for dV or dK, of so many columns.
+// productsSpec returns the specialization of attention_bwd_products for dV or dK, which have dim columns.
 func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, dim int, shape vk.CoopMatShape, isAligned bool) bwdProductsSpec {
 	t := c.Stored
 	subgroupsK := c.DQ.owned(caps, c.Impl, p.DType) / (t.RowTiles * int(shape.M))
@@ -312,7 +308,6 @@ type bwdStoreParams struct {
 	SeqKV uint32 `glsl:"seq_kv"`
 	bwdInputs
 	DX          place  `glsl:"dx"` // dQ
-	NumHeads    uint32 `glsl:"num_heads"`
 	FirstHead   uint32 `glsl:"first_head"`
 	Heads       uint32 `glsl:"heads"`
 	Members     uint32 `glsl:"members"`

@@ -41,7 +41,7 @@ type pageRoom struct {
 }
 
 // newPageRoom returns the room for pages of block rows and block keys. shaders/lib/pages.glsl has
-// the same formulas. Unless p cuts pages, a head has exactly so many.
+// the same formulas. Unless p cuts pages, a head has exactly that many pages.
 func newPageRoom(p *Problem, block int) pageRoom {
 	blocks, most := int(groups(p.SeqQ, block)), int(groups(p.SeqKV, block))
 	mask, masks := p.Mask(), newFeatureSpec(p)

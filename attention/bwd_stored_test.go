@@ -131,8 +131,8 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel stores weights of float16"},
 		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel stores weights of float32"},
 		{func(p *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
-			p.Softcap, caps.MaxPushConstantsBytes = 5, 235
-		}, "coopmat2: storing weights takes 236 bytes of push constants, more than the device's 235"},
+			p.Softcap, caps.MaxPushConstantsBytes = 5, 231
+		}, "coopmat2: storing weights takes 232 bytes of push constants, more than the device's 231"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Chunk = -1 }, "coopmat2: chunk=-1 is negative"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.DQ.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
 		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.RowTiles = 0 }, "coopmat2: a tile size of sg2 rt0 by16 is not positive"},
@@ -149,6 +149,6 @@ func TestBackwardStoredUnsupported(t *testing.T) {
 		}, "coopmat2: the weights of 1 heads at a time take 245760 bytes, more than the 245759 that there are for them"},
 		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
 			caps.MaxPushConstantsBytes = 128
-		}, "coopmat2: storing weights takes 132 bytes of push constants, more than the device's 128"},
+		}, ""},
 	})
 }

@@ -247,6 +247,25 @@ func TestBackwardManyBatches(t *testing.T) {
 	}
 }
 
+// TestBackwardTurns has a device so small that the heads of several groups take turns with their
+// blocks, which larger devices do from megabytes on.
+func TestBackwardTurns(t *testing.T) {
+	d := vktest.Open(t)
+	d.Caps().MaxWorkgroupCount[0] = 3
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
+		p := &c.Problem
+		return p.Causal && p.Batch*p.NumHeads > 3 && p.SeqQ <= 48 && p.DType == dtype.Float16 && c.FLOPs() < 4e6
+	})
+	require.NotEmpty(t, small.Cases)
+	for _, impl := range []attention.Impl{attention.CoopMat2, attention.CoopMat} {
+		t.Run(impl.String(), func(t *testing.T) {
+			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
+			f := backwardOnDevice{d, attention.Options{Impl: impl}}
+			attntest.TestBackward(t, standIns(d, small, f.Supports), f)
+		})
+	}
+}
+
 // TestBackwardAfterForward computes O and LSE in the same Cmd, into a workspace that
 // the caller gives, with the gradients side by side in one buffer: the validation
 // layer looks at the barriers.

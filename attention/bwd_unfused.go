@@ -81,7 +81,7 @@ func (b *backward) recordUnfused() error {
 	}
 	scores, features := b.headsParams(), b.features()
 	params := unfusedParams{
-		SeqQ: scores.SeqQ, SeqKV: scores.SeqKV, NumHeads: scores.NumHeads, HeadsPerKV: scores.HeadsPerKV,
+		SeqQ: scores.SeqQ, SeqKV: scores.SeqKV, NumHeads: uint32(p.NumHeads), HeadsPerKV: scores.HeadsPerKV,
 		CausalShift: scores.CausalShift, ScaleLog2: scores.ScaleLog2,
 	}
 	for first := 0; first < keyHeads; first += step {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -34,24 +35,14 @@ const (
 	CacheQ8_0
 )
 
-var cacheFormats = [...]string{CacheSame: "same", CacheE4M3: "e4m3", CacheQ8_0: "q8_0"}
+var cacheFormats = enum.Names[CacheFormat]{CacheSame: "same", CacheE4M3: "e4m3", CacheQ8_0: "q8_0"}
 
 // String returns the name: same, e4m3, q8_0.
-func (f CacheFormat) String() string {
-	if int(f) < len(cacheFormats) {
-		return cacheFormats[f]
-	}
-	return fmt.Sprintf("CacheFormat(%d)", uint8(f))
-}
+func (f CacheFormat) String() string { return cacheFormats.Of(f) }
 
 // ParseCacheFormat reads what String writes.
 func ParseCacheFormat(name string) (CacheFormat, error) {
-	for f, s := range cacheFormats {
-		if s == name {
-			return CacheFormat(f), nil
-		}
-	}
-	return 0, fmt.Errorf("attention: cache format %q is not one of same, e4m3, q8_0", name)
+	return cacheFormats.Parse("attention: cache format", name)
 }
 
 // QuantBlock is the number of elements of a row that share a scale in CacheQ8_0.

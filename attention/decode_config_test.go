@@ -86,3 +86,23 @@ func TestDecodeLayouts(t *testing.T) {
 	_, ok := chips.NarrowShape(caps, dtype.BFloat16)
 	require.False(t, ok, "no device has them")
 }
+
+// TestDecodeFewerRows: the rows of a unit are those that were fastest on an H200, H32/8 D128.
+func TestDecodeFewerRows(t *testing.T) {
+	caps := nvidia("NVIDIA H200", 132, true)
+	for _, c := range []struct{ batch, queries, keys, rows int }{
+		{1, 1, 16384, 8}, {1, 2, 16384, 8}, {64, 1, 4096, 8},
+		{1, 4, 1024, 8}, {1, 4, 4096, 8}, {1, 4, 16384, 16}, {2, 4, 1024, 8}, {2, 4, 4096, 16}, {16, 4, 4096, 16},
+		{1, 8, 1024, 8}, {1, 8, 4096, 16}, {1, 8, 16384, 16}, {2, 8, 1024, 16}, {2, 8, 4096, 16}, {2, 8, 16384, 32}, {4, 8, 4096, 32}, {16, 8, 4096, 32},
+		{1, 16, 1024, 32}, // not measured
+	} {
+		p := DecodeProblem{Problem: Problem{Batch: c.batch, NumHeads: 32, NumKVHeads: 8, SeqQ: c.queries, SeqKV: c.keys, HeadDim: 128, DType: dtype.BFloat16, Causal: true}}
+		config, _, err := chooseDecode(&caps, p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, c.rows, config.Rows, "%+v", c)
+		p.Cache = CacheE4M3
+		config, _, err = chooseDecode(&caps, p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, min(max(nextPower(4*c.queries), 8), 32), config.Rows, "8 bits, %+v", c)
+	}
+}

@@ -89,6 +89,27 @@ func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, err
 	return c.choose(caps, *p)
 }
 
+// fewerRows returns how many rows a unit has where it reads few keys: more workgroups then share the
+// rows, and the sums of each are shorter. That saves more than it costs to read the keys once more,
+// for a single sequence up to twice as many keys as else. The limits follow from measurements on an
+// H200 (TUNING.md); with more rows than a unit of c has, none was made.
+func (c *DecodeConfig) fewerRows(p *DecodeProblem) int {
+	keys := p.Batch * p.NumKVHeads * p.SeqKV / c.Groups // of a workgroup
+	most := 512
+	if p.Batch == 1 {
+		most = 1024
+	}
+	switch {
+	case p.groupRows() > c.Rows:
+		return c.Rows
+	case c.Rows == 16 && keys <= most/2 || keys <= most/8:
+		return 8
+	case keys <= most:
+		return 16
+	}
+	return c.Rows
+}
+
 // choose returns c with the remaining choices.
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
 	if c.Impl == CoopMat {
@@ -99,6 +120,9 @@ func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, erro
 			c.Rows = 32
 		case p.groupRows() <= 8:
 			c.Rows = 8
+		}
+		if c.Rows > 8 && p.Cache == CacheSame && dim <= 128 {
+			c.Rows = c.fewerRows(&p)
 		}
 		switch few := c.Rows == 8 && p.Cache != CacheQ8_0; {
 		case c.Rows < 32 && dim <= 64:

@@ -171,7 +171,7 @@ func TestSplits(t *testing.T) {
 // and more workgroups, does not have kernels compiled for each number of them.
 func TestSplitsKernels(t *testing.T) {
 	d := vktest.Open(t)
-	kernels := make(map[int]int) // after so many splits
+	kernels := make(map[int]int) // by the number of splits that were run
 	for splits := 2; splits <= 15; splits++ {
 		p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 16 * splits, HeadDim: 64, DType: dtype.Float32}
 		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 16, ValueRows: 4, Splits: splits}

@@ -136,23 +136,28 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 }
 
 const (
-	// groupBytes is the most memory that K and V of the heads of one group may take together, so
-	// that they stay in a GPU's last-level cache.
+	// groupBytes is the most memory that the heads of one group may walk over together, so that it
+	// stays in a GPU's last-level cache.
 	groupBytes = 16 << 20
 	// maxGroup bounds the heads of a group, and so the search for their number.
 	maxGroup = 256
 )
 
-// groupHeads returns how many heads take turns with their blocks of rows (shaders/lib/order.glsl):
-// a divisor of all heads, or 0 for the order without groups. Without a causal mask all blocks are
+// rowGroup returns how many heads take turns with their blocks of rows.
+func rowGroup(p *Problem, blocks int, limit [3]uint32) int {
+	return groupHeads(p, p.Batch*p.NumHeads, p.SeqKV, p.NumHeads/p.NumKVHeads, blocks, limit)
+}
+
+// groupHeads returns how many of so many heads take turns with their blocks
+// (shaders/lib/order.glsl): a divisor of all, or 0 for the order without groups. A block walks over
+// up to seq rows of two tensors, the same for `sharing` heads. Without a causal mask all blocks are
 // equally long, and head after head uses the cache best.
-func groupHeads(p *Problem, blocks int, limit [3]uint32) int {
+func groupHeads(p *Problem, heads, seq, sharing, blocks int, limit [3]uint32) int {
 	if !p.Causal || blocks > int(limit[1]) {
 		return 0
 	}
-	heads := p.Batch * p.NumHeads
-	headBytes := 2 * float64(p.SeqKV) * float64(p.HeadDim) * float64(p.DType.Size())
-	most := groupBytes / headBytes * float64(p.NumHeads/p.NumKVHeads)
+	headBytes := 2 * float64(seq) * float64(p.HeadDim) * float64(p.DType.Size())
+	most := groupBytes / headBytes * float64(sharing)
 	for n := min(int(most), heads, maxGroup, int(limit[0])); n > 1; n-- {
 		if heads%n == 0 && heads/n <= int(limit[2]) {
 			return n
@@ -182,7 +187,7 @@ func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor,
 	if !p.Plain() {
 		features = newBoundFeatures(&p, in, q)
 	}
-	if group := groupHeads(&p, blocks, limit); group > 0 {
+	if group := rowGroup(&p, blocks, limit); group > 0 {
 		params.GroupHeads = uint32(group)
 		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, features, q, k, v, o, lse)
 		return c.Err()

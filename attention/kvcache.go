@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -20,16 +21,10 @@ const (
 	HND
 )
 
+var layoutNames = enum.Names[CacheLayout]{NHD: "NHD", HND: "HND"}
+
 // String returns the name.
-func (l CacheLayout) String() string {
-	switch l {
-	case NHD:
-		return "NHD"
-	case HND:
-		return "HND"
-	}
-	return fmt.Sprintf("CacheLayout(%d)", uint8(l))
-}
+func (l CacheLayout) String() string { return layoutNames.Of(l) }
 
 // KVCacheConfig says what a KVCache has room for.
 type KVCacheConfig struct {
@@ -255,7 +250,8 @@ func (k *KVCache) scales(layer int) (keys, values vk.Tensor) {
 	return k.KScale[layer], k.VScale[layer]
 }
 
-// Advance is the function Advance on the lengths of the cache, once for all layers.
+// Advance is the function Advance on the lengths of the cache, once for all layers. It must not
+// remove keys that Prefill or Reorder has shared, which Truncate does.
 func (k *KVCache) Advance(c *vk.Cmd, keys int) error { return Advance(c, k.SeqLens, keys) }
 
 // size is the product of a shape.
@@ -302,7 +298,8 @@ func (k *KVCache) Len(ctx context.Context) ([]int, error) {
 	return lens, nil
 }
 
-// lengths is Len, with an error for an impossible length.
+// lengths is Len, with an error for an impossible length, or one after which new keys would be
+// written to a shared page.
 func (k *KVCache) lengths(ctx context.Context) ([]int, error) {
 	lens, err := k.Len(ctx)
 	if err != nil {
@@ -311,6 +308,11 @@ func (k *KVCache) lengths(ctx context.Context) ([]int, error) {
 	for b, n := range lens {
 		if room := len(k.table[b]) * k.slotKeys(); n < 0 || n > room {
 			return nil, fmt.Errorf("attention: cache: sequence %d has %d keys, which its cache of %d cannot hold: Truncate or Reset", b, n, room)
+		}
+		for _, slot := range k.table[b][n/k.slotKeys():] {
+			if k.pool.refs[slot] > 1 {
+				return nil, fmt.Errorf("attention: cache: sequence %d has %d keys, fewer than it shares with another: Truncate it to have pages of its own", b, n)
+			}
 		}
 	}
 	return lens, nil

@@ -306,6 +306,32 @@ func TestSpares(t *testing.T) {
 	checkModel(t, cache, cacheModel{keys, keys})
 }
 
+// TestSharedRemoved removes shared keys on the device: pages that new keys would be written to are
+// shared no more before there are any.
+func TestSharedRemoved(t *testing.T) {
+	dev := vktest.Open(t)
+	ctx := t.Context()
+	cache := newCache(t, dev, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		Batch: 2, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 24, HeadDim: 16, DType: dtype.Float32,
+	}, PageSize: 8, Pages: 8}})
+	require.NoError(t, cache.Reserve(ctx, 16))
+	appendNumbers(t, dev, cache, 16, 1)
+	require.NoError(t, cache.Prefill(ctx, 0, 1))
+	c, err := dev.NewCmd("remove")
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, cache.Advance(c, -11))
+	require.NoError(t, c.Submit(ctx))
+	const want = "attention: cache: sequence 0 has 5 keys, fewer than it shares with another: Truncate it to have pages of its own"
+	require.EqualError(t, cache.Reserve(ctx, 1), want)
+	require.EqualError(t, cache.Reorder(ctx, []int{1, 0}), want)
+	require.NoError(t, cache.Truncate(ctx, 0, 5))
+	require.NoError(t, cache.Reserve(ctx, 4))
+	appendNumbers(t, dev, cache, 4, 100)
+	require.Equal(t, 4, cache.Free(), "two pages of each")
+	checkModel(t, cache, cacheModel{{1, 2, 3, 4, 5, 100, 101, 102, 103}, {1, 2, 3, 4, 5, 104, 105, 106, 107}})
+}
+
 // TestKVCacheRefuses has what the host sees.
 func TestKVCacheRefuses(t *testing.T) {
 	dev := vktest.Open(t)

@@ -42,15 +42,15 @@ func TestLayouts(t *testing.T) {
 		"attention_unfused_softmax_features": {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, append([]string{"S2", "LSE"}, features...)},
 		"attention_unfused_values_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedValuesSpec]{}, append([]string{"O", "V", "P"}, features...)},
 
-		"attention_bwd_dkv_coopmat2": {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dkv_coopmat":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dq_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-		"attention_bwd_dq_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+		"attention_bwd_dkv_coopmat2": {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dkv_coopmat":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dq_coopmat2":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+		"attention_bwd_dq_coopmat":   {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
-		"attention_bwd_dkv_f32x2_coopmat2": {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dkv_f32x2_coopmat":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dq_f32x2_coopmat2":  {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-		"attention_bwd_dq_f32x2_coopmat":   {bwdParams{}, bwdMatrixSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+		"attention_bwd_dkv_f32x2_coopmat2": {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dkv_f32x2_coopmat":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
+		"attention_bwd_dq_f32x2_coopmat2":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
+		"attention_bwd_dq_f32x2_coopmat":   {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
 		"attention_bwd_dq_coopmat2_stored":  {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
 		"attention_bwd_dq_coopmat_stored":   {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
@@ -72,14 +72,14 @@ func TestLayouts(t *testing.T) {
 		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
 		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
 
-		"attention_bwd_dkv_coopmat2_features":       {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dkv_coopmat_features":        {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dkv_f32x2_coopmat2_features": {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dkv_f32x2_coopmat_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dq_coopmat2_features":        {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dq_coopmat_features":         {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dq_f32x2_coopmat2_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dq_f32x2_coopmat_features":   {withFeatures[bwdParams]{}, withFeatureSpec[bwdMatrixSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
+		"attention_bwd_dkv_coopmat2_features":       {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
+		"attention_bwd_dkv_coopmat_features":        {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
+		"attention_bwd_dkv_f32x2_coopmat2_features": {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
+		"attention_bwd_dkv_f32x2_coopmat_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
+		"attention_bwd_dq_coopmat2_features":        {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
+		"attention_bwd_dq_coopmat_features":         {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
+		"attention_bwd_dq_f32x2_coopmat2_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
+		"attention_bwd_dq_f32x2_coopmat_features":   {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
 		"attention_bwd_dkv_scalar_features":         {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
 		"attention_bwd_dq_scalar_features":          {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
 		"attention_bwd_dbias_features":              {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDBiasSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "Out"}, features...)},
@@ -110,7 +110,7 @@ func TestLayouts(t *testing.T) {
 		require.NoError(t, err)
 		maxBytes := layouttest.MaxParamsBytes
 		switch {
-		case strings.HasSuffix(v.Kernel, "_features"), strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat"), strings.HasSuffix(v.Kernel, "_stored"),
+		case strings.HasSuffix(v.Kernel, "_features"), strings.HasPrefix(v.Kernel, "attention_bwd_fused_coopmat"),
 			strings.HasPrefix(v.Kernel, "attention_decode"), strings.HasPrefix(v.Kernel, "attention_append"):
 			maxBytes = 256 // as feasibleFeatures, feasibleFused, feasibleStored, DecodeConfig.Feasible and appendFeasible demand
 		}

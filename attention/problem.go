@@ -1,10 +1,10 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // An Align is the corner of the (seq_q, seq_kv) matrix of scores to which a causal mask is aligned.
@@ -19,26 +19,13 @@ const (
 	TopLeft
 )
 
+var alignNames = enum.Names[Align]{BottomRight: "bottom-right", TopLeft: "top-left"}
+
 // String returns the name used by --causal-align.
-func (a Align) String() string {
-	switch a {
-	case BottomRight:
-		return "bottom-right"
-	case TopLeft:
-		return "top-left"
-	}
-	return fmt.Sprintf("Align(%d)", uint8(a))
-}
+func (a Align) String() string { return alignNames.Of(a) }
 
 // ParseAlign accepts bottom-right and top-left.
-func ParseAlign(name string) (Align, error) {
-	for _, a := range []Align{BottomRight, TopLeft} {
-		if name == a.String() {
-			return a, nil
-		}
-	}
-	return 0, fmt.Errorf("attention: causal-align %q is not one of bottom-right, top-left", name)
-}
+func ParseAlign(name string) (Align, error) { return alignNames.Parse("attention: causal-align", name) }
 
 // A Problem is one attention call,
 //

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // Unlimited is a side of a Window that hides nothing.
@@ -51,18 +52,10 @@ const (
 	ALiBiPerBatchHead       // (Batch, NumHeads)
 )
 
+var alibiNames = enum.Names[ALiBi]{ALiBiOff: "off", ALiBiPerHead: "heads", ALiBiPerBatchHead: "batch-heads"}
+
 // String returns off, heads or batch-heads.
-func (a ALiBi) String() string {
-	switch a {
-	case ALiBiOff:
-		return "off"
-	case ALiBiPerHead:
-		return "heads"
-	case ALiBiPerBatchHead:
-		return "batch-heads"
-	}
-	return fmt.Sprintf("ALiBi(%d)", uint8(a))
-}
+func (a ALiBi) String() string { return alibiNames.Of(a) }
 
 // A Bias is a tensor that is added to the scores after Softcap,
 //

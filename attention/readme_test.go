@@ -15,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/shaders/reflect"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -63,6 +65,28 @@ func supportTable(t *testing.T) string {
 		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+// TestReadmeNeeds compares what docs/drivers.md and docs/kernels.md say of push constants and
+// storage buffers with the modules.
+func TestReadmeNeeds(t *testing.T) {
+	needs := func(kernel, typ string) (bytes, buffers int) {
+		module, err := shaders.Get(kernel, typ)
+		require.NoError(t, err)
+		m, err := reflect.Parse(module.SPIRV)
+		require.NoError(t, err)
+		return m.PushConstants.Size, len(m.Bindings)
+	}
+	forward, forwardBuffers := needs("attention_fwd_scalar_features", "f16")
+	backward, backwardBuffers := needs("attention_bwd_dkv_scalar_features", "f16")
+	stored, storedBuffers := needs("attention_bwd_dq_coopmat_stored_features", "f16")
+	decode, decodeBuffers := needs("attention_decode", "f16")
+	cache8, cache8Buffers := needs("attention_decode_cache8", "f16")
+	drivers := page(t, "docs/drivers.md")
+	require.Contains(t, drivers, fmt.Sprintf("features of attention need %d bytes of push constants (Vulkan guarantees 128) and %d storage buffers, in the backward pass %d and %d, with stored weights %d and %d.",
+		forward, forwardBuffers, backward, backwardBuffers, stored, storedBuffers))
+	require.Contains(t, drivers, fmt.Sprintf("`decode` needs %d bytes of push constants and %d storage buffers, with a cache in 8 bits %d and %d.", decode, decodeBuffers, cache8, cache8Buffers))
+	require.Contains(t, page(t, "docs/kernels.md"), fmt.Sprintf("Features need %d bytes of push constants (Vulkan guarantees 128; an H200 and lavapipe have 256) and %d storage buffers.", forward, forwardBuffers))
 }
 
 func fakeNamed(t *testing.T, name string) vk.Caps {

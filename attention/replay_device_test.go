@@ -78,8 +78,8 @@ func (s *stepper) step(t *testing.T, dev *vk.Device, n int, fresh bool) (o, lse,
 }
 
 // TestReplay decodes 1,000 tokens into an empty cache: by one recorded step, by fresh recordings
-// and with pages in random order, all the same bits, and as Forward of the whole. On software
-// float16 has so many, the other formats 80, on five pages.
+// and with pages in random order, all the same bits, and as Forward of the whole. On a software
+// driver formats other than float16 decode 80, on five pages.
 func TestReplay(t *testing.T) {
 	dev := vktest.Open(t)
 	const page = 16

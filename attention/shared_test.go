@@ -91,8 +91,8 @@ func TestSharedMemory(t *testing.T) {
 						if tile.feasibleMatrix(large(d.Caps()), impl, p) != nil {
 							continue
 						}
-						check(names.dkv, least, sharedOf(t, names.dkv, &p, bwd), spare+4<<10)
-						check(names.dq, least, sharedOf(t, names.dq, &p, bwd), spare+4<<10)
+						check(names.dkv, least, sharedOf(t, names.dkv, &p, bwdTurnsSpec{bwd, false}), spare+4<<10)
+						check(names.dq, least, sharedOf(t, names.dq, &p, bwdTurnsSpec{bwd, false}), spare+4<<10)
 						checkStored(t, &b, tiles, check)
 						fused := BackwardConfig{Impl: impl, Fused: tile}
 						if fused.feasibleFused(large(d.Caps()), &p) == nil {

@@ -69,7 +69,7 @@ void add_tile(inout TileNT sum, const Block block, const uint batch, const uint 
     const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
     const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
     const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
-    const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row0;
+    const uint rows_base = rows_at(batch, head) + row0;
     barrier();  // the bits before are read
     fill_kept(block, row0, col0);
     TileNT S, dP;  // (ROWS, COLS)
@@ -100,7 +100,7 @@ void main() {
     const uint ty = gl_LocalInvocationIndex / THREADS_X;
     const uint tx = gl_LocalInvocationIndex % THREADS_X;
     const uint number = p.first + gl_WorkGroupID.z;
-    const uint out_heads = SUM_HEADS ? 1 : p.num_heads;
+    const uint out_heads = SUM_HEADS ? 1 : num_heads();
     const uint first_batch = number / out_heads;
     const uint first_head = number % out_heads;
     const uint col0 = gl_WorkGroupID.x * STREAM;
@@ -110,7 +110,7 @@ void main() {
         sum.at[i] = 0.0;
     }
     const uint end_batch = SUM_BATCHES ? p.batches : first_batch + 1;
-    const uint end_head = SUM_HEADS ? p.num_heads : first_head + 1;
+    const uint end_head = SUM_HEADS ? num_heads() : first_head + 1;
     [[dont_unroll]] for (uint batch = first_batch; batch < end_batch; batch++) {
         p = args.plain;
         const uint first_row = enter_keys(batch, col0, STREAM);

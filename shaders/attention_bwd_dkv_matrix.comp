@@ -22,7 +22,7 @@
 // value_dim long.
 //
 // Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch), BLOCK_M = NUM_SUBGROUPS *
-// ROW_TILES * MAT_M.
+// ROW_TILES * MAT_M, or with GROUPED as lib/order.glsl says.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -39,10 +39,11 @@
 #endif
 
 #include "lib/bwd_matrix_constants.glsl"
+layout(constant_id = 18) const bool GROUPED = false;  // heads take turns with their blocks, see lib/order.glsl
 layout(local_size_x_id = 0) in;
 
 #ifdef FEATURES
-#define FEATURES_ID 18
+#define FEATURES_ID 19
 #define FEATURES_BINDING 7
 const bool OWNS_KEYS = true;
 #endif

@@ -95,7 +95,7 @@ void main() {
         const uint head = kv_head * p.heads_per_kv + h;
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
-        const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
+        const uint rows_base = rows_at(batch, head);
 #ifdef FEATURES
         const Block block = new_block(batch, head, 0);
 #endif

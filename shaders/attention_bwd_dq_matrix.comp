@@ -25,7 +25,8 @@
 //     stored  (heads, pages, 2, BLOCK_M, BLOCK_M)  ELEM, P and dX, see lib/pages.glsl
 //
 // Dispatch: with STORE (n, ceil(seq_q / BLOCK_M), ceil(heads / n)), else (ceil(seq_q / BLOCK_M),
-// num_heads, batch), BLOCK_M = NUM_SUBGROUPS * ROW_TILES * MAT_M.
+// num_heads, batch), BLOCK_M = NUM_SUBGROUPS * ROW_TILES * MAT_M, or with GROUPED as lib/order.glsl
+// says.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_scalar_block_layout : require
@@ -44,15 +45,16 @@
 #include "lib/bwd_matrix_constants.glsl"
 #ifdef STORE
 layout(constant_id = 18) const bool FRAGMENTS = true;  // see lib/pages.glsl
+#else
+layout(constant_id = 18) const bool GROUPED = false;  // heads take turns with their blocks, see lib/order.glsl
 #endif
 layout(local_size_x_id = 0) in;
 
 #ifdef FEATURES
-#ifdef STORE
 #define FEATURES_ID 19
+#ifdef STORE
 #define FEATURES_BINDING 7
 #else
-#define FEATURES_ID 18
 #define FEATURES_BINDING 6
 #endif
 const bool OWNS_KEYS = false;

@@ -74,7 +74,7 @@ void main() {
     const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
     const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
     const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
-    const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row0;
+    const uint rows_base = rows_at(batch, head) + row0;
 
     vec2 lse2_delta[ROWS];
     int visible[ROWS];  // keys that the row sees

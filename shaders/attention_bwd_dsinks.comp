@@ -40,7 +40,7 @@ void main() {
     const uint batch = gl_WorkGroupID.z;
     enter_sequence(batch);
     const float sink = new_block(batch, head, 0).sink;
-    const uint base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
+    const uint base = rows_at(batch, head);
     const uint end = min((gl_WorkGroupID.x + 1) * CHUNK, p.seq_q);
     float sum = 0.0;
     for (uint row = gl_WorkGroupID.x * CHUNK + tid; row < end; row += WORKGROUP_SIZE) {

@@ -61,8 +61,8 @@ const bool LOGITS = true;
 void main() {
     const uint ty = gl_LocalInvocationIndex / THREADS_X;
     const uint tx = gl_LocalInvocationIndex % THREADS_X;
-    const uint head = (p.first + gl_WorkGroupID.z) % p.num_heads;
-    const uint batch = (p.first + gl_WorkGroupID.z) / p.num_heads;
+    const uint head = (p.first + gl_WorkGroupID.z) % num_heads();
+    const uint batch = (p.first + gl_WorkGroupID.z) / num_heads();
     const uint kv_head = head / p.heads_per_kv;
     const uint row0 = gl_WorkGroupID.y * OWN;
     const uint col0 = gl_WorkGroupID.x * STREAM;
@@ -85,7 +85,7 @@ void main() {
     const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
     const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
     const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
-    const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row0;
+    const uint rows_base = rows_at(batch, head) + row0;
     TileNT S, dP;  // (ROWS, COLS)
     product(S, Q_, K_);
     product(dP, dO_, V_);

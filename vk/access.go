@@ -117,7 +117,7 @@ func (p *pointers) leak(ids []uint32) {
 	}
 }
 
-// access returns what the instructions do with each of so many bindings.
+// access returns what the instructions do with each of the bindings.
 func (m *module) access(bindings int) []access {
 	p := &m.pointers
 	for _, call := range p.calls {

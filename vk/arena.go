@@ -160,8 +160,8 @@ func (c *Cmd) takeScratch(a *arena, name string, bytes int64) (*Buffer, error) {
 	return b, nil
 }
 
-// findScratch returns so many bytes of a block that no scratch buffer has, the first ones that
-// there are; with settled, no bytes that commands use which no barrier has ordered before the
+// findScratch returns the first need bytes of a block that no scratch buffer has. With settled it
+// skips bytes that earlier commands use, unless a barrier orders these commands before the
 // dispatches to come.
 func (c *Cmd) findScratch(a *arena, need int64, settled bool) (*arenaBlock, int64) {
 	for _, b := range a.blocks {

@@ -2,8 +2,9 @@ package vk
 
 import (
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // Caps has the capabilities of a device, read once by Open or List. It holds no handles and
@@ -121,20 +122,19 @@ const (
 	CPU
 )
 
-func deviceTypeNames() []string {
-	return []string{"other", "integrated GPU", "discrete GPU", "virtual GPU", "CPU"}
+func deviceTypeNames() enum.Names[DeviceType] {
+	return enum.Names[DeviceType]{"other", "integrated GPU", "discrete GPU", "virtual GPU", "CPU"}
 }
 
 // String returns the name, such as "discrete GPU".
-func (t DeviceType) String() string { return nameOf(deviceTypeNames(), int(t), "DeviceType") }
+func (t DeviceType) String() string { return deviceTypeNames().Of(t) }
 
 // MarshalText returns the name.
 func (t DeviceType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText parses the name.
-func (t *DeviceType) UnmarshalText(text []byte) error {
-	i, err := indexOf(deviceTypeNames(), string(text), "device type")
-	*t = DeviceType(i)
+func (t *DeviceType) UnmarshalText(text []byte) (err error) {
+	*t, err = deviceTypeNames().Parse("vk: device type", string(text))
 	return err
 }
 
@@ -166,8 +166,8 @@ const (
 	F8E5M2
 )
 
-func componentNames() []string {
-	return []string{"unknown", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "bf16", "f8e4m3", "f8e5m2"}
+func componentNames() enum.Names[ComponentType] {
+	return enum.Names[ComponentType]{"unknown", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "bf16", "f8e4m3", "f8e5m2"}
 }
 
 // componentType maps a VkComponentTypeKHR.
@@ -186,15 +186,14 @@ func componentType(v uint32) ComponentType {
 }
 
 // String returns the short name, such as "f16".
-func (t ComponentType) String() string { return nameOf(componentNames(), int(t), "ComponentType") }
+func (t ComponentType) String() string { return componentNames().Of(t) }
 
 // MarshalText returns the short name.
 func (t ComponentType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText parses the short name.
-func (t *ComponentType) UnmarshalText(text []byte) error {
-	i, err := indexOf(componentNames(), string(text), "component type")
-	*t = ComponentType(i)
+func (t *ComponentType) UnmarshalText(text []byte) (err error) {
+	*t, err = componentNames().Parse("vk: component type", string(text))
 	return err
 }
 
@@ -209,20 +208,19 @@ const (
 	ScopeQueueFamily Scope = 5
 )
 
-func scopeNames() []string {
-	return []string{"unknown", "device", "workgroup", "subgroup", "invocation", "queue family"}
+func scopeNames() enum.Names[Scope] {
+	return enum.Names[Scope]{"unknown", "device", "workgroup", "subgroup", "invocation", "queue family"}
 }
 
 // String returns the name, such as "subgroup".
-func (s Scope) String() string { return nameOf(scopeNames(), int(s), "Scope") }
+func (s Scope) String() string { return scopeNames().Of(s) }
 
 // MarshalText returns the name.
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText parses the name.
-func (s *Scope) UnmarshalText(text []byte) error {
-	i, err := indexOf(scopeNames(), string(text), "scope")
-	*s = Scope(i)
+func (s *Scope) UnmarshalText(text []byte) (err error) {
+	*s, err = scopeNames().Parse("vk: scope", string(text))
 	return err
 }
 
@@ -241,8 +239,8 @@ const (
 	SubgroupQuad
 )
 
-func subgroupOpNames() []string {
-	return []string{"basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad"}
+func subgroupOpNames() enum.Names[int] {
+	return enum.Names[int]{"basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad"}
 }
 
 // Has reports whether every operation of want is in s.
@@ -266,7 +264,7 @@ func (s SubgroupOps) MarshalText() ([]byte, error) { return []byte(s.String()), 
 func (s *SubgroupOps) UnmarshalText(text []byte) error {
 	*s = 0
 	for _, name := range strings.FieldsFunc(string(text), func(r rune) bool { return r == '|' }) {
-		i, err := indexOf(subgroupOpNames(), name, "subgroup operation")
+		i, err := subgroupOpNames().Parse("vk: subgroup operation", name)
 		if err != nil {
 			return err
 		}
@@ -299,21 +297,4 @@ func (v *Version) UnmarshalText(text []byte) error {
 	}
 	*v = MakeVersion(major, minor, patch)
 	return nil
-}
-
-// nameOf returns names[i], or the number where there is no name.
-func nameOf(names []string, i int, kind string) string {
-	if i < len(names) {
-		return names[i]
-	}
-	return fmt.Sprintf("%s(%d)", kind, i)
-}
-
-// indexOf returns the position of name.
-func indexOf(names []string, name, kind string) (int, error) {
-	i := slices.Index(names, name)
-	if i < 0 {
-		return 0, fmt.Errorf("vk: %s %q is not one of %s", kind, name, strings.Join(names, ", "))
-	}
-	return i, nil
 }

@@ -198,7 +198,7 @@ func TestDecodeUsage(t *testing.T) {
 		"--part=prefill --keys=0":      "seq_q=0 is not positive",
 		"--suite=decode --part=step":   "--suite decode and --part contradict each other",
 		"--suite=decode --keys=4":      "--suite decode and --keys contradict each other",
-		"--window=3,3 --causal=false":  "a window with a right side and without causal",
+		"--window=3,3 --causal=false":  "decoding has no window with a right side but without causal",
 		"--softcap=0":                  "--softcap 0 is not possible; leave it out for none",
 	} {
 		code, stdout, stderr := flashvk(append([]string{"bench", "decode"}, strings.Fields(flags)...)...)

@@ -54,11 +54,24 @@ var (
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestDocsLinks follows the links of README.md, CONTRIBUTING.md and docs to files and to
-// headings of them.
+// otherPages returns the paths of the pages that are not for users first.
+func otherPages(t *testing.T) []string {
+	t.Helper()
+	pages := []string{"../../CONTRIBUTING.md", "../../CHANGELOG.md", "../../conformance/README.md"}
+	for _, pattern := range []string{"../../attention/TUNING.md", "../../pipelines/*/TUNING.md", "../../bench/results/*/README.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("there is no %s: %v", pattern, err)
+		}
+		pages = append(pages, found...)
+	}
+	return pages
+}
+
+// TestDocsLinks follows the links of all pages to files and to headings of them.
 func TestDocsLinks(t *testing.T) {
 	links := 0
-	for _, path := range append(documents(t), "../../CONTRIBUTING.md") {
+	for _, path := range append(documents(t), otherPages(t)...) {
 		for _, m := range link.FindAllStringSubmatch(document(t, path), -1) {
 			if strings.Contains(m[1], "://") {
 				continue

@@ -39,18 +39,18 @@ func document(t *testing.T, path string) string {
 	return string(text)
 }
 
-// TestReadme says that the commands in README.md and docs exist and have the flags that
-// are named after them. A command begins a line of code, with or without a prompt and
+// TestReadme says that the commands in README.md, docs and the other pages exist and have the
+// flags that are named after them. A command begins a line of code, with or without a prompt and
 // the folder of the program; the indented lines below it are more of the same.
 func TestReadme(t *testing.T) {
 	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
 	all := used{}
-	for _, path := range documents(t) {
+	for _, path := range append(documents(t), otherPages(t)...) {
 		if filepath.Base(path) == "cli.md" {
 			continue // TestCliDocs
 		}
 		u := commandsOf(t, root, path, document(t, path))
-		if filepath.Base(path) == "README.md" && u.commands < 3 {
+		if path == "../../README.md" && u.commands < 3 {
 			t.Errorf("README.md has %d commands, which cannot be all", u.commands)
 		}
 		all.commands, all.flags = all.commands+u.commands, all.flags+u.flags

@@ -23,8 +23,8 @@ import (
 // selftestFormats are the formats of selftest.
 var selftestFormats = []bench.Format{bench.Table, bench.Markdown}
 
-// selftestHang is the time after which a call is given up. The longest takes milliseconds on a
-// GPU.
+// selftestHang is the time after which a call is given up on a GPU, where the longest takes
+// milliseconds.
 const selftestHang = 20 * time.Second
 
 // selftestOutput says where the results of a test go.
@@ -135,6 +135,9 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOu
 		return err
 	}
 	found := tested{caps: *d.Caps()}
+	if found.caps.Type == vk.CPU {
+		o.Hang = softHang
+	}
 	if err := d.Close(); err != nil {
 		return err
 	}

@@ -32,7 +32,8 @@ const (
 	// randomHang is the time after which a random problem is given up, with compilation and
 	// reference.
 	randomHang = 2 * time.Minute
-	// softHang is the same for a software driver, which takes a minute to compile some kernels.
+	// softHang is the same for a software driver, which takes a minute to compile some kernels,
+	// and minutes beside other work. The fixed suite waits as long there.
 	softHang = 20 * time.Minute
 	// randomShrink is how long a failure is shrunk.
 	randomShrink = 20 * time.Second

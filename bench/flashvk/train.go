@@ -64,7 +64,7 @@ as without the interruption.
 --start begins with the weights of a file, written by --weights or a PyTorch state dict.
 
 --evaluate trains nothing. It computes the loss of the model in a file of --save or
---weights, and draws its predictions.`,
+--weights, or with --heads in a PyTorch state dict, and draws its predictions.`,
 		Example: `  flashvk train
   flashvk train --steps 3000 --csv log.csv --curve curve --save model.safetensors
   flashvk train --load model.safetensors --steps 4000 --save model.safetensors
@@ -160,7 +160,7 @@ func (t *trainCommand) resolve() error {
 	file := t.Load != "" || t.Start != "" || t.evaluate != ""
 	for _, s := range modelSizes {
 		switch {
-		case given(s.name) && file && s.model && !(t.Start != "" && s.name == "heads"):
+		case given(s.name) && file && s.model && !(t.Load == "" && s.name == "heads"):
 			return usagef("train: --%s is given, but the sizes of the model are those of the file", s.name)
 		case given(s.name) && t.data != "" && (s.name == "context" || s.name == "targets"):
 			return usagef("train: --%s is given, but the sizes of a task are those of the file", s.name)
@@ -214,17 +214,21 @@ func (t *trainCommand) readFiles() error {
 			t.Batches = 0 // there are no new tasks to evaluate on
 		}
 	}
-	heads := 0
-	if t.flags.Changed("heads") {
-		heads = t.Heads
-	}
 	if t.Load == "" && t.Start == "" {
 		return t.Validate()
 	}
-	if err := t.ReadFile(t.Load != "" && !t.flags.Changed("seed"), heads); err != nil {
+	if err := t.ReadFile(t.Load != "" && !t.flags.Changed("seed"), t.givenHeads()); err != nil {
 		return err
 	}
 	return t.Validate()
+}
+
+// givenHeads returns the heads of the flag, 0 without it: those that a file has.
+func (t *trainCommand) givenHeads() int {
+	if t.flags.Changed("heads") {
+		return t.Heads
+	}
+	return 0
 }
 
 // trainDType returns the format for a device, or that of the flag.
@@ -252,9 +256,13 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	announce(a.stderr, environment(d.Caps()))
 	t.DType = trainDType(t.flags, t.DType, d.Caps())
 	if t.evaluate != "" {
-		e, err := train.Evaluate(ctx, d, t.evaluate, &t.Options, t.picture)
+		e, err := train.Evaluate(ctx, d, t.evaluate, t.givenHeads(), &t.Options, t.picture)
 		if err == nil {
-			report(a.stdout, e)
+			of := "that were not trained on"
+			if t.data != "" {
+				of = "of " + t.data // which may have been trained on
+			}
+			report(a.stdout, e, of)
 		}
 		return err
 	}
@@ -273,7 +281,7 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 		fmt.Fprintf(a.stderr, "flashvk: %d steps were skipped, whose gradients were beyond %v: a smaller --loss-scale may help\n", result.Skipped, t.DType)
 	}
 	if result.Evaluation != nil {
-		report(a.stdout, result.Evaluation)
+		report(a.stdout, result.Evaluation, "that were not trained on")
 	}
 	return nil
 }
@@ -316,9 +324,9 @@ func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int)
 	fmt.Fprintf(w, "%8d %10.4f %10.3g %12.0f %9.1f\n", r.Step, loss, r.LR, rate, r.Seconds)
 }
 
-// report prints the result of an evaluation.
-func report(w io.Writer, e *train.Evaluation) {
-	fmt.Fprintf(w, "%d targets that were not trained on: loss %.4f", e.Targets, e.Loss)
+// report prints the result of an evaluation, and what its targets are.
+func report(w io.Writer, e *train.Evaluation, of string) {
+	fmt.Fprintf(w, "%d targets %s: loss %.4f", e.Targets, of, e.Loss)
 	if !math.IsNaN(e.Own) {
 		fmt.Fprintf(w, ", of one who knows the process %.4f", e.Own)
 	}

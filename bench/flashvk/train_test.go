@@ -66,9 +66,11 @@ func TestTrainFiles(t *testing.T) {
 	require.Contains(t, stderr, "2 components, ")
 	require.Contains(t, stderr, "batch 2 of context 3, targets 4")
 	require.Equal(t, 1+3, strings.Count(stdout, "\n"), stdout)
-	code, stdout, stderr = flashvk("train", dev, "--evaluate", model, "--data", in, "--batch=5", "--batches=1", "--dtype=float32")
-	require.Zero(t, code, stderr)
-	require.Regexp(t, regexp.MustCompile(`^20 targets that were not trained on: loss \S+; within one deviation`), stdout)
+	for _, args := range [][]string{{model}, {in, "--heads=2"}} { // a state, and weights that do not say how many heads there are
+		code, stdout, stderr = flashvk(append([]string{"train", dev, "--data", in, "--batch=5", "--batches=1", "--dtype=float32", "--evaluate"}, args...)...)
+		require.Zero(t, code, stderr)
+		require.Regexp(t, "^20 targets of "+regexp.QuoteMeta(in)+`: loss \S+; within one deviation`, stdout)
+	}
 }
 
 // TestTrainErrors: mistakes are found before a device is opened.
@@ -91,6 +93,7 @@ func TestTrainErrors(t *testing.T) {
 		"train --data x --context 3":              "train: --context is given, but the sizes of a task are those of the file",
 		"train --start x --layers 3":              "train: --layers is given, but the sizes of the model are those of the file",
 		"train --start x --load x":                "train: load continues a training, start begins one: there may be one of them",
+		"train --save x --weights x":              "train: save and weights are the same file, x",
 		"train --evaluate x --data x --picture x": "train: --picture draws a task whose process is known, not one of --data",
 		"train x": `train: argument "x" is not expected`,
 	} {

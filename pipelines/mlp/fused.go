@@ -2,8 +2,8 @@ package mlp
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/argument"
@@ -20,18 +20,10 @@ const (
 	FusedOff               // two products
 )
 
+var fusedNames = enum.Names[Fused]{FusedAuto: "auto", FusedOn: "on", FusedOff: "off"}
+
 // String returns auto, on or off.
-func (f Fused) String() string {
-	switch f {
-	case FusedAuto:
-		return "auto"
-	case FusedOn:
-		return "on"
-	case FusedOff:
-		return "off"
-	}
-	return fmt.Sprintf("Fused(%d)", uint8(f))
-}
+func (f Fused) String() string { return fusedNames.Of(f) }
 
 // fusedConfig returns the configuration that is forced, or nil.
 func (o Options) fusedConfig() (*fused.Config, error) {

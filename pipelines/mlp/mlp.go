@@ -18,9 +18,9 @@
 // With Problem.Heads 0 tensors have no axis of heads. Sums are float32.
 //
 // The forward pass of one perceptron is two products of package gemm, the first with silu in its
-// epilogue. Where that was measured to be faster, it is one kernel whose hidden units never reach
-// memory (back-to-back GEMM, Options.Fused). The backward pass is four products: dx, dW1, dW2,
-// and dy * W2ᵀ, whose epilogue multiplies by silu'(pre) and, unless the caller kept silu(pre),
+// epilogue. On request (Options.Fused) it is one kernel whose hidden units never reach memory
+// (back-to-back GEMM), which was slower on an H200. The backward pass is four products: dx, dW1,
+// dW2, and dy * W2ᵀ, whose epilogue multiplies by silu'(pre) and, unless the caller kept silu(pre),
 // writes it. A fifth product computes pre again unless the caller kept it:
 //
 //	Problem.Keep  elements of DType for each token    products of Backward   what they write between them
@@ -60,7 +60,7 @@
 // backward pass makes NaN of it.
 //
 // Products of the backward pass that do not need each other run side by side. Package mixture is
-// heads and gmm behind them, in one kernel forward.
+// heads and gmm behind them, whose outputs do not reach memory in the forward pass.
 //
 // All is deterministic: the same call on the same device gives the same bits. Several goroutines
 // may call the functions; a vk.Cmd belongs to one of them.

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 )
 
@@ -36,25 +36,15 @@ const (
 )
 
 // Keeps lists the choices.
-func Keeps() []Keep { return []Keep{KeepNothing, KeepPre, KeepHidden} }
+func Keeps() []Keep { return keepNames.All() }
 
 // String returns nothing, pre or hidden.
-func (k Keep) String() string {
-	if int(k) < len(keepNames) {
-		return keepNames[k]
-	}
-	return fmt.Sprintf("Keep(%d)", uint8(k))
-}
+func (k Keep) String() string { return keepNames.Of(k) }
 
-var keepNames = []string{"nothing", "pre", "hidden"}
+var keepNames = enum.Names[Keep]{"nothing", "pre", "hidden"}
 
 // ParseKeep accepts the names that String returns.
-func ParseKeep(name string) (Keep, error) {
-	if i := slices.Index(keepNames, name); i >= 0 {
-		return Keep(i), nil
-	}
-	return 0, fmt.Errorf("mlp: keep %q is not one of %s", name, strings.Join(keepNames, ", "))
-}
+func ParseKeep(name string) (Keep, error) { return keepNames.Parse("mlp: keep", name) }
 
 // Validate returns an error that names the first value that breaks a rule.
 func (p Problem) Validate() error {
@@ -68,7 +58,7 @@ func (p Problem) Validate() error {
 	case p.Heads < 0 || p.Heads > 1<<30:
 		return fmt.Errorf("mlp: heads=%d is not from 0 to %d", p.Heads, 1<<30)
 	case p.Keep > KeepHidden:
-		return fmt.Errorf("mlp: keep=%v is not one of %s", p.Keep, strings.Join(keepNames, ", "))
+		return fmt.Errorf("mlp: keep=%v is not one of %v", p.Keep, keepNames)
 	case p.Keep == KeepHidden && p.Heads > 0:
 		return fmt.Errorf("mlp: keep=hidden, but of heads=%d only pre is kept", p.Heads)
 	case p.Units != 0 && p.Units != p.Hidden && (p.Keep != KeepHidden || p.Units != p.wholeLines()):

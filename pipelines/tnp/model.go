@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -21,14 +22,9 @@ const (
 )
 
 // String returns the name.
-func (p Pass) String() string {
-	if int(p) < len(passNames) {
-		return passNames[p]
-	}
-	return fmt.Sprintf("Pass(%d)", uint8(p))
-}
+func (p Pass) String() string { return passNames.Of(p) }
 
-var passNames = []string{"loss", "gradients", "train"}
+var passNames = enum.Names[Pass]{"loss", "gradients", "train"}
 
 // ModelOptions say what a Model has memory for, and how it is trained.
 type ModelOptions struct {

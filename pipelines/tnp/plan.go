@@ -13,6 +13,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/record"
@@ -47,21 +48,13 @@ const (
 )
 
 // String returns off, selective, blocks or auto.
-func (c Checkpoint) String() string {
-	if int(c) < len(checkpointNames) {
-		return checkpointNames[c]
-	}
-	return fmt.Sprintf("Checkpoint(%d)", uint8(c))
-}
+func (c Checkpoint) String() string { return checkpointNames.Of(c) }
 
-var checkpointNames = []string{"off", "selective", "blocks", "auto"}
+var checkpointNames = enum.Names[Checkpoint]{"off", "selective", "blocks", "auto"}
 
 // ParseCheckpoint accepts the names that String returns.
 func ParseCheckpoint(name string) (Checkpoint, error) {
-	if i := slices.Index(checkpointNames, name); i >= 0 {
-		return Checkpoint(i), nil
-	}
-	return 0, fmt.Errorf("tnp: checkpoint %q is not one of %s", name, strings.Join(checkpointNames, ", "))
+	return checkpointNames.Parse("tnp: checkpoint", name)
 }
 
 // A Memory says how much memory a model and a plan of it take.
@@ -118,10 +111,10 @@ func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*
 // that needs least.
 func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions, fits func(*Memory) bool) (b *builder, m *Memory, err error) {
 	if p.Checkpoint > Auto {
-		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %s", p.Checkpoint, strings.Join(checkpointNames, ", "))
+		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %v", p.Checkpoint, checkpointNames)
 	}
 	if p.Variant > Fused {
-		return nil, nil, fmt.Errorf("tnp: variant=%v is not one of %s", p.Variant, strings.Join(variantNames, ", "))
+		return nil, nil, fmt.Errorf("tnp: variant=%v is not one of %v", p.Variant, variantNames)
 	}
 	if p.Checkpoint != Auto {
 		return build(caps, c, s, pass, o, p)

@@ -1,11 +1,8 @@
 package tnp
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
@@ -30,23 +27,13 @@ const (
 	Fused
 )
 
-var variantNames = []string{"auto", "unfused", "separate", "fused"}
+var variantNames = enum.Names[Variant]{"auto", "unfused", "separate", "fused"}
 
 // String returns auto, unfused, separate or fused.
-func (v Variant) String() string {
-	if int(v) < len(variantNames) {
-		return variantNames[v]
-	}
-	return fmt.Sprintf("Variant(%d)", uint8(v))
-}
+func (v Variant) String() string { return variantNames.Of(v) }
 
 // ParseVariant accepts the names that String returns.
-func ParseVariant(name string) (Variant, error) {
-	if i := slices.Index(variantNames, name); i >= 0 {
-		return Variant(i), nil
-	}
-	return 0, fmt.Errorf("tnp: variant %q is not one of %s", name, strings.Join(variantNames, ", "))
-}
+func ParseVariant(name string) (Variant, error) { return variantNames.Parse("tnp: variant", name) }
 
 // attention, mlp and mixture return the options of these packages.
 func (o *PlanOptions) attention() attention.Options {

@@ -30,6 +30,13 @@
 #include "softmax.glsl"
 #include "mask.glsl"
 #include "no_row.glsl"
+#ifndef WITH_DQ
+#define GROUP_HEADS gl_NumWorkGroups.x
+#define BATCH_HEADS p.num_kv_heads
+#define SAME_KV 1
+#define LAST_FIRST false  // most rows see the first keys
+#include "order.glsl"
+#endif
 #ifdef F32X2
 #include "tile_bwd_f32x2.glsl"
 #else
@@ -56,12 +63,15 @@ void backward_block(const uint block, const bool first) {
 void backward_dkv() {
 #endif
     const uint tid = gl_LocalInvocationIndex;
+#ifdef WITH_DQ
     const uint kv_head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
-#ifdef WITH_DQ
     const uint col0 = block * BLOCK_M;                               // first key of the block
 #else
-    const uint col0 = gl_WorkGroupID.x * BLOCK_M;
+    const Work work = next_work();
+    const uint kv_head = work.head;
+    const uint batch = work.batch;
+    const uint col0 = work.block * BLOCK_M;
 #endif
     const int key0 = int(col0 + gl_SubgroupID * SUBGROUP_ROWS);      // of the subgroup
 #ifdef FEATURES
@@ -114,7 +124,7 @@ void backward_dkv() {
         const uint head = kv_head * p.heads_per_kv + h;
         const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
         const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
-        const uint rows_base = p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h;
+        const uint rows_base = rows_at(batch, head);
 #ifdef WITH_DQ
         const uint dq_base = p.dq_offset + batch * p.dq_stride_b + head * p.dq_stride_h;
         const uint part_base = dq_base + gl_WorkGroupID.x * p.dq_stride_s;

@@ -33,6 +33,12 @@
 #include "two.glsl"
 #include "pages.glsl"
 #include "store_weights.glsl"
+#else
+#define GROUP_HEADS gl_NumWorkGroups.x
+#define BATCH_HEADS num_heads()
+#define SAME_KV p.heads_per_kv
+#define LAST_FIRST CAUSAL  // the last rows see most keys
+#include "order.glsl"
 #endif
 #ifdef FEATURES
 const bool LOGITS = true;
@@ -48,11 +54,11 @@ void backward_dq() {
 #ifdef STORE
 #include "bwd_stored_work.glsl"
 #else
-    const uint head = gl_WorkGroupID.y;
-    const uint batch = gl_WorkGroupID.z;
-    const uint kv_head = head / p.heads_per_kv;
-    // The last rows see most keys under a causal mask: they come first.
-    const uint block_row = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
+    const Work work = next_work();
+    const uint head = work.head;
+    const uint batch = work.batch;
+    const uint kv_head = work.kv_head;
+    const uint block_row = work.block * BLOCK_M;
 #endif
     const int row0 = int(block_row + gl_SubgroupID * SUBGROUP_ROWS);  // first row of this subgroup
 #ifdef FEATURES
@@ -73,7 +79,7 @@ void backward_dq() {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
-            const vec2 stat = rows[p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + block_row + min(row, last_row)];
+            const vec2 stat = rows[rows_at(batch, head) + block_row + min(row, last_row)];
 #ifdef STORE
             lse2[r * ROWS + i] = row <= last_row ? stat.x : NO_ROW;
 #else

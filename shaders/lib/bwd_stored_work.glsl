@@ -9,8 +9,8 @@
         return;
     }
     const uint head_number = p.first_head + number / p.members * p.heads_per_kv + number % p.members;
-    const uint batch = head_number / p.num_heads;
-    const uint head = head_number % p.num_heads;
+    const uint batch = head_number / num_heads();
+    const uint head = head_number % num_heads();
     const uint block_number = CAUSAL ? gl_NumWorkGroups.y - 1 - gl_WorkGroupID.y : gl_WorkGroupID.y;
     const uint block_row = block_number * BLOCK_M;
     const uint kv_head = head / p.heads_per_kv;

@@ -19,7 +19,6 @@ BEGIN_PARAMS
     uint dx_stride_h;
     uint dx_stride_s;
 #ifdef STORE
-    uint num_heads;
     uint first_head;    // of batch*num_heads, the first of the dispatch
     uint heads;         // of the dispatch, not all of them neighbours:
     uint members;       // so many of each heads_per_kv are
@@ -42,16 +41,9 @@ BEGIN_PARAMS
 #endif
 END_PARAMS
 
-#ifdef FEATURES
-// num_heads returns the heads of Q: the dispatch has those of what the kernel owns.
-uint num_heads() {
-#ifdef STORE
-    return p.num_heads;
-#else
-    return OWNS_KEYS ? gl_NumWorkGroups.y * p.heads_per_kv : gl_NumWorkGroups.y;
-#endif
-}
+#include "bwd_rows.glsl"
 
+#ifdef FEATURES
 // skip_rows makes row n the first.
 void skip_rows(const uint n) {
     p.rows_offset += n;

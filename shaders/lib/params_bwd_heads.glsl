@@ -10,7 +10,6 @@ BEGIN_PARAMS
     uint seq_q;
     uint seq_kv;
     uint batches;
-    uint num_heads;
     uint first;         // number of the first head of the dispatch
 #include "params_bwd_inputs.glsl"
     uint out_offset;    // what the kernel writes, if it has strides
@@ -19,11 +18,9 @@ BEGIN_PARAMS
     uint out_stride_s;
 END_PARAMS
 
-#ifdef FEATURES
-uint num_heads() {
-    return p.num_heads;
-}
+#include "bwd_rows.glsl"
 
+#ifdef FEATURES
 // skip_rows makes row n the first of what is read.
 void skip_rows(const uint n) {
     p.rows_offset += n;

@@ -19,6 +19,13 @@ BEGIN_PARAMS
 #include "params_o_lse.glsl"
 END_PARAMS
 
+#define GROUPED p.group_heads > 0  // of lib/order.glsl, like the rest
+#define GROUP_HEADS p.group_heads
+#define BATCH_HEADS p.num_heads
+#define SAME_KV p.heads_per_kv
+#define LAST_FIRST CAUSAL
+#define SPLITS p.splits
+
 #ifdef FEATURES
 uint num_heads() {
     return p.num_heads;

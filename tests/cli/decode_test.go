@@ -157,6 +157,7 @@ func TestRunDecodeRefuses(t *testing.T) {
 		{func(s *decodeStep) { s.table[2] = 0 }, nil, `tensor "block_table": new keys of sequences 0 and 1 go to the same place, 0`},
 		{func(s *decodeStep) { s.lens[1] = 7 }, nil, `tensor "block_table": page 1 of sequence 1 is -1, and not one of the 5 pages`},
 		{func(s *decodeStep) { s.tree = slices.Repeat([]int32{1}, 12) }, []string{"--causal"}, "decoding has no causal with a tree mask"},
+		{func(s *decodeStep) { s.tree = slices.Repeat([]int32{1}, 12) }, []string{"--window=3,0"}, "decoding has no window with a tree mask"},
 	} {
 		s := newDecodeStep()
 		c.change(s)

@@ -92,8 +92,9 @@ func inFloat64(in inputs, p attention.Problem) results {
 	return r
 }
 
-// onDevice computes the same with package attention, and submits the recording some times.
-func onDevice(t *testing.T, in inputs, p attention.Problem, backward bool, runs int) results {
+// onDevice computes the same with package attention, and submits the recording some times. The
+// options are those of the backward pass.
+func onDevice(t *testing.T, in inputs, p attention.Problem, o attention.Options, backward bool, runs int) results {
 	t.Helper()
 	d, ctx := vktest.Open(t, vktest.NoValidation), context.Background()
 	tensor := func(heads, seq int, data []float32) vk.Tensor {
@@ -110,7 +111,7 @@ func onDevice(t *testing.T, in inputs, p attention.Problem, backward bool, runs 
 	if backward {
 		out["dq"], out["dk"], out["dv"] = tensor(p.NumHeads, p.SeqQ, nil), tensor(p.NumKVHeads, p.SeqKV, nil), tensor(p.NumKVHeads, p.SeqKV, nil)
 		g := attention.Gradients{DO: tensor(p.NumHeads, p.SeqQ, in.do), DQ: out["dq"], DK: out["dk"], DV: out["dv"]}
-		require.NoError(t, attention.Backward(c, on, g, p, attention.Options{}))
+		require.NoError(t, attention.Backward(c, on, g, p, o))
 	}
 	for range runs {
 		require.NoError(t, c.Submit(ctx))

@@ -20,7 +20,7 @@ func TestGroupedQueries(t *testing.T) {
 	for _, format := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
 		p := attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 96, SeqKV: 96, HeadDim: 128, DType: format, Causal: true}
 		in := newInputs(p)
-		got, want := onDevice(t, in, p, true, 1), inFloat64(in, p)
+		got, want := onDevice(t, in, p, attention.Options{}, true, 1), inFloat64(in, p)
 		for name, most := range map[string]float64{"o": 2e-2, "dq": 0.031, "dk": 0.031, "dv": 0.031} {
 			largest, _ := apart(t, got, want, name)
 			require.Less(t, largest, most, "%v %s", format, name)
@@ -32,7 +32,7 @@ func TestGroupedQueries(t *testing.T) {
 func TestFloat32(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 128, SeqKV: 128, HeadDim: 64, DType: dtype.Float32}
 	in := newInputs(p)
-	got, want := onDevice(t, in, p, true, 1), inFloat64(in, p)
+	got, want := onDevice(t, in, p, attention.Options{}, true, 1), inFloat64(in, p)
 	for _, name := range []string{"o", "dq", "dk", "dv"} {
 		largest, _ := apart(t, got, want, name)
 		require.Less(t, largest, 1e-5, name)
@@ -45,7 +45,7 @@ func TestRectangular(t *testing.T) {
 	const m, n = 64, 100
 	p := attention.Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: m + n, SeqKV: m, HeadDim: 64, DType: dtype.BFloat16}
 	in := newInputs(p)
-	got, want := onDevice(t, in, p, true, 1), inFloat64(in, p)
+	got, want := onDevice(t, in, p, attention.Options{}, true, 1), inFloat64(in, p)
 	for name, most := range map[string]float64{"o": 1e-2, "dq": 2e-2, "dk": 3e-2, "dv": 3e-2} {
 		largest, _ := apart(t, got, want, name)
 		require.Less(t, largest, most, name)
@@ -57,7 +57,7 @@ func TestRectangular(t *testing.T) {
 func TestReplay(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 70, SeqKV: 70, HeadDim: 64, DType: dtype.BFloat16, Causal: true}
 	in := newInputs(p)
-	require.Equal(t, onDevice(t, in, p, true, 1), onDevice(t, in, p, true, 4))
+	require.Equal(t, onDevice(t, in, p, attention.Options{}, true, 1), onDevice(t, in, p, attention.Options{}, true, 4))
 }
 
 // Custom Triton Kernels, phase 8: log-probabilities of mixtures have "no overflow/underflow in
@@ -118,7 +118,7 @@ func logSumExp(x []float64) float64 {
 func TestHalf(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1024, SeqKV: 1024, HeadDim: 64, DType: dtype.Float16}
 	in := newInputs(p)
-	largest, mean := apart(t, onDevice(t, in, p, false, 1), inFloat64(in, p), "o")
+	largest, mean := apart(t, onDevice(t, in, p, attention.Options{}, false, 1), inFloat64(in, p), "o")
 	require.Less(t, largest, 1.95e-3)
 	require.Less(t, mean, 0.000199)
 }

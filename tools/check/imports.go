@@ -31,6 +31,7 @@ var levels = []struct {
 	level   int
 }{
 	{"dtype/...", 0},
+	{"enum", 0},
 	{"files", 0},
 	{"text", 0},
 	{"needcgo", 0},

@@ -29,7 +29,7 @@
 // TestContract of package tests checks all of them.
 package kit
 
-import "fmt"
+import "github.com/flashvk/flashvk/internal/enum"
 
 // A Pass is a direction through a computation.
 type Pass uint8
@@ -40,16 +40,10 @@ const (
 	Backward
 )
 
+var passNames = enum.Names[Pass]{Forward: "forward", Backward: "backward"}
+
 // String returns the name as flags and tables have it.
-func (p Pass) String() string {
-	switch p {
-	case Forward:
-		return "forward"
-	case Backward:
-		return "backward"
-	}
-	return fmt.Sprintf("Pass(%d)", uint8(p))
-}
+func (p Pass) String() string { return passNames.Of(p) }
 
 // Valid reports whether p is one of the passes.
 func (p Pass) Valid() bool { return p <= Backward }

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // A Gradient says what values dO holds.
@@ -28,11 +29,7 @@ const (
 
 // String returns the name as it stands in case names.
 func (g Gradient) String() string {
-	names := [...]string{"normal", "zero", "one-hot"}
-	if int(g) < len(names) {
-		return names[g]
-	}
-	return fmt.Sprintf("Gradient(%d)", uint8(g))
+	return enum.Names[Gradient]{"normal", "zero", "one-hot"}.Of(g)
 }
 
 // BackwardCases returns the cases of a set for the backward pass: those of the

@@ -1,7 +1,6 @@
 package attntest
 
 import (
-	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -9,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // An Input says what values Q, K and V hold. All are rounded to the storage
@@ -64,11 +64,7 @@ const (
 
 // String returns the name for messages.
 func (in Input) String() string {
-	names := [...]string{"normal", "big-logits", "huge", "equal-keys", "one-hot", "rising", "creeping", "falling", "uneven", "zero"}
-	if int(in) < len(names) {
-		return names[in]
-	}
-	return fmt.Sprintf("Input(%d)", uint8(in))
+	return enum.Names[Input]{"normal", "big-logits", "huge", "equal-keys", "one-hot", "rising", "creeping", "falling", "uneven", "zero"}.Of(in)
 }
 
 // hugeMagnitude returns the size of Huge's values, such that V's convex

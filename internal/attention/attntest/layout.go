@@ -1,6 +1,6 @@
 package attntest
 
-import "fmt"
+import "github.com/flashvk/flashvk/internal/enum"
 
 // A Layout says how a tensor is placed in its backing slice. All have a contiguous last axis, and
 // garbage as a guard on both sides, except that Packed begins at 0.
@@ -49,11 +49,7 @@ const (
 
 // String returns the layout's name as it stands in case names.
 func (l Layout) String() string {
-	names := [...]string{"packed", "bshd", "sbhd", "fused-qkv", "cache", "padded", "odd", "odd-offset"}
-	if int(l) < len(names) {
-		return names[l]
-	}
-	return fmt.Sprintf("Layout(%d)", uint8(l))
+	return enum.Names[Layout]{"packed", "bshd", "sbhd", "fused-qkv", "cache", "padded", "odd", "odd-offset"}.Of(l)
 }
 
 const (

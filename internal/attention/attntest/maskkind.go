@@ -1,8 +1,9 @@
 package attntest
 
 import (
-	"fmt"
 	"math"
+
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // A MaskKind says which keys of a batch a key mask hides.
@@ -27,11 +28,7 @@ const (
 
 // String returns the name as it stands in messages.
 func (m MaskKind) String() string {
-	names := [...]string{"random", "runs", "padded", "left-padded", "sparse"}
-	if int(m) < len(names) {
-		return names[m]
-	}
-	return fmt.Sprintf("MaskKind(%d)", uint8(m))
+	return enum.Names[MaskKind]{"random", "runs", "padded", "left-padded", "sparse"}.Of(m)
 }
 
 // visible says for each of n keys whether a kind other than RandomMask shows it.

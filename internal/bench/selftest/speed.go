@@ -81,7 +81,7 @@ func (r *run) compare(problem attention.Problem, results []bench.Result) {
 		matrices := p.Impl == attention.CoopMat2 || p.Impl == attention.CoopMat
 		if matrices && p.Speed < slowBelow {
 			p.Verdict = Slow
-			p.Why = fmt.Sprintf("right, but %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(problem), r.suspicion(t))
+			p.Why = fmt.Sprintf("right, but only %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(problem), r.suspicion(t))
 		}
 	}
 }

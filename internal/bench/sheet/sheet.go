@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -28,7 +29,7 @@ type Sheet struct {
 	Sections []Section
 	// Width is that of a terminal, which Text keeps to; 0: any. Columns that are Wide are left
 	// out then, the rest of a table that is too wide is one table below the other, and
-	// lines are broken, those of cells, too.
+	// lines are broken, those of cells, too. Where keys are too many, each part has row numbers.
 	Width int
 }
 
@@ -133,6 +134,9 @@ func (s *Sheet) wrap(line string, indent int) (parts []string) {
 // align writes the table as columns two spaces apart, in several parts if it is wider than
 // width, which is 0 for any.
 func (s *Section) align(b *bytes.Buffer, width int) {
+	if width > 0 && s.crowded(width) {
+		s = s.numbered()
+	}
 	widths := make([]int, len(s.Columns))
 	var rows [][]string
 	for _, row := range append([][]string{s.names()}, s.Rows...) {
@@ -171,6 +175,35 @@ func (s *Section) align(b *bytes.Buffer, width int) {
 			fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
 		}
 	}
+}
+
+// crowded reports whether the keys are so many that their part of the width leaves text no more than
+// a few letters.
+func (s *Section) crowded(width int) bool {
+	const letters = 4
+	room := width / 2
+	for i, c := range s.Columns[:max(s.Keys, 1)] {
+		if !c.Number {
+			room -= letters
+			continue
+		}
+		most := utf8.RuneCountInString(c.Name)
+		for _, row := range s.Rows {
+			most = max(most, utf8.RuneCountInString(row[i]))
+		}
+		room -= most + 2
+	}
+	return room < 0
+}
+
+// numbered returns the table with a number of each row as its key. The keys are columns like the
+// others.
+func (s *Section) numbered() *Section {
+	n := &Section{Columns: append([]Column{{Name: "row", Number: true}}, s.Columns...), Keys: 1}
+	for i, row := range s.Rows {
+		n.Rows = append(n.Rows, append([]string{strconv.Itoa(i + 1)}, row...))
+	}
+	return n
 }
 
 // breakCells breaks text that is too long for its column: the first columns have half of the

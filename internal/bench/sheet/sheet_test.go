@@ -97,6 +97,30 @@ Norm/of/αααααααααα
 `, b.String())
 }
 
+// TestCrowded: rows that many keys tell apart have numbers, instead of keys of a letter a line.
+func TestCrowded(t *testing.T) {
+	x := Section{
+		Columns: []Column{{Name: "keys", Number: true}, {Name: "batch", Number: true}, {Name: "page", Number: true}, {Name: "window"}, {Name: "sinks"}, {Name: "time", Number: true}, {Name: "runs"}},
+		Rows:    [][]string{{"4096", "16", "0", "off", "false", "1 ms", "tiles"}, {"512", "1", "16", "512", "true", "2 ms", "-"}},
+		Keys:    5,
+	}
+	s := &Sheet{Sections: []Section{x}, Width: 38}
+	var b strings.Builder
+	require.NoError(t, s.Text(&b))
+	require.Equal(t, `row  keys  batch  page  window  sinks
+  1  4096     16     0  off     false
+  2   512      1    16  512     true
+
+row  time  runs
+  1  1 ms  tiles
+  2  2 ms  -
+`, b.String())
+	s.Width = 80
+	b.Reset()
+	require.NoError(t, s.Text(&b))
+	require.True(t, strings.HasPrefix(b.String(), "keys  batch  page  window  sinks  time  runs\n"), b.String())
+}
+
 func TestText(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, sample().Text(&b))

@@ -11,6 +11,7 @@ import (
 // tasks are those of a file: x is (n, context+targets, input_dim), of tokens as package tnp has
 // them, y (n, targets).
 type tasks struct {
+	path string
 	n    int
 	x, y []float32
 }
@@ -39,7 +40,7 @@ func (o *Options) ReadTasks(path string) error {
 		return err
 	}
 	defer f.Close()
-	t := &tasks{}
+	t := &tasks{path: path}
 	var shapes [2][]int
 	for i, want := range []struct {
 		name   string

@@ -62,11 +62,11 @@ func TestTasks(t *testing.T) {
 	o.Batch /= 2
 
 	o.Batches = 3
-	e, err := Evaluate(context.Background(), d, drawn.Weights, o, "")
+	e, err := Evaluate(context.Background(), d, drawn.Weights, 0, o, "")
 	require.NoError(t, err)
 	require.Equal(t, n*s.Targets, e.Targets)
 	require.True(t, e.Own != e.Own, "nobody knows the process of a file's tasks")
-	_, err = Evaluate(context.Background(), d, drawn.Weights, o, file("picture"))
+	_, err = Evaluate(context.Background(), d, drawn.Weights, 0, o, file("picture"))
 	require.ErrorIs(t, err, errTasks)
 }
 
@@ -103,6 +103,9 @@ func TestTasksErrors(t *testing.T) {
 	o.Curve, o.Beside.Path = "x", file("none")
 	_, err := Run(context.Background(), nil, o, nothing)
 	require.ErrorContains(t, err, "no such file")
+	o.Beside.Path = file("tasks")
+	_, err = Run(context.Background(), nil, o, nothing)
+	require.ErrorContains(t, err, file("tasks")+": ", "a file that is no log, before the first step")
 	o.Beside, o.Curve = Beside{}, file("none/curve")
 	_, err = Run(context.Background(), nil, o, nothing)
 	require.ErrorContains(t, err, "none/curve.png: no such file or directory", "before the first step")

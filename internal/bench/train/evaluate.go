@@ -29,15 +29,15 @@ type Evaluation struct {
 }
 
 // Evaluate computes the losses of a file's weights on o.Batches batches that no training has seen,
-// or on those of a file of tasks.
+// or on those of a file of tasks. Heads is as in tnp.Load.
 // It draws one task if picture is not "".
-func Evaluate(ctx context.Context, d *vk.Device, file string, o *Options, picture string) (*Evaluation, error) {
+func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Options, picture string) (*Evaluation, error) {
 	f, err := safetensors.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	w, c, err := tnp.Load(f, 0)
+	w, c, err := tnp.Load(f, heads)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

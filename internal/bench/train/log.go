@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
@@ -25,32 +26,44 @@ type log struct {
 var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
 
 // openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
-// that begins, which it adds to the result.
+// that begins, which it adds to the result. A program that is killed meanwhile leaves the file as
+// it was.
 func openLog(o *Options, r *Result) (*log, error) {
 	if o.CSV == "" {
 		return nil, nil
 	}
-	if o.Load != "" {
-		rows, err := readLog(o.CSV)
+	if o.Load == "" {
+		f, err := os.Create(o.CSV)
 		if err != nil {
 			return nil, err
 		}
-		r.Rows = slices.DeleteFunc(rows, func(row Row) bool { return row.Step > r.First })
+		l := &log{f, csv.NewWriter(f)}
+		if err := l.w.Write(logColumns); err != nil { // to its buffer
+			f.Close()
+			return nil, err
+		}
+		return l, nil
 	}
-	f, err := os.Create(o.CSV)
+	rows, err := readLog(o.CSV)
 	if err != nil {
 		return nil, err
 	}
-	l := &log{f, csv.NewWriter(f)}
+	r.Rows = slices.DeleteFunc(rows, func(row Row) bool { return row.Step > r.First })
+	var kept bytes.Buffer
+	l := &log{w: csv.NewWriter(&kept)}
 	err = l.w.Write(logColumns)
 	for _, row := range r.Rows {
 		err = errors.Join(err, l.write(row))
 	}
-	if err != nil {
-		f.Close()
+	l.w.Flush()
+	if err := errors.Join(err, files.Write(o.CSV, kept.Bytes())); err != nil {
 		return nil, err
 	}
-	return l, nil
+	f, err := os.OpenFile(o.CSV, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &log{f, csv.NewWriter(f)}, nil
 }
 
 // readLog reads the rows of a file, none if there is no file. A line that was not finished when
@@ -69,7 +82,11 @@ func readLog(path string) (rows []Row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	in := csv.NewReader(bytes.NewReader(text[:bytes.LastIndexByte(text, '\n')+1]))
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	if len(whole) == 0 && !strings.HasPrefix(strings.Join(logColumns, ","), string(text)) {
+		return nil, fmt.Errorf("%s: it is no log of a training", path)
+	}
+	in := csv.NewReader(bytes.NewReader(whole))
 	for i := 0; ; i++ {
 		cells, err := in.Read()
 		switch {

@@ -82,6 +82,9 @@ func (o *Options) Validate() error {
 	case o.Start != "" && o.Load != "":
 		return errors.New("train: load continues a training, start begins one: there may be one of them")
 	}
+	if err := o.checkPaths(); err != nil {
+		return err
+	}
 	return o.model().Validate()
 }
 
@@ -142,6 +145,9 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if o.Beside.Path != "" {
 		if _, err := os.Stat(o.Beside.Path); err != nil {
 			return nil, err
+		}
+		if _, err := readLog(o.Beside.Path); err != nil {
+			return nil, err // before the training, not after it
 		}
 	}
 	for _, path := range []string{o.Save, o.Weights} {
@@ -410,6 +416,9 @@ func (o *Options) ReadFile(seed bool, heads int) error {
 		return err
 	}
 	defer f.Close()
+	if o.Load != "" && f.Metadata["batches"] == "" {
+		return fmt.Errorf("%s: it is no file of save, which has the state of a training: start begins with weights alone", path)
+	}
 	if o.Config, err = tnp.ReadConfig(f, heads); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -106,7 +106,7 @@ func TestContinue(t *testing.T) {
 	for _, path := range []string{whole.Weights, whole.Save} {
 		o := options(t, 1)
 		o.Batches = 2
-		e, err := Evaluate(context.Background(), d, path, o, file("picture"))
+		e, err := Evaluate(context.Background(), d, path, 0, o, file("picture"))
 		require.NoError(t, err)
 		losses = append(losses, e.Loss)
 	}
@@ -271,6 +271,7 @@ func TestLog(t *testing.T) {
 	for text, want := range map[string]string{
 		"a,b\n1,2\n": "columns [a b] are not [step loss lr tokens_per_s seconds]: it is no log of a training",
 		"step,loss,lr,tokens_per_s,seconds\nx,1,1,1,1\n": `line 2: step "x" is not a number`,
+		"\x00\x01": "it is no log of a training",
 		"step,loss,lr,tokens_per_s,seconds\n1,1,y,1,1\n": `line 2: lr "y" is not a number`,
 		"step,loss,lr,tokens_per_s,seconds\n1,1\n":       "record on line 2: wrong number of fields",
 	} {

@@ -23,6 +23,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/parallel"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
@@ -37,16 +38,10 @@ const (
 	kernels
 )
 
+var kernelNames = enum.Names[Kernel]{RBF: "RBF", Matern: "Matérn 5/2"}
+
 // String returns the name.
-func (k Kernel) String() string {
-	switch k {
-	case RBF:
-		return "RBF"
-	case Matern:
-		return "Matérn 5/2"
-	}
-	return fmt.Sprintf("Kernel(%d)", uint8(k))
-}
+func (k Kernel) String() string { return kernelNames.Of(k) }
 
 // Covariance returns the covariance of f at two points, distance r apart.
 func (k Kernel) Covariance(r, lengthScale float64) float64 {

@@ -1,6 +1,6 @@
 package engine
 
-import "fmt"
+import "github.com/flashvk/flashvk/internal/enum"
 
 // An Impl is a path: one implementation.
 type Impl uint8
@@ -16,25 +16,10 @@ const (
 // Impls lists the paths in the order in which Auto tries them.
 func Impls() []Impl { return []Impl{CoopMat, Scalar} }
 
+var implNames = enum.Names[Impl]{Auto: "auto", CoopMat: "coopmat", Scalar: "scalar"}
+
 // String returns the name used by --impl.
-func (i Impl) String() string {
-	switch i {
-	case Auto:
-		return "auto"
-	case CoopMat:
-		return "coopmat"
-	case Scalar:
-		return "scalar"
-	}
-	return fmt.Sprintf("Impl(%d)", uint8(i))
-}
+func (i Impl) String() string { return implNames.Of(i) }
 
 // ParseImpl accepts the names that String returns.
-func ParseImpl(name string) (Impl, error) {
-	for _, i := range append(Impls(), Auto) {
-		if name == i.String() {
-			return i, nil
-		}
-	}
-	return 0, fmt.Errorf("gemm: impl %q is not one of auto, coopmat, scalar", name)
-}
+func ParseImpl(name string) (Impl, error) { return implNames.Parse("gemm: impl", name) }

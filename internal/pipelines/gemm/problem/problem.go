@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // A Problem is a batch of matrix products of one shape,
@@ -41,7 +42,7 @@ type Problem struct {
 
 // An Activation is what an epilogue does to the sum. A new one has
 //
-//	its name          here: the constants, Activations, String, the messages of ParseActivation and Validate
+//	its name          here: the constants, activationNames
 //	its public name   pipelines/gemm/problem.go, and engine/multiply.go for kernels made of products
 //	its formula       shaders/lib/gemm_epilogue.glsl, function values
 //	its constant      shaders/lib/gemm_params.glsl and engine.EpilogueSpec
@@ -60,35 +61,16 @@ const (
 )
 
 // Activations lists all of them.
-func Activations() []Activation {
-	return []Activation{Identity, SiLU, SiLUKeep, TimesDSiLU, TimesDSiLUKeep}
-}
+func Activations() []Activation { return activationNames.All() }
+
+var activationNames = enum.Names[Activation]{Identity: "identity", SiLU: "silu", SiLUKeep: "silu-keep", TimesDSiLU: "times-dsilu", TimesDSiLUKeep: "times-dsilu-keep"}
 
 // String returns the name used by flags.
-func (a Activation) String() string {
-	switch a {
-	case Identity:
-		return "identity"
-	case SiLU:
-		return "silu"
-	case SiLUKeep:
-		return "silu-keep"
-	case TimesDSiLU:
-		return "times-dsilu"
-	case TimesDSiLUKeep:
-		return "times-dsilu-keep"
-	}
-	return fmt.Sprintf("Activation(%d)", uint8(a))
-}
+func (a Activation) String() string { return activationNames.Of(a) }
 
 // ParseActivation accepts the names that String returns.
 func ParseActivation(name string) (Activation, error) {
-	for _, a := range Activations() {
-		if name == a.String() {
-			return a, nil
-		}
-	}
-	return 0, fmt.Errorf("gemm: activation %q is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", name)
+	return activationNames.Parse("gemm: activation", name)
 }
 
 // HasX reports whether the problem has the tensor X.
@@ -244,7 +226,7 @@ func (p Problem) validateFactors() error {
 
 func (p Problem) validateFormats() error {
 	if p.Activation > TimesDSiLUKeep {
-		return fmt.Errorf("activation %v is not one of identity, silu, silu-keep, times-dsilu, times-dsilu-keep", p.Activation)
+		return fmt.Errorf("activation %v is not one of %v", p.Activation, activationNames)
 	}
 	return ValidateFormats(Format{"dtype", p.DType}, Format{"out", p.Out})
 }
