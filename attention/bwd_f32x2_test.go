@@ -14,21 +14,11 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestBackwardF32x2Configs is TestBackwardConfigs for float32 on matrices.
-func TestBackwardF32x2Configs(t *testing.T) {
-	d := vktest.Open(t)
-	n, most := matrixSize(d), 24
+// f32x2Configs are tiles for float32 on matrices, the last with a detour on coopmat.
+func f32x2Configs(d *vk.Device) []attention.BackwardConfig {
+	n := matrixSize(d)
 	rows, both := heavy(d)
-	if software(d) {
-		most = 8
-	}
-	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
-		// TestBackward has dense ones there; each is compiled for up to 10 s with these tiles.
-		light := c.Problem.Causal || vktest.Thorough(d)
-		return c.Problem.HeadDim <= most && c.Problem.DType == dtype.Float32 && c.Problem.Plain() && light
-	})
-	require.NotEmpty(t, small.Cases)
-	for _, config := range []attention.BackwardConfig{
+	return []attention.BackwardConfig{
 		{
 			Impl: attention.CoopMat2,
 			DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both, LoadAhead: 2},
@@ -44,7 +34,23 @@ func TestBackwardF32x2Configs(t *testing.T) {
 			DKV:  attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true, PeelMask: !both},
 			DQ:   attention.BackwardTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
 		},
-	} {
+	}
+}
+
+// TestBackwardF32x2Configs is TestBackwardConfigs for float32 on matrices.
+func TestBackwardF32x2Configs(t *testing.T) {
+	d := vktest.Open(t)
+	most := 24
+	if software(d) {
+		most = 8
+	}
+	small := backwardSuite(d).Where(func(c *attntest.Case) bool {
+		// TestBackward has dense ones there; each is compiled for up to 10 s with these tiles.
+		light := c.Problem.Causal || vktest.Thorough(d)
+		return c.Problem.HeadDim <= most && c.Problem.DType == dtype.Float32 && c.Problem.Plain() && light
+	})
+	require.NotEmpty(t, small.Cases)
+	for _, config := range f32x2Configs(d) {
 		t.Run(config.String(), func(t *testing.T) {
 			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
 			f := backwardOnDevice{d, attention.Options{BackwardConfig: &config}}
@@ -58,12 +64,13 @@ func TestBackwardF32x2Configs(t *testing.T) {
 // by bit: whatever has an exponent of its own in a kernel, and what has none.
 //
 // lavapipe keeps float32 where a matrix of float16 comes from one of float32; the Detour,
-// through shared memory, rounds there, too.
+// through shared memory, rounds there, too. TestBackwardF32x2Configs has its kernels, causal,
+// and TestBackward those of the others, dense.
 func TestBackwardScales(t *testing.T) {
 	d := vktest.Open(t)
-	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 8, DType: dtype.Float32, Causal: true}
-	tile := attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, Detour: true}
-	options := []attention.Options{{BackwardConfig: &attention.BackwardConfig{Impl: attention.CoopMat, DKV: tile, DQ: tile}}}
+	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 8, DType: dtype.Float32}
+	detour := f32x2Configs(d)[2]
+	options := []attention.Options{{BackwardConfig: &detour}}
 	for _, impl := range attention.Impls() {
 		options = append(options, attention.Options{Impl: impl})
 	}
@@ -72,6 +79,7 @@ func TestBackwardScales(t *testing.T) {
 		if opt.BackwardConfig != nil {
 			impl = opt.BackwardConfig.Impl
 		}
+		p.Causal = opt.BackwardConfig != nil
 		plan, err := attention.Choose(d.Caps(), p, kit.Backward, opt)
 		t.Run(impl.String()+" "+plan.String(), func(t *testing.T) {
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))

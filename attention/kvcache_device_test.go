@@ -151,7 +151,11 @@ func testRandomly(t *testing.T, dev *vk.Device, cache *attention.KVCache) {
 		require.ErrorContains(t, err, "more pages are needed")
 		refused++
 	}
-	for range 150 {
+	steps := 150
+	if !vktest.Thorough(dev) {
+		steps = 75
+	}
+	for range steps {
 		switch r.IntN(7) {
 		case 0:
 			b := r.IntN(4)

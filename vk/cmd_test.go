@@ -376,6 +376,7 @@ func TestCancelTransfer(t *testing.T) {
 
 // TestCloseInFlight closes everything while the device works on it.
 func TestCloseInFlight(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	c := newCmd(t, d)
 	b := spin(t, d, c)
@@ -409,6 +410,7 @@ func TestCloseInFlight(t *testing.T) {
 
 // TestResetInFlight: Reset waits for what runs.
 func TestResetInFlight(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	c := newCmd(t, d)
 	b := spin(t, d, c)

@@ -121,6 +121,7 @@ func TestReorder(t *testing.T) {
 // TestReorderEnds: what is deferred when the recording ends is a part of it; what a Reset finds is
 // not; and barriers, timestamps and data that change in between are where they were.
 func TestReorderEnds(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	k := axpy(t, d)
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 10, 20)

@@ -53,6 +53,7 @@ func random(rng *rand.Rand, n int) []byte {
 // TestUploadBeside: uploads return while the device is busy, as long as there is room for them, and
 // the caller may change the data then.
 func TestUploadBeside(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	rng := rand.New(rand.NewSource(1))
 	b := newBuffer(t, d, "b", 12<<20)
@@ -73,6 +74,7 @@ func TestUploadBeside(t *testing.T) {
 
 // TestUploadOrder: an upload is seen by what is submitted after it, and not by what was before.
 func TestUploadOrder(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	x, y := tensor(t, d, "x", 0), tensor(t, d, "y", 0)
 	work := newCmd(t, d)
@@ -99,6 +101,7 @@ func TestUploadOrder(t *testing.T) {
 // TestUploadWraps: uploads behind a busy device that need more than the staging memory, or more
 // copies than there may be, wait for those before. What they have written there stays until then.
 func TestUploadWraps(t *testing.T) {
+	vktest.Sequential(t)
 	const mib = 1 << 20
 	for _, sizes := range [][]int{
 		{40 * mib}, // larger than the ring
@@ -141,6 +144,7 @@ func TestUploadWraps(t *testing.T) {
 
 // TestUploadRandom: uploads of any size to any place, one after the other, are in order.
 func TestUploadRandom(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	rng := rand.New(rand.NewSource(3))
 	const size = 9 << 20
@@ -198,6 +202,7 @@ func TestUploadBesideDownload(t *testing.T) {
 // TestUploadLost: an upload that was taken by a device that is lost then returns no error; the next
 // call that waits does, and Close ends.
 func TestUploadLost(t *testing.T) {
+	vktest.Sequential(t)
 	var lost atomic.Bool
 	d := openOwn(t, vk.Options{Fault: func(call string) vk.Result {
 		if lost.Load() && call == "vkWaitSemaphores" {
@@ -281,6 +286,7 @@ func TestDownloadCancel(t *testing.T) {
 // TestUploadClose: a buffer that is closed behind an upload lives until the copy has finished; so
 // do those of a device that is closed.
 func TestUploadClose(t *testing.T) {
+	vktest.Sequential(t)
 	d := openChecked(t, vk.Options{})
 	first := newBuffer(t, d, "first", 4)
 	firstUpload(t, first)
@@ -311,6 +317,7 @@ func TestUploadClose(t *testing.T) {
 
 // TestUploadMemory: memory that a closed buffer has until a copy is done is waited for.
 func TestUploadMemory(t *testing.T) {
+	vktest.Sequential(t)
 	d := openChecked(t, vk.Options{})
 	defer func() {
 		if err := d.Close(); err != nil {
@@ -344,6 +351,7 @@ func TestUploadMemory(t *testing.T) {
 // TestUploadFails: an upload that fails half way leaves a copy on its way; memory that is then given
 // up lives as long.
 func TestUploadFails(t *testing.T) {
+	vktest.Sequential(t)
 	var submits, failing atomic.Int64
 	d := openChecked(t, vk.Options{Fault: func(call string) vk.Result {
 		if call == "vkQueueSubmit" && submits.Add(1) == failing.Load() {

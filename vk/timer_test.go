@@ -8,6 +8,7 @@ import (
 )
 
 func TestTimer(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	if d.Caps().TimestampBits == 0 {
 		t.Skip("no timestamps")

@@ -13,6 +13,7 @@ import (
 // TestTrace says that a trace names the dispatches and that their times do not
 // overlap where there are barriers.
 func TestTrace(t *testing.T) {
+	vktest.Sequential(t)
 	d := vktest.Open(t)
 	trace, err := d.NewTrace(3)
 	require.NoError(t, err)

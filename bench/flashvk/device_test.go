@@ -23,6 +23,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/safetensors/filetest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -306,8 +307,8 @@ func read(t *testing.T, f *safetensors.File, name string, want dtype.DType, shap
 	return values
 }
 
-// TestRun runs files through every path and compares the output files with the
-// float64 reference.
+// TestRun runs files through every path, or with flags on software, unless there is time, through
+// one in each format, and compares the output files with the float64 reference.
 func TestRun(t *testing.T) {
 	caps, dev := device(t)
 	base := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 35, SeqKV: 50, HeadDim: 24}
@@ -322,7 +323,11 @@ func TestRun(t *testing.T) {
 		{"scale", []string{"--scale", "-0.7"}, func(p *attention.Problem) { p.Scale = -0.7 }},
 	} {
 		for _, dt := range dtype.All() {
-			for _, impl := range append([]attention.Impl{attention.Auto}, attention.Impls()...) {
+			impls := append([]attention.Impl{attention.Auto}, attention.Impls()...)
+			if c.flags != nil && !vktest.ThoroughWith(caps) {
+				impls = softwarePaths[dt]
+			}
+			for _, impl := range impls {
 				t.Run(fmt.Sprintf("%s/%v/%v", c.name, dt, impl), func(t *testing.T) {
 					p := base
 					c.change(&p)

@@ -17,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/safetensors/filetest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -50,9 +51,9 @@ var runFeatures = []struct {
 	}},
 }
 
-// eachFeature calls f for every problem of runFeatures in every format.
-func eachFeature(f func(name string, flags []string, p attention.Problem, in ref.Inputs[float32])) {
-	for _, c := range runFeatures {
+// eachFeature calls f for every problem of runFeatures, counting them, in every format.
+func eachFeature(f func(i int, name string, flags []string, p attention.Problem, in ref.Inputs[float32])) {
+	for i, c := range runFeatures {
 		for _, dt := range dtype.All() {
 			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 35, SeqKV: 50, HeadDim: 24, DType: dt}
 			c.change(&p)
@@ -60,27 +61,33 @@ func eachFeature(f func(name string, flags []string, p attention.Problem, in ref
 			if p.Varlen.On {
 				in.CuSeqlensQ, in.CuSeqlensKV = []int32{0, 20, 20, 21, 35}, []int32{0, 9, 10, 40, 41}
 			}
-			f(fmt.Sprintf("%s/%v", c.name, dt), c.flags, p, in)
+			f(i, fmt.Sprintf("%s/%v", c.name, dt), c.flags, p, in)
 		}
 	}
 }
 
-// featurePaths are the paths that files with features run through: all, but on lavapipe,
-// which compiles a kernel for up to seconds, one in each format. Package attention tests
-// the kernels.
-func featurePaths(caps *vk.Caps, p attention.Problem) []attention.Impl {
-	if caps.Type != vk.CPU {
+// softwarePaths has a path for each format: lavapipe compiles a kernel for up to seconds.
+var softwarePaths = map[dtype.DType][]attention.Impl{
+	dtype.Float16: {attention.Auto}, dtype.BFloat16: {attention.Unfused}, dtype.Float32: {attention.Scalar},
+}
+
+// featurePaths are the paths that files with feature i run through: all, but on lavapipe one in
+// each format, and unless there is time formats in turn from float16 on, one for a feature. Package attention tests
+// the kernels, TestReadProblem reads all files.
+func featurePaths(caps *vk.Caps, p attention.Problem, i int) []attention.Impl {
+	switch formats := dtype.All(); {
+	case caps.Type != vk.CPU:
 		return append([]attention.Impl{attention.Auto}, attention.Impls()...)
+	case p.DType != formats[(i+1)%len(formats)] && !vktest.ThoroughWith(caps):
+		return nil
 	}
-	return map[dtype.DType][]attention.Impl{
-		dtype.Float16: {attention.Auto}, dtype.BFloat16: {attention.Unfused}, dtype.Float32: {attention.Scalar},
-	}[p.DType]
+	return softwarePaths[p.DType]
 }
 
 // TestReadProblem says that a problem is read from its tensors as it was written.
 func TestReadProblem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
-	eachFeature(func(name string, words []string, p attention.Problem, in ref.Inputs[float32]) {
+	eachFeature(func(_ int, name string, words []string, p attention.Problem, in ref.Inputs[float32]) {
 		writeInputs(t, path, in, p)
 		file, err := safetensors.Open(path)
 		if err != nil {
@@ -110,8 +117,8 @@ func TestReadProblem(t *testing.T) {
 // where there are kernels for them.
 func TestRunFeatures(t *testing.T) {
 	caps, dev := device(t)
-	eachFeature(func(name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
-		for _, impl := range featurePaths(caps, p) {
+	eachFeature(func(i int, name string, flags []string, p attention.Problem, in ref.Inputs[float32]) {
+		for _, impl := range featurePaths(caps, p, i) {
 			t.Run(fmt.Sprintf("%s/%v", name, impl), func(t *testing.T) {
 				runFile(t, p, in, attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl}), append(flags, "--impl", impl.String(), dev)...)
 			})
