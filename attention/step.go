@@ -111,10 +111,10 @@ func chooseStep(caps *vk.Caps, p AppendProblem, opt Options) (c DecodeConfig, or
 	return c, origin, appendFeasible(caps, &p)
 }
 
-// stepsFaster reports whether one kernel was measured to be faster than two on an H200: for a single
-// sequence of few rows, where the start of a kernel is a part of the time that counts.
+// stepsFaster reports whether one kernel was measured to be faster than two on an H200 (TUNING.md): for
+// few sequences of few rows, where the start of a kernel is a part of the time that counts.
 func (p *AppendProblem) stepsFaster(impl Impl) bool {
-	return impl == CoopMat && p.Batch == 1 && p.groupRows() <= 16 && p.NewKeys <= 16
+	return impl == CoopMat && p.Batch <= 4 && p.groupRows() <= 8 && p.NewKeys <= 8
 }
 
 // feasibleStep returns nil if one kernel can append and decode on a device.
