@@ -31,7 +31,8 @@ func (c *stepCase) problem() attention.AppendProblem {
 }
 
 // stepCases are those of decodeCases that one kernel can compute and some with a single sequence, with
-// rotations and work divided in several ways, and sequences and tables that are wrong.
+// rotations and work divided in several ways, and sequences and tables that are wrong. Software has those
+// with features of scores alone if there is time.
 func stepCases(dev *vk.Device) (list []stepCase) {
 	alone := func(seqQ, newKeys, length int, change func(p *attention.DecodeProblem)) decodeCase {
 		c := decodeCase{attention.DecodeProblem{Problem: attention.Problem{
@@ -56,6 +57,10 @@ func stepCases(dev *vk.Device) (list []stepCase) {
 		rows := d.NumHeads / d.NumKVHeads * d.SeqQ
 		if d.NewKeys == 0 || rows > 16 {
 			continue
+		}
+		scores := d.Softcap != 0 || d.ALiBi != attention.ALiBiOff || d.Bias.On || d.Sinks || d.Tree
+		if scores && !d.Window.On && !vktest.Thorough(dev) {
+			continue // scores do not know who wrote a key; one case has these features together
 		}
 		dims := []int{d.HeadDim / 16 * 16, 16, 0}[i%3]
 		c := stepCase{decodeCase: d, rope: attention.RoPE{Dims: dims, Interleaved: dims > 0 && i%2 == 0}, odd: i%5 == 0}
@@ -146,7 +151,7 @@ func (c *stepCase) run(t *testing.T, dev *vk.Device, appends bool) (written map[
 func TestStep(t *testing.T) {
 	dev := vktest.Open(t)
 	cases := stepCases(dev)
-	require.Greater(t, len(cases), 30)
+	require.Greater(t, len(cases), 20)
 	for i, c := range cases {
 		t.Run(strings.ReplaceAll(fmt.Sprintf("%d %v %v %v", i, c.config, c.rope, c.DecodeProblem), "/", " "), func(t *testing.T) {
 			want, state := c.run(t, dev, false)

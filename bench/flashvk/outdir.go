@@ -143,6 +143,9 @@ func replaceReport(dir string, list []outFile) error {
 			return err
 		}
 	}
+	if len(stale) == 0 {
+		return nil // the report is the last file that takes room
+	}
 	for _, name := range stale {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
