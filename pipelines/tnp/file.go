@@ -40,7 +40,8 @@ func (c Config) metadata() map[string]string {
 
 // Load reads the weights of a file, and finds the sizes of the model in their shapes. Heads is
 // the number of heads of attention, which shapes do not tell; 0 takes the number that Save wrote.
-// Tensors are F32, F16 or BF16. Tensors that are no parameters are ignored.
+// Tensors are F32, F16 or BF16. Tensors that are no parameters are ignored. A parameter that is
+// infinite or NaN is an error that names it.
 func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 	c, err := ReadConfig(f, heads)
 	if err != nil {
@@ -51,6 +52,9 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 		x, err := readParam(f, p)
 		if err != nil {
 			return nil, c, err
+		}
+		if i := notFinite(x); i >= 0 {
+			return nil, c, fmt.Errorf("tnp: %s[%d] is %v: parameters are finite", p.Name, i, x[i])
 		}
 		w[p.Name] = x
 	}

@@ -149,3 +149,20 @@ func TestFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 }
+
+// TestFileNotFinite: a model that could only compute NaN has an error that names the parameter.
+func TestFileNotFinite(t *testing.T) {
+	c := tnp.Config{Layers: 1, Heads: 1, HeadDim: 8, DModel: 8, DFF: 5, Components: 2, InputDim: 3}
+	w, err := tnp.Init(c, 7)
+	require.NoError(t, err)
+	for text, x := range map[string]float64{"NaN": math.NaN(), "+Inf": math.Inf(1), "-Inf": math.Inf(-1)} {
+		w["norm.weight"][3] = float32(x)
+		path := filepath.Join(t.TempDir(), "weights.safetensors")
+		require.NoError(t, tnp.Save(path, w, c))
+		f, err := safetensors.Open(path)
+		require.NoError(t, err)
+		defer f.Close()
+		_, _, err = tnp.Load(f, 0)
+		require.EqualError(t, err, "tnp: norm.weight[3] is "+text+": parameters are finite")
+	}
+}
