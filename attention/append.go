@@ -114,15 +114,21 @@ func Append(c *vk.Cmd, t AppendTensors, p AppendProblem) (err error) {
 	if err := checkAppend(&t, &p); err != nil {
 		return err
 	}
+	return recordAppend(c, &t, &p)
+}
+
+// recordAppend records the kernel for tensors that fit p. It narrows t.
+func recordAppend(c *vk.Cmd, t *AppendTensors, p *AppendProblem) error {
+	d := c.Device()
 	vk.Narrow(&t.NewK, &t.NewV, &t.K, &t.V, &t.KScale, &t.VScale, &t.Q, &t.Cos, &t.Sin, &t.SeqLens, &t.BlockTable, &t.CacheBatchIdx, &t.State)
-	spec := newAppendSpec(d.Caps(), &t, &p)
-	params, g := newAppendParams(d.Caps(), &t, &p, &spec)
+	spec := newAppendSpec(d.Caps(), t, p)
+	params, g := newAppendParams(d.Caps(), t, p, &spec)
 	tensors := []vk.Tensor{t.NewK, t.NewV, t.K, t.V, orElse(t.Q, t.K), t.SeqLens, orElse(t.BlockTable, t.SeqLens), t.State,
 		orElse(t.Cos, t.SeqLens), orElse(t.Sin, t.SeqLens), orElse(t.CacheBatchIdx, t.SeqLens)}
 	if p.Cache == CacheSame {
-		return dispatchAppend(c, &p, spec, params, g, tensors)
+		return dispatchAppend(c, p, spec, params, g, tensors)
 	}
-	return dispatchAppend(c, &p, appendCache8Spec{spec, newCacheSpec(&p.DecodeProblem, &t.KScale)},
+	return dispatchAppend(c, p, appendCache8Spec{spec, newCacheSpec(&p.DecodeProblem, &t.KScale)},
 		appendCache8Params{params, newCacheParams(&p.DecodeProblem, &t.KScale, &t.VScale)}, g, append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
 }
 

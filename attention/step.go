@@ -62,7 +62,8 @@ func Step(c *vk.Cmd, t StepTensors, p AppendProblem, opt Options) (err error) {
 		return err
 	}
 	if !config.Append {
-		if err := Append(c, t.append(&p), p); err != nil {
+		tensors := t.append(&p)
+		if err := recordAppend(c, &tensors, &p); err != nil {
 			return err
 		}
 		defer c.Scope()()

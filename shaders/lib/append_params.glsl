@@ -9,14 +9,7 @@ layout(push_constant, scalar) uniform Params {
     uint pages;     // that there are; without pages, sequences of the cache
     uint k_groups;  // workgroups for k
     uint v_groups;
-    uint new_k_offset;
-    uint new_k_stride_b;
-    uint new_k_stride_h;
-    uint new_k_stride_s;
-    uint new_v_offset;
-    uint new_v_stride_b;
-    uint new_v_stride_h;
-    uint new_v_stride_s;
+#include "params_new_kv.glsl"
     uint k_offset;
     uint k_stride_b;  // from a page to the next, where there are pages
     uint k_stride_h;

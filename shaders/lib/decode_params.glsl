@@ -40,14 +40,7 @@ layout(push_constant, scalar) uniform Params {
     uint v_scale_stride_h;
 #endif
 #ifdef APPEND
-    uint new_k_offset;
-    uint new_k_stride_b;
-    uint new_k_stride_h;
-    uint new_k_stride_s;
-    uint new_v_offset;
-    uint new_v_stride_b;
-    uint new_v_stride_h;
-    uint new_v_stride_s;
+#include "params_new_kv.glsl"
     uint cos_offset;
     uint sin_offset;
 #endif

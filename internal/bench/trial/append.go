@@ -53,14 +53,9 @@ func (p *appendProblem) room(b int) bool { return p.Lens[b]+p.NewKeys <= p.SeqKV
 // Elements are rounded to a format with relative spacing eps, and spacing least near 0.
 func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int, eps, least float64) (out, bounds []float64) {
 	out, bounds = slices.Clone(row), make([]float64, len(row))
-	half := p.RoPE.Dims / 2
-	for i := range half {
-		x, y := i, i+half
-		if p.RoPE.Interleaved {
-			x, y = 2*i, 2*i+1
-		}
-		c, s := float64(cos[position*half+i]), float64(sin[position*half+i])
-		out[x], out[y] = row[x]*c-row[y]*s, row[y]*c+row[x]*s
+	rotate(p.RoPE, out, row, cos, sin, position)
+	for i := range p.RoPE.Dims / 2 {
+		x, y := pair(p.RoPE, i)
 		// The error is that of two products and a sum in float32, then of rounding to the
 		// format, where the result may be subnormal.
 		size := max(row[x], -row[x]) + max(row[y], -row[y])
@@ -68,6 +63,24 @@ func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int, 
 		bounds[y] = bounds[x]
 	}
 	return out, bounds
+}
+
+// pair returns the places of pair number i of RoPE in a row.
+func pair(r attention.RoPE, i int) (x, y int) {
+	if r.Interleaved {
+		return 2 * i, 2*i + 1
+	}
+	return i, i + r.Dims/2
+}
+
+// rotate sets the pairs of a row to those of another one, rotated by RoPE for a position.
+func rotate[T float32 | float64](r attention.RoPE, to, from []float64, cos, sin []T, position int) {
+	half := r.Dims / 2
+	for i := range half {
+		x, y := pair(r, i)
+		c, s := float64(cos[position*half+i]), float64(sin[position*half+i])
+		to[x], to[y] = from[x]*c-from[y]*s, from[y]*c+from[x]*s
+	}
 }
 
 // tensors returns those of the call.

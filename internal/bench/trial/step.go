@@ -70,13 +70,14 @@ func (p *stepProblem) tensors() ([]guard.Tensor, error) {
 		for h := range p.NumKVHeads {
 			for i := range p.NewKeys {
 				from, to := (b*p.NumKVHeads+h)*p.NewKeys+i, in.At(&p.DecodeProblem, b, h, p.Lens[b]+i)
-				p.turn(in.K[to*dim:][:dim], newK[from*dim:][:dim], cos, sin, p.Lens[b]+i)
+				copy(in.K[to*dim:][:dim], newK[from*dim:])
+				rotate(p.RoPE, in.K[to*dim:], newK[from*dim:], cos, sin, p.Lens[b]+i)
 				copy(in.V[to*dv:][:dv], newV[from*dv:])
 			}
 		}
 		for row := range p.NumHeads * p.SeqQ {
 			at := (b*p.NumHeads*p.SeqQ + row) * dim
-			p.turn(in.Q[at:][:dim], before["q"][at:][:dim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+row%p.SeqQ, 0))
+			rotate(p.RoPE, in.Q[at:], before["q"][at:], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+row%p.SeqQ, 0))
 		}
 	}
 	list, err := within.tensorsOf(in)
@@ -120,20 +121,6 @@ func (p *stepProblem) angles() (cos, sin []float64) {
 		cos, sin = append(cos, []float64{1, 0, -1, 0}[turns]), append(sin, []float64{0, 1, 0, -1}[turns])
 	}
 	return cos, sin
-}
-
-// turn sets a row to another one, rotated by a position.
-func (p *stepProblem) turn(to, from, cos, sin []float64, position int) {
-	copy(to, from)
-	half := p.RoPE.Dims / 2
-	for i := range half {
-		x, y := i, i+half
-		if p.RoPE.Interleaved {
-			x, y = 2*i, 2*i+1
-		}
-		c, s := cos[position*half+i], sin[position*half+i]
-		to[x], to[y] = from[x]*c-from[y]*s, from[y]*c+from[x]*s
-	}
 }
 
 // Check implements Problem.
