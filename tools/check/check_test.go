@@ -156,6 +156,24 @@ func TestHostProblems(t *testing.T) {
 	}
 }
 
+func TestBinaryProblem(t *testing.T) {
+	png, spirv := "\x89PNG\r\n\x1a\n\x00", "\x03\x02\x23\x07\x00"
+	for _, tt := range []struct {
+		name, text string
+		bad        bool
+	}{
+		{"README.md", "µ is two bytes", false}, {"shaders/spv/a.spv", spirv, false}, {"docs/a.png", png, false},
+		{"check", "\x7fELF\x02\x01\x01\x00", true}, {"flashvk.exe", "MZ\x90\x00", true}, {"flashvk", "\xcf\xfa\xed\xfe\x07", true},
+		{"a.tar.gz", "\x1f\x8b\x08", true}, {"a.txt", "a\x00", true},
+		{"shaders/spv/a.spv", png, true}, {"a.png", "\x7fELF\x00", true}, {"a.jpg", png, true},
+	} {
+		got := binaryProblem(tt.name, tt.text)
+		if (got != "") != tt.bad {
+			t.Errorf("%s, %q: %q", tt.name, tt.text, got)
+		}
+	}
+}
+
 func TestShellOf(t *testing.T) {
 	for first, want := range map[string]string{
 		"#!/bin/sh": "sh", "#!/bin/bash -eu": "bash", "#!/usr/bin/env bash": "bash", "#! /bin/dash": "sh",

@@ -7,6 +7,7 @@
 //	imports      packages import downwards only; "C" and unsafe stay in vk; the program links nothing of tests
 //	budget       lengths of files and functions
 //	hosts        no file names a package mirror
+//	binaries     only SPIR-V and pictures are binary
 //	scripts      bash -n, sh -n
 //	shaders      the SPIR-V is current and valid (the tests of ./shaders)
 //	converge     what the invocations of a subgroup must execute together, they do
@@ -46,6 +47,7 @@ var checks = []check{
 	{name: "imports", run: checkImports},
 	{name: "budget", run: checkBudget},
 	{name: "hosts", run: checkHosts},
+	{name: "binaries", run: checkBinaries},
 	{name: "scripts", run: checkScripts},
 	{name: "vet", run: checkVet},
 	{name: "staticcheck", run: checkStaticcheck},

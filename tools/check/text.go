@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -123,4 +124,37 @@ func shellOf(text string) string {
 		}
 	}
 	return ""
+}
+
+// binaryMagic is how a binary file that belongs into the repository begins, by its extension.
+var binaryMagic = map[string]string{
+	".spv": "\x03\x02\x23\x07",
+	".png": "\x89PNG\r\n\x1a\n",
+}
+
+// checkBinaries finds programs and other binary files that were added by mistake: the history
+// keeps them for ever.
+func checkBinaries(r *repo) ([]string, error) {
+	var problems []string
+	for _, name := range r.files {
+		text, err := r.read(name)
+		if err != nil {
+			return nil, err
+		}
+		if problem := binaryProblem(name, text); problem != "" {
+			problems = append(problems, problem)
+		}
+	}
+	return problems, nil
+}
+
+// binaryProblem goes by the content of a file, as a program may have any name.
+func binaryProblem(name, text string) string {
+	if utf8.ValidString(text) && !strings.Contains(text, "\x00") {
+		return ""
+	}
+	if magic := binaryMagic[path.Ext(name)]; magic != "" && strings.HasPrefix(text, magic) {
+		return ""
+	}
+	return fmt.Sprintf("%s is a binary file of %d bytes: only SPIR-V (.spv) and pictures (.png) are binary here", name, len(text))
 }
