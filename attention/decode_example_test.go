@@ -223,13 +223,13 @@ func ExampleKVCache() {
 		log.Fatal(err)
 	}
 	defer step.Close()
+	if err := cache.Reserve(ctx, 11); err != nil { // pages for 11 keys
+		log.Fatal(err)
+	}
 	// Errors of recording stay with step: Submit returns the first.
 	_ = cache.Step(step, 0, attention.StepTensors{DecodeTensors: attention.DecodeTensors{Q: q, O: o}, NewK: k, NewV: v}, p, attention.Options{})
 	_ = cache.Advance(step, 1)
 
-	if err := cache.Reserve(ctx, 11); err != nil { // pages for 11 keys
-		log.Fatal(err)
-	}
 	row, values := make([]float32, o.NumElements()), make([]float32, v.NumElements())
 	for i := range 11 {
 		for e := range values {

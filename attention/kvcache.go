@@ -46,7 +46,7 @@ type KVCacheConfig struct {
 //	State          for Decode, one call at a time
 //
 // A contiguous cache has a row for each sequence. In a paged cache a sequence has no page before
-// Reserve. Sequences that Prefill and Reorder copy from one share its full pages.
+// Reserve, and a call with more new keys than its pages hold is an error. Sequences that Prefill and Reorder copy from one share its full pages.
 //
 // A function with a context waits for all commands that have been started, and returns when they
 // are done. Recorded commands stay valid, except after Grow. If such a function fails because of
@@ -298,6 +298,14 @@ func (k *KVCache) check(layer int, p *DecodeProblem) error {
 	}
 	if p.Cache != k.config.Cache {
 		return fmt.Errorf("attention: cache: the format is %v, but that of the cache %v", p.Cache, k.config.Cache)
+	}
+	if err := p.validateCache(); err != nil {
+		return err
+	}
+	for b, row := range k.table {
+		if room := len(row) * k.slotKeys(); room < p.NewKeys {
+			return fmt.Errorf("attention: cache: sequence %d has pages for %d keys, fewer than new_keys=%d: Reserve them first", b, room, p.NewKeys)
+		}
 	}
 	return nil
 }

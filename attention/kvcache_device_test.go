@@ -2,6 +2,7 @@ package attention_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -316,6 +317,7 @@ func TestSharedRemoved(t *testing.T) {
 	}, PageSize: 8, Pages: 8}})
 	require.NoError(t, cache.Reserve(ctx, 16))
 	appendNumbers(t, dev, cache, 16, 1)
+	require.EqualError(t, cache.Reserve(ctx, math.MaxInt), fmt.Sprintf("attention: cache: sequence 0 has 16 keys, %d more are beyond the capacity seq_kv=24", math.MaxInt))
 	require.NoError(t, cache.Prefill(ctx, 0, 1))
 	c, err := dev.NewCmd("remove")
 	require.NoError(t, err)
@@ -393,6 +395,13 @@ func TestKVCacheRefuses(t *testing.T) {
 			p.Cache = attention.CacheE4M3
 			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
 		}, "attention: cache: the format is e4m3, but that of the cache same"},
+		{func(c *vk.Cmd) error {
+			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 1)})
+		}, "attention: cache: sequence 0 has pages for 0 keys, fewer than new_keys=1: Reserve them first"},
+		{func(c *vk.Cmd) error {
+			require.NoError(t, cache.Reserve(ctx, 8))
+			return cache.Step(c, 0, attention.StepTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 9)}, attention.Options{})
+		}, "attention: cache: sequence 0 has pages for 8 keys, fewer than new_keys=9: Reserve them first"},
 		{func(c *vk.Cmd) error {
 			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 25)})
 		}, "attention: new_keys=25 is not from 0 to the capacity seq_kv=24"},

@@ -10,7 +10,7 @@ import (
 )
 
 // Reserve gives every sequence the pages for keys more keys than it has. Steps that append as many
-// can then run without the host. The error names the sequence that would be longer than its cache,
+// can then be recorded, and run without the host. The error names the sequence that would be longer than its cache,
 // or the number of pages that are lacking; then nothing has changed.
 func (k *KVCache) Reserve(ctx context.Context, keys int) error {
 	if keys < 0 {
@@ -22,7 +22,7 @@ func (k *KVCache) Reserve(ctx context.Context, keys int) error {
 	}
 	need := 0
 	for b, n := range lens {
-		if n+keys > k.config.SeqKV {
+		if keys > k.config.SeqKV-n {
 			return fmt.Errorf("attention: cache: sequence %d has %d keys, %d more are beyond the capacity seq_kv=%d", b, n, keys, k.config.SeqKV)
 		}
 		need += max(k.slotsFor(n+keys)-len(k.table[b]), 0)

@@ -188,6 +188,10 @@ func TestStatus(t *testing.T) {
 		s := newStepper(t, dev, config, attention.RoPE{Dims: 32})
 		ctx := t.Context()
 		if pageSize > 0 {
+			require.NoError(t, s.cache.Reserve(ctx, 1))
+			s.replay = s.record(t, dev)
+			t.Cleanup(s.replay.Close)
+			require.NoError(t, s.cache.Reset(ctx)) // takes the pages
 			s.step(t, dev, 0, false)
 			require.EqualError(t, s.cache.Status(ctx), "attention: decode: a sequence has keys in a page that is none of the cache's 6")
 			_, err := s.cache.Len(ctx)

@@ -42,6 +42,9 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 		return nil, err
 	}
 	defer cache.Close()
+	if err := cache.Reserve(ctx, steps); err != nil {
+		return nil, err
+	}
 	p := attention.AppendProblem{DecodeProblem: cache.Problem(1, 1), RoPE: attention.RoPE{Dims: dim}}
 	cosines, sines := attention.RoPETable(p.SeqKV, dim, 10000)
 	t := tensors{ctx: ctx, d: d} // keeps the first error
@@ -67,9 +70,6 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 	product(x, vk.View(o.Buffer, o.DType, 1, width), wo, gemm.Problem{N: width, K: width, Beta: 1}) // x += o * wo
 	product(logits, x, head, gemm.Problem{N: vocab, K: width, TransB: true})
 
-	if err := cache.Reserve(ctx, steps); err != nil {
-		return nil, err
-	}
 	scores := make([]float32, vocab)
 	for range steps {
 		if err := cmp.Or(x.Upload(ctx, w.embed[token*width:][:width]), c.Submit(ctx), logits.Download(ctx, scores)); err != nil {

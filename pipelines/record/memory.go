@@ -39,7 +39,7 @@ func (m *Memory) String() string {
 const align = 256
 
 // Plan finds places for all tensors, in buffers of at most limit bytes, and returns what they
-// take. It allocates nothing.
+// take. It allocates nothing. After Allocate it is an error until Close.
 //
 // Tensors are placed one after the other, the largest first. Each gets the lowest place where it
 // meets no tensor that is needed at one of its steps, or, if it is small, shortly before. So the
@@ -47,6 +47,9 @@ const align = 256
 func (p *Program) Plan(limit int64) (*Memory, error) {
 	if err := p.check(); err != nil {
 		return nil, err
+	}
+	if p.buffers != nil {
+		return nil, errAllocated
 	}
 	limit &^= align - 1
 	order := slices.Clone(p.tensors)
@@ -81,7 +84,7 @@ func (p *Program) Plan(limit int64) (*Memory, error) {
 		m.Bytes += bytes
 	}
 	p.hold(m)
-	p.memory = m
+	p.memory, p.late = m, ""
 	return m, nil
 }
 

@@ -34,6 +34,7 @@ type Program struct {
 	tensors []*Tensor
 	err     error // the first of Step
 	memory  *Memory
+	late    string // the first step or tensor that was added or changed after Plan
 	buffers []*vk.Buffer
 }
 
@@ -69,6 +70,7 @@ func (p *Program) Tensor(name string, t dtype.DType, shape ...int) *Tensor {
 		x.bytes *= int64(n)
 	}
 	p.tensors = append(p.tensors, x)
+	p.outdate(name)
 	return x
 }
 
@@ -84,6 +86,7 @@ func (p *Program) Input(name string, t dtype.DType, shape ...int) *Tensor {
 // It returns t.
 func (p *Program) Output(t *Tensor) *Tensor {
 	t.last = 1 << 30
+	p.outdate(t.name)
 	return t
 }
 
@@ -97,10 +100,11 @@ func (p *Program) Scratch(name string, bytes int64) *Tensor {
 
 // Step appends a step. F records it. Nil tensors in the lists are ignored. A tensor that is
 // updated is in both lists, scratch memory among the writes. Reading a tensor that no earlier
-// step writes is an error, which Plan returns.
+// step writes is an error, which Plan returns. A step that comes after Plan needs another Plan.
 func (p *Program) Step(name string, reads, writes []*Tensor, f func(c *vk.Cmd) error) {
 	n := len(p.steps)
 	p.steps = append(p.steps, step{name, f})
+	p.outdate("step " + name)
 	meet := func(t *Tensor) {
 		if t.first == unused {
 			t.first = n
@@ -124,6 +128,24 @@ func (p *Program) Step(name string, reads, writes []*Tensor, f func(c *vk.Cmd) e
 	}
 }
 
+// outdate notes that the last plan does not know what was added or changed.
+func (p *Program) outdate(what string) {
+	if p.memory != nil && p.late == "" {
+		p.late = what
+	}
+}
+
+// current returns an error unless the last plan knows all steps and tensors.
+func (p *Program) current(call string) error {
+	if p.memory == nil {
+		return fmt.Errorf("record: %s comes after Plan", call)
+	}
+	if p.late != "" {
+		return fmt.Errorf("record: %s came after Plan, which must know it before %s", p.late, call)
+	}
+	return nil
+}
+
 // Steps returns the number of steps.
 func (p *Program) Steps() int { return len(p.steps) }
 
@@ -143,13 +165,15 @@ func (p *Program) check() error {
 	return nil
 }
 
+var errAllocated = errors.New("record: memory is allocated already")
+
 // Allocate takes the planned memory. Close frees it.
 func (p *Program) Allocate(d *vk.Device) (err error) {
-	if p.memory == nil {
-		return errors.New("record: Allocate comes after Plan")
+	if err := p.current("Allocate"); err != nil {
+		return err
 	}
 	if p.buffers != nil {
-		return errors.New("record: memory is allocated already")
+		return errAllocated
 	}
 	defer func() {
 		if err != nil {
@@ -180,6 +204,9 @@ func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
 	defer c.Keep(&err)
 	if p.buffers == nil {
 		return errors.New("record: Record comes after Allocate")
+	}
+	if err := p.current("Record"); err != nil {
+		return err
 	}
 	if before == nil {
 		defer c.Reorder()()

@@ -114,6 +114,35 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, p.Allocate(nil), "record: Allocate comes after Plan")
 }
 
+// TestLate adds to programs after Plan: its places are those of the steps and tensors that it knew.
+func TestLate(t *testing.T) {
+	d := vktest.Open(t)
+	for want, add := range map[string]func(p *Program, b *Tensor){
+		"step two": func(p *Program, b *Tensor) { p.Step("two", []*Tensor{b}, nil, nothing) },
+		"c":        func(p *Program, b *Tensor) { p.Step("two", nil, []*Tensor{p.Tensor("c", dtype.Float32, 1)}, nothing) },
+		"b":        func(p *Program, b *Tensor) { p.Output(b) },
+	} {
+		p := New("test")
+		a, b := p.Input("a", dtype.Float32, 1), p.Tensor("b", dtype.Float32, 1)
+		p.Step("one", []*Tensor{a}, []*Tensor{b}, nothing)
+		_, err := p.Plan(1 << 20)
+		require.NoError(t, err)
+		add(p, b)
+		require.EqualError(t, p.Allocate(d), "record: "+want+" came after Plan, which must know it before Allocate")
+		_, err = p.Plan(1 << 20)
+		require.NoError(t, err)
+		require.NoError(t, p.Allocate(d))
+		add(p, b)
+		c, err := d.NewCmd("late")
+		require.NoError(t, err)
+		require.EqualError(t, p.Record(c, nil), "record: "+want+" came after Plan, which must know it before Record")
+		_, err = p.Plan(1 << 20)
+		require.EqualError(t, err, "record: memory is allocated already")
+		c.Close()
+		p.Close()
+	}
+}
+
 // TestRecord runs a chain of copies whose tensors share memory, from a and from b by turns, and
 // submits it twice.
 func TestRecord(t *testing.T) {
