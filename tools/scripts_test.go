@@ -344,6 +344,21 @@ func TestVkrun(t *testing.T) {
 	if want := root + "/lvp_icd.json " + root + "/usr/share/vulkan/explicit_layer.d " + vkrun + "\n"; out != want || status != 7 {
 		t.Errorf("output %q, status %d, want %q and 7", out, status, want)
 	}
+	// What go run builds is started by vkrun, which may lie in a folder with a space.
+	text, err := os.ReadFile("vkrun")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "a b")
+	tree(t, dir, map[string]string{
+		"vkrun":   string(text),
+		"main.go": "package main\n\nimport \"C\"\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(os.Args[1]) }\n",
+	})
+	goEnv := append(env, "HOME="+os.Getenv("HOME"), "GOCACHE="+os.Getenv("GOCACHE"), "GOFLAGS=-trimpath")
+	out, stderr, status = run(t, goEnv, filepath.Join(dir, "vkrun"), "go", "run", filepath.Join(dir, "main.go"), "c d")
+	if want := "--library-path lib\nc d"; out != want || status != 0 {
+		t.Errorf("go run: output %q, status %d (%s), want %q", out, status, stderr, want)
+	}
 	for _, args := range [][]string{nil, {"no-such-program"}, {"/no/such/program"}} {
 		if out, stderr, status := run(t, env, "vkrun", args...); status != 127 || out != "" || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: output %q, %q, status %d", args, out, stderr, status)
