@@ -30,11 +30,16 @@ func (f *File) Float32s(t Tensor) ([]float32, error) {
 	return x, nil
 }
 
-// WriteFloat32s writes all elements of a tensor of F32, in row-major order.
+// WriteFloat32s writes all elements of a tensor of F32, in row-major order. It is an error if x has
+// more or fewer.
 func (w *Writer) WriteFloat32s(name string, x []float32) error {
 	to, err := w.Tensor(name)
 	if err != nil {
 		return err
+	}
+	t := w.sections[name].t
+	if n := t.Bytes() / 4; t.DType != F32 || int64(len(x)) != n {
+		return fmt.Errorf("safetensors: %s: %d float32 for tensor %s, which is %s with shape %v", w.path, len(x), quote(name), t.DType, t.Shape)
 	}
 	b := make([]byte, 4*min(len(x), floatsPiece))
 	for piece := range slices.Chunk(x, floatsPiece) {

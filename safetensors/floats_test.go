@@ -25,6 +25,10 @@ func TestFloat32s(t *testing.T) {
 		want[i] = float32(i) + 0.25
 	}
 	want[1], want[2] = float32(math.Inf(-1)), math.Float32frombits(0x7fc00001)
+	for _, wrong := range [][]float32{nil, want[1:], append(want, 0)} {
+		require.ErrorContains(t, w.WriteFloat32s("x", wrong), "float32 for tensor \"x\", which is F32 with shape [262147]")
+	}
+	require.ErrorContains(t, w.WriteFloat32s("half", want[:1]), "which is F16")
 	require.NoError(t, w.WriteFloat32s("x", want))
 	require.NoError(t, w.WriteFloat32s("none", nil))
 	require.Error(t, w.WriteFloat32s("y", want))

@@ -126,7 +126,7 @@ func TestContract(t *testing.T) {
 // TestFaces wants a row of faces for every package with a Forward, and in it every function that
 // records into a Cmd. None of these has two tensors in a row, which a caller could swap.
 func TestFaces(t *testing.T) {
-	for _, name := range userPackages {
+	for _, name := range userPackages(t) {
 		f, listed := faces[name]
 		for _, d := range parseFunctions(t, filepath.Join("..", name)) {
 			function, tensors := d.Name.Name, 0

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"unsafe"
 
-	_ "github.com/flashvk/flashvk/internal/needcgo"
-
 	vulkan "github.com/vulkan-go/vulkan"
 )
 

@@ -34,7 +34,6 @@ var levels = []struct {
 	{"enum", 0},
 	{"files", 0},
 	{"text", 0},
-	{"needcgo", 0},
 	{"cover", 0},
 	{"parallel", 0},
 	{"vk/...", 1},
