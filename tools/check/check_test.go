@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -131,6 +132,37 @@ func TestBudget(t *testing.T) {
 		if tt.want == "" && got != "" || !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s: problems are %q, want %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for name, want := range map[string]string{
+		"README.go": "files, tests, examples, tools", "vk/kit/kit.go": "devices, and what kernels share",
+		"vkx/a.go": "files, tests, examples, tools", "pipelines/tnp/gp/a.go": "trainer and models",
+		"pipelines/gemm/a.go": "other kernels", "tests/gradients/a_test.go": "one engine for every proof",
+	} {
+		if got := wings[wingOf(name)].name; got != want {
+			t.Errorf("%s is in %q, want %q", name, got, want)
+		}
+	}
+	files := map[string]string{
+		"vk/a.go": "a\nb\n", "vk/a_test.go": "a\n", "shaders/a.comp": "a\nb\nc\n", "shaders/lib/b.glsl": "a\n",
+		"vk/testdata/a.go": "a\n", "vk/a.md": "a\n",
+	}
+	list, err := sizes(slices.Collect(maps.Keys(files)), func(name string) (string, error) { return files[name], nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, glsl := wingOf("vk/a.go"), wingOf("shaders/a.comp")
+	if list[core] != (size{code: 2, tests: 1}) || list[glsl] != (size{glsl: 4}) {
+		t.Errorf("sizes are %v", list)
+	}
+	if got := sizeProblems(list); got != nil {
+		t.Errorf("problems are %q, want none", got)
+	}
+	list[core].tests, list[glsl].glsl = wings[core].goMax, wings[glsl].glMax+1
+	if got := sizeProblems(list); len(got) != 2 || !strings.Contains(got[0], "lines of Go") || !strings.Contains(got[1], "lines of GLSL") {
+		t.Errorf("problems are %q, want Go and GLSL past the budget", got)
 	}
 }
 

@@ -6,6 +6,7 @@
 //	staticcheck  at a pinned version, fetched through the module proxy
 //	imports      packages import downwards only; "C" and unsafe stay in vk; the program links nothing of tests
 //	budget       lengths of files and functions
+//	size         lines of each wing of the house (size.go)
 //	hosts        no file names a package mirror
 //	binaries     only SPIR-V and pictures are binary
 //	scripts      bash -n, sh -n
@@ -16,7 +17,8 @@
 // Each finding is one line on standard output; with findings the exit status is 1, but
 // for those that are warnings.
 // Arguments are names of checks to run instead of all; -skip has a comma list of checks to
-// leave out.
+// leave out. -size prints the lines of each wing, and their change since the commit that is the
+// argument, HEAD without one.
 package main
 
 import (
@@ -46,6 +48,7 @@ var checks = []check{
 	{name: "format", run: checkFormat},
 	{name: "imports", run: checkImports},
 	{name: "budget", run: checkBudget},
+	{name: "size", run: checkSize},
 	{name: "hosts", run: checkHosts},
 	{name: "binaries", run: checkBinaries},
 	{name: "scripts", run: checkScripts},
@@ -58,13 +61,21 @@ var checks = []check{
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: go run ./tools/check [-skip CHECK,…] [CHECK…]")
+		fmt.Fprintln(os.Stderr, "usage: go run ./tools/check [-skip CHECK,…] [CHECK…] | -size [COMMIT]")
 		for _, c := range checks {
 			fmt.Fprintln(os.Stderr, "  "+c.name)
 		}
 	}
 	skip := flag.String("skip", "", "checks to leave out")
+	table := flag.Bool("size", false, "print the lines of each wing instead")
 	flag.Parse()
+	if *table {
+		if err := showSizes(flag.Arg(0)); err != nil {
+			fmt.Fprintf(os.Stderr, "check: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	left := strings.FieldsFunc(*skip, func(c rune) bool { return c == ',' })
 	for _, name := range append(left, flag.Args()...) {
 		if !slices.ContainsFunc(checks, func(c check) bool { return c.name == name }) {

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"text/tabwriter"
+)
+
+// A wing is a part of the house with one purpose. Budgets are numbers of lines: a commit that
+// raises one says in its message what pays for it.
+type wing struct {
+	name  string
+	paths []string // files and folders; a file belongs to the wing with its longest match
+	goMax int      // lines of Go, tests included
+	glMax int      // lines of GLSL
+}
+
+// wings are all of the repository. The first has what no other wing names.
+var wings = []wing{
+	{"files, tests, examples, tools", []string{""}, 9000, 0},
+	{"devices, and what kernels share", []string{
+		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
+		"internal/parallel", "internal/text", "internal/needcgo",
+	}, 15600, 0},
+	{"shaders", []string{"shaders", "internal/shaders"}, 2950, 16050},
+	{"attention", []string{"attention", "internal/attention"}, 22000, 0},
+	{"other kernels", []string{"pipelines", "internal/pipelines"}, 18900, 0},
+	{"one engine for every proof", []string{
+		"internal/call", "internal/guard", "internal/attention/attntest", "internal/attention/ondevice",
+		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",
+		"tests/conformance", "tests/determinism", "tests/gradients",
+	}, 22400, 0},
+	{"the program", []string{"bench", "internal/bench"}, 22400, 0},
+	{"trainer and models", []string{
+		"pipelines/tnp", "pipelines/train", "pipelines/lm", "internal/pipelines/tnp", "internal/bench/train",
+	}, 7600, 0},
+	{"tools/converge", []string{"tools/converge"}, 2310, 0},
+}
+
+// A size is what a wing has.
+type size struct {
+	code, tests, glsl int
+}
+
+func (s size) golang() int { return s.code + s.tests }
+
+// wingOf returns the index of the wing that a file belongs to.
+func wingOf(name string) int {
+	best, length := 0, 0
+	for i, w := range wings {
+		for _, p := range w.paths {
+			if (name == p || strings.HasPrefix(name, p+"/")) && len(p) > length {
+				best, length = i, len(p)
+			}
+		}
+	}
+	return best
+}
+
+// sizes counts the lines of each wing's files, whose text read returns.
+func sizes(files []string, read func(string) (string, error)) ([]size, error) {
+	list := make([]size, len(wings))
+	for _, name := range files {
+		ext := path.Ext(name)
+		if ext != ".go" && ext != ".comp" && ext != ".glsl" || strings.Contains("/"+name, "/testdata/") {
+			continue
+		}
+		text, err := read(name)
+		if err != nil {
+			return nil, err
+		}
+		s, lines := &list[wingOf(name)], strings.Count(text, "\n")
+		switch {
+		case ext != ".go":
+			s.glsl += lines
+		case strings.HasSuffix(name, "_test.go"):
+			s.tests += lines
+		default:
+			s.code += lines
+		}
+	}
+	return list, nil
+}
+
+func checkSize(r *repo) ([]string, error) {
+	list, err := sizes(r.files, r.read)
+	if err != nil {
+		return nil, err
+	}
+	return sizeProblems(list), nil
+}
+
+// sizeProblems returns the wings past their budgets.
+func sizeProblems(list []size) []string {
+	var problems []string
+	for i, w := range wings {
+		for _, c := range []struct {
+			kind   string
+			n, max int
+		}{{"Go", list[i].golang(), w.goMax}, {"GLSL", list[i].glsl, w.glMax}} {
+			if c.n > c.max {
+				problems = append(problems, fmt.Sprintf("%s: %d lines of %s, over the budget of %d: "+
+					"delete what says something twice, or raise the budget in tools/check/size.go and say what pays for it",
+					w.name, c.n, c.kind, c.max))
+			}
+		}
+	}
+	return problems
+}
+
+// sizesAt counts the lines of a commit.
+func (r *repo) sizesAt(commit string) ([]size, error) {
+	git := func(args ...string) (string, error) {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = r.root
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("git %s: %w", strings.Join(args, " "), err)
+		}
+		return string(out), nil
+	}
+	names, err := git("ls-tree", "-r", "-z", "--name-only", commit)
+	if err != nil {
+		return nil, err
+	}
+	return sizes(strings.Split(names, "\x00"), func(name string) (string, error) {
+		return git("show", commit+":"+name)
+	})
+}
+
+// showSizes prints the table of wings, beside a commit, HEAD if it is "".
+func showSizes(commit string) error {
+	if commit == "" {
+		commit = "HEAD"
+	}
+	r, err := openRepo()
+	if err != nil {
+		return err
+	}
+	now, err := sizes(r.files, r.read)
+	if err != nil {
+		return err
+	}
+	before, err := r.sizesAt(commit)
+	if err != nil {
+		return err
+	}
+	printSizes(os.Stdout, now, before, commit)
+	return nil
+}
+
+// printSizes writes the table of wings: lines, budgets, and the change of Go and GLSL since a
+// commit.
+func printSizes(w io.Writer, now, before []size, commit string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "Go\ttests\tboth\tbudget\tsince %s\tGLSL\tbudget\tsince\t  wing\n", commit)
+	row := func(s, b size, goMax, glMax int, name string) {
+		fmt.Fprintf(t, "%d\t%d\t%d\t%d\t%+d\t%d\t%d\t%+d\t  %s\n",
+			s.code, s.tests, s.golang(), goMax, s.golang()-b.golang(), s.glsl, glMax, s.glsl-b.glsl, name)
+	}
+	var all, was size
+	goMax, glMax := 0, 0
+	for i, w := range wings {
+		row(now[i], before[i], w.goMax, w.glMax, w.name)
+		all = size{all.code + now[i].code, all.tests + now[i].tests, all.glsl + now[i].glsl}
+		was = size{was.code + before[i].code, was.tests + before[i].tests, was.glsl + before[i].glsl}
+		goMax, glMax = goMax+w.goMax, glMax+w.glMax
+	}
+	row(all, was, goMax, glMax, "all")
+	t.Flush()
+}
