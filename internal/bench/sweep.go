@@ -28,8 +28,8 @@ type SweepFile struct {
 // process has it open.
 func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile, err error) {
 	s := &SweepFile{env: env}
-	if s.f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666); err != nil {
-		return nil, bareError(path, err)
+	if s.f, err = files.OpenLocked(path); err != nil { // two sweeps would not know each other's rows
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -37,18 +37,6 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 			err = bareError(path, err)
 		}
 	}()
-	info, err := s.f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular(): // it may never end
-		return nil, errors.New("it is not a regular file")
-	}
-	// The lock lasts until the file is closed. Without it two sweeps would not know each other's
-	// rows.
-	if !files.Lock(s.f) {
-		return nil, errors.New("another sweep is writing it: name another file, or wait")
-	}
 	text, err := io.ReadAll(s.f)
 	if err != nil {
 		return nil, err

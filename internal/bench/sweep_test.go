@@ -86,7 +86,7 @@ func TestSweepErrors(t *testing.T) {
 			return err
 		}
 		_, twice := OpenSweep(path, env, []*Subject{subjectOf(p)})
-		require.EqualError(t, twice, path+": another sweep is writing it: name another file, or wait")
+		require.EqualError(t, twice, path+": another process is writing it: name another file, or wait")
 		return s.Close()
 	}
 	require.NoError(t, other(func() { p.SeqQ, p.SeqKV = 4096, 4096 }), "a length that the file does not have")

@@ -20,7 +20,8 @@ import (
 // not committed.
 type File struct {
 	*os.File
-	path string
+	path      string
+	published bool
 }
 
 // The names of temporary files are .NAME.8 hexadecimal digits.tmp. NAME is cut, since a name has
@@ -66,7 +67,7 @@ func Create(path string) (*File, error) {
 			return nil, &fs.PathError{Op: "create", Path: path, Err: Bare(err)}
 		}
 	}
-	return &File{f, path}, nil
+	return &File{File: f, path: path}, nil
 }
 
 // create makes a temporary file and locks it. Before the lock another process may take it for
@@ -127,6 +128,14 @@ func clear(path string) {
 // Commit gives f its name and closes it.
 func (f *File) Commit() error {
 	defer f.Close()
+	if err := f.Publish(); err != nil {
+		return err
+	}
+	return f.File.Close()
+}
+
+// Publish gives f its name, and leaves it open and locked, for more to be written.
+func (f *File) Publish() error {
 	// Without Sync a crash of the machine soon after could leave an empty file.
 	if err := f.Sync(); err != nil {
 		return f.named(err)
@@ -134,7 +143,8 @@ func (f *File) Commit() error {
 	if err := os.Rename(f.Name(), f.path); err != nil {
 		return f.named(err)
 	}
-	return f.File.Close()
+	f.published = true
+	return nil
 }
 
 // named returns an error with the final name of f.
@@ -151,13 +161,15 @@ func (f *File) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// Close closes f and removes it unless it was committed. It may be called again.
+// Close closes f and removes it unless it has its name. It may be called again.
 func (f *File) Close() error {
 	if f == nil {
 		return nil
 	}
 	if err := f.File.Close(); errors.Is(err, fs.ErrClosed) {
 		return nil
+	} else if f.published {
+		return err
 	}
 	if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -224,6 +236,34 @@ func TempDir(prefix string) (*Dir, error) {
 // Close removes the folder.
 func (d *Dir) Close() error {
 	return errors.Join(os.RemoveAll(d.Path), d.f.Close())
+}
+
+// OpenLocked opens or makes a file that this process alone reads and writes until it is closed.
+// Its errors are "path: reason": the path is no regular file, or another process has it open in
+// this way.
+func OpenLocked(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, Bare(err))
+		}
+		info, err := f.Stat()
+		switch {
+		case err != nil:
+		case !info.Mode().IsRegular(): // it may never end
+			err = fmt.Errorf("is %s, not a regular file", Kind(info.Mode()))
+		case lock(f) == held:
+			err = errors.New("another process is writing it: name another file, or wait")
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("%s: %w", path, Bare(err))
+		}
+		if there, err := os.Stat(path); err == nil && os.SameFile(info, there) {
+			return f, nil
+		}
+		f.Close() // another process replaced the file before it was locked
+	}
 }
 
 // Bare returns the reason in an error of package os, without the operation and the name.

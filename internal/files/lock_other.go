@@ -18,9 +18,6 @@ const (
 // lock locks nothing on these systems.
 func lock(*os.File) locking { return none }
 
-// Lock reports true: there are no locks on these systems.
-func Lock(*os.File) bool { return true }
-
 // Exclusively runs f. On these systems it excludes nobody.
 func Exclusively(path string, f func() error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {

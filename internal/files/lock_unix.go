@@ -36,10 +36,6 @@ func flock(f *os.File, how int) (err error) {
 	return err
 }
 
-// Lock locks f until it is closed. It reports whether no other process has it locked. On a file
-// system without locks it reports true.
-func Lock(f *os.File) bool { return lock(f) != held }
-
 // Exclusively runs f, which changes a file, while no other process does the same to a file of
 // that folder. Otherwise one of the changes could be lost. It makes the folder if there is none.
 // On a file system without locks f runs all the same.

@@ -2,6 +2,9 @@ package tnp
 
 import (
 	"fmt"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/flashvk/flashvk/safetensors"
@@ -53,18 +56,19 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 		if err != nil {
 			return nil, c, err
 		}
-		if i := notFinite(x); i >= 0 {
-			return nil, c, fmt.Errorf("tnp: %s[%d] is %v: parameters are finite", p.Name, i, x[i])
+		if err := checkSaved("", p.Name, x); err != nil {
+			return nil, c, err
 		}
 		w[p.Name] = x
 	}
 	return w, c, nil
 }
 
-// ReadConfig finds the sizes of a model in the shapes of a file's tensors. Heads is as in Load.
+// ReadConfig finds the sizes of a model in the shapes of a file's tensors. Heads is as in Load. A
+// parameter that is missing, or has a shape that does not follow, is an error that names it.
 func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	if text := f.Metadata["heads"]; heads == 0 && text != "" {
-		if _, err := fmt.Sscan(text, &heads); err != nil {
+		if heads, err = strconv.Atoi(text); err != nil {
 			return c, fmt.Errorf("tnp: metadata heads=%q is not a number", text)
 		}
 	}
@@ -88,28 +92,75 @@ func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	if err != nil {
 		return c, err
 	}
-	for _, t := range f.Tensors() {
-		var i int
-		if n, _ := fmt.Sscanf(t.Name, "blocks.%d.", &i); n == 1 && strings.HasSuffix(t.Name, ".qkv.weight") {
-			c.Layers++
-		}
-	}
+	c.Layers = layers(f)
 	c.Heads, c.DModel, c.InputDim, c.Components, c.DFF = heads, embed[0], embed[1], up[0], up[2]
 	if qkv[0]%(3*heads) != 0 {
 		return c, fmt.Errorf("tnp: %s has %d rows, which %d heads of q, k and v do not divide", BlockName(0, "qkv.weight"), qkv[0], heads)
 	}
 	c.HeadDim = qkv[0] / (3 * heads)
-	return c, c.Validate()
+	if err := c.Validate(); err != nil {
+		return c, err
+	}
+	for _, p := range c.Params() {
+		if _, err := findParam(f, p); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// layers returns one more than the highest block that the file has a parameter of.
+func layers(f *safetensors.File) (n int) {
+	for _, t := range f.Tensors() {
+		rest, _ := strings.CutPrefix(t.Name, "blocks.")
+		number, _, _ := strings.Cut(rest, ".")
+		if i, err := strconv.Atoi(number); err == nil && i >= n && isBlockParam(t.Name, i) {
+			n = min(i, math.MaxInt-1) + 1
+		}
+	}
+	return n
+}
+
+// isBlockParam reports whether a name is that of a parameter of block i.
+func isBlockParam(name string, i int) bool {
+	of := BlockName(i, "")
+	for _, p := range (Config{Layers: 1}).Params() {
+		if kind, ok := strings.CutPrefix(p.Name, BlockName(0, "")); ok && name == of+kind {
+			return true
+		}
+	}
+	return false
+}
+
+// findParam returns the tensor of a parameter.
+func findParam(f *safetensors.File, p Param) (safetensors.Tensor, error) {
+	t, ok := f.Tensor(p.Name)
+	if !ok {
+		return t, fmt.Errorf("tnp: tensor %q is missing", p.Name)
+	}
+	if !slices.Equal(t.Shape, p.Shape) {
+		return t, fmt.Errorf("tnp: tensor %q has shape %v, want %v", p.Name, t.Shape, p.Shape)
+	}
+	return t, nil
 }
 
 // readParam reads a parameter as float32.
 func readParam(f *safetensors.File, p Param) ([]float32, error) {
-	t, ok := f.Tensor(p.Name)
-	if !ok {
-		return nil, fmt.Errorf("tnp: tensor %q is missing", p.Name)
-	}
-	if fmt.Sprint(t.Shape) != fmt.Sprint(p.Shape) {
-		return nil, fmt.Errorf("tnp: tensor %q has shape %v, want %v", p.Name, t.Shape, p.Shape)
+	t, err := findParam(f, p)
+	if err != nil {
+		return nil, err
 	}
 	return f.Float32s(t)
+}
+
+// checkSaved returns an error that names the first element that no model has, of a parameter
+// or, by its prefix, of moments of it.
+func checkSaved(prefix, name string, x []float32) error {
+	rule := map[string]string{"": "parameters are finite", firstMoment: "moments are finite", secondMoment: "second moments are finite and not negative"}[prefix]
+	for i, v := range x {
+		if v-v != 0 || prefix == secondMoment && v < 0 {
+			return fmt.Errorf("tnp: %s%s[%d] is %v: %s", prefix, name, i, v, rule)
+		}
+	}
+	return nil
 }

@@ -19,7 +19,8 @@ const (
 // SaveState writes all that a training needs to go on: weights under their names, moments as
 // adamw.m.NAME and adamw.v.NAME. Metadata has the number of steps, the loss scale of the moments,
 // and what the caller adds. The file appears whole or not at all, even if the program is killed
-// meanwhile.
+// meanwhile. A state that is not finite, from which no training goes on, is an error that names the
+// tensor, and leaves the file as it was.
 func (m *Model) SaveState(ctx context.Context, path string, more map[string]string) error {
 	steps, err := m.Steps(ctx)
 	if err != nil {
@@ -48,7 +49,11 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 			return err
 		}
 		for _, p := range m.c.Params() {
-			if err := out.WriteFloat32s(x.prefix+p.Name, w[p.Name]); err != nil {
+			err := checkSaved(x.prefix, p.Name, w[p.Name])
+			if err == nil {
+				err = out.WriteFloat32s(x.prefix+p.Name, w[p.Name])
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -67,7 +72,8 @@ func (m *Model) state() []saved {
 }
 
 // LoadState reads what SaveState wrote of a model of the same sizes. The next steps have the same
-// bits as without the file.
+// bits as without the file. A value that is infinite, NaN, or a negative second moment is an error
+// that names it.
 func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	if m.adam == nil {
 		return fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)
@@ -96,10 +102,17 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 			if err != nil {
 				return err
 			}
+			name := p.Name[len(prefix):]
+			if err := checkSaved(prefix, name, x); err != nil {
+				return err
+			}
 			for i := range x {
 				x[i] *= factor
 			}
-			moments[prefix][p.Name[len(prefix):]] = x
+			if i := notFinite(x); i >= 0 {
+				return fmt.Errorf("tnp: %s[%d] is beyond float32 with loss scale %g; the file has %g", p.Name, i, m.o.scale(), scale)
+			}
+			moments[prefix][name] = x
 		}
 	}
 	if err := m.SetWeights(ctx, w); err != nil {

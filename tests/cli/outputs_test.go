@@ -147,7 +147,7 @@ func TestFullFiles(t *testing.T) {
 		{small(dev, "--out", full), "mkdir /dev/full: not a directory"},
 		{[]string{"selftest", dev, "--random=100000", "--kernel=optim", "--record", full}, "--record /dev/full: it is not a regular file"},
 		{[]string{"selftest", dev, "--record", full}, "--record /dev/full: it is not a regular file"},
-		{[]string{"sweep", dev, "--csv", full}, "/dev/full: it is not a regular file"},
+		{[]string{"sweep", dev, "--csv", full}, "/dev/full: is a device, not a regular file"},
 		{tuneArgs(dev, full, "--budget=1h"), "/dev/full: "},
 		{[]string{"run", "attention", dev, "--in", inputs(t, 4), "--out", full}, "/dev/full: is a device"},
 	} {

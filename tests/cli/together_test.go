@@ -126,7 +126,7 @@ func TestTogetherSweep(t *testing.T) {
 	require.NoError(t, first.cmd.Process.Signal(syscall.SIGSTOP))
 	second := prepare(t, args...).start()
 	require.Equal(t, 1, second.wait())
-	require.Contains(t, second.stderr.String(), "s.csv: another sweep is writing it: name another file, or wait")
+	require.Contains(t, second.stderr.String(), "s.csv: another process is writing it: name another file, or wait")
 	require.NoError(t, first.cmd.Process.Signal(syscall.SIGCONT))
 	require.Zero(t, first.wait(), first.stderr.String())
 	rows, err := os.ReadFile(path)

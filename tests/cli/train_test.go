@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,20 +105,20 @@ func TestTrainTooLarge(t *testing.T) {
 	require.Regexp(t, `^flashvk: tnp: .* [0-9]+ .*device`, oneError(t, stderr))
 }
 
-// TestTrainNaN says that a NaN in the data ends a training with an error that names the step and
-// the element, and leaves the file of the steps before.
+// TestTrainNaN says that a NaN in the data, also of a task that comes late, ends a training before its
+// first step, with an error that names the element.
 func TestTrainNaN(t *testing.T) {
 	_, dev := device(t)
 	for name, wrong := range map[string]struct {
 		value float32
 		want  string
 	}{
-		"x": {float32(math.NaN()), `flashvk: step 3: tnp: x[5] is NaN: data must be finite`},
-		"y": {float32(math.Inf(-1)), `flashvk: step 3: tnp: y[5] is -Inf: data must be finite`},
+		"x": {float32(math.NaN()), `: x[4 1 2] is NaN: data must be finite`},
+		"y": {float32(math.Inf(-1)), `: y[5 2] is -Inf: data must be finite`},
 	} {
 		dir := t.TempDir()
 		data, model := filepath.Join(dir, "data"), filepath.Join(dir, "model")
-		shapes := map[string][]int{"x": {6, 5, 3}, "y": {6, 3}} // a step takes two of the six tasks
+		shapes := map[string][]int{"x": {6, 5, 3}, "y": {6, 3}}
 		values := map[string][]float32{"x": make([]float32, 90), "y": make([]float32, 18)}
 		values[name][len(values[name])*2/3+5] = wrong.value
 		var tensors []safetensors.Tensor
@@ -125,12 +126,29 @@ func TestTrainNaN(t *testing.T) {
 			tensors = append(tensors, filetest.F32(name, shape...))
 		}
 		filetest.Write(t, data, tensors, values)
-		code, _, stderr := flashvk(t, "train", dev, "--data", data, "--batch=2", "--steps=9", "--dtype=float32", "--save", model, "--save-every=1")
+		code, stdout, stderr := flashvk(t, "train", dev, "--data", data, "--batch=2", "--steps=9", "--dtype=float32", "--save", model, "--save-every=1")
 		require.Equal(t, 1, code, stderr)
-		require.Equal(t, wrong.want, oneError(t, stderr))
-		f, err := safetensors.Open(model)
-		require.NoError(t, err)
-		require.Equal(t, "2", f.Metadata["batches"])
-		require.NoError(t, f.Close())
+		require.Empty(t, stdout)
+		require.Equal(t, "flashvk: "+data+wrong.want, oneError(t, stderr))
+		require.NoFileExists(t, model)
+	}
+}
+
+// TestTogetherTrain says that the second of two trainings with one log ends with an error, and that
+// the first loses no row.
+func TestTogetherTrain(t *testing.T) {
+	_, dev := device(t)
+	log := filepath.Join(t.TempDir(), "log.csv")
+	first := prepare(t, "train", dev, "--dtype=float32", "--steps=100000", "--csv", log).start()
+	first.until(func() bool { info, err := os.Stat(log); return err == nil && info.Size() > 0 })
+	code, stdout, stderr := flashvk(t, "train", dev, "--dtype=float32", "--steps=3", "--csv", log)
+	require.Equal(t, 1, code)
+	require.Empty(t, stdout)
+	require.Equal(t, "flashvk: "+log+": another process is writing it: name another file, or wait", oneError(t, stderr))
+	interrupt(t, first, os.Interrupt)
+	rows, err := os.ReadFile(log)
+	require.NoError(t, err)
+	for i, line := range strings.Split(strings.TrimSpace(string(rows)), "\n")[1:] {
+		require.True(t, strings.HasPrefix(line, strconv.Itoa(i+1)+","), line)
 	}
 }

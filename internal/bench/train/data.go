@@ -57,6 +57,11 @@ func (o *Options) ReadTasks(path string) error {
 		if *want.values, err = f.Float32s(x); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		for j, v := range *want.values {
+			if v-v != 0 { // before the first step, not after hours
+				return fmt.Errorf("%s: %s%v is %g: data must be finite", path, want.name, at(j, x.Shape), v)
+			}
+		}
 		shapes[i] = x.Shape
 	}
 	x, y := shapes[0], shapes[1]
@@ -71,6 +76,15 @@ func (o *Options) ReadTasks(path string) error {
 	t.n, o.Context, o.Targets = x[0], x[1]-y[1], y[1]
 	o.tasks, o.InputDim = t, x[2]
 	return nil
+}
+
+// at returns the indices of element i of a tensor.
+func at(i int, shape []int) []int {
+	index := make([]int, len(shape))
+	for axis := len(shape) - 1; axis >= 0; axis-- {
+		index[axis], i = i%shape[axis], i/shape[axis]
+	}
+	return index
 }
 
 // data returns batch i of a training.

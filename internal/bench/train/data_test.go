@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -93,6 +94,12 @@ func TestTasksErrors(t *testing.T) {
 		}
 		writeTasks(t, file("tasks"), map[string][]float32{"x": floats(size(c.x)), "y": floats(size(c.y))}, map[string][]int{"x": c.x, "y": c.y})
 		require.EqualError(t, options(t, 1).ReadTasks(file("tasks")), file("tasks")+c.want)
+	}
+	for name, i := range map[string]int{"x[1 2 0]": 15, "y[1 0]": 2} {
+		values := map[string][]float32{"x": floats(18), "y": floats(4)}
+		values[name[:1]][i] = float32(math.NaN())
+		writeTasks(t, file("tasks"), values, map[string][]int{"x": {2, 3, 3}, "y": {2, 2}})
+		require.EqualError(t, options(t, 1).ReadTasks(file("tasks")), file("tasks")+": "+name+" is NaN: data must be finite")
 	}
 	writeTasks(t, file("tasks"), map[string][]float32{"x": floats(18)}, map[string][]int{"x": {2, 3, 3}})
 	require.EqualError(t, options(t, 1).ReadTasks(file("tasks")), file("tasks")+`: tensor "y" is missing`)

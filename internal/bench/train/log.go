@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
@@ -18,7 +20,7 @@ import (
 
 // A log is the CSV file of a training; nil is none.
 type log struct {
-	f *os.File
+	f io.WriteCloser
 	w *csv.Writer
 }
 
@@ -26,44 +28,80 @@ type log struct {
 var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
 
 // openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
-// that begins, which it adds to the result. A program that is killed meanwhile leaves the file as
-// it was.
-func openLog(o *Options, r *Result) (*log, error) {
+// that begins, which it adds to the result. No other training writes the file until the log is
+// closed. A program that is killed meanwhile leaves the file as it was. Writes to a pipe end with
+// ctx.
+func openLog(ctx context.Context, o *Options, r *Result) (_ *log, err error) {
 	if o.CSV == "" {
 		return nil, nil
 	}
+	if info, err := os.Stat(o.CSV); o.Load == "" && err == nil && !info.Mode().IsRegular() {
+		return newLog(openPipe(ctx, o.CSV))
+	}
+	f, err := files.OpenLocked(o.CSV)
+	if err != nil {
+		return nil, err
+	}
 	if o.Load == "" {
-		f, err := os.Create(o.CSV)
-		if err != nil {
-			return nil, err
-		}
-		l := &log{f, csv.NewWriter(f)}
-		if err := l.w.Write(logColumns); err != nil { // to its buffer
+		if err := f.Truncate(0); err != nil {
 			f.Close()
 			return nil, err
 		}
-		return l, nil
+		return newLog(f, nil)
 	}
+	defer f.Close() // when the file that replaces it has its name and is locked
 	rows, err := readLog(o.CSV)
 	if err != nil {
 		return nil, err
 	}
 	r.Rows = slices.DeleteFunc(rows, func(row Row) bool { return row.Step > r.First })
-	var kept bytes.Buffer
-	l := &log{w: csv.NewWriter(&kept)}
-	err = l.w.Write(logColumns)
+	kept, err := files.Create(o.CSV)
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLog(kept, nil)
 	for _, row := range r.Rows {
 		err = errors.Join(err, l.write(row))
 	}
 	l.w.Flush()
-	if err := errors.Join(err, files.Write(o.CSV, kept.Bytes())); err != nil {
+	if err := errors.Join(err, l.w.Error(), kept.Publish()); err != nil {
+		kept.Close()
 		return nil, err
 	}
-	f, err := os.OpenFile(o.CSV, os.O_WRONLY|os.O_APPEND, 0)
+	return l, nil
+}
+
+// newLog returns a log in a file that was opened, or the error of that.
+func newLog(f io.WriteCloser, err error) (*log, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &log{f, csv.NewWriter(f)}, nil
+	l := &log{f, csv.NewWriter(f)}
+	return l, l.w.Write(logColumns) // to its buffer
+}
+
+// grace is the time that the reader of a pipe has for a row after ctx has ended.
+const grace = time.Second
+
+// openPipe opens what is no regular file to write. It does not wait for a reader longer than ctx
+// lasts, and neither do writes, whose error is os.ErrDeadlineExceeded then.
+func openPipe(ctx context.Context, path string) (*os.File, error) {
+	var f *os.File
+	var err error
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		f, err = os.OpenFile(path, os.O_WRONLY, 0)
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-opened:
+	}
+	if err == nil {
+		context.AfterFunc(ctx, func() { f.SetWriteDeadline(time.Now().Add(grace)) })
+	}
+	return f, err
 }
 
 // readLog reads the rows of a file, none if there is no file. A line that was not finished when
@@ -122,7 +160,10 @@ func (l *log) write(row Row) error {
 		return err
 	}
 	l.w.Flush()
-	return l.w.Error()
+	if err := l.w.Error(); !errors.Is(err, os.ErrDeadlineExceeded) { // the training ends all the same
+		return err
+	}
+	return nil
 }
 
 func (l *log) close() error {

@@ -1,9 +1,12 @@
 package train
 
 import (
+	"context"
 	"io"
 	"os"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,13 +70,43 @@ func TestLogKept(t *testing.T) {
 	require.NoError(t, err)
 	defer before.Close()
 	r := &Result{First: 2}
-	l, err := openLog(o, r)
+	l, err := openLog(t.Context(), o, r)
 	require.NoError(t, err)
 	require.NoError(t, l.write(Row{Step: 3, Loss: 4, LR: 4, TokensRate: 4, Seconds: 4}))
+	for _, load := range []string{"", "state"} {
+		_, err := openLog(t.Context(), &Options{CSV: o.CSV, Load: load}, &Result{})
+		require.EqualError(t, err, o.CSV+": another process is writing it: name another file, or wait")
+	}
 	require.NoError(t, l.close())
 	require.Len(t, r.Rows, 2)
 	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,4,4,4,4\n", read(t, o.CSV))
 	text, err := io.ReadAll(before)
 	require.NoError(t, err)
 	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,3,3,3,3\n", string(text), "the file of before is not written to")
+}
+
+// TestLogPipe: a training that is interrupted waits neither for a reader of its log nor for one that
+// takes nothing.
+func TestLogPipe(t *testing.T) {
+	o := &Options{CSV: inFolder(t)("pipe")}
+	require.NoError(t, syscall.Mkfifo(o.CSV, 0o600))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := openLog(ctx, o, &Result{})
+	require.ErrorIs(t, err, context.Canceled)
+
+	reader, err := os.OpenFile(o.CSV, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer reader.Close()
+	ctx, cancel = context.WithCancel(t.Context())
+	l, err := openLog(ctx, o, &Result{})
+	require.NoError(t, err)
+	defer l.close()
+	require.NoError(t, reader.SetWriteDeadline(time.Now()))
+	for ; err == nil; _, err = reader.Write(make([]byte, 1<<10)) { // fills it
+		require.NoError(t, reader.SetWriteDeadline(time.Now().Add(time.Millisecond)))
+	}
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	cancel()
+	require.NoError(t, l.write(Row{Step: 1}))
 }

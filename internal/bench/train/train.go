@@ -136,8 +136,8 @@ type Result struct {
 	Evaluation *Evaluation // nil if the training was interrupted, or none is asked for
 }
 
-// Run trains, and calls each after each step. If ctx ends, it finishes the step, writes what it
-// would have at the end, and returns ctx's error.
+// Run trains, and calls each after each step. If ctx ends, or anything fails, it writes what it
+// would have after the last whole step, and returns the error.
 func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -178,15 +178,12 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		return nil, err
 	}
 	defer t.plan.Close()
-	if t.log, err = openLog(o, t.result); err != nil {
+	if t.log, err = openLog(ctx, o, t.result); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.log.close()) }()
 	done, err := t.steps(ctx, work)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.end(work, done); err != nil {
+	if err := errors.Join(err, t.end(work, done)); err != nil {
 		return nil, err
 	}
 	if o.Batches > 0 && ctx.Err() == nil {
@@ -377,33 +374,31 @@ func (t *trainer) save(ctx context.Context, done int) error {
 	if t.o.Save == "" || t.saved == done {
 		return nil
 	}
-	t.saved = done
-	return t.model.SaveState(ctx, t.o.Save, map[string]string{
+	t.saved = done // or else it cannot be
+	err := t.model.SaveState(ctx, t.o.Save, map[string]string{
 		"batches": strconv.Itoa(done), "seed": strconv.FormatUint(t.o.Seed, 10),
 	})
+	if err != nil {
+		return fmt.Errorf("step %d is not saved: %w", done, err)
+	}
+	return nil
 }
 
-// end writes what there is at the end.
-func (t *trainer) end(ctx context.Context, done int) (err error) {
-	if t.result.Skipped, err = t.model.Skipped(ctx); err != nil {
-		return err
-	}
-	if err := t.save(ctx, done); err != nil {
-		return err
-	}
+// end writes what there is at the end. What cannot be written keeps nothing else from it.
+func (t *trainer) end(ctx context.Context, done int) error {
+	var skipped, weights, curve error
+	save := t.save(ctx, done)
 	if t.o.Weights != "" {
-		w, err := t.model.Weights(ctx)
-		if err == nil {
-			err = tnp.Save(t.o.Weights, w, t.o.Config)
-		}
-		if err != nil {
-			return err
+		var w tnp.Weights
+		if w, weights = t.model.Weights(ctx); weights == nil {
+			weights = tnp.Save(t.o.Weights, w, t.o.Config)
 		}
 	}
 	if t.o.Curve != "" && len(t.result.Rows) > 0 {
-		return drawLosses(t.o, t.result.Rows)
+		curve = drawLosses(t.o, t.result.Rows)
 	}
-	return nil
+	t.result.Skipped, skipped = t.model.Skipped(ctx)
+	return errors.Join(save, weights, curve, skipped)
 }
 
 // ReadFile takes the sizes of the model from the file that is to be loaded, or started from, and

@@ -143,6 +143,16 @@ func TestNotFinite(t *testing.T) {
 	_, err := Run(context.Background(), d, o, nothing)
 	require.ErrorContains(t, err, "the first tensor that is not finite: the gradient of ")
 	require.Regexp(t, `^step [0-9]+: the loss is `, err.Error())
+
+	// A state that nothing goes on from is not written over one of before.
+	o.Save, o.SaveEvery = inFolder(t)("state"), 1
+	_, err = Run(context.Background(), d, o, nothing)
+	require.Regexp(t, `^step [0-9]+ is not saved: tnp: \S+ is (NaN|[+-]Inf): `, err.Error())
+	f, err := safetensors.Open(o.Save)
+	require.NoError(t, err)
+	defer f.Close()
+	_, _, err = tnp.Load(f, 0)
+	require.NoError(t, err)
 }
 
 // TestBadBatch: the batch that is uploaded beside a step and refused fails its own step. The one
@@ -165,6 +175,37 @@ func TestBadBatch(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 	require.Equal(t, "2", f.Metadata["batches"])
+}
+
+// TestSaved: whatever ends a training, the state of its steps and the weights are written first. A log
+// that fails is on a full disk.
+func TestSaved(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip(err)
+	}
+	d := vktest.Open(t)
+	file := inFolder(t)
+	o := options(t, 5)
+	o.Save, o.Weights, o.CSV = file("state"), file("weights"), "/dev/full"
+	_, err := Run(context.Background(), d, o, nothing)
+	require.EqualError(t, err, "write /dev/full: no space left on device")
+	for _, path := range []string{o.Save, o.Weights} {
+		f, err := safetensors.Open(path)
+		require.NoError(t, err)
+		defer f.Close()
+		require.Equal(t, map[string]string{o.Save: "1"}[path], f.Metadata["batches"])
+	}
+
+	// A state that cannot be written keeps weights from nothing.
+	o.Save, o.Weights, o.CSV = file("folder/state"), file("others"), ""
+	require.NoError(t, os.Mkdir(file("folder"), 0o700))
+	_, err = Run(context.Background(), d, o, func(r Row) {
+		if r.Step == 2 {
+			require.NoError(t, os.RemoveAll(file("folder")))
+		}
+	})
+	require.ErrorContains(t, err, file("folder/state")+": no such file or directory")
+	require.FileExists(t, o.Weights)
 }
 
 // TestEachItsBatch: batches uploaded beside the one before have the losses of those that are
@@ -276,7 +317,7 @@ func TestLog(t *testing.T) {
 		"step,loss,lr,tokens_per_s,seconds\n1,1\n":       "record on line 2: wrong number of fields",
 	} {
 		require.NoError(t, os.WriteFile(file("log"), []byte(text), 0o600))
-		_, err := openLog(&Options{CSV: file("log"), Load: "x"}, &Result{})
+		_, err := openLog(t.Context(), &Options{CSV: file("log"), Load: "x"}, &Result{})
 		require.EqualError(t, err, file("log")+": "+want)
 		require.Equal(t, text, read(t, file("log")))
 	}
