@@ -18,35 +18,6 @@ func TestReadmeLength(t *testing.T) {
 	}
 }
 
-// A measure is a number with its unit, as in a table of measurements.
-var measure = regexp.MustCompile(`[0-9.]+ (?:ms|µs|TFLOP/s)`)
-
-// TestReadmeNumbers says that the numbers in README.md's table of measurements are in
-// docs/measured.md. Units are not compared: there one may stand behind several numbers.
-func TestReadmeNumbers(t *testing.T) {
-	measured := map[string]bool{}
-	for _, m := range regexp.MustCompile(`[0-9]+(?:\.[0-9]+)?`).FindAllString(document(t, "../../docs/measured.md"), -1) {
-		measured[m] = true
-	}
-	rows := 0
-	for _, line := range strings.Split(document(t, "../../README.md"), "\n") {
-		cells := strings.Split(strings.Trim(line, "| "), " | ")
-		numbers := measure.FindAllString(line, -1)
-		if !strings.HasPrefix(line, "|") || len(numbers) == 0 {
-			continue
-		}
-		rows++
-		for _, n := range append(numbers, cells[len(cells)-1]) {
-			if value, _, _ := strings.Cut(n, " "); !measured[value] {
-				t.Errorf("README.md: %s: docs/measured.md has no %s", line, value)
-			}
-		}
-	}
-	if rows < 10 {
-		t.Errorf("README.md has %d rows of measurements, which cannot be all", rows)
-	}
-}
-
 var (
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)

@@ -81,7 +81,7 @@ func (r Report) groupSection(results []Result) sheet.Section {
 	s.Columns = []sheet.Column{
 		{Name: "impl"}, {Name: "time", Number: true}, {Name: "±", Number: true}, {Name: "rate", Number: true}, {Name: "traffic", Number: true, Wide: true},
 		{Name: "replayed", Number: true, Wide: true}, {Name: "recorded", Number: true, Wide: true},
-		{Name: "max|Δ|", Number: true}, {Name: "limit", Number: true, Wide: true}, {Name: "mean|Δ|", Number: true, Wide: true}, {Name: "check"}, {Name: "runs"},
+		{Name: "max|Δ|", Number: true}, {Name: "Δ/limit", Number: true, Wide: true}, {Name: "mean|Δ|", Number: true, Wide: true}, {Name: "check"}, {Name: "runs"},
 	}
 	t := groupTable{results: results, copy: r.Copy}
 	for i, c := range t.amountColumns() {
@@ -196,7 +196,8 @@ func (t *groupTable) row(x Result) []string {
 	return append(append(row, checkCells(x)...), x.Choice)
 }
 
-// checkCells returns max|Δ|, limit, mean|Δ| and the verdict.
+// checkCells returns max|Δ|, its part of its limit, mean|Δ| and the verdict. The part of the limit
+// compares rows whose worst outputs are different tensors.
 func checkCells(x Result) []string {
 	verdict := "pass"
 	switch {
@@ -205,7 +206,11 @@ func checkCells(x Result) []string {
 	case x.Check.Rows == 0:
 		return []string{"-", "-", "-", "-"}
 	}
-	return []string{formatError(x.Check.MaxAbs), formatError(x.Check.Limit), formatError(x.Check.MeanAbs), verdict}
+	part := "-"
+	if x.Check.Limit > 0 {
+		part = fmt.Sprintf("%.2f", x.Check.MaxAbs/x.Check.Limit)
+	}
+	return []string{formatError(x.Check.MaxAbs), part, formatError(x.Check.MeanAbs), verdict}
 }
 
 // orDash returns - for a number that is not there.
