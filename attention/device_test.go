@@ -1,6 +1,7 @@
 package attention_test
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -243,5 +244,35 @@ func TestRepeatedCall(t *testing.T) {
 			}
 			c.Close()
 		}
+	}
+}
+
+// TestEqualWeights has many keys of the same weight, which is no round number: additions of it to a
+// float32 sum round in the same direction. Matrix paths add the sum of a key tile at a time. Each of those
+// additions is off by u of the sum so far at most, and so all of them by half of their number.
+func TestEqualWeights(t *testing.T) {
+	const keys, first, blockN = 1 << 16, 128, 32 // the weight of the first keys is 2^HEADROOM
+	const u = 0x1p-24
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: keys, HeadDim: 8, DType: dtype.Float32, Scale: 1}
+	d := vktest.Open(t)
+	for _, impl := range []attention.Impl{attention.CoopMat2, attention.CoopMat} {
+		t.Run(impl.String(), func(t *testing.T) {
+			plan, err := attention.Choose(d.Caps(), p, kit.Forward, attention.Options{Impl: impl})
+			vktest.Require(t, impl.String(), err)
+			plan.Config.BlockN, plan.Config.Splits = blockN, 1
+			for _, logit := range []float32{0x1.bp-14, 0x1.dp-14} {
+				x := attention.HostTensors{
+					Q: make([]float32, p.HeadDim), K: make([]float32, keys*p.HeadDim), V: make([]float32, keys*p.HeadDim),
+					O: make([]float32, p.HeadDim), LSE: make([]float32, 1),
+				}
+				x.Q[0] = 1
+				for j := first; j < keys; j++ {
+					x.K[j*p.HeadDim] = logit
+				}
+				require.NoError(t, attention.ForwardHost(t.Context(), d, x, p, attention.Options{Config: &plan.Config}))
+				want := math.Log(first + (keys-first)*math.Exp(float64(logit)))
+				require.InDelta(t, want, x.LSE[0], u*(keys/blockN/2+3*want))
+			}
+		})
 	}
 }

@@ -31,6 +31,8 @@
 //     do not cancel: over thousands of keys they would add up. So O gets the
 //     sum of each key tile by a float32 addition. The small products, hi*lo +
 //     lo*hi, never meet a sum of the large ones more often than that either.
+//     Weights that are equal, as behind a softcap, are cut in the same direction
+//     by a rounding, too: l gets their sum of each key tile, as O does.
 //   - The range of float16. Each row of Q, each key tile of K and of V has a
 //     power of two of its own, which is exact: those of Q and K are undone in
 //     the scale of S, that of V where its tile's sum is added to O. P is

@@ -6,12 +6,16 @@
             MatA P_hi[ROW_TILES * COL_TILES];  // (SUBGROUP_ROWS, BLOCK_N)
             MatA P_lo[ROW_TILES * COL_TILES];
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                float weights[ROWS];  // their sums over this tile
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    weights[i] = 0.0;
+                }
                 [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                     MatC hi;
                     MatC lo;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         float weight = exp2(fma(S.at[r * COL_TILES + n][i], fold[r * ROWS + i / ROW_RUN], -m[r * ROWS + i / ROW_RUN]));
-                        l[r * ROWS + i / ROW_RUN] += weight;
+                        weights[i / ROW_RUN] += weight;
 #ifdef FEATURES
                         const uint at = uint(index[i]);
                         weight = is_kept(subgroup_row + r * MAT_M + at / MAT_N, n * MAT_N + at % MAT_N) ? weight : 0.0;
@@ -21,6 +25,9 @@
                     }
                     P_hi[r * COL_TILES + n] = to_left(hi, true);
                     P_lo[r * COL_TILES + n] = to_left(lo, false);
+                }
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    l[r * ROWS + i] += weights[i];
                 }
             }
 
