@@ -81,22 +81,41 @@ func (c *Cmd) scratch(a *arena, name string, bytes int64) *Buffer {
 //
 //	defer c.Scope()()
 //
-// Scopes are nested, and end in the order of their calls.
+// Scopes are nested: one that ends before one that began after it, or twice, is an error of Submit.
+// Reset ends all.
 func (c *Cmd) Scope() (end func()) {
 	if !c.enter() {
 		return func() {}
 	}
 	defer c.leave()
-	first, zeros, recording := len(c.arena.taken), len(c.zeros.taken), c.resets
+	s := &scopeMark{len(c.arena.taken), len(c.zeros.taken)}
+	c.scopes = append(c.scopes, s)
+	recording := c.resets
 	return func() {
 		if !c.enter() {
 			return
 		}
 		defer c.leave()
-		if recording == c.resets && first <= len(c.arena.taken) && zeros <= len(c.zeros.taken) {
-			c.arena.release(first)
-			c.zeros.release(zeros)
+		if recording == c.resets && !c.isClosed() {
+			c.endScope(s)
 		}
+	}
+}
+
+// scopeMark has the numbers of scratch buffers that were taken before a Scope.
+type scopeMark struct{ first, zeros int }
+
+func (c *Cmd) endScope(s *scopeMark) {
+	last := len(c.scopes) - 1
+	switch slices.Index(c.scopes, s) {
+	case -1:
+		c.fail("a Scope ended twice")
+	case last:
+		c.scopes = c.scopes[:last]
+		c.arena.release(s.first)
+		c.zeros.release(s.zeros)
+	default:
+		c.fail("a Scope ended before one that began after it")
 	}
 }
 
@@ -232,12 +251,10 @@ func (c *Cmd) newArenaBlock(a *arena, name string, bytes int64) (*arenaBlock, er
 		}
 		b.block = bl
 	}
-	b.adopt(c.d, "scratch buffer", name, func() {})
+	b.adopt(c.d, "scratch buffer", name, func() { c.d.free(b.block) })
 	if a.zero && !a.dry {
 		if err := View(b, dtype.Int32, int(bytes/4)).Zero(context.Background()); err != nil {
-			c.d.mu.Lock()
-			defer c.d.mu.Unlock()
-			c.d.retire(func() { c.d.free(b.block) }) // a part of the copy may be on its way
+			b.unhold() // a part of the copy may be on its way
 			return nil, err
 		}
 	}
@@ -271,10 +288,10 @@ func (s *spans) remove(start, end int64) {
 	*s = slices.Replace(*s, i, i+1, rest...)
 }
 
-// close frees all blocks at once; d.mu is held, and nothing runs.
-func (a *arena) close(d *Device) {
+// close gives up all blocks; d.mu is held.
+func (a *arena) close() {
 	for _, b := range a.blocks {
-		d.free(b.buffer.block)
+		b.buffer.unholdLocked()
 	}
 	a.blocks, a.taken = nil, nil
 }
@@ -287,7 +304,7 @@ func (a *arena) invalidate() {
 	}
 }
 
-// retire frees all blocks once the submissions so far have finished.
+// retire makes all blocks unusable, and gives them up.
 func (a *arena) retire(d *Device) {
 	if a.dry {
 		a.blocks = nil
@@ -296,11 +313,7 @@ func (a *arena) retire(d *Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a.invalidate()
-	for _, b := range a.blocks {
-		bl := b.buffer.block
-		d.retire(func() { d.free(bl) })
-	}
-	a.blocks = nil
+	a.close()
 	d.closings++
 }
 

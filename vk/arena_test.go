@@ -67,7 +67,6 @@ func TestScopeNested(t *testing.T) {
 	inner := c.Scope()
 	require.EqualValues(t, 512, take())
 	inner()
-	inner() // nothing is left to free
 	require.EqualValues(t, 512, take())
 	outer()
 	require.EqualValues(t, 256, take())
@@ -78,6 +77,23 @@ func TestScopeNested(t *testing.T) {
 	late() // of the recording before
 	require.EqualValues(t, 512, take())
 	require.NoError(t, c.Err())
+
+	// What is out of order is an error.
+	for _, e := range []struct {
+		ends []int
+		want string
+	}{{[]int{0}, "ended before one that began after it"}, {[]int{1, 1}, "ended twice"}, {[]int{1, 0, 0}, "ended twice"}} {
+		c.Reset()
+		list := []func(){c.Scope(), c.Scope()}
+		for _, i := range e.ends {
+			list[i]()
+		}
+		wantError(t, "Submit", c.Submit(background()), e.want)
+	}
+	c.Reset()
+	end := c.Scope()
+	c.Close()
+	end()
 }
 
 // TestScratchLarge: memory beyond 64 MiB is taken again at once.

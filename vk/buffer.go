@@ -9,8 +9,8 @@ import (
 	vulkan "github.com/vulkan-go/vulkan"
 )
 
-// Buffer is a block of device memory for kernels, or a slice of one. Several goroutines may use it.
-// Close must not run while another goroutine records or copies with it.
+// Buffer is a block of device memory for kernels, or a slice of one. Several goroutines may use it:
+// copies that have begun when one of them calls Close finish, later ones are errors.
 type Buffer struct {
 	object
 	block
@@ -226,12 +226,12 @@ func (b *Buffer) Bytes() int64 { return b.bytes }
 // Name returns the debug name; a slice has that of its buffer.
 func (b *Buffer) Name() string { return b.name }
 
-// Close frees the memory once the submissions so far have finished. It is idempotent and may be
-// called on nil. It leaves a Scratch buffer to its Cmd, and does nothing to a slice.
+// Close frees the memory once the submissions so far have finished, and recordings that refer to it
+// have ended (by Submit, which is an error then, or by Reset or Close of the Cmd). It is idempotent
+// and may be called on nil. It leaves a Scratch buffer to its Cmd, and does nothing to a slice.
 func (b *Buffer) Close() {
 	if b != nil && !b.owned {
 		b.object.close()
-		b.block = block{}
 	}
 }
 

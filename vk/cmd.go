@@ -53,6 +53,7 @@ type Cmd struct {
 	pool    int // index of the pool in use
 	arena   arena
 	zeros   arena
+	scopes  []*scopeMark     // that have not ended
 	resets  uint64           // calls of Reset
 	uses    map[*object]*use // what the commands refer to
 	tracker tracker
@@ -63,6 +64,7 @@ type Cmd struct {
 	args    dispatchArgs // kept here so that a dispatch allocates nothing
 	busy    atomic.Bool  // a goroutine is in a call
 	misused atomic.Bool  // another was, at the same time
+	closing atomic.Bool  // Close was called
 }
 
 // Sets and storage buffers of one descriptor pool.
@@ -96,9 +98,10 @@ func (c *Cmd) destroy() {
 	for _, p := range c.pools {
 		vulkan.DestroyDescriptorPool(c.d.handle, p, nil)
 	}
-	c.arena.close(c.d)
-	c.zeros.close(c.d)
+	c.arena.close()
+	c.zeros.close()
 	c.pools = nil
+	c.release((*object).unholdLocked)
 }
 
 // Device returns the device that c records for.
@@ -142,7 +145,15 @@ func (c *Cmd) recording() bool {
 // Close does not wait: the commands in flight finish, then everything that c owns is destroyed. It
 // is idempotent and may be called on nil.
 func (c *Cmd) Close() {
-	if c == nil || c.isClosed() {
+	if c != nil {
+		c.closing.Store(true)
+		c.finish()
+	}
+}
+
+// finish closes c after Close, at once or when the call of another goroutine ends.
+func (c *Cmd) finish() {
+	if c.isClosed() || !c.busy.CompareAndSwap(false, true) {
 		return
 	}
 	c.d.mu.Lock()
@@ -150,6 +161,7 @@ func (c *Cmd) Close() {
 	c.zeros.invalidate()
 	c.d.mu.Unlock()
 	c.object.close()
+	c.busy.Store(false)
 }
 
 // Reset forgets the commands and the error, and starts a new recording. It waits for commands in
@@ -175,6 +187,7 @@ func (c *Cmd) Reset() {
 	c.arena.reset(c.d)
 	c.zeros.reset(c.d)
 	c.resets++
+	c.scopes = c.scopes[:0]
 	c.clearUses()
 	c.pool, c.ended, c.serial, c.timers, c.trace, c.later = 0, false, 0, c.timers[:0], nil, nil
 	if !c.arena.dry {
@@ -394,6 +407,7 @@ func (c *Cmd) Start(ctx context.Context) error {
 			return c.err
 		}
 		c.ended = true
+		c.release((*object).unhold)
 	}
 	if err := c.wait(ctx); err != nil {
 		return err

@@ -117,6 +117,49 @@ func TestConcurrentOpen(t *testing.T) {
 	wg.Wait()
 }
 
+// TestCloseBeside closes what another goroutine is in calls of: these end, later ones are errors.
+func TestCloseBeside(t *testing.T) {
+	d := vktest.Open(t)
+	for round := range 20 {
+		c, x, y := newCmd(t, d), tensor(t, d, "x", 1), tensor(t, d, "y", 0)
+		k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began, done := make(chan bool), make(chan error)
+		go func() {
+			for i := 0; c.Err() == nil; i++ {
+				end := c.Reorder()
+				k.Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
+				end()
+				if i == 5 {
+					close(began)
+				}
+			}
+			done <- y.Upload(background(), []float32{1})
+			for err := error(nil); err == nil; {
+				err = y.Upload(background(), []float32{1})
+			}
+			close(done)
+		}()
+		<-began
+		if round%2 == 0 {
+			k.Close()
+		} else {
+			c.Close()
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		y.Close()
+		<-done
+		if c.Submit(background()) == nil {
+			t.Error("Submit of what is closed")
+		}
+		k.Close()
+	}
+}
+
 // TestCloseWhileInUse closes a device in the middle of what others do on it: they finish, or
 // are told that it is closed.
 func TestCloseWhileInUse(t *testing.T) {

@@ -385,7 +385,8 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 			c.use(&b.whole().object)
 		}
 	}
-	return true
+	c.use(&k.object).kernel = k
+	return c.err == nil
 }
 
 // dispatch records what checkDispatch prepared, or sees to it that it is recorded later.
@@ -395,7 +396,6 @@ func (c *Cmd) dispatch(k *kernel) {
 		c.dispatchOrdered(k)
 		return
 	}
-	c.use(&k.object).kernel = k // is in use from now on
 	args, note := c.args, Note{}
 	if c.trace != nil {
 		note, c.trace.note = c.trace.note, note
@@ -422,7 +422,7 @@ func (c *Cmd) dispatchOrdered(k *kernel) {
 }
 
 func (c *Cmd) dispatchUntraced(k *kernel) {
-	if c.use(&k.object).kernel = k; c.arena.dry {
+	if c.arena.dry {
 		return
 	}
 	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline

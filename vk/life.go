@@ -77,6 +77,9 @@ func (c *Cmd) errEntered() error {
 func (c *Cmd) leave() {
 	c.d.leave()
 	c.busy.Store(false)
+	if c.closing.Load() {
+		c.finish()
+	}
 }
 
 // errMisused is the error of a Cmd that two goroutines use at once.

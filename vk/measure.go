@@ -15,6 +15,7 @@ func (d *Device) Measure(record func(c *Cmd) error) (bytes int64, err error) {
 	defer d.leave()
 	c := &Cmd{uses: map[*object]*use{}, arena: arena{dry: true}, zeros: arena{dry: true, zero: true}}
 	c.adopt(d, "cmd", "measure", func() {})
+	defer c.release((*object).unhold)
 	if err := record(c); err != nil {
 		return 0, err
 	}

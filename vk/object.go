@@ -12,10 +12,11 @@ type object struct {
 	d       *Device
 	kind    string
 	name    string
-	release func() // destroys the handles; nil once closed, and guarded by d.mu
+	release func() // destroys the handles
 	owned   bool   // by another object, which closes it
 	closed  bool   // guarded by d.mu
 	usable  atomic.Bool
+	holds   atomic.Int64 // the owner's until it closes o, and those of hold
 }
 
 // String returns kind and name, as leak lists show them.
@@ -24,8 +25,8 @@ func (o *object) String() string { return fmt.Sprintf("%s %q", o.kind, o.name) }
 // register makes o live until closed. Release may run on any goroutine and
 // with d.mu held.
 func (o *object) register(d *Device, kind, name string, release func()) {
-	o.d, o.kind, o.name, o.release = d, kind, name, release
-	o.usable.Store(true)
+	o.adopt(d, kind, name, release)
+	o.owned = false
 	d.mu.Lock()
 	d.open[o] = struct{}{}
 	d.mu.Unlock()
@@ -36,12 +37,13 @@ func (o *object) register(d *Device, kind, name string, release func()) {
 func (o *object) adopt(d *Device, kind, name string, release func()) {
 	o.d, o.kind, o.name, o.release, o.owned = d, kind, name, release, true
 	o.usable.Store(true)
+	o.holds.Store(1)
 }
 
 // isClosed reports whether o is unusable.
 func (o *object) isClosed() bool { return !o.usable.Load() }
 
-// close runs release once the submissions so far have finished, which may be
+// close runs release once nothing holds o and the submissions so far have finished, which may be
 // now. It is idempotent.
 func (o *object) close() {
 	if o.d == nil || o.owned {
@@ -57,8 +59,33 @@ func (o *object) close() {
 	delete(d.open, o)
 	d.closings++
 	o.usable.Store(false)
-	d.retire(o.release)
-	o.release = nil
+	o.unholdLocked()
+}
+
+// hold keeps the handles of o until unhold, whoever closes o in between. It returns false if they
+// may be gone already.
+func (o *object) hold() bool {
+	for {
+		n := o.holds.Load()
+		if n == 0 || o.holds.CompareAndSwap(n, n+1) {
+			return n > 0
+		}
+	}
+}
+
+func (o *object) unhold() {
+	if o.holds.Add(-1) == 0 {
+		o.d.mu.Lock()
+		defer o.d.mu.Unlock()
+		o.d.retire(o.release)
+	}
+}
+
+// unholdLocked is unhold of a caller who holds d.mu.
+func (o *object) unholdLocked() {
+	if o.holds.Add(-1) == 0 {
+		o.d.retire(o.release)
+	}
 }
 
 // retire runs a destruction once the submissions so far have finished, which may be now. The caller
@@ -81,14 +108,13 @@ func (d *Device) poll() {
 
 // runRetired runs the destructions that are due. The caller holds d.mu.
 func (d *Device) runRetired() {
-	kept := d.retired[:0]
-	for _, r := range d.retired {
+	list := d.retired
+	d.retired = nil
+	for _, r := range list {
 		if r.serial <= d.completed {
-			r.run()
+			r.run() // which may retire more
 		} else {
-			kept = append(kept, r)
+			d.retired = append(d.retired, r)
 		}
 	}
-	clear(d.retired[len(kept):])
-	d.retired = kept
 }

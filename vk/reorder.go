@@ -106,7 +106,7 @@ func (c *Cmd) settle() {
 	c.later.list = nil
 	slices.SortStableFunc(list, func(a, b deferred) int { return cmp.Compare(a.level, b.level) })
 	for _, x := range list {
-		if c.err != nil {
+		if !c.recording() { // it may be closed
 			return
 		}
 		c.tracker.touches = append(c.tracker.touches[:0], x.touches...)

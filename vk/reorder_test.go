@@ -176,6 +176,39 @@ func TestReorderEnds(t *testing.T) {
 	c.Reorder()()
 }
 
+// TestReorderClosed: what is closed between Reorder and its end is an error of Submit, and lives until
+// its commands are recorded.
+func TestReorderClosed(t *testing.T) {
+	d := vktest.Open(t)
+	for name, want := range map[string]string{
+		"kernel": `kernel "own", which is closed`, "buffer": `buffer "y", which is closed`, "scratch": `scratch buffer "s", which is closed`, "cmd": "after Close",
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 10 { // memory that is used too late is not found at once
+				k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+				require.NoError(t, err)
+				c, other, x, y := newCmd(t, d), newCmd(t, d), tensor(t, d, "x", 1), tensor(t, d, "y", 7)
+				s := other.Scratch("s", 4)
+				end := c.Reorder()
+				k.Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
+				c.Copy(y.Buffer, 0, s, 0, 4)
+				wantTensor(t, y, 7) // which waits for all uploads
+				open := d.Memory().Bytes
+				map[string]func(){"kernel": k.Close, "buffer": y.Close, "scratch": other.Close, "cmd": c.Close}[name]()
+				require.True(t, name == "cmd" || d.Memory().Bytes == open)
+				end()
+				wantError(t, "Submit", c.Submit(background()), want)
+				c.Close()
+				y.Close()
+				other.Close()
+				k.Close()
+				x.Close()
+				require.Less(t, d.Memory().Bytes, open)
+			}
+		})
+	}
+}
+
 // TestReorderMany has more commands than are compared with each other, in chains that cross.
 func TestReorderMany(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)

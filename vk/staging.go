@@ -85,6 +85,10 @@ func (t turns) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit in
 		return withPrefix(d.errClosed())
 	}
 	defer d.leave()
+	if !b.whole().hold() {
+		return fmt.Errorf("vk: %v is closed", b)
+	}
+	defer b.whole().unhold()
 	select {
 	case t <- struct{}{}:
 	case <-ctx.Done():

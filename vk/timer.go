@@ -17,15 +17,19 @@ type Timer struct {
 	serial uint64 // last submission that records it, 0 for none
 }
 
-// NewTimer returns a Timer with timestamps 0 to n-1. The error wraps
+// maxTimestamps is the most of one Timer. Vulkan knows no limit, drivers do: lavapipe makes 1<<31
+// and crashes.
+const maxTimestamps = 1 << 20
+
+// NewTimer returns a Timer with timestamps 0 to n-1, 1<<20 at most. The error wraps
 // ErrUnsupported if the device's queue has no clock.
 func (d *Device) NewTimer(n int) (*Timer, error) {
 	if !d.enter() {
 		return nil, withPrefix(d.errClosed())
 	}
 	defer d.leave()
-	if n <= 0 {
-		return nil, fmt.Errorf("vk: timer with %d timestamps, at least 1 is needed", n)
+	if n <= 0 || n > maxTimestamps {
+		return nil, fmt.Errorf("vk: timer with %d timestamps, it may have 1 to %d", n, maxTimestamps)
 	}
 	if d.caps.TimestampBits == 0 {
 		return nil, fmt.Errorf("vk: timestamps: %w", ErrUnsupported)
@@ -81,7 +85,9 @@ func (c *Cmd) timestamp(t *Timer, i int) {
 	}
 	if first {
 		c.timers = append(c.timers, t)
-		c.use(&t.object)
+		if c.use(&t.object); c.err != nil {
+			return
+		}
 		if !c.arena.dry {
 			c.d.api.resetQueries(c.rec.cmd, t.pool, t.n)
 		}

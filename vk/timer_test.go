@@ -49,8 +49,8 @@ func TestTimer(t *testing.T) {
 		_, err = timer.Elapsed(i, 1)
 		wantError(t, "index", err, "not in 0..3")
 	}
-	for _, n := range []int{0, -1} {
+	for _, n := range []int{0, -1, 1<<20 + 1, 1 << 31, 1<<32 + 1} {
 		_, err = d.NewTimer(n)
-		wantError(t, "NewTimer", err, "at least 1")
+		wantError(t, "NewTimer", err, "may have 1 to 1048576")
 	}
 }

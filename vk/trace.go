@@ -41,8 +41,8 @@ type Note struct {
 // NewTrace returns a Trace for up to this many dispatches. The error wraps ErrUnsupported if the
 // device's queue has no clock.
 func (d *Device) NewTrace(dispatches int) (*Trace, error) {
-	if dispatches <= 0 {
-		return nil, fmt.Errorf("vk: trace of %d dispatches, at least 1 is needed", dispatches)
+	if dispatches <= 0 || dispatches > maxTimestamps/2 {
+		return nil, fmt.Errorf("vk: trace of %d dispatches, it may have 1 to %d", dispatches, maxTimestamps/2)
 	}
 	timer, err := d.NewTimer(2 * dispatches)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestTrace(t *testing.T) {
 	require.ErrorContains(t, c.Err(), "more than the 3 dispatches of its trace")
 
 	_, err = d.NewTrace(0)
-	require.ErrorContains(t, err, "at least 1")
+	require.ErrorContains(t, err, "may have 1 to 524288")
 }
 
 // TestTraceNotes says that a note is of the next dispatch, and that a trace knows which

@@ -19,6 +19,7 @@ func (s stage) scope() scope {
 // use is what a Cmd knows of an object that its commands refer to.
 type use struct {
 	kernel *kernel // nil: it is none
+	held   bool    // until the recording ends
 	// touched are the bytes of a buffer that commands of one stage have read and written, and
 	// that no barrier has ordered before commands of the other stage, or the same.
 	touched [numStages][numStages]touched
@@ -143,7 +144,8 @@ func (t *tracker) reset() {
 func (s scope) with(o scope) scope   { return scope{s.stages | o.stages, s.access | o.access} }
 func (s scope) has(stage stage) bool { return s.stages&stage.scope().stages != 0 }
 
-// use notes that the commands refer to o, and returns what is known of it.
+// use notes that the commands refer to o, holds it until the recording ends, and returns what is
+// known of it.
 func (c *Cmd) use(o *object) *use {
 	u := c.uses[o]
 	if u == nil {
@@ -152,13 +154,27 @@ func (c *Cmd) use(o *object) *use {
 		} else {
 			u = new(use)
 		}
+		if u.held = o.hold(); !u.held {
+			c.fail("%v is closed", o)
+		}
 		c.uses[o] = u
 	}
 	return u
 }
 
+// release ends the holds of a recording, by a method of what is held.
+func (c *Cmd) release(unhold func(*object)) {
+	for o, u := range c.uses {
+		if u.held {
+			u.held = false
+			unhold(o)
+		}
+	}
+}
+
 // clearUses forgets what the commands refer to.
 func (c *Cmd) clearUses() {
+	c.release((*object).unhold)
 	for _, u := range c.uses {
 		u.kernel = nil
 		c.tracker.spare = append(c.tracker.spare, u)
