@@ -80,6 +80,8 @@ func (p *profileKernel) checkAll() error {
 		return usagef("--count %d is not in 1..%d", p.count, maxCount)
 	case p.set.Changed("trace") && p.trace == "":
 		return usagef("--trace is empty")
+	case p.tuning != nil && files.Same(p.trace, p.tuning.file):
+		return usagef("--trace and --tuning are the same file, %s", p.trace)
 	}
 	if err := p.passes.check(nil); err != nil {
 		return err

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -75,8 +75,10 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer in.Close()
-	if err := r.checkReplaced(); err != nil {
-		return err
+	if r.names.Given() {
+		if err := checkReplaced(r.in, r.out); err != nil {
+			return err
+		}
 	}
 	source, op, err := r.problemOf(in)
 	if wrong := (kernels.FlagError{}); errors.As(err, &wrong) {
@@ -135,16 +137,11 @@ func (r *runKernel) problemOf(in kernels.File) (*kernels.Source, bench.Op, error
 	return source, op, err
 }
 
-// checkReplaced returns an error if the output would replace an input that has more than what is
-// read.
-func (r *runKernel) checkReplaced() error {
-	in, err := os.Stat(r.in)
-	if err != nil {
-		return err
-	}
-	out, err := os.Stat(r.out)
-	if err == nil && r.names.Given() && os.SameFile(in, out) {
-		return usagef("--out %s is the input, whose other tensors would be lost", r.out)
+// checkReplaced returns an error if the output would replace an input that has more than the
+// outputs.
+func checkReplaced(in, out string) error {
+	if files.Same(in, out) {
+		return usagef("--out %s is the input, whose other tensors would be lost", out)
 	}
 	return nil
 }

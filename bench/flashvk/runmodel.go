@@ -58,7 +58,7 @@ and with --backward, for each parameter,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&r.in, "in", "", "safetensors file to read")
-	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
+	f.StringVar(&r.out, "out", "", "safetensors file to write, another one")
 	intVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
 	intVar(f, &r.context, "context", "tokens of a task that are context")
 	kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
@@ -147,6 +147,9 @@ func (r *runModel) run(ctx context.Context, a *app) (err error) {
 	}
 	if err := o.Validate(); err != nil {
 		return usageError{err}
+	}
+	if err := checkReplaced(r.in, r.out); err != nil {
+		return err
 	}
 	b, err := r.read()
 	if err != nil {

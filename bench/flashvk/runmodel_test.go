@@ -144,7 +144,7 @@ func dropTensor(t *testing.T, from, to, name string) {
 // TestRunModelErrors: mistakes are found before a device is opened.
 func TestRunModelErrors(t *testing.T) {
 	dir := t.TempDir()
-	in := filepath.Join(dir, "in")
+	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
 	writeModel(t, in, tnp.Config{Layers: 1, Heads: 2, HeadDim: 8, DModel: 16, DFF: 3, Components: 2, InputDim: 3}, tnp.Shape{Batch: 1, Context: 3, Targets: 4})
 	for _, c := range []struct {
 		args []string
@@ -153,12 +153,12 @@ func TestRunModelErrors(t *testing.T) {
 	}{
 		{nil, 2, "run model needs --in FILE"},
 		{[]string{"--in", in}, 2, "run model needs --out FILE"},
-		{[]string{"--in", in, "--out", in}, 2, "run model needs --context N, which is positive"},
-		{[]string{"--in", in, "--out", in, "--context=3", "--heads=-1"}, 2, "run model: --heads -1 is negative"},
-		{[]string{"--in", in, "--out", in, "--context=3", "--loss-scale=3"}, 2, "tnp: loss_scale=3 is not a power of two"},
-		{[]string{"--in", in, "--out", in, "--context=3"}, 1, "tnp: heads=0 is not positive, and the file does not say how many there are"},
-		{[]string{"--in", in, "--out", in, "--context=7", "--heads=2"}, 1, `tensor "x" has shape [1 7 3]: with --context 7 there are no targets`},
-		{[]string{"--in", in, "--out", in, "--context=2", "--heads=2"}, 1, `tensor "y" has shape [1 4], want [1 5]`},
+		{[]string{"--in", in, "--out", out}, 2, "run model needs --context N, which is positive"},
+		{[]string{"--in", in, "--out", out, "--context=3", "--heads=-1"}, 2, "run model: --heads -1 is negative"},
+		{[]string{"--in", in, "--out", out, "--context=3", "--loss-scale=3"}, 2, "tnp: loss_scale=3 is not a power of two"},
+		{[]string{"--in", in, "--out", out, "--context=3"}, 1, "tnp: heads=0 is not positive, and the file does not say how many there are"},
+		{[]string{"--in", in, "--out", out, "--context=7", "--heads=2"}, 1, `tensor "x" has shape [1 7 3]: with --context 7 there are no targets`},
+		{[]string{"--in", in, "--out", out, "--context=2", "--heads=2"}, 1, `tensor "y" has shape [1 4], want [1 5]`},
 	} {
 		code, stdout, stderr := flashvk(append([]string{"run", "model"}, c.args...)...)
 		require.Equal(t, c.code, code, c.args)

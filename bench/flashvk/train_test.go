@@ -76,25 +76,30 @@ func TestTrainFiles(t *testing.T) {
 // TestTrainErrors: mistakes are found before a device is opened.
 func TestTrainErrors(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
+	here, err := os.Getwd()
+	require.NoError(t, err)
 	for args, want := range map[string]string{
-		"train --shape huge":                      "not one of tiny, small, mid, large",
-		"train --d-model 20":                      "tnp: d_model=20 is not a multiple of 8",
-		"train --batch 0":                         "tnp: batch=0 is not from 1 to 16777216",
-		"train --steps 0":                         "train: steps=0 is not from 1 to 16777216",
-		"train --lr 2":                            "train: lr=2 is not positive and at most 1",
-		"train --checkpoint on":                   "not one of off, selective, blocks, auto",
-		"train --schedule linear":                 "not one of cosine, constant",
-		"train --save-every 3":                    "train: save_every is given, but no file to save to",
-		"train --batches 0":                       "train: --batches 0 is not positive",
-		"train --picture x":                       "train: --picture is of --evaluate FILE",
-		"train --evaluate x --steps 3":            "train: --steps is of a training, and --evaluate trains nothing",
-		"train --load " + none + " --layers 3":    "train: --layers is given, but the sizes of the model are those of the file",
-		"train --curve x --beside y":              "not NAME=FILE",
-		"train --data x --context 3":              "train: --context is given, but the sizes of a task are those of the file",
-		"train --start x --layers 3":              "train: --layers is given, but the sizes of the model are those of the file",
-		"train --start x --load x":                "train: load continues a training, start begins one: there may be one of them",
-		"train --save x --weights x":              "train: save and weights are the same file, x",
-		"train --evaluate x --data x --picture x": "train: --picture draws a task whose process is known, not one of --data",
+		"train --shape huge":                       "not one of tiny, small, mid, large",
+		"train --d-model 20":                       "tnp: d_model=20 is not a multiple of 8",
+		"train --batch 0":                          "tnp: batch=0 is not from 1 to 16777216",
+		"train --steps 0":                          "train: steps=0 is not from 1 to 16777216",
+		"train --lr 2":                             "train: lr=2 is not positive and at most 1",
+		"train --checkpoint on":                    "not one of off, selective, blocks, auto",
+		"train --schedule linear":                  "not one of cosine, constant",
+		"train --save-every 3":                     "train: save_every is given, but no file to save to",
+		"train --batches 0":                        "train: --batches 0 is not positive",
+		"train --picture x":                        "train: --picture is of --evaluate FILE",
+		"train --evaluate x --steps 3":             "train: --steps is of a training, and --evaluate trains nothing",
+		"train --load " + none + " --layers 3":     "train: --layers is given, but the sizes of the model are those of the file",
+		"train --curve x --beside y":               "not NAME=FILE",
+		"train --data x --context 3":               "train: --context is given, but the sizes of a task are those of the file",
+		"train --start x --layers 3":               "train: --layers is given, but the sizes of the model are those of the file",
+		"train --start x --load x":                 "train: load continues a training, start begins one: there may be one of them",
+		"train --save x --weights x":               "train: save and weights are the same file, x",
+		"train --save x --weights " + here + "/x":  "train: save and weights are the same file, x",
+		"run model --in x --out ./x --context 1":   "--out ./x is the input, whose other tensors would be lost",
+		"profile attention --trace x --tuning ./x": "--trace and --tuning are the same file, x",
+		"train --evaluate x --data x --picture x":  "train: --picture draws a task whose process is known, not one of --data",
 		"train x": `train: argument "x" is not expected`,
 	} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)

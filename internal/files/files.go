@@ -7,6 +7,7 @@
 package files
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -264,6 +265,45 @@ func OpenLocked(path string) (*os.File, error) {
 		}
 		f.Close() // another process replaced the file before it was locked
 	}
+}
+
+// Same reports whether two paths lead to one file, which need not exist, whatever they are called:
+// through links, or from other folders. "" is no path, and a device or a pipe is no file.
+func Same(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	a, b = target(a), target(b)
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	if errX == nil && errY == nil {
+		return os.SameFile(x, y) && x.Mode().IsRegular()
+	}
+	dirA, baseA := filepath.Split(a)
+	dirB, baseB := filepath.Split(b)
+	if errX == nil || errY == nil || baseA != baseB {
+		return false
+	}
+	x, errX = os.Stat(cmp.Or(dirA, "."))
+	y, errY = os.Stat(cmp.Or(dirB, "."))
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// target follows links to their end, where there may be no file.
+func target(path string) string {
+	const most = 40 // as many as systems follow
+	for range most {
+		to, err := os.Readlink(path)
+		if err != nil {
+			break // it is no link
+		}
+		if !filepath.IsAbs(to) {
+			dir, _ := filepath.Split(path)
+			to = dir + to // Join would take a link's .. for that of its name
+		}
+		path = to
+	}
+	return path
 }
 
 // Bare returns the reason in an error of package os, without the operation and the name.

@@ -81,6 +81,47 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, []string{"pipe"}, names(t, dir))
 }
 
+// TestSame compares what paths lead to, by links of each kind, with and without a file there.
+func TestSame(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, folder := range []string{"a", "b"} {
+		require.NoError(t, os.MkdirAll(folder+"/deep", 0o700))
+	}
+	require.NoError(t, os.WriteFile("a/there", nil, 0o600))
+	require.NoError(t, os.Link("a/there", "b/hard"))
+	for name, to := range map[string]string{"folder": "a", "file": "a/there", "b/up": "../a/none", "deep": "b/deep", "round": "round"} {
+		require.NoError(t, os.Symlink(to, name))
+	}
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"a/there", "a/there", true},
+		{"a/there", filepath.Join(dir, "a", "there"), true},
+		{"a/there", "file", true},
+		{"folder/there", "a/there", true},
+		{"a/there", "b/hard", true},
+		{"a/there", "b/there", false},
+		{"a/there", "a/none", false},
+		{"a/none", "a//./none", true},
+		{"a/none", dir + "/folder/none", true},
+		{"a/none", "b/none", false},
+		{"a/none", "a/other", false},
+		{"a/none", "b/up", true},
+		{"b/none", "deep/../none", true},
+		{"none", "deep/../none", false},
+		{"none", "./none", true},
+		{"none/x", "none/x", false}, // there is no folder for it
+		{"round", "a/none", false},
+		{"", "", false},
+		{"/dev/null", "/dev/null", false},
+	} {
+		require.Equal(t, c.want, Same(c.a, c.b), "%s and %s", c.a, c.b)
+		require.Equal(t, c.want, Same(c.b, c.a), "%s and %s", c.b, c.a)
+	}
+}
+
 // TestMain is the test, or a process that begins files and then waits to be killed.
 func TestMain(m *testing.M) {
 	path := os.Getenv("FLASHVK_TEST_FILE")

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
+	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/safetensors"
@@ -48,6 +49,11 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 		return nil, fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", file, c.InputDim, o.InputDim)
 	case o.tasks != nil && picture != "":
 		return nil, errTasks
+	}
+	for _, ending := range endings {
+		if picture != "" && files.Same(picture+ending, file) {
+			return nil, fmt.Errorf("train: picture and evaluate are the same file, %s", file)
+		}
 	}
 	if err := canDraw(picture); err != nil {
 		return nil, err

@@ -2,8 +2,8 @@ package train
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // checkPaths returns an error if a file would be written over one that is read, or written too.
@@ -24,23 +24,10 @@ func (o *Options) checkPaths() error {
 	for i, a := range written {
 		for _, b := range append(written[i+1:len(written):len(written)], read...) {
 			replaces := a.name == "save" && (b.name == "load" || b.name == "start") || a.name == "weights" && b.name == "start"
-			if !replaces && samePath(a.path, b.path) {
+			if !replaces && files.Same(a.path, b.path) {
 				return fmt.Errorf("train: %s and %s are the same file, %s", a.name, b.name, a.path)
 			}
 		}
 	}
 	return nil
-}
-
-// samePath reports whether two paths lead to one file, which need not exist. "" is no path.
-func samePath(a, b string) bool {
-	if a == "" || b == "" {
-		return false
-	}
-	x, errX := os.Stat(a)
-	y, errY := os.Stat(b)
-	if errX == nil && errY == nil {
-		return os.SameFile(x, y) && x.Mode().IsRegular()
-	}
-	return filepath.Clean(a) == filepath.Clean(b)
 }

@@ -18,6 +18,7 @@ func TestPaths(t *testing.T) {
 	file := inFolder(t)
 	require.NoError(t, os.WriteFile(file("there"), nil, 0o600))
 	require.NoError(t, os.Symlink("there", file("link")))
+	require.NoError(t, os.Symlink(".", file("folder")))
 	for want, change := range map[string]func(o *Options){
 		"save and weights are the same file, a":  func(o *Options) { o.Save, o.Weights = "a", "./a" },
 		"save and csv are the same file, a":      func(o *Options) { o.Save, o.CSV = "a", "a" },
@@ -29,6 +30,9 @@ func TestPaths(t *testing.T) {
 		"save and data are the same file, a":     func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
 		"save and csv are the same file, " + file("link"): func(o *Options) {
 			o.Save, o.CSV = file("link"), file("there")
+		},
+		"save and weights are the same file, " + file("new"): func(o *Options) {
+			o.Save, o.Weights = file("new"), file("folder/new")
 		},
 		"": func(o *Options) {
 			o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a"

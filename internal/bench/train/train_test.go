@@ -113,6 +113,9 @@ func TestContinue(t *testing.T) {
 	require.Equal(t, losses[0], losses[1])
 	require.Equal(t, all.Evaluation.Loss, losses[0])
 	require.Contains(t, read(t, file("picture.svg")), "2 deviations")
+	require.NoError(t, os.Symlink(whole.Save, file("model.png")))
+	_, err = Evaluate(context.Background(), d, whole.Save, 0, options(t, 1), file("model"))
+	require.EqualError(t, err, "train: picture and evaluate are the same file, "+whole.Save)
 }
 
 // TestSaveEvery: the file is there while the training goes on.
