@@ -175,27 +175,16 @@ func appendFeasible(caps *vk.Caps, p *AppendProblem) error {
 // checkAppend returns an error that names the first tensor that does not fit the problem.
 func checkAppend(t *AppendTensors, p *AppendProblem) error {
 	const name = "attention: append"
-	rotates := p.RoPE.Dims > 0
-	if !rotates && !t.Q.IsZero() {
+	if p.RoPE.Dims == 0 && !t.Q.IsZero() {
 		return fmt.Errorf("%s: q is given, but nothing rotates it", name)
 	}
 	if len(t.State.Shape) != 1 || t.State.Shape[0] < 1 {
 		return fmt.Errorf("%s: state has shape %v, want that of decode, or (1)", name, t.State.Shape)
 	}
-	positions := p.SeqKV
-	if len(t.Cos.Shape) == 2 && t.Cos.Shape[0] > positions {
-		positions = t.Cos.Shape[0]
-	}
-	angles := []int{positions, p.RoPE.Dims / 2}
-	inputs := []argument.Argument{
-		argument.New("new_k", t.NewK, true, p.DType, p.NewKShape()),
-		argument.New("new_v", t.NewV, true, p.DType, p.NewVShape()),
-		argument.New("cos", t.Cos, rotates, dtype.Float32, angles),
-		argument.New("sin", t.Sin, rotates, dtype.Float32, angles),
+	inputs := append(p.newArguments(t),
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
 		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
-		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
-	}
+		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()))
 	outputs := []argument.Argument{
 		argument.New("k", t.K, true, p.CacheDType(), p.KShape()),
 		argument.New("v", t.V, true, p.CacheDType(), p.VShape()),
@@ -214,11 +203,31 @@ func checkAppend(t *AppendTensors, p *AppendProblem) error {
 	if err := p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale); err != nil {
 		return err
 	}
+	return p.checkAngles(name, t)
+}
+
+// newArguments returns what Append and Step read besides the tables of the cache.
+func (p *AppendProblem) newArguments(t *AppendTensors) []argument.Argument {
+	rotates, positions := p.RoPE.Dims > 0, p.SeqKV
+	if len(t.Cos.Shape) == 2 && t.Cos.Shape[0] > positions {
+		positions = t.Cos.Shape[0]
+	}
+	angles := []int{positions, p.RoPE.Dims / 2}
+	return []argument.Argument{
+		argument.New("new_k", t.NewK, true, p.DType, p.NewKShape()),
+		argument.New("new_v", t.NewV, true, p.DType, p.NewVShape()),
+		argument.New("cos", t.Cos, rotates, dtype.Float32, angles),
+		argument.New("sin", t.Sin, rotates, dtype.Float32, angles),
+	}
+}
+
+// checkAngles returns an error unless Cos and Sin are as kernels read them.
+func (p *AppendProblem) checkAngles(name string, t *AppendTensors) error {
 	for _, table := range []struct {
 		name string
 		vk.Tensor
 	}{{"cos", t.Cos}, {"sin", t.Sin}} {
-		if rotates && !table.Contiguous() {
+		if p.RoPE.Dims > 0 && !table.Contiguous() {
 			return fmt.Errorf("%s: %s has strides %v, want a contiguous table", name, table.name, table.Strides)
 		}
 	}

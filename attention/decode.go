@@ -142,34 +142,55 @@ func dispatchDecode[P any](c *vk.Cmd, config DecodeConfig, p *DecodeProblem, spe
 
 // checkDecode returns an error that names the first tensor that does not fit the problem.
 func checkDecode(t *DecodeTensors, p *DecodeProblem, workspace *vk.Buffer, bytes int64) error {
-	features := Tensors{Bias: t.Bias, ALiBiSlopes: t.ALiBiSlopes, Sinks: t.Sinks}
-	inputs := features.appendFeatures([]argument.Argument{
+	const name = "attention: decode"
+	inputs, cache := p.decodeInputs(t), p.cacheArguments(t)
+	inputs = append(append(inputs, cache...), p.scaleArguments(&t.KScale, &t.VScale)...)
+	outputs, err := p.decodeOutputs(name, t, workspace, bytes)
+	if err != nil {
+		return err
+	}
+	if err := argument.Check(name, inputs, outputs); err != nil {
+		return err
+	}
+	return p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale)
+}
+
+// cacheArguments returns Q, K and V, which Decode reads and Step writes.
+func (p *DecodeProblem) cacheArguments(t *DecodeTensors) []argument.Argument {
+	return []argument.Argument{
 		argument.New("q", t.Q, true, p.DType, p.QShape()),
 		argument.New("k", t.K, true, p.CacheDType(), p.KShape()),
 		argument.New("v", t.V, true, p.CacheDType(), p.VShape()),
+	}
+}
+
+// decodeInputs returns what Decode and Step read, besides Q and the cache.
+func (p *DecodeProblem) decodeInputs(t *DecodeTensors) []argument.Argument {
+	features := Tensors{Bias: t.Bias, ALiBiSlopes: t.ALiBiSlopes, Sinks: t.Sinks}
+	return features.appendFeatures([]argument.Argument{
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
 		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
 		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
 		argument.New("left_pad", t.LeftPad, p.LeftPad, dtype.Int32, p.SeqLensShape()),
 		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()),
 	}, p.Problem)
-	inputs = append(inputs, p.scaleArguments(&t.KScale, &t.VScale)...)
+}
+
+// decodeOutputs returns what Decode and Step write, besides Q and the cache.
+func (p *DecodeProblem) decodeOutputs(name string, t *DecodeTensors, workspace *vk.Buffer, bytes int64) ([]argument.Argument, error) {
 	outputs := []argument.Argument{
 		argument.New("o", t.O, true, p.DType, p.OShape()),
 		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
 		argument.New("state", t.State, true, dtype.Int32, p.StateShape()),
 	}
-	if workspace != nil {
-		if workspace.Bytes() < bytes {
-			return fmt.Errorf("attention: decode: workspace has %d bytes, want %d", workspace.Bytes(), bytes)
-		}
-		all := int(workspace.Bytes() / 4)
-		outputs = append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all}))
+	if workspace == nil {
+		return outputs, nil
 	}
-	if err := argument.Check("attention: decode", inputs, outputs); err != nil {
-		return err
+	if workspace.Bytes() < bytes {
+		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", name, workspace.Bytes(), bytes)
 	}
-	return p.checkCache("attention: decode", &t.K, &t.V, &t.KScale, &t.VScale)
+	all := int(workspace.Bytes() / 4)
+	return append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all})), nil
 }
 
 // decodeSpec is the specialization of attention_decode.comp.

@@ -3,7 +3,6 @@ package attention
 import (
 	"reflect"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
@@ -46,8 +45,8 @@ func (t *StepTensors) append(p *AppendProblem) AppendTensors {
 // faster; DecodeConfig.Append says where, and forces either. Like Append it does not change SeqLens: Advance
 // does, after the last layer. No sequence may have the place of a new key of another one.
 //
-// O, LSE and the workspace share no memory with NewK, NewV, Cos and Sin. The other rules, errors and
-// bits of State[0] are those of Append and Decode.
+// What Step writes, Q without RoPE not among it, shares memory with no other tensor. The other rules,
+// errors and bits of State[0] are those of Append and Decode.
 func Step(c *vk.Cmd, t StepTensors, p AppendProblem, opt Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()
@@ -139,28 +138,29 @@ func (c *DecodeConfig) feasibleStep(caps *vk.Caps, p *AppendProblem) error {
 
 // checkStep returns an error that names the first tensor that does not fit the problem.
 func (c *DecodeConfig) checkStep(t *StepTensors, p *AppendProblem, workspace *vk.Buffer) error {
+	const name = "attention: step"
 	a := t.append(p)
-	if err := checkAppend(&a, p); err != nil {
+	inputs := append(p.newArguments(&a), p.decodeInputs(&t.DecodeTensors)...)
+	outputs, err := p.decodeOutputs(name, &t.DecodeTensors, workspace, c.partsBytes(p.DecodeProblem))
+	if err != nil {
 		return err
 	}
-	if err := checkDecode(&t.DecodeTensors, &p.DecodeProblem, workspace, c.partsBytes(p.DecodeProblem)); err != nil {
+	cache, scales := p.cacheArguments(&t.DecodeTensors), p.scaleArguments(&t.KScale, &t.VScale)
+	if p.RoPE.Dims == 0 {
+		inputs, cache = append(inputs, cache[0]), cache[1:]
+	}
+	if p.Cache == CacheQ8_0 {
+		outputs = append(outputs, scales...)
+	} else {
+		inputs = append(inputs, scales...)
+	}
+	if err := argument.Check(name, inputs, append(outputs, cache...)); err != nil {
 		return err
 	}
-	apart := []argument.Argument{
-		argument.New("new_k", t.NewK, true, p.DType, p.NewKShape()),
-		argument.New("new_v", t.NewV, true, p.DType, p.NewVShape()),
-		argument.New("cos", t.Cos, p.RoPE.Dims > 0, dtype.Float32, t.Cos.Shape),
-		argument.New("sin", t.Sin, p.RoPE.Dims > 0, dtype.Float32, t.Sin.Shape),
+	if err := p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale); err != nil {
+		return err
 	}
-	outputs := []argument.Argument{
-		argument.New("o", t.O, true, p.DType, p.OShape()),
-		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
-	}
-	if workspace != nil {
-		all := int(workspace.Bytes() / 4)
-		outputs = append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all}))
-	}
-	return argument.Check("attention: step", apart, outputs)
+	return p.checkAngles(name, &a)
 }
 
 // stepSpec is the specialization of attention_decode.comp with APPEND.
