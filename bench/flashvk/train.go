@@ -27,7 +27,7 @@ const trainDTypeUsage = "format of activations (default bfloat16 where the devic
 type trainCommand struct {
 	train.Options
 	shape, device, schedule string
-	evaluate, picture, data string
+	evaluate, data          string
 	flags                   *pflag.FlagSet
 }
 
@@ -47,28 +47,33 @@ Matérn 5/2 kernel, a length scale from 0.2 to 1, and a noise from 0.05 to 0.2.
 
   shape  layers  d_model  heads  headdim  d_ff  components  batch  context  targets
 ` + presetTable() + `
-The loss is the mean of -log p of the y of targets. The last line has the loss on new
-batches, and the loss under the true process, which no model can beat.
+The loss is the mean of -log p of the y of targets: a running mean of the steps and, as
+held-out, that of tasks that are not trained on. The last line has the latter beside
+the loss under the true process, which no model can beat.
 
 --data takes the tasks from a safetensors file instead, --batch at a time, in the order
 of the file and again from its beginning:
     x  (tasks, context+targets, input_dim): tokens, (x, y, 1) of each point of the
        context, then (x, 0, -1) of each target; x may have several elements
     y  (tasks, targets)
+The last tasks of the file, as many as --held-out says, are not trained on.
 
 --save writes all that the training needs to go on, also when the program is interrupted:
 weights under the names of a PyTorch state dict, moments and counts. The file is
 replaced whole. With the same flags, --load continues the training with the same bits
-as without the interruption.
+as without the interruption. --best has the weights with the lowest held-out loss.
 
 --start begins with the weights of a file, written by --weights or a PyTorch state dict.
 
---evaluate trains nothing. It computes the loss of the model in a file of --save or
---weights, or with --heads in a PyTorch state dict, and draws its predictions.`,
-		Example: `  flashvk train
+--evaluate trains nothing. It computes the loss of the model in a file of --save, --best
+or --weights, or with --heads in a PyTorch state dict. --picture draws a prediction, after
+a training or with --evaluate: of a new task, or of the first one held out or else of
+--data. flashvk run model computes predictions for other data.`,
+		Example: `  flashvk train --picture prediction
   flashvk train --steps 3000 --csv log.csv --curve curve --save model.safetensors
   flashvk train --load model.safetensors --steps 4000 --save model.safetensors
   flashvk train --evaluate model.safetensors --picture prediction
+  flashvk train --data tasks.safetensors --held-out 80 --best model.safetensors --picture prediction
   flashvk train --shape small --data tasks.safetensors --start weights.safetensors --heads 8
   flashvk train --shape small --dtype bfloat16 --steps 20000 --save model.safetensors --save-every 1000`,
 		Args: noArgs,
@@ -104,17 +109,19 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
 	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or that of a loaded file)")
 	f.StringVar(&t.data, "data", "", "file of tasks; it determines the sizes of a task")
+	intVar(f, &t.HeldOut, "held-out", "tasks at the end of --data that are evaluated, and not trained on; a multiple of --batch")
 	f.StringVar(&t.Start, "start", "", "file of weights to start from; it determines the sizes of the model")
 	f.StringVar(&t.Load, "load", "", "file of --save to continue; it determines the sizes of the model")
 	f.StringVar(&t.Save, "save", "", "file to write at the end and at an interrupt, for --load and --evaluate")
 	intVar(f, &t.SaveEvery, "save-every", "also write the file of --save every N steps")
 	f.StringVar(&t.Weights, "weights", "", "file for the weights alone; PyTorch loads it as a state dict")
+	f.StringVar(&t.Best, "best", "", "file for the weights with the lowest held-out loss, written while training")
 	f.StringVar(&t.CSV, "csv", "", "file for a line per step; --load continues it")
 	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
 	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name")
 	f.StringVar(&t.evaluate, "evaluate", "", "evaluate the model in this file; train nothing")
-	intVar(f, &t.Batches, "batches", "batches of an evaluation, also of the one after a training without --data (default 20)")
-	f.StringVar(&t.picture, "picture", "", "with --evaluate, drawing of a task and its prediction: NAME.png and NAME.svg")
+	intVar(f, &t.Batches, "batches", "batches of an evaluation (default 20; with --held-out its tasks)")
+	f.StringVar(&t.Picture, "picture", "", "drawing of a task and its prediction: NAME.png and NAME.svg")
 	deviceVar(f, &t.device)
 }
 
@@ -186,13 +193,15 @@ func (t *trainCommand) resolve() error {
 		return usagef("train: --save-every %d is not positive", t.SaveEvery)
 	case given("loss-scale") && t.LossScale == 0:
 		return usagef("train: --loss-scale 0 is not a power of two")
-	case t.picture != "" && t.evaluate == "":
-		return usagef("train: --picture is of --evaluate FILE")
-	case t.picture != "" && t.data != "":
-		return usagef("train: --picture draws a task whose process is known, not one of --data")
+	case given("held-out") && (t.data == "" || t.HeldOut < 1):
+		return usagef("train: --held-out is a number of tasks of --data FILE")
+	case t.Best != "" && t.data != "" && t.HeldOut == 0:
+		return usagef("train: --best is the lowest loss of tasks that are held out: --data needs --held-out")
+	case given("batches") && t.HeldOut > 0:
+		return usagef("train: --batches is given, but --held-out says what is evaluated")
 	}
 	if t.evaluate != "" {
-		for _, name := range []string{"load", "start", "save", "save-every", "weights", "csv", "curve", "beside", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
+		for _, name := range []string{"load", "start", "save", "save-every", "weights", "best", "csv", "curve", "beside", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
 			if given(name) {
 				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
 			}
@@ -210,8 +219,8 @@ func (t *trainCommand) readFiles() error {
 		if err := t.ReadTasks(t.data); err != nil {
 			return err
 		}
-		if t.evaluate == "" {
-			t.Batches = 0 // there are no new tasks to evaluate on
+		if t.evaluate == "" || t.HeldOut > 0 {
+			t.Batches = t.HeldOut / t.Batch // there are no new tasks to evaluate on
 		}
 	}
 	if t.Load == "" && t.Start == "" {
@@ -256,7 +265,7 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	announce(a.stderr, environment(d.Caps()))
 	t.DType = trainDType(t.flags, t.DType, d.Caps())
 	if t.evaluate != "" {
-		e, err := train.Evaluate(ctx, d, t.evaluate, t.givenHeads(), &t.Options, t.picture)
+		e, err := train.Evaluate(ctx, d, t.evaluate, t.givenHeads(), &t.Options)
 		if err == nil {
 			of := "that were not trained on"
 			if t.data != "" {
@@ -283,29 +292,57 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	if result.Evaluation != nil {
 		report(a.stdout, result.Evaluation, "that were not trained on")
 	}
+	switch {
+	case t.Best != "":
+		fmt.Fprintf(a.stderr, "flashvk: %s has the weights of the lowest held-out loss, %.4f\n", t.Best, result.Best)
+	case t.Save == "" && t.Weights == "":
+		fmt.Fprintln(a.stderr, "flashvk: the model is not kept: with --save FILE it is, and train --evaluate FILE --picture NAME draws what it predicts")
+	}
 	return nil
 }
+
+// A runningMean is the mean of as many losses as a line of progress has: those since the last line,
+// and, for the others, the mean of that.
+type runningMean struct {
+	every, n         int
+	sum, last, value float64
+}
+
+func (m *runningMean) add(loss float64) {
+	m.n, m.sum = m.n+1, m.sum+loss
+	m.value = m.sum / float64(m.n)
+	if m.last != 0 {
+		m.value = (m.sum + float64(m.every-m.n)*m.last) / float64(m.every)
+	}
+}
+
+// line begins the next line.
+func (m *runningMean) line() { m.n, m.sum, m.last = 0, 0, m.value }
 
 // train trains and shows the progress: a line on standard output for each twentieth of the steps,
 // and on a terminal a bar.
 func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.Result, error) {
 	bar := newProgress(a.stderr)
-	every := max(t.Steps/20, 1)
-	var last, row train.Row
-	var sum float64
-	var n int
+	loss := runningMean{every: t.LineSteps()}
+	var row, last train.Row // of now, and of the last line
+	var done int            // steps since the program began
+	line := func() {
+		bar.finish()
+		t.line(a.stdout, row, last, loss.value, done)
+		loss.line()
+		last = row
+	}
 	result, err := train.Run(ctx, d, &t.Options, func(r train.Row) {
-		row, sum, n = r, sum+r.Loss, n+1
-		bar.step(r.Step, t.Steps, trainLabel(r.Loss, r.TokensRate, d.Memory().Bytes))
-		if r.Step%every == 0 || r.Step == t.Steps {
-			bar.finish()
-			t.line(a.stdout, r, last, sum/float64(n), n)
-			last, sum, n = r, 0, 0
+		row, done = r, done+1
+		loss.add(r.Loss)
+		bar.step(done, done+t.Steps-r.Step, trainLabel(loss.value, r.TokensRate, d.Memory().Bytes))
+		if r.Step%loss.every == 0 || r.Step == t.Steps {
+			line()
 		}
 	})
 	bar.finish()
-	if n > 0 {
-		t.line(a.stdout, row, last, sum/float64(n), n)
+	if row.Step > last.Step {
+		line()
 	}
 	return result, err
 }
@@ -315,13 +352,19 @@ func trainLabel(loss, rate float64, bytes int64) string {
 	return fmt.Sprintf("loss %.4f, %s tokens/s, %s", loss, bench.FormatSI(rate, ""), bench.FormatSI(float64(bytes), "B"))
 }
 
-// line prints the mean of the losses since the last line. The first line has a head.
-func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, n int) {
+// line prints a line of the progress after so many steps of this program. The first line has a head.
+func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, done int) {
+	first, heldOut := r.Step-done, "-"
 	if last.Step == 0 {
-		fmt.Fprintf(w, "%8s %10s %10s %12s %9s\n", "step", "loss", "lr", "tokens/s", "seconds")
+		last.Step = first
+		fmt.Fprintf(w, "%8s %10s %10s %10s %12s %9s %9s\n", "step", "loss", "held-out", "lr", "tokens/s", "seconds", "left")
 	}
-	rate := float64(n*max(t.Accumulate, 1)*t.Tokens()) / (r.Seconds - last.Seconds)
-	fmt.Fprintf(w, "%8d %10.4f %10.3g %12.0f %9.1f\n", r.Step, loss, r.LR, rate, r.Seconds)
+	if !math.IsNaN(r.HeldOut) {
+		heldOut = fmt.Sprintf("%.4f", r.HeldOut)
+	}
+	rate := float64((r.Step-last.Step)*max(t.Accumulate, 1)*t.Tokens()) / (r.Seconds - last.Seconds)
+	left := r.Seconds / float64(done) * float64(t.Steps-r.Step)
+	fmt.Fprintf(w, "%8d %10.4f %10s %10.3g %12.0f %9.1f %9.1f\n", r.Step, loss, heldOut, r.LR, rate, r.Seconds, left)
 }
 
 // report prints the result of an evaluation, and what its targets are.

@@ -28,9 +28,14 @@ func TestTrain(t *testing.T) {
 	require.Contains(t, stderr, "flashvk: memory ")
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 1+4+1, stdout)
-	require.Equal(t, []string{"step", "loss", "lr", "tokens/s", "seconds"}, strings.Fields(lines[0]))
-	require.Equal(t, []string{"4"}, strings.Fields(lines[4])[:1])
+	require.Equal(t, []string{"step", "loss", "held-out", "lr", "tokens/s", "seconds", "left"}, strings.Fields(lines[0]))
+	last := strings.Fields(lines[4])
+	require.Equal(t, "4", last[0])
+	require.Equal(t, "-", strings.Fields(lines[3])[2])
+	require.Equal(t, "0.0", last[6])
+	require.NotContains(t, stderr, "the model is not kept")
 	evaluation := lines[5]
+	require.Contains(t, evaluation, ": loss "+last[2]+", ")
 	require.Regexp(t, regexp.MustCompile(`^120 targets that were not trained on: loss \S+, of one who knows the process \S+; within one deviation \S+ %, within two \S+ %$`), evaluation)
 	for _, name := range []string{model, log, curve + ".png", curve + ".svg"} {
 		info, err := os.Stat(name)
@@ -43,6 +48,7 @@ func TestTrain(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Contains(t, stdout, "\n       5 ")
 	require.NotContains(t, stdout, "\n       4 ")
+	require.Contains(t, stderr, "flashvk: the model is not kept: with --save FILE it is, and train --evaluate FILE --picture NAME draws ")
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
 	require.Equal(t, 1+6, strings.Count(string(text), "\n"))
@@ -52,6 +58,21 @@ func TestTrain(t *testing.T) {
 	require.Equal(t, evaluation+"\n", stdout)
 	_, err = os.Stat(picture + ".png")
 	require.NoError(t, err)
+}
+
+// TestRunningMean: the mean goes over from the losses of a line to those of the next.
+func TestRunningMean(t *testing.T) {
+	m := runningMean{every: 2}
+	for _, c := range []struct {
+		loss, want float64
+		line       bool
+	}{{1, 1, false}, {3, 2, true}, {5, 3.5, false}, {7, 6, true}, {0, 3, false}} {
+		m.add(c.loss)
+		require.Equal(t, c.want, m.value)
+		if c.line {
+			m.line()
+		}
+	}
 }
 
 // TestTrainFiles trains on a file of tasks from a file of weights, as another program writes them.
@@ -66,6 +87,11 @@ func TestTrainFiles(t *testing.T) {
 	require.Contains(t, stderr, "2 components, ")
 	require.Contains(t, stderr, "batch 2 of context 3, targets 4")
 	require.Equal(t, 1+3, strings.Count(stdout, "\n"), stdout)
+	best := filepath.Join(dir, "best")
+	code, stdout, stderr = flashvk("train", dev, "--data", in, "--held-out=2", "--load", model, "--batch=2", "--steps=4", "--dtype=float32", "--best", best)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `\n8 targets that were not trained on: loss (\S+); `, stdout)
+	require.Contains(t, stderr, "flashvk: "+best+" has the weights of the lowest held-out loss, ")
 	for _, args := range [][]string{{model}, {in, "--heads=2"}} { // a state, and weights that do not say how many heads there are
 		code, stdout, stderr = flashvk(append([]string{"train", dev, "--data", in, "--batch=5", "--batches=1", "--dtype=float32", "--evaluate"}, args...)...)
 		require.Zero(t, code, stderr)
@@ -88,7 +114,12 @@ func TestTrainErrors(t *testing.T) {
 		"train --schedule linear":                  "not one of cosine, constant",
 		"train --save-every 3":                     "train: save_every is given, but no file to save to",
 		"train --batches 0":                        "train: --batches 0 is not positive",
-		"train --picture x":                        "train: --picture is of --evaluate FILE",
+		"train --held-out 8":                       "train: --held-out is a number of tasks of --data FILE",
+		"train --data x --held-out 0":              "train: --held-out is a number of tasks of --data FILE",
+		"train --data x --best y":                  "train: --best is the lowest loss of tasks that are held out: --data needs --held-out",
+		"train --data x --held-out 9":              "train: held_out=9 is not a multiple of batch=8",
+		"train --data x --held-out 8 --batches 3":  "train: --batches is given, but --held-out says what is evaluated",
+		"train --evaluate x --best y":              "train: --best is of a training, and --evaluate trains nothing",
 		"train --evaluate x --steps 3":             "train: --steps is of a training, and --evaluate trains nothing",
 		"train --load " + none + " --layers 3":     "train: --layers is given, but the sizes of the model are those of the file",
 		"train --curve x --beside y":               "not NAME=FILE",
@@ -99,7 +130,6 @@ func TestTrainErrors(t *testing.T) {
 		"train --save x --weights " + here + "/x":  "train: save and weights are the same file, x",
 		"run model --in x --out ./x --context 1":   "--out ./x is the input, whose other tensors would be lost",
 		"profile attention --trace x --tuning ./x": "--trace and --tuning are the same file, x",
-		"train --evaluate x --data x --picture x":  "train: --picture draws a task whose process is known, not one of --data",
 		"train x": `train: argument "x" is not expected`,
 	} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)
@@ -107,7 +137,12 @@ func TestTrainErrors(t *testing.T) {
 		require.Empty(t, stdout, args)
 		require.Contains(t, stderr, want, args)
 	}
-	code, _, stderr := flashvk("train", "--load", none)
+	in := filepath.Join(t.TempDir(), "in")
+	writeModel(t, in, tnp.Config{Layers: 1, Heads: 2, HeadDim: 8, DModel: 16, DFF: 11, Components: 2, InputDim: 4}, tnp.Shape{Batch: 5, Context: 3, Targets: 4})
+	code, _, stderr := flashvk("train", "--data", in, "--picture", none)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "train: a picture is of tasks of one x, whose tokens have 3 elements, not 4")
+	code, _, stderr = flashvk("train", "--load", none)
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, none+": no such file or directory")
 }

@@ -1,9 +1,9 @@
 package train
 
 import (
-	"errors"
 	"fmt"
 
+	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/safetensors"
 )
@@ -28,12 +28,47 @@ func (t *tasks) batch(i uint64, size int) batch {
 	return b
 }
 
+// split takes the last n tasks out of t, and returns them.
+func (t *tasks) split(n int) *tasks {
+	x, y := len(t.x)/t.n*(t.n-n), len(t.y)/t.n*(t.n-n)
+	last := &tasks{path: t.path, n: n, x: t.x[x:], y: t.y[y:]}
+	t.n, t.x, t.y = t.n-n, t.x[:x], t.y[:y]
+	return last
+}
+
+// curve returns the context of the first task with so many evenly spaced points of one x behind it, and
+// the targets of the file.
+func (t *tasks) curve(points int) (c gp.Task, targets chart.Series) {
+	tokens, y := t.x[:len(t.x)/t.n], t.y[:len(t.y)/t.n]
+	targets.Name = "targets"
+	c.Context = len(tokens)/3 - len(y)
+	low, high := tokens[0], tokens[0]
+	for i := 0; i < len(tokens); i += 3 {
+		x := tokens[i]
+		low, high = min(low, x), max(high, x)
+		if i < 3*c.Context {
+			c.X, c.Y = append(c.X, float64(x)), append(c.Y, float64(tokens[i+1]))
+		} else {
+			targets.X = append(targets.X, float64(x))
+		}
+	}
+	for _, v := range y {
+		targets.Y = append(targets.Y, float64(v))
+	}
+	for i := range points {
+		x := float64(low) + float64(high-low)*float64(i)/float64(points-1)
+		c.X, c.Y = append(c.X, x), append(c.Y, 0)
+	}
+	return c, targets
+}
+
 // ReadTasks reads a file of tasks instead of drawing them,
 //
 //	x  (tasks, context+targets, input_dim)  tokens, those of the context first
 //	y  (tasks, targets)
 //
-// in F32, F16 or BF16, and takes from it the points of a task and the elements of a token.
+// in F32, F16 or BF16, and takes from it the points of a task and the elements of a token. The last
+// o.HeldOut tasks are for evaluations alone.
 func (o *Options) ReadTasks(path string) error {
 	f, err := safetensors.Open(path)
 	if err != nil {
@@ -68,13 +103,18 @@ func (o *Options) ReadTasks(path string) error {
 	switch {
 	case x[0] == 0:
 		return fmt.Errorf("%s: there is no task", path)
+	case x[0] <= o.HeldOut:
+		return fmt.Errorf("%s: of %d tasks none is left where held_out=%d", path, x[0], o.HeldOut)
 	case x[0] != y[0]:
 		return fmt.Errorf("%s: x has %d tasks, y %d", path, x[0], y[0])
 	case y[1] < 1 || x[1] <= y[1]:
 		return fmt.Errorf("%s: tasks of %d tokens, %d of them targets: there must be context and targets", path, x[1], y[1])
 	}
 	t.n, o.Context, o.Targets = x[0], x[1]-y[1], y[1]
-	o.tasks, o.InputDim = t, x[2]
+	o.tasks, o.heldOut, o.InputDim = t, t, x[2]
+	if o.HeldOut > 0 {
+		o.heldOut = t.split(o.HeldOut)
+	}
 	return nil
 }
 
@@ -95,6 +135,3 @@ func (o *Options) data(i uint64) batch {
 	x, y := gp.Tokens(o.Data.Batch(o.Shape, o.Seed, i))
 	return batch{x, y}
 }
-
-// errTasks is of what a file of tasks does not say.
-var errTasks = errors.New("train: a drawing shows a task whose process is known, not one of a file")

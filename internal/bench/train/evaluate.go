@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"path/filepath"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
@@ -30,9 +31,8 @@ type Evaluation struct {
 }
 
 // Evaluate computes the losses of a file's weights on o.Batches batches that no training has seen,
-// or on those of a file of tasks. Heads is as in tnp.Load.
-// It draws one task if picture is not "".
-func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Options, picture string) (*Evaluation, error) {
+// or on those of a file of tasks, and draws o.Picture. Heads is as in tnp.Load.
+func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Options) (*Evaluation, error) {
 	f, err := safetensors.Open(file)
 	if err != nil {
 		return nil, err
@@ -47,15 +47,13 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 		return nil, fmt.Errorf("%s: tokens have %d elements, want 3: tasks are of one x", file, c.InputDim)
 	case o.tasks != nil && c.InputDim != o.InputDim:
 		return nil, fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", file, c.InputDim, o.InputDim)
-	case o.tasks != nil && picture != "":
-		return nil, errTasks
 	}
 	for _, ending := range endings {
-		if picture != "" && files.Same(picture+ending, file) {
+		if o.Picture != "" && files.Same(o.Picture+ending, file) {
 			return nil, fmt.Errorf("train: picture and evaluate are the same file, %s", file)
 		}
 	}
-	if err := canDraw(picture); err != nil {
+	if err := canDraw(o.Picture); err != nil {
 		return nil, err
 	}
 	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{DType: o.DType})
@@ -66,35 +64,56 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 	if err := model.SetWeights(ctx, w); err != nil {
 		return nil, err
 	}
-	e, err := evaluate(ctx, model, o, o.Batches)
-	if err != nil || picture == "" {
-		return e, err
+	v := &evaluator{model: model, o: o}
+	defer v.close()
+	if err := v.open(ctx); err != nil {
+		return nil, err
 	}
-	return e, draw(ctx, model, o, picture)
-}
-
-// evaluate computes the losses.
-func evaluate(ctx context.Context, model *tnp.Model, o *Options, batches int) (*Evaluation, error) {
-	plan, err := model.NewPlan(ctx, o.Shape, tnp.Loss, tnp.PlanOptions{})
+	e, err := v.evaluate(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer plan.Close()
+	return e, draw(ctx, model, o)
+}
+
+// An evaluator computes the losses of a model on batches that it is not trained on.
+type evaluator struct {
+	model *tnp.Model
+	o     *Options
+	plan  *tnp.Plan
+	made  []batch // by the first evaluation
+	own   float64 // loss of one who knows the process, of those
+}
+
+// open makes the plan; close frees it.
+func (v *evaluator) open(ctx context.Context) (err error) {
+	v.plan, err = v.model.NewPlan(ctx, v.o.Shape, tnp.Loss, tnp.PlanOptions{})
+	return err
+}
+
+func (v *evaluator) close() { v.plan.Close() }
+
+// evaluate computes the losses.
+func (v *evaluator) evaluate(ctx context.Context) (*Evaluation, error) {
+	batches := v.o.Batches
 	e := &Evaluation{}
 	for i := range batches {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		b, own, err := o.unseen(i)
+		if i == len(v.made) {
+			b, own, err := v.o.unseen(i)
+			if err != nil {
+				return nil, err
+			}
+			v.made, v.own = append(v.made, b), v.own+own/float64(batches)
+		}
+		y := v.made[i].y
+		mean, deviation, loss, err := predict(ctx, v.plan, v.made[i])
 		if err != nil {
 			return nil, err
 		}
-		y := b.y
-		mean, deviation, loss, err := predict(ctx, plan, b)
-		if err != nil {
-			return nil, err
-		}
-		e.Loss, e.Own, e.Targets = e.Loss+loss/float64(batches), e.Own+own/float64(batches), e.Targets+len(y)
+		e.Loss, e.Targets = e.Loss+loss/float64(batches), e.Targets+len(y)
 		for j, v := range y {
 			off := math.Abs(float64(v)-mean[j]) / deviation[j]
 			if off <= 1 {
@@ -105,14 +124,40 @@ func evaluate(ctx context.Context, model *tnp.Model, o *Options, batches int) (*
 			}
 		}
 	}
+	e.Own = v.own
 	return e, nil
+}
+
+// evaluationSteps returns the steps between two evaluations: some lines of progress, and at least
+// four steps for each batch of an evaluation, which thereby takes less than a tenth of the time.
+func (o *Options) evaluationSteps() int {
+	line := o.LineSteps()
+	return line * max((4*o.Batches+line-1)/line, 1)
+}
+
+// heldOut returns the loss of the evaluation that comes after so many steps, and keeps the weights
+// if it is the lowest so far. It is NaN if no evaluation comes there.
+func (t *trainer) heldOut(ctx context.Context, done int) (loss float64, err error) {
+	if t.evaluator.plan == nil || done%t.o.evaluationSteps() != 0 && done < t.o.Steps {
+		return math.NaN(), nil
+	}
+	e, err := t.evaluator.evaluate(ctx)
+	if err != nil {
+		return math.NaN(), err
+	}
+	t.result.Evaluation = e
+	if t.o.Best == "" || !(e.Loss < t.result.Best) {
+		return e.Loss, nil
+	}
+	t.result.Best = e.Loss
+	return e.Loss, t.writeWeights(ctx, t.o.Best)
 }
 
 // unseen returns batch i of an evaluation, and the loss of one who knows the process, NaN if that
 // is not known.
 func (o *Options) unseen(i int) (b batch, own float64, err error) {
-	if o.tasks != nil {
-		return o.data(uint64(i)), math.NaN(), nil
+	if o.heldOut != nil {
+		return o.heldOut.batch(uint64(i), o.Batch), math.NaN(), nil
 	}
 	tasks := o.Data.Batch(o.Shape, o.Seed, unseen+uint64(i))
 	b.x, b.y = gp.Tokens(tasks)
@@ -138,12 +183,23 @@ func predict(ctx context.Context, plan *tnp.Plan, b batch) (mean, deviation []fl
 	return mean, deviation, loss, err
 }
 
-// draw draws what the model makes of the context of a task, and the task.
-func draw(ctx context.Context, model *tnp.Model, o *Options, name string) error {
+// draw draws what the model makes of the context of a task, and the task, as o.Picture.
+func draw(ctx context.Context, model *tnp.Model, o *Options) error {
+	if o.Picture == "" {
+		return nil
+	}
 	const points = 200
-	s := tnp.Shape{Batch: 1, Context: min(o.Context, 500), Targets: points}
-	task := o.Data.Curve(s.Context, s.Targets, o.Seed, unseen, 0)
-	plan, err := model.NewPlan(ctx, s, tnp.Loss, tnp.PlanOptions{})
+	c := chart.Chart{Title: "What a neural process makes of some points of a function", X: "x", Y: "y", Plain: true}
+	var task gp.Task
+	if o.heldOut == nil {
+		task = o.Data.Curve(min(o.Context, 500), points, o.Seed, unseen, 0)
+	} else {
+		var targets chart.Series
+		task, targets = o.heldOut.curve(points)
+		c.Dots = append(c.Dots, targets)
+		c.Subtitle = fmt.Sprintf("%v; a task of %s", model.Config(), filepath.Base(o.heldOut.path))
+	}
+	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: task.Context, Targets: points}, tnp.Loss, tnp.PlanOptions{})
 	if err != nil {
 		return err
 	}
@@ -153,27 +209,22 @@ func draw(ctx context.Context, model *tnp.Model, o *Options, name string) error 
 	if err != nil {
 		return err
 	}
-	own, _, err := task.Predict(task.X[s.Context:])
-	if err != nil {
-		return err
-	}
-	x := task.X[s.Context:]
+	x := task.X[task.Context:]
 	low, high := make([]float64, points), make([]float64, points)
 	for i := range x {
 		low[i], high[i] = mean[i]-2*deviation[i], mean[i]+2*deviation[i]
 	}
-	c := chart.Chart{
-		Title: "What a neural process makes of some points of a function",
-		Subtitle: fmt.Sprintf("%v; a task of kernel %v, length scale %.2f, noise %.2f; the process's mean is that of one who knows these",
-			model.Config(), task.Kernel, task.LengthScale, task.Noise),
-		X: "x", Y: "y", Plain: true,
-		Series: []chart.Series{
-			{Name: "predicted", X: x, Y: mean},
-			{Name: "function", X: x, Y: task.Y[s.Context:]},
-			{Name: "process's mean", X: x, Y: own},
-		},
-		Bands: []chart.Band{{Name: "2 deviations", X: x, Low: low, High: high}},
-		Dots:  []chart.Series{{Name: "context", X: task.X[:s.Context], Y: task.Y[:s.Context]}},
+	c.Series = []chart.Series{{Name: "predicted", X: x, Y: mean}}
+	c.Bands = []chart.Band{{Name: "2 deviations", X: x, Low: low, High: high}}
+	c.Dots = append(c.Dots, chart.Series{Name: "context", X: task.X[:task.Context], Y: task.Y[:task.Context]})
+	if o.heldOut == nil {
+		own, _, err := task.Predict(x)
+		if err != nil {
+			return err
+		}
+		c.Series = append(c.Series, chart.Series{Name: "function", X: x, Y: task.Y[task.Context:]}, chart.Series{Name: "process's mean", X: x, Y: own})
+		c.Subtitle = fmt.Sprintf("%v; a task of kernel %v, length scale %.2f, noise %.2f; the process's mean is that of one who knows these",
+			model.Config(), task.Kernel, task.LengthScale, task.Noise)
 	}
-	return write(&c, name)
+	return write(&c, o.Picture)
 }

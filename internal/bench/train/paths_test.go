@@ -20,14 +20,16 @@ func TestPaths(t *testing.T) {
 	require.NoError(t, os.Symlink("there", file("link")))
 	require.NoError(t, os.Symlink(".", file("folder")))
 	for want, change := range map[string]func(o *Options){
-		"save and weights are the same file, a":  func(o *Options) { o.Save, o.Weights = "a", "./a" },
-		"save and csv are the same file, a":      func(o *Options) { o.Save, o.CSV = "a", "a" },
-		"csv and curve are the same file, a.png": func(o *Options) { o.CSV, o.Curve = "a.png", "a" },
-		"csv and load are the same file, a":      func(o *Options) { o.CSV, o.Load = "a", "a" },
-		"csv and start are the same file, a":     func(o *Options) { o.CSV, o.Start = "a", "a" },
-		"csv and beside are the same file, a":    func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },
-		"weights and load are the same file, a":  func(o *Options) { o.Weights, o.Load = "a", "a" },
-		"save and data are the same file, a":     func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
+		"save and weights are the same file, a":      func(o *Options) { o.Save, o.Weights = "a", "./a" },
+		"save and csv are the same file, a":          func(o *Options) { o.Save, o.CSV = "a", "a" },
+		"csv and curve are the same file, a.png":     func(o *Options) { o.CSV, o.Curve = "a.png", "a" },
+		"weights and best are the same file, a":      func(o *Options) { o.Weights, o.Best = "a", "a" },
+		"curve and picture are the same file, a.png": func(o *Options) { o.Curve, o.Picture = "a", "a" },
+		"csv and load are the same file, a":          func(o *Options) { o.CSV, o.Load = "a", "a" },
+		"csv and start are the same file, a":         func(o *Options) { o.CSV, o.Start = "a", "a" },
+		"csv and beside are the same file, a":        func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },
+		"weights and load are the same file, a":      func(o *Options) { o.Weights, o.Load = "a", "a" },
+		"save and data are the same file, a":         func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
 		"save and csv are the same file, " + file("link"): func(o *Options) {
 			o.Save, o.CSV = file("link"), file("there")
 		},

@@ -42,12 +42,15 @@ type Options struct {
 	Load, Save string // of states
 	SaveEvery  int    // steps; 0: at the end alone
 	Weights    string // file of weights alone
+	Best       string // file of the weights with the lowest loss of the evaluations
 	CSV        string // log
 	Curve      string // beginning of the names of a drawing of the losses
 	Beside     Beside // drawn there, too; its zero value is none
-	Batches    int    // of the evaluation at the end; 0: none
+	Picture    string // beginning of the names of a drawing of a prediction
+	Batches    int    // of an evaluation; 0: none
+	HeldOut    int    // tasks of ReadTasks that are evaluated, and not trained on
 
-	tasks *tasks // of ReadTasks; nil: Data draws them
+	tasks, heldOut *tasks // of ReadTasks; nil: Data draws them
 }
 
 // A Beside is the log of another training, and what it is called.
@@ -77,6 +80,10 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
 	case o.SaveEvery > 0 && o.Save == "":
 		return errors.New("train: save_every is given, but no file to save to")
+	case o.HeldOut < 0 || o.HeldOut%o.Batch != 0:
+		return fmt.Errorf("train: held_out=%d is not a multiple of batch=%d", o.HeldOut, o.Batch)
+	case o.Picture != "" && o.InputDim != 3:
+		return fmt.Errorf("train: a picture is of tasks of one x, whose tokens have 3 elements, not %d", o.InputDim)
 	case o.Beside.Path != "" && o.Curve == "":
 		return errors.New("train: another log is to be drawn beside, but there is no curve")
 	case o.Start != "" && o.Load != "":
@@ -119,12 +126,16 @@ func (o *Options) LRAt(step int) float64 {
 	return o.LR * (1 + math.Cos(math.Pi*float64(step-o.Warmup)/float64(max(o.Steps-o.Warmup, 1)))) / 2
 }
 
+// LineSteps returns the steps between two lines of progress, a twentieth of all.
+func (o *Options) LineSteps() int { return max(o.Steps/20, 1) }
+
 // A Row is a step of the log.
 type Row struct {
 	Step       int // from 1
 	Loss, LR   float64
 	TokensRate float64 // tokens of a second, since the row before
 	Seconds    float64 // since the program began
+	HeldOut    float64 // loss of the evaluation after the step; NaN: there is none, nor in a log
 }
 
 // A Result is what a training came to.
@@ -133,11 +144,12 @@ type Result struct {
 	First   int   // the steps that the file had
 	Skipped int   // steps whose gradients were not finite
 
-	Evaluation *Evaluation // nil if the training was interrupted, or none is asked for
+	Evaluation *Evaluation // the last; nil if none is asked for
+	Best       float64     // lowest loss of evaluations, of the weights that o.Best has
 }
 
-// Run trains, and calls each after each step. If ctx ends, or anything fails, it writes what it
-// would have after the last whole step, and returns the error.
+// Run trains, and calls each after each step and its evaluation. If ctx ends, or anything fails, it
+// writes what it would have after the last whole step, and returns the error.
 func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -150,14 +162,14 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 			return nil, err // before the training, not after it
 		}
 	}
-	for _, path := range []string{o.Save, o.Weights} {
+	for _, path := range []string{o.Save, o.Weights, o.Best} {
 		if path != "" {
 			if err := safetensors.CanCreate(path); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if err := canDraw(o.Curve); err != nil {
+	if err := errors.Join(canDraw(o.Curve), canDraw(o.Picture)); err != nil {
 		return nil, err
 	}
 	plan := tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}
@@ -170,7 +182,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		return nil, err
 	}
 	defer model.Close()
-	t := &trainer{o: o, model: model, each: each, result: &Result{}}
+	t := &trainer{o: o, model: model, each: each, result: &Result{Best: math.Inf(1)}, evaluator: &evaluator{model: model, o: o}}
 	if err := t.begin(work); err != nil {
 		return nil, err
 	}
@@ -178,6 +190,13 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		return nil, err
 	}
 	defer t.plan.Close()
+	if o.Batches > 0 {
+		// Without memory for both plans, there is an evaluation after the training alone.
+		if err := t.evaluator.open(work); err != nil && o.Best != "" {
+			return nil, err
+		}
+		defer t.evaluator.close()
+	}
 	if t.log, err = openLog(ctx, o, t.result); err != nil {
 		return nil, err
 	}
@@ -186,13 +205,20 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := errors.Join(err, t.end(work, done)); err != nil {
 		return nil, err
 	}
-	if o.Batches > 0 && ctx.Err() == nil {
-		t.plan.Close() // its memory is free for that of the evaluation
-		if t.result.Evaluation, err = evaluate(ctx, model, o, o.Batches); err != nil {
+	if ctx.Err() != nil {
+		return t.result, ctx.Err()
+	}
+	t.plan.Close() // its memory is free for what follows
+	if o.Batches > 0 && t.evaluator.plan == nil {
+		if err := t.evaluator.open(ctx); err != nil {
+			return nil, err
+		}
+		if t.result.Evaluation, err = t.evaluator.evaluate(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return t.result, ctx.Err()
+	t.evaluator.close()
+	return t.result, draw(ctx, model, o)
 }
 
 // A trainer is a training on its way.
@@ -205,6 +231,8 @@ type trainer struct {
 	result *Result
 	saved  int // steps that the file has
 	ahead  ahead
+
+	evaluator *evaluator // without a plan: none while training
 }
 
 // ahead is what the plan has as its next inputs: the host makes and uploads them while the device
@@ -241,6 +269,11 @@ func (t *trainer) begin(ctx context.Context) error {
 		return fmt.Errorf("%s: it has %d steps, of steps=%d none is left", t.o.Load, n, t.o.Steps)
 	}
 	t.result.First = n
+	if best := f.Metadata["best"]; best != "" {
+		if t.result.Best, err = strconv.ParseFloat(best, 64); err != nil {
+			return fmt.Errorf("%s: metadata best=%q is not a number", t.o.Load, best)
+		}
+	}
 	return nil
 }
 
@@ -304,11 +337,14 @@ func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 		done++
 		now := time.Now()
 		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(t.o.perStep()*t.o.Tokens()) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
-		last = now
 		t.result.Rows = append(t.result.Rows, row)
 		if err := t.log.write(row); err != nil {
 			return done, err
 		}
+		if row.HeldOut, err = t.heldOut(work, done); err != nil {
+			return done, err
+		}
+		last = time.Now()
 		t.each(row)
 		if t.o.SaveEvery > 0 && done%t.o.SaveEvery == 0 {
 			if err := t.save(work, done); err != nil {
@@ -317,6 +353,18 @@ func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 		}
 	}
 	return done, nil
+}
+
+// writeWeights writes a file of weights, if it has a name.
+func (t *trainer) writeWeights(ctx context.Context, path string) error {
+	if path == "" {
+		return nil
+	}
+	w, err := t.model.Weights(ctx)
+	if err != nil {
+		return err
+	}
+	return tnp.Save(path, w, t.o.Config)
 }
 
 // step runs one step and returns its loss, the mean of those of its batches; whole is false if
@@ -375,10 +423,11 @@ func (t *trainer) save(ctx context.Context, done int) error {
 		return nil
 	}
 	t.saved = done // or else it cannot be
-	err := t.model.SaveState(ctx, t.o.Save, map[string]string{
-		"batches": strconv.Itoa(done), "seed": strconv.FormatUint(t.o.Seed, 10),
-	})
-	if err != nil {
+	metadata := map[string]string{"batches": strconv.Itoa(done), "seed": strconv.FormatUint(t.o.Seed, 10)}
+	if t.result.Best < math.Inf(1) {
+		metadata["best"] = strconv.FormatFloat(t.result.Best, 'g', -1, 64)
+	}
+	if err := t.model.SaveState(ctx, t.o.Save, metadata); err != nil {
 		return fmt.Errorf("step %d is not saved: %w", done, err)
 	}
 	return nil
@@ -386,14 +435,9 @@ func (t *trainer) save(ctx context.Context, done int) error {
 
 // end writes what there is at the end. What cannot be written keeps nothing else from it.
 func (t *trainer) end(ctx context.Context, done int) error {
-	var skipped, weights, curve error
+	var skipped, curve error
 	save := t.save(ctx, done)
-	if t.o.Weights != "" {
-		var w tnp.Weights
-		if w, weights = t.model.Weights(ctx); weights == nil {
-			weights = tnp.Save(t.o.Weights, w, t.o.Config)
-		}
-	}
+	weights := t.writeWeights(ctx, t.o.Weights)
 	if t.o.Curve != "" && len(t.result.Rows) > 0 {
 		curve = drawLosses(t.o, t.result.Rows)
 	}

@@ -67,6 +67,7 @@ func TestContinue(t *testing.T) {
 	file := inFolder(t)
 	whole := options(t, 8)
 	whole.Save, whole.CSV, whole.Weights, whole.Curve, whole.Batches = file("whole"), file("whole.csv"), file("weights"), file("curve"), 2
+	whole.Picture = file("trained")
 	all, err := Run(context.Background(), d, whole, nothing)
 	require.NoError(t, err)
 	require.Len(t, all.Rows, 8)
@@ -105,16 +106,19 @@ func TestContinue(t *testing.T) {
 	var losses []float64
 	for _, path := range []string{whole.Weights, whole.Save} {
 		o := options(t, 1)
-		o.Batches = 2
-		e, err := Evaluate(context.Background(), d, path, 0, o, file("picture"))
+		o.Batches, o.Picture = 2, file("picture")
+		e, err := Evaluate(context.Background(), d, path, 0, o)
 		require.NoError(t, err)
 		losses = append(losses, e.Loss)
 	}
 	require.Equal(t, losses[0], losses[1])
 	require.Equal(t, all.Evaluation.Loss, losses[0])
 	require.Contains(t, read(t, file("picture.svg")), "2 deviations")
+	require.Equal(t, read(t, file("picture.svg")), read(t, file("trained.svg")), "the training draws the same")
 	require.NoError(t, os.Symlink(whole.Save, file("model.png")))
-	_, err = Evaluate(context.Background(), d, whole.Save, 0, options(t, 1), file("model"))
+	o := options(t, 1)
+	o.Picture = file("model")
+	_, err = Evaluate(context.Background(), d, whole.Save, 0, o)
 	require.EqualError(t, err, "train: picture and evaluate are the same file, "+whole.Save)
 }
 
@@ -294,6 +298,8 @@ func TestValidate(t *testing.T) {
 		"train: lr=NaN is not positive and at most 1":                func(o *Options) { o.LR = math.NaN() },
 		"train: clip=-1 is negative or not finite":                   func(o *Options) { o.Clip = -1 },
 		"train: batches=-1 is negative":                              func(o *Options) { o.Batches = -1 },
+		"train: held_out=-8 is not a multiple of batch=8":            func(o *Options) { o.HeldOut = -8 },
+		"train: held_out=9 is not a multiple of batch=8":             func(o *Options) { o.HeldOut = 9 },
 		"train: save_every=-1 is negative":                           func(o *Options) { o.SaveEvery = -1 },
 		"train: save_every is given, but no file to save to":         func(o *Options) { o.SaveEvery = 1 },
 		"tnp: loss_scale=3 is not a power of two from 2^-20 to 2^40": func(o *Options) { o.LossScale = 3 },
