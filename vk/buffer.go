@@ -254,7 +254,7 @@ func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
 	if err := b.checkRange(offset, int64(len(data))); err != nil {
 		return fmt.Errorf("vk: upload: %w", err)
 	}
-	return b.d.staging.upload(ctx, b.d, b, offset, int64(len(data)), func(dst []byte, at int64) { copy(dst, data[at:]) })
+	return b.d.staging.upload(ctx, b, blocks{at: offset, bytes: int64(len(data))}, func(dst []byte, at int64) { copy(dst, data[at:]) })
 }
 
 // Download copies len(data) bytes of b from offset into data, and returns when they are there. It
@@ -263,7 +263,7 @@ func (b *Buffer) Download(ctx context.Context, offset int64, data []byte) error 
 	if err := b.checkRange(offset, int64(len(data))); err != nil {
 		return fmt.Errorf("vk: download: %w", err)
 	}
-	return b.d.staging.download(ctx, b.d, b, offset, int64(len(data)), func(src []byte, at int64) { copy(data[at:], src) })
+	return b.d.staging.download(ctx, b, blocks{at: offset, bytes: int64(len(data))}, func(src []byte, at int64) { copy(data[at:], src) })
 }
 
 // Object types for debug names.

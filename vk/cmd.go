@@ -343,7 +343,7 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 	}
 	c.put(transfer, func() {
 		if !c.arena.dry {
-			c.d.api.copy(c.rec.cmd, dst.whole().raw, to, src.whole().raw, from, size)
+			c.d.api.copy(c.rec.cmd, dst.whole().raw, src.whole().raw, []region{{from, to, size}})
 		}
 	})
 }

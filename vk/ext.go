@@ -369,8 +369,9 @@ func (a deviceAPI) barrier(cmd vulkan.CommandBuffer, from, to scope) {
 	C.fvk_barrier(a.p, unsafe.Pointer(cmd), C.uint32_t(from.stages), C.uint32_t(from.access), C.uint32_t(to.stages), C.uint32_t(to.access))
 }
 
-func (a deviceAPI) copy(cmd vulkan.CommandBuffer, dst uint64, dstOffset int64, src uint64, srcOffset, bytes int64) {
-	C.fvk_copy(a.p, unsafe.Pointer(cmd), C.uint64_t(dst), C.uint64_t(dstOffset), C.uint64_t(src), C.uint64_t(srcOffset), C.uint64_t(bytes))
+// copy records copies of regions, of which there is at least one.
+func (a deviceAPI) copy(cmd vulkan.CommandBuffer, dst, src uint64, regions []region) {
+	C.fvk_copy(a.p, unsafe.Pointer(cmd), C.uint64_t(dst), C.uint64_t(src), C.uint32_t(len(regions)), (*C.fvk_region)(unsafe.Pointer(&regions[0])))
 }
 
 func (a deviceAPI) fill(cmd vulkan.CommandBuffer, buffer uint64, offset, bytes int64, word uint32) {

@@ -122,7 +122,11 @@ typedef struct {
 // buffers and records a dispatch; an error means that the pool is exhausted.
 int32_t fvk_record_dispatch(const fvk_api *a, void *cmd, uint64_t pool, const fvk_dispatch *d);
 void fvk_barrier(const fvk_api *a, void *cmd, uint32_t src_stages, uint32_t src_access, uint32_t dst_stages, uint32_t dst_access);
-void fvk_copy(const fvk_api *a, void *cmd, uint64_t dst, uint64_t dst_offset, uint64_t src, uint64_t src_offset, uint64_t bytes);
+// fvk_region is a VkBufferCopy.
+typedef struct {
+	uint64_t from, to, bytes;
+} fvk_region;
+void fvk_copy(const fvk_api *a, void *cmd, uint64_t dst, uint64_t src, uint32_t n, const fvk_region *regions);
 void fvk_fill(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, uint64_t bytes, uint32_t word);
 // fvk_update writes at most 65536 bytes that are recorded with the command.
 void fvk_update(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, const void *data, uint64_t bytes);

@@ -21,7 +21,6 @@ typedef struct { base b; uint32_t flags, sets, num_sizes; const pool_size *sizes
 typedef struct { base b; uint64_t pool; uint32_t count; const uint64_t *layouts; } set_info; // 34
 typedef struct { base b; uint64_t set; uint32_t binding, element, count, type; const void *images; const fvk_buffer_range *buffers; const void *views; } set_write; // 35
 typedef struct { base b; uint32_t src_access, dst_access; } memory_barrier; // 46
-typedef struct { uint64_t src, dst, bytes; } buffer_copy;
 typedef struct { base b; uint32_t num_waits; const uint64_t *waits; const uint32_t *wait_stages; uint32_t num_cmds; void *const *cmds; uint32_t num_signals; const uint64_t *signals; } submit_info; // 4
 typedef struct { base b; uint32_t num_waits; const uint64_t *waits; uint32_t num_signals; const uint64_t *signals; } timeline_submit_info; // 1000207003
 typedef struct { base b; int32_t type; uint64_t initial; } semaphore_type_info; // 1000207002
@@ -58,7 +57,7 @@ enum {
 	F(CmdPushConstants, void, (void *, uint64_t, uint32_t, uint32_t, uint32_t, const void *)) \
 	F(CmdDispatch, void, (void *, uint32_t, uint32_t, uint32_t)) \
 	F(CmdPipelineBarrier, void, (void *, uint32_t, uint32_t, uint32_t, uint32_t, const memory_barrier *, uint32_t, const void *, uint32_t, const void *)) \
-	F(CmdCopyBuffer, void, (void *, uint64_t, uint64_t, uint32_t, const buffer_copy *)) \
+	F(CmdCopyBuffer, void, (void *, uint64_t, uint64_t, uint32_t, const fvk_region *)) \
 	F(CmdFillBuffer, void, (void *, uint64_t, uint64_t, uint64_t, uint32_t)) \
 	F(CmdUpdateBuffer, void, (void *, uint64_t, uint64_t, uint64_t, const void *)) \
 	F(CmdResetQueryPool, void, (void *, uint64_t, uint32_t, uint32_t)) \
@@ -212,9 +211,8 @@ void fvk_barrier(const fvk_api *a, void *cmd, uint32_t src_stages, uint32_t src_
 	a->CmdPipelineBarrier(cmd, src_stages, dst_stages, 0, 1, &barrier, 0, NULL, 0, NULL);
 }
 
-void fvk_copy(const fvk_api *a, void *cmd, uint64_t dst, uint64_t dst_offset, uint64_t src, uint64_t src_offset, uint64_t bytes) {
-	const buffer_copy region = {src_offset, dst_offset, bytes};
-	a->CmdCopyBuffer(cmd, src, dst, 1, &region);
+void fvk_copy(const fvk_api *a, void *cmd, uint64_t dst, uint64_t src, uint32_t n, const fvk_region *regions) {
+	a->CmdCopyBuffer(cmd, src, dst, n, regions);
 }
 
 void fvk_fill(const fvk_api *a, void *cmd, uint64_t buffer, uint64_t offset, uint64_t bytes, uint32_t word) {

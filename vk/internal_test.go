@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/flashvk/flashvk/dtype"
 )
 
 // The tests of this file need no Vulkan.
@@ -447,6 +449,30 @@ func TestWholeBytes(t *testing.T) {
 	for bytes, want := range map[int64]int64{1: 16, 2: 16, 16: 16, 17: 32, 1<<20 - 20: 1<<20 - 16, 1<<20 - 15: 1<<20 - 12, 1<<20 - 2: 1 << 20} {
 		if got := d.wholeBytes(bytes); got != want {
 			t.Errorf("%d bytes become %d, want %d", bytes, got, want)
+		}
+	}
+}
+
+// TestBlocks: rows without gaps are one region of a copy, axes without gaps one axis.
+func TestBlocks(t *testing.T) {
+	for _, c := range []struct {
+		shape, strides []int
+		waste          int
+		want           blocks
+	}{
+		{[]int{4, 6}, []int{6, 1}, 1, blocks{10, 48, nil, nil}},
+		{[]int{4, 6}, []int{1, 4}, 1, blocks{10, 48, nil, nil}},
+		{[]int{4, 6}, []int{8, 1}, 1, blocks{10, 12, []int64{4}, []int64{16}}},
+		{[]int{3, 1, 5, 6}, []int{90, 7, 6, 1}, 1, blocks{10, 60, []int64{3}, []int64{180}}},
+		{[]int{4, 6}, []int{1, 10}, 1, blocks{10, 8, []int64{6}, []int64{20}}},
+		{[]int{4, 6}, []int{2, 16}, 1, blocks{10, 2, []int64{6, 4}, []int64{32, 4}}},
+		{[]int{4, 6}, []int{2, 16}, 8, blocks{10, 2 * 87, nil, nil}},
+		{[]int{4, 6}, []int{2, 160}, 8, blocks{10, 14, []int64{6}, []int64{320}}},
+		{[]int{9, 6}, []int{0, 1}, 8, blocks{10, 12, nil, nil}},
+	} {
+		x := Tensor{DType: dtype.Float16, Shape: c.shape, Strides: c.strides, Offset: 5}
+		if got, _ := x.blocks(c.waste); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("shape %v, strides %v: %v, want %v", c.shape, c.strides, got, c.want)
 		}
 	}
 }

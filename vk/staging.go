@@ -77,7 +77,8 @@ func (s *staging) close(d *Device) {
 
 // pieces waits for its turn, and calls f for each piece of bytes bytes of b, n bytes from at and at
 // most limit.
-func (t turns) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit int64, f func(at, n int64) error) error {
+func (t turns) pieces(ctx context.Context, b *Buffer, bytes, limit int64, f func(at, n int64) error) error {
+	d := b.d
 	if b.whole().raw == 0 {
 		return fmt.Errorf("vk: %w", b.errNoMemory())
 	}
@@ -103,17 +104,20 @@ func (t turns) pieces(ctx context.Context, d *Device, b *Buffer, bytes, limit in
 	return nil
 }
 
-// upload fills bytes bytes of b from offset, piece by piece: fill writes the piece that starts at
-// byte at of the whole into dst. It returns when all are submitted, and waits only for room.
-func (s *staging) upload(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, fill func(dst []byte, at int64)) error {
-	return s.up.pieces(ctx, d, b, bytes, uploadBytes, func(at, n int64) error {
+// upload fills blocks of b, piece by piece: fill writes the piece that starts at byte at of the
+// packed blocks into dst. It returns when all are submitted, and waits only for room.
+func (s *staging) upload(ctx context.Context, b *Buffer, to blocks, fill func(dst []byte, at int64)) error {
+	d := b.d
+	var list []region
+	return s.up.pieces(ctx, b, to.total(), to.piece(uploadBytes), func(at, n int64) error {
 		from, rec, err := s.up.take(ctx, d, n)
 		if err != nil {
 			return err
 		}
 		fill(unsafe.Slice((*byte)(unsafe.Add(s.up.mapped, from)), n), at)
 		serial, err := rec.run(ctx, d, func() {
-			d.api.copy(rec.cmd, b.whole().raw, b.at+offset+at, s.up.raw, from, n)
+			list = to.regions(list[:0], b.at, at, from, n)
+			d.api.copy(rec.cmd, b.whole().raw, s.up.raw, list)
 		})
 		if err == nil {
 			s.up.taken(serial, from, n)
@@ -158,15 +162,20 @@ func (r *ring) taken(serial uint64, from, n int64) {
 	r.at = (from + n + uploadUnit - 1) &^ (uploadUnit - 1)
 }
 
-// download reads bytes bytes of b from offset: take gets each piece in src.
-func (s *staging) download(ctx context.Context, d *Device, b *Buffer, offset, bytes int64, take func(src []byte, at int64)) error {
-	l := &s.down
-	return l.pieces(ctx, d, b, bytes, stagingBytes, func(at, n int64) error {
+// download reads blocks of b: take gets each piece of the packed blocks in src.
+func (s *staging) download(ctx context.Context, b *Buffer, from blocks, take func(src []byte, at int64)) error {
+	d, l := b.d, &s.down
+	var list []region
+	return l.pieces(ctx, b, from.total(), from.piece(stagingBytes), func(at, n int64) error {
 		if err := l.prepare(ctx, d); err != nil {
 			return err
 		}
 		serial, err := l.rec.run(ctx, d, func() {
-			d.api.copy(l.rec.cmd, l.raw, 0, b.whole().raw, b.at+offset+at, n)
+			list = from.regions(list[:0], b.at, at, 0, n)
+			for i, x := range list {
+				list[i].from, list[i].to = x.to, x.from
+			}
+			d.api.copy(l.rec.cmd, l.raw, b.whole().raw, list)
 			d.api.barrier(l.rec.cmd, transferScope(), hostScope())
 		})
 		if err != nil {

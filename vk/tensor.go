@@ -221,9 +221,9 @@ func (t Tensor) Close() { t.Buffer.Close() }
 
 // Upload stores data in a tensor of floating-point numbers, in row-major order
 // of the shape, rounding to nearest even; UploadBools and UploadInts are for masks and lengths,
-// UploadRaw for every format. Elements of the buffer between those of t keep their values; if there
-// are any, it waits for the device, else it waits as little as Buffer.Upload. It is an error if two
-// elements share memory.
+// UploadRaw for every format. It writes the elements of t alone, whoever
+// writes between them at the same time, and waits as little as Buffer.Upload; gaps between elements
+// or rows take it time. It is an error if two elements share memory.
 func (t Tensor) Upload(ctx context.Context, data []float32) error {
 	if err := t.checkFloats("upload", len(data)); err != nil {
 		return err
@@ -313,117 +313,4 @@ func (t Tensor) checkFloats(what string, got int) error {
 		return fmt.Errorf("vk: %s of %v as float32: only raw bytes can be", what, t.DType)
 	}
 	return nil
-}
-
-// upload stores the elements: put writes those from row-major index at on, as
-// many as dst holds, in storage format.
-func (t Tensor) upload(ctx context.Context, put func(dst []byte, at int)) error {
-	b, size := t.Buffer, int64(t.DType.Size())
-	if t.Contiguous() {
-		return b.d.staging.upload(ctx, b.d, b, int64(t.Offset)*size, int64(t.NumElements())*size,
-			func(dst []byte, at int64) { put(dst, int(at/size)) })
-	}
-	if t.overlaps() {
-		return fmt.Errorf("vk: upload of tensor with shape %v, strides %v: elements share memory", t.Shape, t.Strides)
-	}
-	span := make([]byte, int64(t.Span())*size)
-	if t.Span() > t.NumElements() { // keep what is between the elements
-		if err := b.Download(ctx, int64(t.Offset)*size, span); err != nil {
-			return err
-		}
-	}
-	t.rows(func(at, from, n, stride int) {
-		if stride == 1 {
-			put(span[int64(from)*size:int64(from+n)*size], at)
-			return
-		}
-		for i := range n {
-			e := int64(from+i*stride) * size
-			put(span[e:e+size], at+i)
-		}
-	})
-	return b.Upload(ctx, int64(t.Offset)*size, span)
-}
-
-// download reads the elements: take gets those from row-major index at on.
-func (t Tensor) download(ctx context.Context, take func(src []byte, at int)) error {
-	b, size := t.Buffer, int64(t.DType.Size())
-	if t.Contiguous() {
-		return b.d.staging.download(ctx, b.d, b, int64(t.Offset)*size, int64(t.NumElements())*size,
-			func(src []byte, at int64) { take(src, int(at/size)) })
-	}
-	span := make([]byte, int64(t.Span())*size)
-	if err := b.Download(ctx, int64(t.Offset)*size, span); err != nil {
-		return err
-	}
-	t.rows(func(at, from, n, stride int) {
-		if stride == 1 {
-			take(span[int64(from)*size:int64(from+n)*size], at)
-			return
-		}
-		for i := range n {
-			e := int64(from+i*stride) * size
-			take(span[e:e+size], at+i)
-		}
-	})
-	return nil
-}
-
-// overlaps reports whether two elements share memory.
-func (t Tensor) overlaps() bool {
-	if t.Span() < t.NumElements() {
-		return true
-	}
-	// Where each axis steps over all that the finer ones span, none do.
-	axes := make([]int, 0, len(t.Shape))
-	for i, dim := range t.Shape {
-		if dim > 1 {
-			axes = append(axes, i)
-		}
-	}
-	slices.SortFunc(axes, func(a, b int) int { return t.Strides[a] - t.Strides[b] })
-	span, apart := 1, true
-	for _, i := range axes {
-		apart = apart && t.Strides[i] >= span
-		span += (t.Shape[i] - 1) * t.Strides[i]
-	}
-	if apart {
-		return false
-	}
-	taken, twice := make([]bool, span), false
-	t.rows(func(_, from, n, stride int) {
-		for i := range n {
-			twice = twice || taken[from+i*stride]
-			taken[from+i*stride] = true
-		}
-	})
-	return twice
-}
-
-// rows calls f for every row along the last axis: at is the row-major index of
-// its first element, from that element's distance from Offset, n and stride
-// the number of elements and their distance.
-func (t Tensor) rows(f func(at, from, n, stride int)) {
-	last := len(t.Shape) - 1
-	if last < 0 {
-		f(0, 0, 1, 1)
-		return
-	}
-	index := make([]int, last)
-	for at, from := 0, 0; ; at += t.Shape[last] {
-		f(at, from, t.Shape[last], t.Strides[last])
-		axis := last - 1
-		for ; axis >= 0; axis-- {
-			index[axis]++
-			from += t.Strides[axis]
-			if index[axis] < t.Shape[axis] {
-				break
-			}
-			from -= index[axis] * t.Strides[axis]
-			index[axis] = 0
-		}
-		if axis < 0 {
-			return
-		}
-	}
 }

@@ -96,6 +96,9 @@ func TestTensorViews(t *testing.T) {
 			{"transposed, gaps", []int{3, 2}, []int{2, 11}, 1},
 			{"3-D, axes exchanged", []int{2, 3, 4}, []int{4, 8, 1}, 0},
 			{"dimensions of 1", []int{1, 5, 1}, []int{99, 1, 77}, 19},
+			{"far apart", []int{2, 2}, []int{1, 20}, 1},
+			{"rows between one another", []int{2, 3}, []int{3, 2}, 2},
+			{"gaps of two kinds", []int{2, 2, 2}, []int{9, 4, 2}, 3},
 			{"last element", []int{1}, []int{1}, memory - 1},
 		} {
 			view := vk.Tensor{Buffer: b, DType: format, Shape: c.shape, Strides: c.strides, Offset: c.offset}
