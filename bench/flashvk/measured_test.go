@@ -20,17 +20,24 @@ const resultsFolder = "../../bench/results/h200/"
 
 // measuredFiles have the raw lines of all tables of measurements, as tools/peers/measure makes them.
 var measuredFiles = []string{
-	"attention_b112c0e.csv", "attention_small_a23f179.csv", "decode_peers_5142348.csv",
-	"train/step_small.csv", "train/step_mid.csv", "train/compiled/*.csv",
+	"2026_11_24/forward.csv", "2026_11_24/backward.csv", "2026_11_24/decode.csv", "2026_11_24/norm.csv", "2026_11_24/step.csv",
+	"train/compiled/*.csv",
 }
 
 // readmeCases are the rows of README.md's table, by the name of the table and their case.
 var readmeCases = [][2]string{
+	{"attention forward", "B4 H16 S4096 D128 f16"},
 	{"attention forward", "B1 H16 S16384 D128 bf16"},
 	{"attention forward", "B32 H10 S2048 D128 bf16 causal"},
+	{"attention forward", "B4 H8 S4096 D256 bf16 causal"},
+	{"attention forward", "B4 H32 S4096 D64 f16 causal"},
+	{"attention forward", "B4 H32 S1024 D64 f32 causal"},
 	{"attention forward", "B1 H8 S128 D64 f16 causal"},
 	{"attention backward", "B4 H16 S4096 D128 bf16 causal"},
 	{"attention backward", "B1 H16 S16384 D128 bf16"},
+	{"attention backward", "B4 H8 S4096 D256 bf16 causal"},
+	{"attention backward", "B4 H32 S1024 D64 f16 causal"},
+	{"attention backward", "B4 H32 S1024 D64 f32 causal"},
 	{"decode", "B64 H32/8 D128 bf16, 4096 keys"},
 	{"decode", "B1 H32/8 D128 bf16, 4096 keys"},
 	{"training step", "small B32, 18,048 tokens"},
@@ -41,6 +48,8 @@ var readmeCases = [][2]string{
 	{"grouped forward", "bf16 16000 tokens, 10 heads of 512→1365→3"},
 	{"grouped backward", "bf16 16000 tokens, 10 heads of 512→1365→3, pre kept"},
 	{"gmm forward", "f32 16000 tokens, 10 components"},
+	{"norm forward", "bf16 LayerNorm, 205000 rows of 512"},
+	{"norm forward", "bf16 LayerNorm, 16384 rows of 4096"},
 }
 
 // A case is one problem, measured by our program and by the back ends of PyTorch beside it.
@@ -94,7 +103,7 @@ func writeMeasured(t *testing.T, names string, cases []measuredCase) string {
 	t.Helper()
 	var b strings.Builder
 	if names == "readme" {
-		b.WriteString("\n| kernel | case | ours | PyTorch's fastest | ratio | ratio to flash or eager |\n| --- | --- | --- | --- | --- | --- |\n")
+		b.WriteString("| kernel | case | ours | PyTorch's fastest | ratio | ratio to flash or eager |\n| --- | --- | --- | --- | --- | --- |\n")
 		last := ""
 		for _, r := range readmeCases {
 			i := slices.IndexFunc(cases, func(c measuredCase) bool { return c.table == r[0] && c.name == r[1] })
@@ -109,9 +118,9 @@ func writeMeasured(t *testing.T, names string, cases []measuredCase) string {
 			last = r[0]
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(append([]string{table}, cases[i].cells()...), " | "))
 		}
-		return b.String() + "\n"
+		return b.String()
 	}
-	b.WriteString("\n| case | ours | PyTorch's fastest | ratio | ratio to flash or eager | PyTorch's others | commit |\n| --- | --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("| case | ours | PyTorch's fastest | ratio | ratio to flash or eager | PyTorch's others | commit |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	rows := 0
 	for _, c := range cases {
 		if !slices.Contains(strings.Split(names, ", "), c.table) {
@@ -131,7 +140,7 @@ func writeMeasured(t *testing.T, names string, cases []measuredCase) string {
 	if rows == 0 {
 		t.Errorf("no raw line is of the table %s", names)
 	}
-	return b.String() + "\n"
+	return b.String()
 }
 
 // cells returns the case, our time and rate, PyTorch's fastest back end, and the ratios of its time
@@ -191,7 +200,10 @@ func readMeasured(t *testing.T) []measuredCase {
 		if c.ours == nil || len(c.peers) == 0 {
 			t.Errorf("%s, %s: a line of ours or of PyTorch is missing", c.table, c.name)
 		}
-		slices.SortStableFunc(c.peers, func(a, b measuredPeer) int { return int(a.ns - b.ns) })
+		slices.SortFunc(c.peers, func(a, b measuredPeer) int { return int(a.ns - b.ns) })
+	}
+	if t.Failed() {
+		t.FailNow()
 	}
 	return cases
 }

@@ -107,7 +107,7 @@ func Table(records []*Record, modules []Committed) string {
 			fmt.Fprintf(&b, "| %s | %s %s, Vulkan %v | %s | %d | %d | %d |\n", r.Device, r.Driver, r.DriverVersion, r.Vulkan, proven, wrong, passed, failed)
 		}
 	}
-	fmt.Fprintf(&b, "\nNo record covers these families of GPUs: %s; nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).\n", neverRun(records))
+	fmt.Fprintf(&b, "\nNo record covers these families of GPUs: %s;\nnor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).\n", neverRun(records))
 	return b.String()
 }
 

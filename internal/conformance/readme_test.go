@@ -47,7 +47,8 @@ func TestTable(t *testing.T) {
 	current := []Committed{{"a", hash("1")}, {"b", hash("1")}, {"c", hash("1")}}
 	require.Equal(t, `No device has a record yet: none of the 3 modules is proven.
 
-No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada, ampere, ampere-rtx, blackwell-rtx, hopper; nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).
+No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada, ampere, ampere-rtx, blackwell-rtx, hopper;
+nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).
 `, Table(nil, current))
 	r := h200(Module{Name: "a", SHA256: hash("1"), Fixed: 1}, Module{Name: "b", SHA256: hash("1"), Wrong: 1}, Module{Name: "c", SHA256: hash("2"), Fixed: 1})
 	r.Random = []Random{{"gemm", 1, "x", 100, 1}, {"mlp", 1, "x", 7, 0}}
@@ -56,6 +57,7 @@ No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada
 | NVIDIA H200 | NVIDIA 580.159.04, Vulkan 1.4.312 | 1 | 1 | 106 | 1 |
 | llvmpipe (LLVM 21.1.8, 256 bits) | llvmpipe Mesa 26.1.6-1 (LLVM 21.1.8), Vulkan 1.4.312 | none: it is a CPU, on which 1 are right | 0 | 0 | 0 |
 
-No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada, ampere, ampere-rtx, blackwell-rtx; nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).
+No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada, ampere, ampere-rtx, blackwell-rtx;
+nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).
 `, Table([]*Record{softly(Module{Name: "a", SHA256: hash("1"), Fixed: 1}), r}, current))
 }
