@@ -28,7 +28,7 @@ var (
 // otherPages returns the paths of the pages that are not for users first.
 func otherPages(t *testing.T) []string {
 	t.Helper()
-	pages := []string{"../../CONTRIBUTING.md", "../../CHANGELOG.md", "../../conformance/README.md"}
+	pages := []string{"../../CONTRIBUTING.md", "../../CHANGELOG.md", "../../SECURITY.md", "../../conformance/README.md"}
 	for _, pattern := range []string{"../../attention/TUNING.md", "../../pipelines/*/TUNING.md", "../../bench/results/*/README.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {

@@ -60,6 +60,23 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+// TestRecordForm says that the form for device records asks for what selftest --share prints.
+func TestRecordForm(t *testing.T) {
+	var form strings.Builder
+	for line := range strings.Lines(document(t, "../../.github/ISSUE_TEMPLATE/record.yml")) {
+		form.WriteString(strings.TrimLeft(line, " "))
+	}
+	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
+	if u := commandsOf(t, root, "record.yml", form.String()); u.commands != 1 || u.flags != 1 {
+		t.Errorf("record.yml has %d commands with %d flags, want one with one", u.commands, u.flags)
+	}
+	for _, title := range []string{foldCapabilities, foldRecord} {
+		if !strings.Contains(form.String(), title) {
+			t.Errorf("record.yml does not name the fold %s", title)
+		}
+	}
+}
+
 // used counts what commandsOf looked at.
 type used struct{ commands, flags int }
 

@@ -211,11 +211,14 @@ func (t *tested) share(w io.Writer) error {
 	}
 	var caps strings.Builder
 	describeDevice(&caps, &t.caps)
-	fold(&b, "Capabilities", "", caps.String())
-	fold(&b, "Record", "json", string(conformance.Format(t.record())))
+	fold(&b, foldCapabilities, "", caps.String())
+	fold(&b, foldRecord, "json", string(conformance.Format(t.record())))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// The folds of share, which the form for device records names.
+const foldCapabilities, foldRecord = "Capabilities", "Record"
 
 // fold writes text that GitHub shows on a click.
 func fold(b *strings.Builder, title, language, text string) {

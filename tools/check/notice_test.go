@@ -1,0 +1,106 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "TestNotice writes NOTICE")
+
+const noticeHead = `flashvk is under the licence in LICENSE. The program links the modules below, each under its own licence.
+This file is written by: go test ./tools/check -run Notice -update
+`
+
+// licenceFile matches the names of files and folders with licences at the root of a module.
+var licenceFile = regexp.MustCompile(`(?i)^(LICEN[CS]E|COPYING|NOTICE|THIRD_PARTY_LICENSES)`)
+
+// TestNotice says that NOTICE has the licences of all modules that the program links, and no other.
+func TestNotice(t *testing.T) {
+	r, err := openRepo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}", "./"+program)
+	cmd.Dir = r.root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list -deps ./%s: %v", program, err)
+	}
+	modules := strings.Split(strings.TrimSpace(string(out)), "\n")
+	slices.Sort(modules)
+	want := notice(t, slices.DeleteFunc(slices.Compact(modules), func(line string) bool { return strings.TrimSpace(line) == "" }))
+	got, err := r.read("NOTICE")
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	switch {
+	case *update:
+		if err := os.WriteFile(filepath.Join(r.root, "NOTICE"), []byte(want), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	case got != want:
+		t.Error("NOTICE has not the licences of what the program links: go test ./tools/check -run Notice -update writes it anew")
+	}
+}
+
+// notice returns the text of NOTICE for modules, each a path and a folder. Modules with the same
+// licence share its text.
+func notice(t *testing.T, modules []string) string {
+	t.Helper()
+	var texts []string
+	of := map[string][]string{}
+	for _, line := range modules {
+		path, dir, _ := strings.Cut(line, " ")
+		text := licences(t, path, dir)
+		if of[text] == nil {
+			texts = append(texts, text)
+		}
+		if path == "golang.org/x/sys" {
+			path += ", and Go's standard library"
+		}
+		of[text] = append(of[text], path)
+	}
+	var b strings.Builder
+	b.WriteString(noticeHead)
+	for _, text := range texts {
+		fmt.Fprintf(&b, "\n%s\n%s\n\n%s", strings.Repeat("=", 80), strings.Join(of[text], "\n"), text)
+	}
+	return b.String()
+}
+
+// licences returns the texts of a module's licences, lines without spaces at their end.
+func licences(t *testing.T, path, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(dir, file)
+		switch {
+		case err != nil || name == ".":
+			return err
+		case !licenceFile.MatchString(name) && d.IsDir():
+			return fs.SkipDir
+		case !licenceFile.MatchString(name) || d.IsDir():
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		for line := range strings.Lines(string(text)) {
+			b.WriteString(strings.TrimRight(line, " \t\r\n\f") + "\n")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Len() == 0 {
+		t.Errorf("module %s has no file with a licence", path)
+	}
+	return b.String()
+}
