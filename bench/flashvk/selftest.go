@@ -64,8 +64,11 @@ whether its matrices are suspiciously slow, as where a driver emulates them.
 With --random it checks random problems of all kernels instead, drawn from all that the
 library accepts: forward and backward passes against float64 references, each twice, with
 NaN in all memory that a kernel might read by mistake, including shared memory and
-registers. A wrong problem is shrunk to a small one; --problem repeats it. If the device
-is lost, each problem that was running is tried alone; --workers 1 runs one at a time.
+registers. A wrong problem is shrunk to a small one; --problem repeats it. One problem at
+a time uses the device, so the one that loses it, or does not come back, is named. With
+--budget it ends then with what it has; other seeds, with --record, go on from there.
+
+The last line counts: 0 wrong of N.
 
 --record writes which SPIR-V ran and whether it was right, and merges it into the record
 of this device and driver: into the given file, or into the file of that name in the
@@ -106,6 +109,9 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 			case random.problem != "":
 				return runProblem(cmd.Context(), a, random.problem, device)
 			case random.problems > 0:
+				if cmd.Flags().Changed("budget") {
+					random.budget = budget
+				}
 				var some []attention.Impl
 				if cmd.Flags().Changed("impl") {
 					some = impls
@@ -119,7 +125,7 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Var(value[[]attention.Impl]{Target: &impls, Parse: kernels.ListOf(parseImpl), Kind: "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
-	f.DurationVar(&budget, "budget", budget, "time for all of it; what has begun comes on top")
+	f.DurationVar(&budget, "budget", budget, "time for all of it, with --random only if it is given; what has begun comes on top")
 	f.Var(value[bench.Format]{Target: &out.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
 	wideVar(f, &out.wide)
 	f.StringVar(&out.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
@@ -147,7 +153,7 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOu
 	bar := newProgress(a.stderr)
 	found.fixed, err = selftest.Run(ctx, environment(&found.caps), o, bar.step)
 	bar.finish()
-	if err != nil && !errors.Is(err, selftest.ErrHung) {
+	if err != nil && !errors.Is(err, trial.ErrHung) {
 		return err
 	}
 	// The results so far are written even if the device does not come back.
@@ -177,6 +183,9 @@ func (t *tested) write(w io.Writer, out selftestOutput) error {
 	if out.record != "" {
 		err = mergeRecord(out.record, t.record())
 	}
+	if t.random != nil && out.record != "" && err == nil && !out.share {
+		err = writeTotals(w, out.record)
+	}
 	return errors.Join(err, t.print(w, out))
 }
 
@@ -191,7 +200,11 @@ func (t *tested) print(w io.Writer, out selftestOutput) error {
 	if t.fixed == nil {
 		return nil
 	}
-	return bench.WriteSheet(w, t.fixed.Sheet(), out.format, out.wide)
+	if err := bench.WriteSheet(w, t.fixed.Sheet(), out.format, out.wide); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%s\n", t.fixed.Summary())
+	return err
 }
 
 // share prints the Markdown for an issue. Of the machine it has the device, its driver and its

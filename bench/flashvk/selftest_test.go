@@ -1,14 +1,13 @@
 package main
 
 import (
-	"context"
-	"strings"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/flashvk/flashvk/internal/bench/trial"
 )
 
 func TestSelftest(t *testing.T) {
@@ -20,6 +19,26 @@ func TestSelftest(t *testing.T) {
 	require.Regexp(t, `\| scalar \| forward \| float32 \| (pass|not run) \|`, stdout)
 	require.Contains(t, stdout, "| fma f32 | ")
 	require.NotContains(t, stdout, "WRONG")
+	require.Regexp(t, `\n0 wrong of \d+ cases, no time for \d+\n$`, stdout)
+}
+
+// TestRandomBudget says that random problems end at --budget, how the last line counts them, and
+// that a record adds up the seeds.
+func TestRandomBudget(t *testing.T) {
+	_, dev := concurrent(t)
+	args := []string{"selftest", dev, "--random=1000000000", "--kernel=optim", "--budget=500ms", "--record", filepath.Join(t.TempDir(), "r.json")}
+	total := 0
+	for seed := range 2 {
+		code, stdout, stderr := flashvk(append(args, "--seed", strconv.Itoa(seed))...)
+		require.Zero(t, code, stderr)
+		last := regexp.MustCompile(`(?m)^0 wrong of (\d+) random problems of seed \d, .* kernels compiled in .*\n\z`).FindStringSubmatch(stdout)
+		require.NotNil(t, last, stdout)
+		n, err := strconv.Atoi(last[1])
+		require.NoError(t, err)
+		require.Positive(t, n)
+		total += n
+		require.Contains(t, stdout, fmt.Sprintf("the record: 0 wrong of %d random problems of %d seeds\n", total, seed+1))
+	}
 }
 
 // TestRandomUsage has flags that make no sense together.
@@ -31,6 +50,7 @@ func TestRandomUsage(t *testing.T) {
 		{[]string{"--random=0"}, "--random 0 is not positive"},
 		{[]string{"--random=1", "--problem=norm:{}"}, "--random and --problem exclude each other"},
 		{[]string{"--random=1", "--workers=-1"}, "--workers -1 is negative"},
+		{[]string{"--random=1", "--workers=100000000"}, "--workers 100000000 is more than 1024"},
 		{[]string{"--random=1", "--shrink=-1s"}, "--shrink -1s is negative"},
 		{[]string{"--random=1", "--failures=0"}, "--failures 0 is not positive"},
 		{[]string{"--shrink=1s"}, "--shrink is for --random only"},
@@ -41,19 +61,4 @@ func TestRandomUsage(t *testing.T) {
 		require.Equal(t, 2, code, c.args)
 		require.Contains(t, stderr, c.want)
 	}
-}
-
-// TestBlame tries suspects alone, and no other failures: one that is right, and one that
-// cannot be tried.
-func TestBlame(t *testing.T) {
-	caps, _ := device(t)
-	var out strings.Builder
-	blame(context.Background(), &out, caps.Name, []trial.Failure{
-		{Problem: "not this"},
-		{Problem: `gmm:{"Call":"forward","Tokens":3,"Components":2,"LogP":true,"Loss":true}`, Suspect: true},
-		{Problem: "nothing:{}", Suspect: true},
-	}, time.Minute)
-	require.Contains(t, out.String(), "right\n         flashvk selftest --problem 'gmm:")
-	require.Contains(t, out.String(), "trial: no kernel \"nothing\"\n         flashvk selftest --problem 'nothing:{}'")
-	require.NotContains(t, out.String(), "not this")
 }

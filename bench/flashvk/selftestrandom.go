@@ -26,6 +26,7 @@ type randomFlags struct {
 	kernels, dtypes             []string
 	problem, modules            string
 	shrink                      time.Duration
+	budget                      time.Duration // --budget; 0: none was given
 }
 
 const (
@@ -45,11 +46,11 @@ const (
 )
 
 func (r *randomFlags) add(f *pflag.FlagSet) {
-	f.IntVar(&r.problems, "random", 0, "check this many random problems of all kernels instead of the suite")
+	f.IntVar(&r.problems, "random", 0, "check this many random problems of all kernels instead of the suite, or as many as --budget has time for")
 	f.Uint64Var(&r.seed, "seed", 1, "seed of random problems: the same seed draws the same ones")
 	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels of random problems (default all)")
 	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats of random problems: float16, bfloat16, float32 (default all)")
-	f.IntVar(&r.workers, "workers", 0, "random problems at a time (default two per core)")
+	f.IntVar(&r.workers, "workers", 0, fmt.Sprintf("random problems at a time, at most %d (default two per core)", trial.MaxWorkers))
 	f.IntVar(&r.failures, "failures", 10, "stop after this many wrong random problems")
 	f.DurationVar(&r.shrink, "shrink", randomShrink, "time to shrink each wrong problem")
 	f.StringVar(&r.problem, "problem", "", "check one problem, as printed by a failure")
@@ -67,6 +68,8 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 		return usagef("--shrink %v is negative", r.shrink)
 	case r.workers < 0:
 		return usagef("--workers %d is negative", r.workers)
+	case r.workers > trial.MaxWorkers:
+		return usagef("--workers %d is more than %d: each worker has the memory of a problem", r.workers, trial.MaxWorkers)
 	case r.failures <= 0:
 		return usagef("--failures %d is not positive", r.failures)
 	}
@@ -93,7 +96,10 @@ func (r *randomFlags) useModules() error {
 
 // options returns the options of --random. Impls are nil without --impl.
 func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
-	o := trial.Options{Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork}}
+	o := trial.Options{
+		Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures,
+		Budget: r.budget, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork},
+	}
 	if caps.Type == vk.CPU {
 		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
 	}
@@ -140,11 +146,11 @@ func poisoned(device string, f func(d *vk.Device) error) error {
 
 // runRandom checks random problems and reports those that are wrong.
 func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl, out selftestOutput) error {
-	return poisoned(device, func(d *vk.Device) error { return checkRandom(ctx, a, r, d, device, impls, out) })
+	return poisoned(device, func(d *vk.Device) error { return checkRandom(ctx, a, r, d, impls, out) })
 }
 
 // checkRandom is runRandom on its device.
-func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, device string, impls []attention.Impl, out selftestOutput) error {
+func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, impls []attention.Impl, out selftestOutput) error {
 	announce(a.stderr, environment(d.Caps()))
 	o, err := r.options(d.Caps(), impls)
 	if err != nil {
@@ -161,53 +167,35 @@ func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, devi
 		return err
 	}
 	// The results so far are written even if the run was cut short.
-	if werr := found.write(a.stdout, out); werr != nil || err != nil {
-		if errors.Is(err, vk.ErrDeviceLost) {
-			blame(ctx, a.stdout, device, found.random.Failures, o.Hang)
-		}
-		return errors.Join(werr, err)
-	}
-	return found.failure()
-}
-
-// blame checks the problems that were running when a device was lost, each on a device of its
-// own. It prints which of them lose that device, or take too long.
-func blame(ctx context.Context, w io.Writer, device string, list []trial.Failure, hang time.Duration) {
-	fmt.Fprintln(w, "the device was lost; each of the suspects alone:")
-	for _, f := range list {
-		if !f.Suspect || ctx.Err() != nil {
-			continue
-		}
-		verdict := "right"
-		if err := alone(ctx, device, f.Problem, hang); err != nil {
-			verdict = err.Error()
-		}
-		fmt.Fprintf(w, "%s\n         flashvk selftest --problem '%s'\n", verdict, f.Problem)
-	}
-}
-
-// alone checks one problem on a device of its own.
-func alone(ctx context.Context, device, text string, hang time.Duration) error {
-	k, p, err := trial.Decode(text)
-	if err != nil {
+	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
 		return err
 	}
-	return poisoned(device, func(d *vk.Device) error { return trial.Check(ctx, d, k, p, repeats, hang) })
+	return found.failure()
 }
 
 // writeRandom prints the wrong problems, with commands that repeat them, and a summary.
 func writeRandom(w io.Writer, x *trial.Result) {
 	for _, f := range x.Failures {
-		if f.Suspect {
-			fmt.Fprintf(w, "SUSPECT  %s\n         flashvk selftest --problem '%s'\n", f.What, f.Problem)
-			continue
-		}
 		fmt.Fprintf(w, "WRONG    %s\n         flashvk selftest --problem '%s'\n", f.What, f.Problem)
 		if f.Smallest != f.Problem {
 			fmt.Fprintf(w, "smaller  %s\n         flashvk selftest --problem '%s'\n", f.Smaller, f.Smallest)
 		}
 	}
 	fmt.Fprintln(w, x.Summary())
+}
+
+// writeTotals prints how many random problems of all seeds a record has.
+func writeTotals(w io.Writer, path string) error {
+	r, err := readRecord(path)
+	if err != nil {
+		return err
+	}
+	problems, failed, seeds := 0, 0, map[uint64]bool{}
+	for _, x := range r.Random {
+		problems, failed, seeds[x.Seed] = problems+x.Problems, failed+x.Failed, true
+	}
+	_, err = fmt.Fprintf(w, "the record: %d wrong of %d random problems of %d seeds\n", failed, problems, len(seeds))
+	return err
 }
 
 // runProblem checks one problem.
@@ -221,8 +209,10 @@ func runProblem(ctx context.Context, a *app, text, device string) error {
 		if err := p.Supports(d.Caps()); err != nil {
 			return err
 		}
-		if err := trial.Check(ctx, d, k, p, repeats, softHang); err != nil {
-			return fmt.Errorf("%s, %v: %w", k.Name, p, err)
+		for range repeats {
+			if _, err := trial.Examine(ctx, d, k, p, false, softHang); err != nil {
+				return fmt.Errorf("%s, %v: %w", k.Name, p, err)
+			}
 		}
 		fmt.Fprintf(a.stdout, "right, %d times: %s, %v\n", repeats, k.Name, p)
 		return nil

@@ -196,7 +196,7 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, 1, p.start().wait(), p.stderr.String())
 	require.Contains(t, oneError(t, p.stderr.String()), dir)
 	require.Contains(t, p.stderr.String(), ": no space left on device")
-	require.Contains(t, p.stdout.String(), "2 random problems of seed 1 ", "standard output suffers from --record")
+	require.Contains(t, p.stdout.String(), "2 random problems of seed 1, ", "standard output suffers from --record")
 
 	path := filepath.Join(dir, "o.safetensors")
 	p = onFullDisk(t, dir, "size=16k", "run", "attention", dev, "--impl=scalar", "--in", inputs(t, 300), "--out", path)

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ondevice"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -21,15 +21,8 @@ type onDevice struct {
 }
 
 // newOnDevice returns the implementation that runs the calls of an item.
-func newOnDevice(ctx context.Context, d *vk.Device, hang time.Duration, g *gate, it *item) *onDevice {
-	f := &onDevice{Kernel: ondevice.Kernel{Context: ctx, Options: attention.Options{Impl: it.impl}}}
-	f.Device = guard.Device{Device: d, Use: func(ctx context.Context, use func(ctx context.Context) error) error {
-		return g.do(it, func() error {
-			ctx, cancel := context.WithTimeout(ctx, hang)
-			defer cancel()
-			return use(ctx)
-		})
-	}}
+func newOnDevice(ctx context.Context, d *vk.Device, use trial.Use, it *item) *onDevice {
+	f := &onDevice{Kernel: ondevice.Kernel{Context: ctx, Device: guard.Device{Device: d, Use: use}, Options: attention.Options{Impl: it.impl}}}
 	f.Record = func(c *vk.Cmd, call func(c *vk.Cmd) error) error {
 		if err := call(c); err != nil {
 			return err

@@ -31,6 +31,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -119,14 +120,10 @@ func (r *Report) Failed() []Path {
 	return slices.DeleteFunc(slices.Clone(r.Paths), func(p Path) bool { return !p.Verdict.Bad() })
 }
 
-// ErrHung is wrapped by the error of Run if the device does not come back.
-// Closing it would wait for ever.
-var ErrHung = errors.New("the device does not come back")
-
 // Run tests a device. The Report has what is known even if there is an error,
 // which means that the run was cut short.
 func Run(ctx context.Context, env bench.Environment, o Options, progress bench.Progress) (*Report, error) {
-	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress, workers: workers()}
+	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress, workers: trial.DefaultWorkers()}
 	err := r.run(ctx)
 	r.report.Took = time.Since(r.start)
 	return r.report, err
@@ -155,7 +152,7 @@ func (r *run) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if r.d != nil && !errors.Is(err, ErrHung) {
+		if r.d != nil && !errors.Is(err, trial.ErrHung) {
 			err = errors.Join(err, r.d.Close())
 		}
 	}()
@@ -212,27 +209,25 @@ func (r *run) cases(ctx context.Context) error {
 	return r.runItems(ctx, r.items(suites), r.start.Add(time.Duration(casesPart*float64(r.Budget))))
 }
 
-// runItems runs cases until the deadline and adds their outcomes to their paths.
+// runItems runs cases until the deadline and adds their outcomes to their paths. Items that run alone
+// come last.
 func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error {
 	items = slices.Clone(items)
 	for len(items) > 0 && time.Now().Before(end) {
-		outcomes, culprit, err := r.pool(ctx, items, end)
+		ended, culprit, err := r.runSome(ctx, items, end)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		done := map[*item]bool{}
-		for _, o := range outcomes {
-			if o.item != culprit && (breaks(o.err) || errors.Is(o.err, errInterrupted)) {
-				continue // another one broke the device
-			}
-			if errors.Is(o.err, vk.ErrOutOfDeviceMemory) && !o.alone && r.workers > 1 {
-				o.alone, o.rank = true, o.rank+1<<30
+		for _, it := range ended {
+			if errors.Is(it.err, vk.ErrOutOfDeviceMemory) && !it.alone && r.workers > 1 {
+				it.alone, it.rank = true, it.rank+1<<30
 				continue // it may find enough memory alone
 			}
-			done[o.item] = true
-			r.add(o)
+			done[it] = true
+			r.add(it)
 		}
-		if err == nil && culprit != nil {
+		if culprit != nil && !errors.Is(err, trial.ErrHung) {
 			err = r.recover(ctx, culprit)
 		}
 		items = slices.DeleteFunc(items, func(it *item) bool { return done[it] || it.path.broken() })
@@ -244,6 +239,42 @@ func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error 
 	}
 	r.leave(items)
 	return nil
+}
+
+// runSome runs items on all cores until the deadline, or until one breaks the device. Items that run
+// alone are left to another call if there are others. It returns the items that have ended, in their
+// order, and what Pool.Run does.
+func (r *run) runSome(ctx context.Context, items []*item, deadline time.Time) (ended []*item, culprit *item, err error) {
+	workers := r.workers
+	if items[0].alone {
+		workers = 1
+	} else if i := slices.IndexFunc(items, func(it *item) bool { return it.alone }); i >= 0 {
+		items = items[:i]
+	}
+	q := newQueue(items)
+	pool := trial.Pool[*item]{
+		Workers: workers, Hang: r.Hang,
+		Next: func() (*item, bool) {
+			now := time.Now()
+			if now.After(deadline) {
+				return nil, false
+			}
+			it := q.take(now)
+			if it != nil {
+				r.step(it.String())
+			}
+			return it, it != nil
+		},
+		Check: func(ctx context.Context, use trial.Use, it *item) error {
+			it.outcome = it.suite.check(ctx, use, it)
+			q.ended(it, time.Now())
+			return it.err
+		},
+		Done: func(it *item, _ error) { ended = append(ended, it) },
+	}
+	culprit, err = pool.Run(ctx)
+	slices.SortStableFunc(ended, byRank)
+	return ended, culprit, err
 }
 
 // leave counts the cases for which there was no time.
@@ -301,26 +332,26 @@ func newPath(caps *vk.Caps, impl attention.Impl, s *suite, t dtype.DType) Path {
 }
 
 // add adds the outcome of a case.
-func (r *run) add(o outcome) {
-	p := o.path
+func (r *run) add(it *item) {
+	p := it.path
 	switch {
-	case o.err == nil:
+	case it.err == nil:
 		p.Right++
-		p.Worst = max(p.Worst, o.worst)
-	case errors.Is(o.err, vk.ErrUnsupported) || errors.Is(o.err, vk.ErrOutOfDeviceMemory):
+		p.Worst = max(p.Worst, it.worst)
+	case errors.Is(it.err, vk.ErrUnsupported) || errors.Is(it.err, vk.ErrOutOfDeviceMemory):
 		p.Refused++
 		return
 	default:
 		p.Bad++
 	}
-	r.report.ran(o.modules, o.err == nil)
+	r.report.ran(it.modules, it.err == nil)
 	switch {
-	case errors.Is(o.err, context.DeadlineExceeded):
-		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", o.c.name, r.Hang)
-	case errors.Is(o.err, vk.ErrDeviceLost):
-		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", o.c.name, o.err)
-	case o.err != nil && p.Verdict == "":
-		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", o.c.name, o.err)
+	case errors.Is(it.err, context.DeadlineExceeded):
+		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", it.c.name, r.Hang)
+	case errors.Is(it.err, vk.ErrDeviceLost):
+		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", it.c.name, it.err)
+	case it.err != nil && p.Verdict == "":
+		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", it.c.name, it.err)
 	}
 }
 
@@ -329,7 +360,7 @@ func (r *run) add(o outcome) {
 func (r *run) recover(ctx context.Context, culprit *item) error {
 	if culprit.path.Verdict == Hung {
 		if !r.comesBack(ctx) {
-			return ErrHung
+			return trial.ErrHung
 		}
 		return nil
 	}

@@ -55,6 +55,20 @@ func (r *Report) pathSection() sheet.Section {
 	return s
 }
 
+// Summary says in a line how many cases were wrong.
+func (r *Report) Summary() string {
+	wrong, all := 0, 0
+	for _, p := range r.Paths {
+		wrong += p.Bad
+		all += p.Right + p.Bad
+	}
+	s := fmt.Sprintf("%d wrong of %d cases", wrong, all)
+	if left := r.left(); left > 0 {
+		s += fmt.Sprintf(", no time for %d", left)
+	}
+	return s
+}
+
 // notRun returns the number of rows for which there was no time.
 func (r *Report) notRun() (n int) {
 	for _, p := range r.Paths {

@@ -34,9 +34,9 @@ type testCase struct {
 type suite struct {
 	kernel string
 	pass   bench.Pass
-	impls  []attention.Impl                                     // paths of the kernel; nil: all
-	cases  []*testCase                                          // the cheap ones first
-	check  func(ctx context.Context, g *gate, it *item) outcome // several goroutines call it
+	impls  []attention.Impl                                           // paths of the kernel; nil: all
+	cases  []*testCase                                                // the cheap ones first
+	check  func(ctx context.Context, use trial.Use, it *item) outcome // several goroutines call it
 }
 
 // suites returns the suites for the device. A software driver would take too long for the large
@@ -49,19 +49,19 @@ func (r *run) suites() []suite {
 	forward := attntest.NewSuite(set, attntest.Reference, attntest.TwicePlain)
 	backward := attntest.NewBackwardSuite(set, attntest.BackwardReference, attntest.PlainGradients)
 	list := []suite{
-		{attentionKernel, bench.Forward, nil, ofAttention(forward.Cases), func(ctx context.Context, g *gate, it *item) outcome {
-			dev := newOnDevice(ctx, r.d, r.Hang, g, it)
+		{attentionKernel, bench.Forward, nil, ofAttention(forward.Cases), func(ctx context.Context, use trial.Use, it *item) outcome {
+			dev := newOnDevice(ctx, r.d, use, it)
 			var got attntest.Forwarder = dev
 			if r.forwarder != nil {
 				got = r.forwarder(it.impl)
 			}
 			report, err := forward.Check(it.c.attention, got)
-			return outcome{it, max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err, dev.modules}
+			return outcome{max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err, dev.modules}
 		}},
-		{attentionKernel, bench.Backward, nil, ofAttention(backward.Cases), func(ctx context.Context, g *gate, it *item) outcome {
-			dev := newOnDevice(ctx, r.d, r.Hang, g, it)
+		{attentionKernel, bench.Backward, nil, ofAttention(backward.Cases), func(ctx context.Context, use trial.Use, it *item) outcome {
+			dev := newOnDevice(ctx, r.d, use, it)
 			report, err := backward.Check(it.c.attention, dev)
-			o := outcome{it, 0, err, dev.modules}
+			o := outcome{0, err, dev.modules}
 			for _, x := range report {
 				o.worst = max(o.worst, share(x.Diff.Off, x.Bound))
 			}
@@ -100,11 +100,11 @@ func ofTrial(cases []trial.Fixed) (list []*testCase) {
 }
 
 // checkFixed runs a problem of another kernel than attention.
-func (r *run) checkFixed(ctx context.Context, g *gate, it *item) outcome {
-	dev := newOnDevice(ctx, r.d, r.Hang, g, it)
+func (r *run) checkFixed(ctx context.Context, use trial.Use, it *item) outcome {
+	dev := newOnDevice(ctx, r.d, use, it)
 	runner := trial.OnDevice(dev.Device, dev.ran)
 	err := it.c.fixed.Check(ctx, runner)
-	return outcome{it, 0, err, dev.modules}
+	return outcome{0, err, dev.modules}
 }
 
 // share returns an error divided by its bound; 0 if the bound is 0.

@@ -59,7 +59,7 @@ func TestKernelProblems(t *testing.T) {
 				continue
 			}
 			start := time.Now()
-			err := p.Check(context.Background(), r.problem())
+			err := p.Check(context.Background(), r.problem(nil))
 			text, _ := json.Marshal(p)
 			if took := time.Since(start); took > 2*time.Second {
 				t.Logf("%s %d took %v: %v", k.Name, n, took, p)

@@ -136,7 +136,8 @@ func TestRunWantsPoison(t *testing.T) {
 	k := makes("a", made{})
 	_, err := Run(context.Background(), d, Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{k}}, nil)
 	require.EqualError(t, err, "trial: scratch memory of the device is filled with 0x0, want 0xffffffff")
-	require.ErrorContains(t, Check(context.Background(), d, &k, &made{}, 1, time.Minute), "scratch memory of the device is filled with 0x0")
+	_, err = Examine(context.Background(), d, &k, &made{}, false, time.Minute)
+	require.ErrorContains(t, err, "scratch memory of the device is filled with 0x0")
 }
 
 // TestTwice says that Run finds a call whose two results differ, even if both are right.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 type made struct {
 	Size  int
 	Wrong int
-	Do    string // refuse, panic, hang, lose
+	Do    string // refuse, panic, hang, lose; endless: it is wrong and never smaller
 }
 
 func (m *made) String() string { return fmt.Sprintf("made of size %d", m.Size) }
@@ -40,6 +41,8 @@ func (m *made) Check(ctx context.Context, r *Runner) error {
 	case "hang":
 		<-ctx.Done()
 		time.Sleep(time.Hour)
+	case "endless":
+		return errors.New("wrong")
 	case "lose":
 		return fmt.Errorf("made: %w", vk.ErrDeviceLost)
 	}
@@ -52,6 +55,9 @@ func (m *made) Check(ctx context.Context, r *Runner) error {
 
 func (m *made) Smaller() []Problem {
 	var list []Problem
+	if m.Do == "endless" {
+		return []Problem{m}
+	}
 	for _, n := range []int{m.Size / 2, m.Size - 1} {
 		if n > 0 {
 			list = append(list, &made{n, m.Wrong, m.Do})
@@ -112,7 +118,7 @@ func TestRunShrinks(t *testing.T) {
 // of the poison never counts as wrong.
 func TestTally(t *testing.T) {
 	root := &Runner{hashes: map[string]string{"gemm": "12", poisonModule: "34"}}
-	one := root.problem()
+	one := root.problem(nil)
 	one.modules = map[string]bool{"gemm": true, poisonModule: true}
 	counts := tally{}
 	counts.add(one, "a", true)
@@ -159,20 +165,33 @@ func TestRunHangs(t *testing.T) {
 	require.ErrorContains(t, d.Close(), `1 objects open: buffer "sink"`)
 }
 
-// TestRunLost says that a lost device ends the run, and that the problems under way are
-// suspects, without a smaller one.
+// TestRunLost says that a lost device ends the run, and that one problem is to blame, without a
+// smaller one.
 func TestRunLost(t *testing.T) {
 	d := openPoisoned(t)
 	o := Options{Problems: 1000, Workers: 4, Hang: time.Minute, Shrink: time.Minute, Kernels: []Kernel{makes("a", made{Do: "lose"})}}
 	x, err := Run(context.Background(), d, o, nil)
 	require.ErrorIs(t, err, vk.ErrDeviceLost)
-	require.NotEmpty(t, x.Failures)
-	require.LessOrEqual(t, len(x.Failures), 4)
-	for _, f := range x.Failures {
-		require.True(t, f.Suspect)
-		require.Equal(t, f.Problem, f.Smallest)
-		require.Contains(t, f.Problem, `a:{"Do":"lose","Size":`)
+	require.Len(t, x.Failures, 1)
+	f := x.Failures[0]
+	require.Equal(t, f.Problem, f.Smallest)
+	require.Contains(t, f.Problem, `a:{"Do":"lose","Size":`)
+	require.Equal(t, 1, x.Problems)
+}
+
+// TestRunBudget says that a run ends at its budget with what it has, also while it makes a failure
+// smaller.
+func TestRunBudget(t *testing.T) {
+	d := openPoisoned(t)
+	o := Options{
+		Problems: math.MaxInt, Failures: math.MaxInt, Budget: 100 * time.Millisecond,
+		Hang: time.Minute, Shrink: time.Hour, Kernels: []Kernel{makes("a", made{Do: "endless"})},
 	}
+	x, err := Run(context.Background(), d, o, nil)
+	require.NoError(t, err)
+	require.Positive(t, x.Problems)
+	require.Len(t, x.Failures, x.Problems)
+	require.GreaterOrEqual(t, x.Took, o.Budget)
 }
 
 // TestDraw says that a seed draws the same problems each time, that problems of a family share

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -32,9 +33,9 @@ type Runner struct {
 	groups uint32
 	calls  atomic.Uint64
 
-	replay bool                                                               // Guard's
-	use    func(ctx context.Context, f func(ctx context.Context) error) error // likewise
-	ran    func(modules []vk.ModuleInfo)                                      // gets the modules that ran; may be nil
+	replay bool                          // Guard's
+	use    Use                           // likewise
+	ran    func(modules []vk.ModuleInfo) // gets the modules that ran; may be nil
 
 	mu      sync.Mutex
 	hashes  map[string]string // of modules, by name
@@ -59,6 +60,14 @@ const poisonModule = "poison"
 // poisonThreads is the size of the workgroups of poison.comp. A few of them hold all registers of a
 // multiprocessor.
 const poisonThreads = 256
+
+// poisonedRunner is newRunner of a device that has to poison its scratch memory.
+func poisonedRunner(d *vk.Device) (*Runner, error) {
+	if word := d.PoisonScratch(); word != ScratchWord {
+		return nil, fmt.Errorf("trial: scratch memory of the device is filled with %#x, want %#x", word, uint32(ScratchWord))
+	}
+	return newRunner(d)
+}
 
 // newRunner returns a Runner of a device, which the caller closes.
 func newRunner(d *vk.Device) (*Runner, error) {
@@ -87,8 +96,8 @@ func newRunner(d *vk.Device) (*Runner, error) {
 func (r *Runner) close() { r.sink.Close() }
 
 // problem returns a Runner for one problem. It counts the modules of that problem alone.
-func (r *Runner) problem() *Runner {
-	return &Runner{d: r.d, parent: r, replay: r.replay, modules: map[string]bool{}}
+func (r *Runner) problem(use Use) *Runner {
+	return &Runner{d: r.d, parent: r, replay: r.replay, use: use, modules: map[string]bool{}}
 }
 
 // root returns the Runner of the device.
@@ -116,7 +125,10 @@ func (r *Runner) Submit(ctx context.Context, name string, record func(c *vk.Cmd)
 	if err := r.Record(c, record); err != nil {
 		return err
 	}
-	return c.Submit(ctx)
+	if r.use == nil {
+		return c.Submit(ctx)
+	}
+	return r.use(ctx, c.Submit)
 }
 
 // Record records a call into a Cmd of the caller, with poison before it, and notes the
