@@ -208,11 +208,11 @@ func TestKernelErrors(t *testing.T) {
 
 		{"bench optim --tensors 0", 2, "optim: tensors=0 is not in 1..100000"},
 		{"bench optim --beta1 1", 2, "optim: beta1=1 is not in [0, 1)"},
-		{"bench optim --lr -1", 2, "optim: lr=-1 is not a finite number from 0 on"},
+		{"bench optim --lr -1", 2, "optim: lr=-1 is not a positive float32"},
 		{"bench optim --copy float32", 2, "optim: --copy float32 is not a format of 16 bits"},
 		{"bench optim --copy float16 --grad-dtype bfloat16", 2, "optim: --copy float16 and --grad-dtype bfloat16: formats of 16 bits are the same"},
 		{"bench optim --backward", 2, "unknown flag: --backward"},
-		{"run optim --in x --out y --lr -1", 2, "optim: lr=-1 is not a finite number from 0 on"},
+		{"run optim --in x --out y --lr -1", 2, "optim: lr=-1 is not a positive float32"},
 		{optim(""), 1, `there is no tensor "param" or "param.NAME"`},
 		{optim("", x), 1, `there is no tensor "param" or "param.NAME"`},
 		{optim("", tensor("param.a", "F32", 3)), 1, `tensor "grad.a" is missing`},

@@ -29,8 +29,6 @@ type modelCase struct {
 	layout       guard.Layout
 }
 
-const lr = 1e-2
-
 // round returns x in a format.
 func round(t dtype.DType, x float64) float64 { return float64(t.Round(float32(x))) }
 
@@ -63,7 +61,7 @@ func (m *modelCase) build() (c guard.Case, params func(x map[string]vk.Tensor) [
 	norm = ref.Norm(grads...)
 	scale := ref.Scale(m.hyper, norm)
 	for i, b := range before {
-		want, plain := ref.Step(m.hyper, b, grads[i], scale, lr, m.done+1), ref.PlainStep(m.hyper, b, grads[i], scale, lr, m.done+1)
+		want, plain := ref.Step(m.hyper, b, grads[i], scale, m.done+1), ref.PlainStep(m.hyper, b, grads[i], scale, m.done+1)
 		shape := []int{m.sizes[i]}
 		name := func(what string) string { return fmt.Sprint(what, i) }
 		c.Tensors = append(c.Tensors,
@@ -97,10 +95,10 @@ func TestSuite(t *testing.T) {
 	ctx := context.Background()
 	sizes := []int{1, 3, 4, 255, optim.ChunkElements - 1, optim.ChunkElements, optim.ChunkElements + 5, 3 * optim.ChunkElements}
 	clip := optim.Default()
-	clip.MaxNorm = 1
+	clip.MaxNorm, clip.LR = 1, 1e-2
 	loose := optim.Default()
 	loose.MaxNorm = 1e6
-	odd := optim.Problem{Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
+	odd := optim.Problem{LR: 1e-2, Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
 	for _, m := range []modelCase{
 		{"first step", sizes, dtype.Float32, dtype.Float32, optim.Default(), 0, guard.Packed},
 		{"bfloat16 copy", sizes, dtype.Float32, dtype.BFloat16, clip, 3, guard.Padded},
@@ -126,7 +124,6 @@ func TestSuite(t *testing.T) {
 					require.Equal(t, int32(m.done+1), count(t, a.Count()))
 					require.Zero(t, count(t, a.Skipped()))
 				})
-				require.NoError(t, a.SetLR(ctx, lr))
 				require.NoError(t, a.SetStep(ctx, m.done))
 				return a.Step(cmd)
 			})
@@ -191,8 +188,10 @@ func TestTraining(t *testing.T) {
 	want := ref.Param{Param: make([]float64, 5020), M: make([]float64, 5020), V: make([]float64, 5020)}
 	grad, steps := make([]float32, 5020), 0
 	for i := range 6 {
-		lr := 0.1 / float64(i+1)
-		require.NoError(t, a.SetLR(ctx, lr))
+		if i > 0 { // the first is that of New
+			h.LR = 0.1 / float64(i+1)
+			require.NoError(t, a.SetLR(ctx, h.LR))
+		}
 		wide := make([]float64, len(grad))
 		for j := range grad {
 			grad[j] = float32(j%7-3) + float32(i)
@@ -206,7 +205,7 @@ func TestTraining(t *testing.T) {
 		require.NoError(t, c.Submit(ctx))
 		if !bad {
 			steps++
-			want = ref.Step(h, want, wide, 1, lr, steps)
+			want = ref.Step(h, want, wide, 1, steps)
 		}
 		require.Equal(t, int32(steps), count(t, a.Count()))
 		require.Equal(t, int32(i+1-steps), count(t, a.Skipped()))

@@ -23,8 +23,9 @@ type model struct {
 	adamw *optim.AdamW
 }
 
-// newModel returns a model with the weights 1 and 2, and its optimizer.
+// newModel returns a model with the weights 1 and 2, and its optimizer, with a learning rate of 0.1.
 func newModel(p optim.Problem, grad ...float32) *model {
+	p.LR = 0.1
 	d, err := vk.Open(vk.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -43,9 +44,6 @@ func newModel(p optim.Problem, grad ...float32) *model {
 	w := optim.Tensors{Param: tensor("w", 1, 2), Grad: tensor("grad", grad...), M: tensor("m", 0, 0), V: tensor("v", 0, 0)}
 	adamw, err := optim.New(ctx, d, []optim.Param{{Name: "w", Tensors: w}}, p)
 	if err != nil {
-		log.Fatal(err)
-	}
-	if err := adamw.SetLR(ctx, 0.1); err != nil {
 		log.Fatal(err)
 	}
 	return &model{d, w, adamw}
@@ -118,14 +116,13 @@ func ExampleNew() {
 	for _, t := range []vk.Tensor{w.Param, w.Grad, w.M, w.V} {
 		defer t.Close()
 	}
-	adamw, err := optim.New(ctx, d, []optim.Param{w}, optim.Default())
+	p := optim.Default()
+	p.LR = 0.1
+	adamw, err := optim.New(ctx, d, []optim.Param{w}, p)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer adamw.Close()
-	if err := adamw.SetLR(ctx, 0.1); err != nil {
-		log.Fatal(err)
-	}
 	c, err := d.NewCmd("step")
 	if err != nil {
 		log.Fatal(err)
@@ -180,7 +177,7 @@ func ExampleAdamW_SetStep() {
 	// Output: [0.951 2.046] after step 10
 }
 
-// Steps read the learning rate from the device.
+// Steps read the learning rate from the device, also steps that are recorded.
 func ExampleAdamW_SetLR() {
 	m := newModel(optim.Default(), 1, -1)
 	defer m.close()
@@ -202,7 +199,7 @@ func ExampleAdamW_Launches() {
 
 func ExampleDefault() {
 	fmt.Printf("%+v\n", optim.Default())
-	// Output: {Beta1:0.9 Beta2:0.999 Eps:1e-08 WeightDecay:0.01 MaxNorm:0}
+	// Output: {LR:0.001 Beta1:0.9 Beta2:0.999 Eps:1e-08 WeightDecay:0.01 MaxNorm:0}
 }
 
 func ExampleProblem_Validate() {

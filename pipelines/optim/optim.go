@@ -78,9 +78,9 @@ const (
 	stateBytes = 32
 )
 
-// New returns an optimizer whose step count and learning rate are 0. The caller sets the learning
-// rate before the first step (SetLR), and the step count before one that continues a training
-// (SetStep). Parameters keep their tensors; the optimizer keeps none of them open. Close it after
+// New returns an optimizer whose step count is 0, and whose learning rate is p's. The caller sets
+// the step count before a step that continues a training (SetStep), and another learning rate
+// before the steps that have it (SetLR). Parameters keep their tensors; the optimizer keeps none of them open. Close it after
 // the last step.
 //
 // It returns an error naming the tensor if one does not fit, shares memory with one that is
@@ -123,7 +123,10 @@ func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (_ *AdamW
 	if err := a.sums.Upload(ctx, 0, make([]byte, a.sums.Bytes())); err != nil {
 		return nil, err
 	}
-	return a, a.state.Upload(ctx, 0, make([]byte, stateBytes))
+	if err := a.state.Upload(ctx, 0, make([]byte, stateBytes)); err != nil {
+		return nil, err
+	}
+	return a, a.SetLR(ctx, p.LR)
 }
 
 // A Plan says what runs on a device. It is a kit.Plan.

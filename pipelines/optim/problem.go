@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// A Problem holds the constants of AdamW. The learning rate is not among them, since it changes
-// from step to step.
+// A Problem holds the constants of AdamW, and the learning rate that it begins with.
 type Problem struct {
+	LR           float64 // positive; AdamW.SetLR changes it, also of steps that are recorded
 	Beta1, Beta2 float64 // in [0, 1)
 	Eps          float64 // positive
 	WeightDecay  float64 // not negative
@@ -17,14 +17,18 @@ type Problem struct {
 	MaxNorm float64
 }
 
-// Default returns the defaults of PyTorch: betas 0.9 and 0.999, eps 1e-8, weight decay 0.01, no
-// clipping.
-func Default() Problem { return Problem{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01} }
+// Default returns the defaults of PyTorch: learning rate 1e-3, betas 0.9 and 0.999, eps 1e-8,
+// weight decay 0.01, no clipping.
+func Default() Problem {
+	return Problem{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}
+}
 
 // Validate returns an error that names the first constant that is out of its range.
 func (p Problem) Validate() error {
 	in := func(x, least, most float64) bool { return x >= least && x < most } // false for NaN
 	switch {
+	case !in(p.LR, 0x1p-126, math.MaxFloat32):
+		return fmt.Errorf("optim: lr=%g is not a positive float32", p.LR)
 	case !in(p.Beta1, 0, 1):
 		return fmt.Errorf("optim: beta1=%g is not in [0, 1)", p.Beta1)
 	case !in(p.Beta2, 0, 1):

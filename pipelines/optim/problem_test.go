@@ -14,6 +14,8 @@ func TestValidate(t *testing.T) {
 		change func(p *Problem)
 		want   string
 	}{
+		{func(p *Problem) { *p = Problem{Beta1: p.Beta1, Beta2: p.Beta2, Eps: p.Eps} }, "optim: lr=0 is not a positive float32"},
+		{func(p *Problem) { p.LR = math.Inf(1) }, "optim: lr=+Inf is not a positive float32"},
 		{func(p *Problem) { p.Beta1 = 1 }, "optim: beta1=1 is not in [0, 1)"},
 		{func(p *Problem) { p.Beta2 = math.NaN() }, "optim: beta2=NaN is not in [0, 1)"},
 		{func(p *Problem) { p.Eps = 0 }, "optim: eps=0 is not a positive float32"},

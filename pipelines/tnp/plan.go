@@ -437,7 +437,8 @@ func moments(heads []float32) (mean, deviation float64) {
 	return mean, math.Sqrt(max(square/sum-mean*mean, 0))
 }
 
-// SetLR sets the learning rate of the steps that are run or started from now on. It does not wait.
+// SetLR sets the learning rate of the steps that are run or started from now on, Optim.LR until
+// then. It does not wait.
 func (m *Model) SetLR(ctx context.Context, lr float64) error {
 	if m.adam == nil {
 		return fmt.Errorf("tnp: a model of pass %v is not trained", m.o.Pass)

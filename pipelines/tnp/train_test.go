@@ -169,14 +169,13 @@ func TestOptimizer(t *testing.T) {
 	p := tiny(t)
 	for _, scale := range []float64{1, 1024} {
 		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: scale}
-		o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 1e-3, 0.5, 0.1
+		o.Optim.LR, o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 0.01, 1e-3, 0.5, 0.1
 		model, err := tnp.NewModel(ctx, d, p.Config, o)
 		require.NoError(t, err)
 		defer model.Close()
 		w, err := tnp.Init(p.Config, 3)
 		require.NoError(t, err)
 		require.NoError(t, model.SetWeights(ctx, w))
-		require.NoError(t, model.SetLR(ctx, 0.01))
 		in, y := gp.Tokens(gp.Default().Batch(p.Shape, 1, 0))
 		var grads tnp.Weights
 		for _, pass := range []tnp.Pass{tnp.Gradients, tnp.Train} {

@@ -41,7 +41,7 @@ func TestKernels(t *testing.T) {
 // recordings.
 func TestOptimizer(t *testing.T) {
 	ctx, d := context.Background(), vktest.Open(t)
-	p := optim.Problem{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 0.5}
+	p := optim.Problem{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 0.5}
 	train := func(anew bool) (param, copied []byte) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		tensor := func(format dtype.DType, numbers bool) vk.Tensor {
@@ -60,7 +60,6 @@ func TestOptimizer(t *testing.T) {
 		a, err := optim.New(ctx, d, []optim.Param{{Name: "w", Tensors: x}}, p)
 		require.NoError(t, err)
 		defer a.Close()
-		require.NoError(t, a.SetLR(ctx, 0.01))
 		c, err := d.NewCmd("step")
 		require.NoError(t, err)
 		defer c.Close()

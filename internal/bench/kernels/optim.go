@@ -59,14 +59,13 @@ norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it
 			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
 		},
 		Sweep: "--tensors 1..64x4",
-		New:   func() Flags { return &optimFlags{hyper: optim.Default(), lr: 1e-3, tensors: 60} },
+		New:   func() Flags { return &optimFlags{hyper: optim.Default(), tensors: 60} },
 	}
 }
 
 // optimFlags are the flags of both commands.
 type optimFlags struct {
 	hyper             optim.Problem
-	lr                float64
 	copyTo, grad      dtype.DType
 	tensors, elements int
 	set               *pflag.FlagSet
@@ -75,7 +74,7 @@ type optimFlags struct {
 // Add implements Flags.
 func (o *optimFlags) Add(f *pflag.FlagSet, sizes bool) {
 	o.set = f
-	f.Float64Var(&o.lr, "lr", o.lr, "learning rate")
+	f.Float64Var(&o.hyper.LR, "lr", o.hyper.LR, "learning rate")
 	f.Float64Var(&o.hyper.Beta1, "beta1", o.hyper.Beta1, "decay rate of the first moment")
 	f.Float64Var(&o.hyper.Beta2, "beta2", o.hyper.Beta2, "decay rate of the second moment")
 	f.Float64Var(&o.hyper.Eps, "eps", o.hyper.Eps, "added to the root of the second moment")
@@ -95,7 +94,7 @@ const maxTensors = 100_000
 
 // FromFlags implements Flags.
 func (o *optimFlags) FromFlags(cpu bool) (bench.Op, error) {
-	op := &optimOp{hyper: o.hyper, lr: o.lr, grad: o.grad, copyTo: o.copyTo, flat: true, done: 9}
+	op := &optimOp{hyper: o.hyper, grad: o.grad, copyTo: o.copyTo, flat: true, done: 9}
 	n := 512 * 1365
 	if cpu {
 		n = 5000
@@ -129,7 +128,7 @@ func (o *optimFlags) Suite(small bool) []bench.Op {
 	}
 	var ops []bench.Op
 	for _, op := range list {
-		op.lr, op.done, op.flat = 1e-3, 9, true
+		op.done, op.flat = 9, true
 		n := 512 * 1365
 		if small {
 			n = 1000
@@ -145,7 +144,7 @@ func (o *optimFlags) Suite(small bool) []bench.Op {
 // FromFile implements Flags.
 func (o *optimFlags) FromFile(in File) (bench.Op, error) {
 	h := Header(in.Tensors())
-	op := &optimOp{hyper: o.hyper, lr: o.lr, copyTo: o.copyTo}
+	op := &optimOp{hyper: o.hyper, copyTo: o.copyTo}
 	for _, t := range h {
 		name, found := strings.CutPrefix(t.Name, "param")
 		if !found || name != "" && name[0] != '.' {
@@ -177,7 +176,6 @@ func (o *optimFlags) FromFile(in File) (bench.Op, error) {
 // parameters, and so for their gradients and moments.
 type optimOp struct {
 	hyper        optim.Problem
-	lr           float64
 	grad, copyTo dtype.DType // Float32 is no copy
 	names        []string    // with a dot before each
 	shapes       [][]int
@@ -189,9 +187,6 @@ type optimOp struct {
 func (o *optimOp) check(set *pflag.FlagSet) error {
 	if set.Changed("copy") && o.copyTo == dtype.Float32 {
 		return errors.New("optim: --copy float32 is not a format of 16 bits")
-	}
-	if !(o.lr >= 0 && o.lr < math.MaxFloat32) {
-		return fmt.Errorf("optim: lr=%g is not a finite number from 0 on", o.lr)
 	}
 	return o.hyper.Validate()
 }
@@ -256,7 +251,7 @@ func (o *optimOp) Keys() []bench.Key {
 	}
 	return []bench.Key{
 		{Name: "parameters", Value: o.size()}, {Name: "tensors", Value: len(o.shapes)}, {Name: "grad_dtype", Value: o.grad.String()},
-		{Name: "copy", Value: copyTo}, {Name: "max_norm", Value: fmt.Sprint(o.hyper.MaxNorm)}, {Name: "lr", Value: o.lr},
+		{Name: "copy", Value: copyTo}, {Name: "max_norm", Value: fmt.Sprint(o.hyper.MaxNorm)}, {Name: "lr", Value: o.hyper.LR},
 		{Name: "beta1", Value: o.hyper.Beta1}, {Name: "beta2", Value: o.hyper.Beta2}, {Name: "eps", Value: o.hyper.Eps}, {Name: "weight_decay", Value: o.hyper.WeightDecay},
 	}
 }
@@ -344,7 +339,7 @@ func (o *optimOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ stri
 			o.made = map[*vk.Buffer]*optim.AdamW{}
 		}
 		o.made[params[0].Param.Buffer] = a
-		if err := errors.Join(a.SetLR(ctx, o.lr), a.SetStep(ctx, o.done)); err != nil {
+		if err := a.SetStep(ctx, o.done); err != nil {
 			return err
 		}
 	}
@@ -407,7 +402,7 @@ func (o *optimOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Referen
 			return x
 		}
 		p, grad := ref.Param{Param: pick("param"), M: pick("m"), V: pick("v")}, pick("grad")
-		want, plain := ref.Step(o.hyper, p, grad, scale, o.lr, step), ref.PlainStep(o.hyper, p, grad, scale, o.lr, step)
+		want, plain := ref.Step(o.hyper, p, grad, scale, step), ref.PlainStep(o.hyper, p, grad, scale, step)
 		for _, x := range []struct {
 			name        string
 			want, plain []float64

@@ -55,7 +55,7 @@ func (p *optimProblem) Supports(caps *vk.Caps) error { return optim.Supports(cap
 
 // hyper returns the constants, without a norm.
 func (p *optimProblem) hyper() optim.Problem {
-	return optim.Problem{Beta1: p.Beta1, Beta2: p.Beta2, Eps: p.Eps, WeightDecay: p.WeightDecay}
+	return optim.Problem{LR: p.LR, Beta1: p.Beta1, Beta2: p.Beta2, Eps: p.Eps, WeightDecay: p.WeightDecay}
 }
 
 // A optimStep is a problem with its data.
@@ -119,9 +119,9 @@ func (p *optimProblem) tensors(x *optimStep) []guard.Tensor {
 		ofCopy := p.plain(10*i+4, copyTo, len(b.Param), 1)
 		wantCopy := ofCopy
 		if !x.skip {
-			want = ref.Step(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1)
-			plain := ref.PlainStep(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1)
-			bounds = ref.NewBounds(x.hyper, b, x.grads[i], scale, p.LR, p.Done+1, want, plain, copyTo)
+			want = ref.Step(x.hyper, b, x.grads[i], scale, p.Done+1)
+			plain := ref.PlainStep(x.hyper, b, x.grads[i], scale, p.Done+1)
+			bounds = ref.NewBounds(x.hyper, b, x.grads[i], scale, p.Done+1, want, plain, copyTo)
 			wantCopy = want.Param
 		}
 		shape := []int{len(b.Param)}
@@ -197,9 +197,6 @@ func (p *optimProblem) Check(ctx context.Context, r *Runner) error {
 			return err
 		}
 		made = append(made, a)
-		if err := a.SetLR(ctx, p.LR); err != nil {
-			return err
-		}
 		if err := a.SetStep(ctx, p.Done); err != nil {
 			return err
 		}

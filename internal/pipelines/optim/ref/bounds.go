@@ -17,7 +17,7 @@ type Bounds struct{ Param, M, V, Copy float64 }
 // device's functions: a square root, its inverse and a division may be off by some units
 // in the last place, exp(x) by 3 + 2|x| (Vulkan specification). This counts a half of that, as
 // tolerance.Plain allows four times as much.
-func NewBounds(h optim.Problem, before Param, grad []float64, scale, lr float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
+func NewBounds(h optim.Problem, before Param, grad []float64, scale float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
 	ofGrad := 1.0
 	if scale != 1 {
 		ofGrad = 4 // the norm's square root, and a division
@@ -28,7 +28,7 @@ func NewBounds(h optim.Problem, before Param, grad []float64, scale, lr float64,
 		g := math.Abs(grad[i]) * scale
 		keep := x
 		if !before.NoDecay {
-			keep *= 1 - lr*h.WeightDecay
+			keep *= 1 - h.LR*h.WeightDecay
 		}
 		param = max(param, 2*math.Abs(keep)+ofUpdate*math.Abs(keep-want.Param[i]))
 		m = max(m, h.Beta1*math.Abs(before.M[i])+ofGrad*(1-h.Beta1)*g)

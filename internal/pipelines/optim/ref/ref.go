@@ -34,7 +34,7 @@ func Scale(h optim.Problem, norm float64) float64 {
 }
 
 // Step returns p after step number t, counted from 1, with the gradients grad times
-// scale and the learning rate lr:
+// scale and the learning rate h.LR:
 //
 //	g     = grad * scale
 //	m     = beta1 * m + (1 - beta1) * g
@@ -43,23 +43,23 @@ func Scale(h optim.Problem, norm float64) float64 {
 //
 // The algorithm is Algorithm 2 of Loshchilov and Hutter, Decoupled Weight Decay
 // Regularization (arXiv:1711.05101), with the decay scaled by lr as in PyTorch.
-func Step(h optim.Problem, p Param, grad []float64, scale, lr float64, t int) Param {
-	return step(h, p, grad, scale, lr, t, func(x float64) float64 { return x })
+func Step(h optim.Problem, p Param, grad []float64, scale float64, t int) Param {
+	return step(h, p, grad, scale, t, func(x float64) float64 { return x })
 }
 
 // PlainStep is Step with every operation rounded to float32.
-func PlainStep(h optim.Problem, p Param, grad []float64, scale, lr float64, t int) Param {
-	return step(h, p, grad, scale, lr, t, func(x float64) float64 { return float64(float32(x)) })
+func PlainStep(h optim.Problem, p Param, grad []float64, scale float64, t int) Param {
+	return step(h, p, grad, scale, t, func(x float64) float64 { return float64(float32(x)) })
 }
 
-func step(h optim.Problem, p Param, grad []float64, scale, lr float64, t int, round func(float64) float64) Param {
+func step(h optim.Problem, p Param, grad []float64, scale float64, t int, round func(float64) float64) Param {
 	n := len(p.Param)
 	out := Param{Param: make([]float64, n), M: make([]float64, n), V: make([]float64, n), NoDecay: p.NoDecay}
 	keep := 1.0
 	if !p.NoDecay {
-		keep = round(1 - round(lr*h.WeightDecay))
+		keep = round(1 - round(h.LR*h.WeightDecay))
 	}
-	size := round(lr / round(1-math.Pow(h.Beta1, float64(t))))
+	size := round(h.LR / round(1-math.Pow(h.Beta1, float64(t))))
 	vScale := round(1 / round(math.Sqrt(round(1-math.Pow(h.Beta2, float64(t))))))
 	b1, b2, a1, a2 := round(h.Beta1), round(h.Beta2), round(1-h.Beta1), round(1-h.Beta2)
 	scale = round(scale)

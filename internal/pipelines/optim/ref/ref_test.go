@@ -14,21 +14,21 @@ import (
 // against the sign of its gradient, but for eps, whatever the gradient's size; and the
 // decay took lr*weight_decay of it.
 func TestFirstStep(t *testing.T) {
-	h := optim.Problem{Beta1: 0.9, Beta2: 0.99, Eps: 1e-12, WeightDecay: 0.1}
+	h := optim.Problem{LR: 0.01, Beta1: 0.9, Beta2: 0.99, Eps: 1e-12, WeightDecay: 0.1}
 	p := Param{Param: []float64{1, 1, 1, 2}, M: make([]float64, 4), V: make([]float64, 4)}
-	got := Step(h, p, []float64{1e-3, -1e3, 0, 5}, 1, 0.01, 1)
+	got := Step(h, p, []float64{1e-3, -1e3, 0, 5}, 1, 1)
 	require.InDeltaSlice(t, []float64{0.999 - 0.01, 0.999 + 0.01, 0.999, 1.998 - 0.01}, got.Param, 1e-9)
 	p.NoDecay = true
-	require.InDelta(t, 0.99, Step(h, p, []float64{1e-3, 1, 1, 1}, 1, 0.01, 1).Param[0], 1e-9)
+	require.InDelta(t, 0.99, Step(h, p, []float64{1e-3, 1, 1, 1}, 1, 1).Param[0], 1e-9)
 }
 
 // TestConstantGradient: with a gradient that never changes, both corrected moments
 // are it and its square after any number of steps.
 func TestConstantGradient(t *testing.T) {
-	h := optim.Problem{Beta1: 0.8, Beta2: 0.95, Eps: 1e-9}
+	h := optim.Problem{LR: 0.1, Beta1: 0.8, Beta2: 0.95, Eps: 1e-9}
 	p := Param{Param: []float64{0}, M: []float64{0}, V: []float64{0}}
 	for step := 1; step <= 30; step++ {
-		p = Step(h, p, []float64{-3}, 0.5, 0.1, step)
+		p = Step(h, p, []float64{-3}, 0.5, step)
 		require.InDelta(t, -1.5, p.M[0]/(1-math.Pow(0.8, float64(step))), 1e-12)
 		require.InDelta(t, 2.25, p.V[0]/(1-math.Pow(0.95, float64(step))), 1e-12)
 		require.InDelta(t, 0.1*float64(step), p.Param[0], 1e-7)
@@ -42,7 +42,8 @@ func TestMinimum(t *testing.T) {
 	p := Param{Param: []float64{3, -2}, M: make([]float64, 2), V: make([]float64, 2)}
 	for step := 1; step <= 4000; step++ {
 		g := []float64{2 * (p.Param[0] - 1), 20 * (p.Param[1] - 0.5)}
-		p = Step(h, p, g, 1, 0.02*math.Pow(0.998, float64(step)), step)
+		h.LR = 0.02 * math.Pow(0.998, float64(step))
+		p = Step(h, p, g, 1, step)
 	}
 	require.InDeltaSlice(t, []float64{1, 0.5}, p.Param, 1e-3)
 }
@@ -62,7 +63,7 @@ func TestPlainStep(t *testing.T) {
 	for range 1000 {
 		p.Param, p.M, p.V, g = append(p.Param, rng.NormFloat64()), append(p.M, rng.NormFloat64()), append(p.V, rng.ExpFloat64()), append(g, rng.NormFloat64())
 	}
-	want, plain := Step(optim.Default(), p, g, 0.7, 1e-3, 9), PlainStep(optim.Default(), p, g, 0.7, 1e-3, 9)
+	want, plain := Step(optim.Default(), p, g, 0.7, 9), PlainStep(optim.Default(), p, g, 0.7, 9)
 	require.InDeltaSlice(t, want.Param, plain.Param, 1e-6)
 	require.InDeltaSlice(t, want.M, plain.M, 1e-6)
 	require.InDeltaSlice(t, want.V, plain.V, 1e-6)
