@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,30 +19,32 @@ import (
 
 // runModel holds the flags of run model.
 type runModel struct {
-	in, out, device string
-	heads, context  int
-	dtype           dtype.DType
-	lossScale       float64
-	checkpoint      tnp.Checkpoint
-	backward        bool
+	in, weights    string
+	out, device    string
+	heads, context int
+	dtype          dtype.DType
+	lossScale      float64
+	checkpoint     tnp.Checkpoint
+	backward       bool
 }
 
 func newRunModel(a *app) *cobra.Command {
 	r := &runModel{checkpoint: tnp.Auto}
 	cmd := &cobra.Command{
-		Use:   "model --in FILE --out FILE --context N",
+		Use:   "model --in FILE --out FILE",
 		Short: "Compute a transformer neural process: its predictions, its loss and all gradients",
 		Long: `Computes what a transformer neural process predicts on one batch, its loss, and with
 --backward the gradients by all parameters, as flashvk train does in a step.
 
-The input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
+The file of --weights, which is one of flashvk train --save, --best or --weights, or else
+the input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
     embed.weight                               (d_model, input_dim)
     blocks.N.norm1.weight, blocks.N.norm2.weight, norm.weight  (d_model)
     blocks.N.qkv.weight                        (3*heads*headdim, d_model): q, k, v
     blocks.N.out.weight                        (d_model, heads*headdim)
     blocks.N.up.weight, blocks.N.down.weight   (d_ff, d_model), (d_model, d_ff)
     heads.up, heads.down                       (components, d_model, d_ff), (components, d_ff, 3)
-from which sizes follow, and the batch
+from which sizes follow. The input file holds the batch, as that of flashvk train --data,
     x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
        context, then (x, 0, -1) of each target; x may have several elements
     y  (batch, targets): without it there are predictions alone
@@ -51,16 +54,18 @@ The output file gets, in F32,
     log_p            (batch, targets)
 and with --backward, for each parameter,
     grad.NAME, of its shape`,
-		Example: `  flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
+		Example: `  flashvk run model --weights model.safetensors --in mine.safetensors --out predicted.safetensors
+  flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&r.in, "in", "", "safetensors file to read")
+	f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
 	f.StringVar(&r.out, "out", "", "safetensors file to write, another one")
 	intVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
-	intVar(f, &r.context, "context", "tokens of a task that are context")
+	intVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
 	kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
 	f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
 	f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
@@ -86,8 +91,15 @@ func (r *runModel) read() (b modelBatch, err error) {
 		return b, err
 	}
 	defer in.Close()
-	if b.w, b.c, err = tnp.Load(in, r.heads); err != nil {
-		return b, fmt.Errorf("%s: %w", r.in, err)
+	weights, path := in, cmp.Or(r.weights, r.in)
+	if r.weights != "" {
+		if weights, err = safetensors.Open(path); err != nil {
+			return b, err
+		}
+		defer weights.Close()
+	}
+	if b.w, b.c, err = tnp.Load(weights, r.heads); err != nil {
+		return b, fmt.Errorf("%s: %w", path, err)
 	}
 	tensor := func(name string, rank int) (shape []int, values []float32) {
 		t, ok := in.Tensor(name)
@@ -114,9 +126,18 @@ func (r *runModel) read() (b modelBatch, err error) {
 	if err != nil {
 		return b, err
 	}
-	b.s = tnp.Shape{Batch: xShape[0], Context: r.context, Targets: xShape[1] - r.context}
-	if xShape[1] <= r.context {
-		return b, fmt.Errorf("%s: tensor \"x\" has shape %v: with --context %d there are no targets", r.in, xShape, r.context)
+	context := r.context
+	if context == 0 && b.known {
+		context = xShape[1] - yShape[1]
+	}
+	b.s = tnp.Shape{Batch: xShape[0], Context: context, Targets: xShape[1] - context}
+	switch {
+	case context == 0 && !b.known:
+		return b, usagef("run model needs --context N: %s has no y that tells the targets", r.in)
+	case context < 1:
+		return b, fmt.Errorf("%s: tensor \"x\" has shape %v, \"y\" %v: there is no context", r.in, xShape, yShape)
+	case b.s.Targets < 1:
+		return b, fmt.Errorf("%s: tensor \"x\" has shape %v: with --context %d there are no targets", r.in, xShape, context)
 	}
 	if !b.known {
 		b.y, yShape = make([]float32, b.s.Batch*b.s.Targets), []int{b.s.Batch, b.s.Targets}
@@ -136,8 +157,8 @@ func (r *runModel) run(ctx context.Context, a *app) (err error) {
 		return usagef("run model needs --in FILE")
 	case r.out == "":
 		return usagef("run model needs --out FILE")
-	case r.context < 1:
-		return usagef("run model needs --context N, which is positive")
+	case r.context < 0:
+		return usagef("run model: --context %d is negative", r.context)
 	case r.heads < 0:
 		return usagef("run model: --heads %d is negative", r.heads)
 	}
@@ -148,7 +169,7 @@ func (r *runModel) run(ctx context.Context, a *app) (err error) {
 	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}
-	if err := checkReplaced(r.in, r.out); err != nil {
+	if err := cmp.Or(checkReplaced(r.in, r.out), checkReplaced(r.weights, r.out)); err != nil {
 		return err
 	}
 	b, err := r.read()

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -107,7 +109,24 @@ func TestRunModel(t *testing.T) {
 		}
 		require.NoError(t, f.Close())
 	}
-	code, _, stderr := flashvk("run", "model", dev, "--in", blind, "--out", out, "--heads=2", "--context=3", "--backward")
+	// Weights of another file, such as a training writes, and tasks as it reads them.
+	weights, data := filepath.Join(dir, "weights"), filepath.Join(dir, "data")
+	w, err := tnp.Init(c, 1)
+	require.NoError(t, err)
+	require.NoError(t, tnp.Save(weights, w, c))
+	dropTensor(t, in, data, slices.Collect(maps.Keys(w))...)
+	code, _, stderr := flashvk("run", "model", dev, "--weights", weights, "--in", data, "--out", out+"2")
+	require.Zero(t, code, stderr)
+	code, _, stderr = flashvk("run", "model", dev, "--in", in, "--out", out, "--heads=2", "--context=3")
+	require.Zero(t, code, stderr)
+	of := func(path string) string {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Equal(t, of(out), of(out+"2"))
+
+	code, _, stderr = flashvk("run", "model", dev, "--in", blind, "--out", out, "--heads=2", "--context=3", "--backward")
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, blind+`: tensor "y", of the batch, is missing`)
 }
@@ -123,13 +142,13 @@ func mixtureMoments(heads []float64) (mean, deviation float64) {
 	return mean, math.Sqrt(square/sum - mean*mean)
 }
 
-// dropTensor copies a file of float32 without a tensor.
-func dropTensor(t *testing.T, from, to, name string) {
+// dropTensor copies a file of float32 without some tensors.
+func dropTensor(t *testing.T, from, to string, names ...string) {
 	f, err := safetensors.Open(from)
 	require.NoError(t, err)
 	defer f.Close()
-	list := slices.DeleteFunc(slices.Clone(f.Tensors()), func(x safetensors.Tensor) bool { return x.Name == name })
-	require.Len(t, list, len(f.Tensors())-1)
+	list := slices.DeleteFunc(slices.Clone(f.Tensors()), func(x safetensors.Tensor) bool { return slices.Contains(names, x.Name) })
+	require.Len(t, list, len(f.Tensors())-len(names))
 	out, err := safetensors.Create(to, list, f.Metadata)
 	require.NoError(t, err)
 	defer out.Close()
@@ -146,6 +165,8 @@ func TestRunModelErrors(t *testing.T) {
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "in"), filepath.Join(dir, "out")
 	writeModel(t, in, tnp.Config{Layers: 1, Heads: 2, HeadDim: 8, DModel: 16, DFF: 3, Components: 2, InputDim: 3}, tnp.Shape{Batch: 1, Context: 3, Targets: 4})
+	blind := filepath.Join(dir, "blind")
+	dropTensor(t, in, blind, "y")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -153,7 +174,10 @@ func TestRunModelErrors(t *testing.T) {
 	}{
 		{nil, 2, "run model needs --in FILE"},
 		{[]string{"--in", in}, 2, "run model needs --out FILE"},
-		{[]string{"--in", in, "--out", out}, 2, "run model needs --context N, which is positive"},
+		{[]string{"--in", in, "--out", out, "--context=-1"}, 2, "run model: --context -1 is negative"},
+		{[]string{"--in", blind, "--out", out, "--heads=2"}, 2, "run model needs --context N: " + blind + " has no y that tells the targets"},
+		{[]string{"--in", in, "--weights", out, "--out", out}, 2, "--out " + out + " is the input, whose other tensors would be lost"},
+		{[]string{"--in", in, "--weights", in + "none", "--out", out}, 1, in + "none: no such file or directory"},
 		{[]string{"--in", in, "--out", out, "--context=3", "--heads=-1"}, 2, "run model: --heads -1 is negative"},
 		{[]string{"--in", in, "--out", out, "--context=3", "--loss-scale=3"}, 2, "tnp: loss_scale=3 is not a power of two"},
 		{[]string{"--in", in, "--out", out, "--context=3"}, 1, "tnp: heads=0 is not positive, and the file does not say how many there are"},
