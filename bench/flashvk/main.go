@@ -10,7 +10,7 @@
 //	flashvk bench norm, run norm, profile norm      the same for kernels of package pipelines
 //	flashvk tune attention, tune gemm               find the fastest configurations on this device
 //	flashvk sweep --csv x, sweep gemm --csv y       time it at many sizes; goes on after an interruption
-//	flashvk plot --csv x --out dir                  draw that
+//	flashvk plot x --out dir                        draw that
 //	flashvk train, bench train                      train a transformer neural process; time a step of it
 //
 // Results go to standard output and nothing else does. An error is one line on

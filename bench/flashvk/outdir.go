@@ -101,7 +101,7 @@ func (o *outDir) files(a *app, title string, r reporter, caps *vk.Caps) ([]outFi
 		}
 	}
 	for _, d := range r.Charts() {
-		if err := errors.Join(add(d.Name+".png", d.PNG), add(d.Name+".svg", d.SVG)); err != nil {
+		if err := add(d.Name+".svg", d.SVG); err != nil {
 			return nil, err
 		}
 		p.Charts = append(p.Charts, d.Chart)

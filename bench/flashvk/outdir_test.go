@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -36,30 +35,29 @@ func TestBenchOut(t *testing.T) {
 	require.Contains(t, read("report.md"), "| scalar | ")
 	require.Contains(t, read("results.json"), `"device_ns_samples"`)
 	require.Equal(t, 2, strings.Count(read("results.csv"), "\n"))
-	require.True(t, bytes.HasPrefix([]byte(read("rates.png")), []byte("\x89PNG")))
 	require.Contains(t, read("rates.svg"), "</svg>")
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 8, "seven, and the list of them")
+	require.Len(t, entries, 7, "six, and the list of them")
 
 	// A later report into the folder takes the charts of the earlier away, and nothing else.
-	mine := filepath.Join(dir, "latency.png")
+	mine := filepath.Join(dir, "latency.svg")
 	require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "rates.png"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "rates.svg"), nil, 0o600))
 	before := filepath.Join(dir, "old-7.svg")
 	require.NoError(t, os.WriteFile(before, nil, 0o600))
 	list, err := os.OpenFile(filepath.Join(dir, contents), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
-	_, err = list.WriteString("old-7.svg\n../a\ngone.png\n")
+	_, err = list.WriteString("old-7.svg\n../a\ngone.svg\n")
 	require.NoError(t, errors.Join(err, list.Close()))
 	code, _, stderr = flashvk(small(dev, "--impl=scalar", "--out", dir)...)
 	require.Zero(t, code, stderr)
 	require.NoFileExists(t, before)
 	require.FileExists(t, mine)
 	require.DirExists(t, filepath.Dir(dir))
-	require.True(t, bytes.HasPrefix([]byte(read("rates.png")), []byte("\x89PNG")))
+	require.Contains(t, read("rates.svg"), "</svg>")
 	require.NotContains(t, read(contents), "old-7")
-	require.Contains(t, read(contents), "rates.png\n")
+	require.Contains(t, read(contents), "rates.svg\n")
 
 	// A folder that cannot be made is noticed before anything is measured.
 	code, stdout, stderr = flashvk(small(dev, "--out", filepath.Join(dir, "results.csv", "x"))...)

@@ -3,43 +3,41 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
 func newPlot(a *app) *cobra.Command {
-	var csv, out, baseline string
+	var out, baseline string
 	cmd := &cobra.Command{
-		Use:   "plot",
+		Use:   "plot FILE",
 		Short: "Draw the results of a sweep",
 		Long: `Draws latency, speedup and rate of the results in a CSV file against the size that
-differs (for attention the sequence length). It writes latency, speedup and rate as .png
-and .svg, and prints the names of the files. The CSV file is one of flashvk sweep, of
-bench --format csv, or results.csv of bench --out. Results that differ in more than one
-size are divided: each part that differs in one has charts numbered -1, -2 and so on, and
-the rest are bars in rates .png and .svg, as with bench --out.`,
-		Example: `  flashvk plot --csv results.csv --out plots
-  flashvk plot --csv results.csv --out plots --baseline torch:flash
-  flashvk plot --csv results/results.csv --out plots`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			switch {
-			case csv == "":
-				return usagef("plot needs --csv FILE")
-			case out == "":
-				return usagef("plot needs --out DIR")
+differs (for attention the sequence length), as SVG: one below the other in --out FILE.svg,
+or each in a file of its own in the folder --out DIR. It prints the names of the files. The
+CSV file is one of flashvk sweep, of bench --format csv, or results.csv of bench --out.
+Results that differ in more than one size are divided: each part that differs in one has
+charts numbered -1, -2 and so on, and the rest are bars in rates.svg, as with bench --out.`,
+		Example: `  flashvk plot results.csv --out plots
+  flashvk plot results.csv --out results.svg --baseline torch:flash`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("plot needs one file with results, not %d", len(args))
 			}
-			drawings, err := readDrawings(csv, baseline)
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if out == "" {
+				return usagef("plot needs --out FILE.svg, or a folder")
+			}
+			drawings, err := readDrawings(args[0], baseline)
 			if err != nil {
-				return err
-			}
-			if err := os.MkdirAll(out, 0o777); err != nil {
 				return err
 			}
 			names, err := writeDrawings(out, drawings)
@@ -51,8 +49,7 @@ the rest are bars in rates .png and .svg, as with bench --out.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&csv, "csv", "", "file with the results")
-	f.StringVar(&out, "out", "", "folder for the drawings, made if needed")
+	f.StringVar(&out, "out", "", "file of the drawings, FILE.svg, or a folder for them, made if needed")
 	f.StringVar(&baseline, "baseline", "", "implementation that speedups are relative to (default unfused, or the first if there is none)")
 	return cmd
 }
@@ -73,22 +70,29 @@ func readDrawings(path, baseline string) ([]bench.Drawing, error) {
 	return drawings, nil
 }
 
-// writeDrawings writes each drawing as PNG and SVG and returns the files.
-func writeDrawings(dir string, drawings []bench.Drawing) (names []string, err error) {
-	for _, d := range drawings {
-		for _, form := range []struct {
-			ending string
-			write  func(io.Writer) error
-		}{{".png", d.PNG}, {".svg", d.SVG}} {
-			var b bytes.Buffer
-			if err := form.write(&b); err != nil {
-				return names, err
-			}
-			path := filepath.Join(dir, d.Name+form.ending)
-			if err := files.Write(path, b.Bytes()); err != nil {
-				return names, err
-			}
+// writeDrawings writes the drawings to a file, or each to its own in a folder, and returns the files.
+func writeDrawings(out string, drawings []bench.Drawing) (names []string, err error) {
+	charts := map[string][]*chart.Chart{}
+	for i := range drawings {
+		path := out
+		if filepath.Ext(out) != ".svg" {
+			path = filepath.Join(out, drawings[i].Name+".svg")
+		}
+		if charts[path] == nil {
 			names = append(names, path)
+		}
+		charts[path] = append(charts[path], &drawings[i].Chart)
+	}
+	for i, path := range names {
+		var b bytes.Buffer
+		if err := chart.SVG(&b, charts[path]...); err != nil {
+			return names[:i], err
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			return names[:i], err
+		}
+		if err := files.Write(path, b.Bytes()); err != nil {
+			return names[:i], err
 		}
 	}
 	return names, nil

@@ -69,12 +69,12 @@ func TestSweep(t *testing.T) {
 	require.Contains(t, stderr, "measured 0 problems, kept 3 of an earlier run")
 
 	plots := filepath.Join(dir, "a", "plots")
-	code, stdout, stderr = flashvk("plot", "--csv", parts, "--out", plots)
+	code, stdout, stderr = flashvk("plot", parts, "--out", plots)
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr)
 	files, err := filepath.Glob(filepath.Join(plots, "*"))
 	require.NoError(t, err)
-	require.Len(t, files, 6)
+	require.Len(t, files, 3)
 	for _, f := range files {
 		require.Contains(t, stdout, f+"\n")
 	}
@@ -96,17 +96,17 @@ func TestSweep(t *testing.T) {
 	code, _, stderr = flashvk(append(sweepArgs(dev, gradients), "--backward", "--impl=auto", "--max-len=16")...)
 	require.Zero(t, code, stderr)
 	require.Equal(t, []string{"seq_q impl status", "8 auto ok", "16 auto ok"}, keys(t, gradients))
-	code, _, stderr = flashvk("plot", "--csv", gradients, "--out", plots)
+	code, _, stderr = flashvk("plot", gradients, "--out", plots)
 	require.Zero(t, code, stderr)
 	svg, err = os.ReadFile(filepath.Join(plots, "latency.svg"))
 	require.NoError(t, err)
 	require.Contains(t, string(svg), "Latency of attention backward")
 
-	code, stdout, stderr = flashvk("plot", "--csv", parts, "--out", plots, "--baseline=nothing")
+	code, stdout, stderr = flashvk("plot", parts, "--out", plots, "--baseline=nothing")
 	require.Equal(t, 1, code)
 	require.Empty(t, stdout)
 	require.Contains(t, stderr, "parts.csv: the baseline nothing is not one of scalar, unfused, auto, p:x\n")
-	code, _, stderr = flashvk("plot", "--csv", parts, "--out", filepath.Join(parts, "plots"))
+	code, _, stderr = flashvk("plot", parts, "--out", filepath.Join(parts, "plots"))
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "not a directory")
 }
@@ -135,9 +135,9 @@ func TestSweepKernel(t *testing.T) {
 		require.Equal(t, 1, code)
 		require.Contains(t, stderr, want)
 	}
-	code, stdout, stderr = flashvk("plot", "--csv", file, "--out", dir)
+	code, stdout, stderr = flashvk("plot", file, "--out", dir)
 	require.Zero(t, code, stderr)
-	require.Equal(t, 6, strings.Count(stdout, "\n"))
+	require.Equal(t, 3, strings.Count(stdout, "\n"))
 	svg, err := os.ReadFile(filepath.Join(dir, "rate.svg"))
 	require.NoError(t, err)
 	for _, want := range []string{"Rate of norm forward", ">rows<", "cols 32", "kind LayerNorm"} {
@@ -149,9 +149,9 @@ func TestSweepKernel(t *testing.T) {
 	code, _, stderr = flashvk("sweep", "gemm", dev, "--m=8,16", "--n=8..16+8", "--k=8", "--dtype=float32", "--residual=both", "--count=1", "--impl=scalar", "--csv", file)
 	require.Zero(t, code, stderr)
 	require.Contains(t, stderr, "measured 8 problems")
-	code, stdout, stderr = flashvk("plot", "--csv", file, "--out", dir)
+	code, stdout, stderr = flashvk("plot", file, "--out", dir)
 	require.Zero(t, code, stderr)
-	require.Equal(t, filepath.Join(dir, "rates.png")+"\n"+filepath.Join(dir, "rates.svg")+"\n", stdout)
+	require.Equal(t, filepath.Join(dir, "rates.svg")+"\n", stdout)
 }
 
 // TestGrid: what lists and ranges mean.

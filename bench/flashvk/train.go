@@ -117,11 +117,11 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.StringVar(&t.Weights, "weights", "", "file for the weights alone; PyTorch loads it as a state dict")
 	f.StringVar(&t.Best, "best", "", "file for the weights with the lowest held-out loss, written while training")
 	f.StringVar(&t.CSV, "csv", "", "file for a line per step; --load continues it")
-	f.StringVar(&t.Curve, "curve", "", "drawing of the losses: NAME.png and NAME.svg")
+	f.StringVar(&t.Curve, "curve", "", "drawing of the losses, NAME.svg")
 	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name")
 	f.StringVar(&t.evaluate, "evaluate", "", "evaluate the model in this file; train nothing")
 	intVar(f, &t.Batches, "batches", "batches of an evaluation (default 20; with --held-out its tasks)")
-	f.StringVar(&t.Picture, "picture", "", "drawing of a task and its prediction: NAME.png and NAME.svg")
+	f.StringVar(&t.Picture, "picture", "", "drawing of a task and its prediction, NAME.svg")
 	deviceVar(f, &t.device)
 }
 

@@ -37,7 +37,7 @@ func TestTrain(t *testing.T) {
 	evaluation := lines[5]
 	require.Contains(t, evaluation, ": loss "+last[2]+", ")
 	require.Regexp(t, regexp.MustCompile(`^120 targets that were not trained on: loss \S+, of one who knows the process \S+; within one deviation \S+ %, within two \S+ %$`), evaluation)
-	for _, name := range []string{model, log, curve + ".png", curve + ".svg"} {
+	for _, name := range []string{model, log, curve + ".svg"} {
 		info, err := os.Stat(name)
 		require.NoError(t, err)
 		require.Positive(t, info.Size())
@@ -56,7 +56,7 @@ func TestTrain(t *testing.T) {
 	code, stdout, stderr = flashvk("train", dev, "--evaluate", model, "--dtype=float32", "--batch=2", "--context=4", "--targets=3", "--seed=3", "--picture", picture)
 	require.Zero(t, code, stderr)
 	require.Equal(t, evaluation+"\n", stdout)
-	_, err = os.Stat(picture + ".png")
+	_, err = os.Stat(picture + ".svg")
 	require.NoError(t, err)
 }
 
@@ -169,7 +169,7 @@ func TestBenchTrain(t *testing.T) {
 		require.Contains(t, html, want)
 	}
 	require.Equal(t, 4, strings.Count(html, "<svg "), "time, tokens a second, stages and memory")
-	for _, name := range []string{"step.png", "tokens.svg", "stages.svg", "memory.png", "report.md", "results.benchfmt"} {
+	for _, name := range []string{"step.svg", "tokens.svg", "stages.svg", "memory.svg", "report.md", "results.benchfmt"} {
 		require.NotEmpty(t, read(name))
 	}
 	for args, want := range map[string]string{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -75,6 +76,7 @@ func Charts(x *Records, baseline string) ([]Drawing, error) {
 // A sweepLine has the results of an implementation, by ascending size.
 type sweepLine struct {
 	name   string
+	peer   bool
 	points []linePoint
 }
 
@@ -167,7 +169,7 @@ func sweepLines(x *Records, axis string) ([]sweepLine, error) {
 		at := slices.IndexFunc(lines, func(l sweepLine) bool { return l.name == impl })
 		if at < 0 {
 			at = len(lines)
-			lines = append(lines, sweepLine{name: impl})
+			lines = append(lines, sweepLine{name: impl, peer: x.peer(i)})
 		}
 		l := &lines[at]
 		if slices.ContainsFunc(l.points, func(q linePoint) bool { return q.size == p.size }) {
@@ -197,9 +199,21 @@ func drawing(x *Records, axis, name, title string, lines []sweepLine) Drawing {
 	for _, l := range lines {
 		least, most = min(least, l.points[0].size), max(most, l.points[len(l.points)-1].size)
 	}
-	d.LogX = most/least >= logRange
+	d.LogX = most/least >= logRange || powersOfTwo(lines)
 	d.Subtitle = x.device() + "\n" + strings.Join(x.constants(), ", ") + x.warning()
 	return d
+}
+
+// powersOfTwo reports whether all sizes are.
+func powersOfTwo(lines []sweepLine) bool {
+	for _, l := range lines {
+		for _, p := range l.points {
+			if f, _ := math.Frexp(p.size); f != 0.5 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // constants returns the keys and values that the problems have in common, without features that
@@ -221,7 +235,7 @@ func (x *Records) constants() (list []string) {
 func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (float64, bool)) (u unit) {
 	most := 0.0
 	for _, l := range lines {
-		s := chart.Series{Name: l.name}
+		s := chart.Series{Name: l.name, Peer: l.peer}
 		for _, p := range l.points {
 			y, ok := value(p)
 			if !ok {

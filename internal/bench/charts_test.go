@@ -94,6 +94,26 @@ func TestCharts(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0.25, 0.25}, list[1].Series[1].Y, 1e-12)
 }
 
+// TestDoubling: lengths that double have ticks of their own, however few they are, and a peer's
+// line is known as such.
+func TestDoubling(t *testing.T) {
+	r := sweepReport()
+	for i := range r.Results {
+		r.Results[i].Subject = subjectOf(sweepProblem([]int{32, 64, 128}[i/2]))
+	}
+	r.Results[1].Peer, r.Results[3].Peer = true, true
+	list, err := Charts(records(t, r), "")
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, list[2].SVG(&b))
+	for _, want := range []string{">32<", ">64<", ">128<", `"peer c1"`} {
+		require.Contains(t, b.String(), want)
+	}
+	for _, tick := range []string{">40<", ">60<", ">80<", `"peer c0"`} {
+		require.NotContains(t, b.String(), tick)
+	}
+}
+
 func TestChartsErrors(t *testing.T) {
 	for _, c := range []struct {
 		change   func(r *Report)

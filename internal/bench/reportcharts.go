@@ -188,7 +188,7 @@ func (x *Records) bars() (Drawing, error) {
 		for _, j := range g {
 			at := slices.IndexFunc(d.Series, func(s chart.Series) bool { return s.Name == x.Text(j, "impl") })
 			if at < 0 { // also without a time, so that the order is that of the implementations
-				at, d.Series = len(d.Series), append(d.Series, chart.Series{Name: x.Text(j, "impl")})
+				at, d.Series = len(d.Series), append(d.Series, chart.Series{Name: x.Text(j, "impl"), Peer: x.peer(j)})
 			}
 			if Status(x.Text(j, "status")) != StatusOK {
 				continue
@@ -210,6 +210,9 @@ func (x *Records) bars() (Drawing, error) {
 	d.Y = string(d.rescale(most, teraflops, "GFLOP/s"))
 	return d, nil
 }
+
+// peer reports whether result i is a peer's.
+func (x *Records) peer(i int) bool { return x.Text(i, "peer") == "true" }
 
 // device says on what device x was measured, for the head of a chart; see warning.
 func (x *Records) device() string {

@@ -44,7 +44,7 @@ func TestErrors(t *testing.T) {
 		{"run attention --in " + text + " --out " + none, 1, text + ": "},
 		{"run attention --in " + dir + " --out " + none, 1, dir + ": is a directory"},
 		{"bench compare " + none + " " + none, 1, none + ": no such file or directory"},
-		{"plot --csv " + none + " --out " + dir, 1, none + ": no such file or directory"},
+		{"plot " + none + " --out " + dir, 1, none + ": no such file or directory"},
 		{"bench attention --out " + text + "/x", 1, text},
 		{"train --batches 0", 2, "train: --batches 0 is not positive"},
 		{"train --steps -1", 2, "train: steps=-1 is not from 1 to "},

@@ -52,7 +52,7 @@ func TestSecondSignal(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		p := prepare(t, "plot", "--csv", pipe, "--out", t.TempDir()).start()
+		p := prepare(t, "plot", pipe, "--out", t.TempDir()).start()
 		time.Sleep(300 * time.Millisecond) // for the program to begin
 		for sent := 0; ; sent++ {
 			select {

@@ -188,7 +188,7 @@ func TestTorchCurve(t *testing.T) {
 	t.Logf("at most %.2g apart", off)
 	require.Less(t, off, 2e-5)
 	require.Less(t, least, ours[0]-0.1, "it learns")
-	require.FileExists(t, file("curve.png"))
+	require.FileExists(t, file("curve.svg"))
 }
 
 // TestTorchPeers says that each peer script answers flashvk's questions, and computes the same

@@ -5,7 +5,6 @@ package page
 import (
 	"bytes"
 	_ "embed"
-	"fmt"
 	"html/template"
 	"io"
 	"strings"
@@ -56,12 +55,7 @@ func (p *Page) Write(w io.Writer) error {
 		if err := p.Charts[i].SVG(&b); err != nil {
 			return err
 		}
-		// A declaration may only stand at the start of a document.
-		_, svg, found := strings.Cut(b.String(), "<svg ")
-		if !found {
-			return fmt.Errorf("page: the drawing of %s is no SVG", p.Charts[i].Title)
-		}
-		data.Drawings = append(data.Drawings, template.HTML("<svg "+svg)) // of our own making, texts are escaped there
+		data.Drawings = append(data.Drawings, template.HTML(b.String())) // of our own making, texts are escaped there
 	}
 	return page.Execute(w, data)
 }

@@ -284,7 +284,7 @@ func TestCharts(t *testing.T) {
 	require.Equal(t, []string{"small", "mid"}, charts["step-1"].Categories)
 	require.Equal(t, []string{"large"}, charts["step-2"].Categories)
 	require.Equal(t, "shape", charts["step-2"].X)
-	require.Equal(t, []chart.Series{{Name: "flashvk", X: []float64{0, 1}, Y: []float64{20, 50}}, {Name: "torch:eager", X: []float64{0}, Y: []float64{40}}}, charts["step-1"].Series)
+	require.Equal(t, []chart.Series{{Name: "flashvk", X: []float64{0, 1}, Y: []float64{20, 50}}, {Name: "torch:eager", Peer: true, X: []float64{0}, Y: []float64{40}}}, charts["step-1"].Series)
 	require.InDelta(t, 18048/20.0, charts["tokens-1"].Series[0].Y[0], 1e-9)
 	require.Equal(t, []chart.Series{{Name: "weights", X: []float64{0}, Y: []float64{3}}, {Name: "pre", X: []float64{0}, Y: []float64{3}}, {Name: "gaps", X: []float64{0}, Y: []float64{2}}}, charts["memory"].Series)
 	stages := charts["stages"]

@@ -24,7 +24,7 @@ func (r *Report) Charts() (list []bench.Drawing) {
 		return func(x *BenchResult) (pieces []piece) {
 			for _, t := range x.Timings {
 				if m := t.Summary(); m.Median > 0 {
-					pieces = append(pieces, piece{t.Impl, of(&x.Case, m.Median)})
+					pieces = append(pieces, piece{t.Impl, of(&x.Case, m.Median), strings.Contains(t.Impl, ":")})
 				}
 			}
 			return pieces
@@ -32,7 +32,7 @@ func (r *Report) Charts() (list []bench.Drawing) {
 	}
 	stages := func(x *BenchResult) (pieces []piece) {
 		for _, g := range x.Stages {
-			pieces = append(pieces, piece{g.Name, g.NS / 1e6})
+			pieces = append(pieces, piece{g.Name, g.NS / 1e6, false})
 		}
 		return pieces
 	}
@@ -42,7 +42,7 @@ func (r *Report) Charts() (list []bench.Drawing) {
 			return nil
 		}
 		for _, h := range x.Memory.ByName() {
-			pieces = append(pieces, piece{h.Name, float64(h.Bytes) / 1e6})
+			pieces = append(pieces, piece{h.Name, float64(h.Bytes) / 1e6, false})
 		}
 		return pieces
 	}
@@ -65,6 +65,7 @@ func (r *Report) Charts() (list []bench.Drawing) {
 type piece struct {
 	name  string
 	value float64
+	peer  bool // of a peer, whose name has a colon
 }
 
 // draw fills copies of a drawing with the pieces of the cases.
@@ -147,7 +148,7 @@ func (r *Report) fill(d *bench.Drawing, cases []*BenchResult, pieces func(x *Ben
 			sum, there := 0.0, false
 			for _, p := range pieces(x) {
 				if p.name == name || name == "others" && others[p.name] {
-					sum, there = sum+p.value, true
+					sum, there, s.Peer = sum+p.value, true, p.peer
 				}
 			}
 			if there {

@@ -56,7 +56,7 @@ func TestTasks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, columns(t, drawn.CSV), columns(t, o.CSV))
 
-	require.Contains(t, read(t, file("curve.svg")), "drawn, mean of 1")
+	require.Contains(t, read(t, file("curve.svg")), "drawn, loss")
 
 	// After the last task comes the first.
 	require.Equal(t, o.data(0), o.data(3))
@@ -217,7 +217,7 @@ func TestTasksErrors(t *testing.T) {
 	require.ErrorContains(t, err, file("tasks")+": ", "a file that is no log, before the first step")
 	o.Beside, o.Curve = Beside{}, file("none/curve")
 	_, err = Run(context.Background(), nil, o, nothing)
-	require.ErrorContains(t, err, "none/curve.png: no such file or directory", "before the first step")
+	require.ErrorContains(t, err, "none/curve.svg: no such file or directory", "before the first step")
 	o.Load, o.Start = "a", "b"
 	require.EqualError(t, o.Validate(), "train: load continues a training, start begins one: there may be one of them")
 }

@@ -48,10 +48,8 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 	case o.tasks != nil && c.InputDim != o.InputDim:
 		return nil, fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", file, c.InputDim, o.InputDim)
 	}
-	for _, ending := range endings {
-		if o.Picture != "" && files.Same(o.Picture+ending, file) {
-			return nil, fmt.Errorf("train: picture and evaluate are the same file, %s", file)
-		}
+	if o.Picture != "" && files.Same(drawingFile(o.Picture), file) {
+		return nil, fmt.Errorf("train: picture and evaluate are the same file, %s", file)
 	}
 	if err := canDraw(o.Picture); err != nil {
 		return nil, err
@@ -222,7 +220,9 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 		if err != nil {
 			return err
 		}
-		c.Series = append(c.Series, chart.Series{Name: "function", X: x, Y: task.Y[task.Context:]}, chart.Series{Name: "process's mean", X: x, Y: own})
+		c.Series = append(c.Series,
+			chart.Series{Name: "function", Peer: true, X: x, Y: task.Y[task.Context:]},
+			chart.Series{Name: "process's mean", Peer: true, X: x, Y: own})
 		c.Subtitle = fmt.Sprintf("%v; a task of kernel %v, length scale %.2f, noise %.2f; the process's mean is that of one who knows these",
 			model.Config(), task.Kernel, task.LengthScale, task.Noise)
 	}

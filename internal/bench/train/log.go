@@ -173,78 +173,78 @@ func (l *log) close() error {
 	return l.f.Close()
 }
 
-// means returns the means of the losses over n steps each; of says whose they are.
-func means(of string, rows []Row, n int) chart.Series {
-	s := chart.Series{Name: fmt.Sprintf("%smean of %d", of, n)}
-	for i := 0; i+n <= len(rows); i += n {
-		mean := 0.0
-		for _, row := range rows[i : i+n] {
-			mean += row.Loss / float64(n)
-		}
-		s.X, s.Y = append(s.X, float64(rows[i+n-1].Step)), append(s.Y, mean)
+// means returns the means of the losses over n steps each, and the least and the largest of them; of
+// says whose they are.
+func means(of string, rows []Row, n int) (chart.Series, chart.Band) {
+	name := "loss"
+	if n > 1 {
+		name = fmt.Sprintf("mean of %d", n)
 	}
-	return s
+	s, b := chart.Series{Name: of + name}, chart.Band{Name: fmt.Sprintf("least to most of %d", n)}
+	for part := range slices.Chunk(rows[:len(rows)/n*n], n) {
+		mean, low, high := 0.0, part[0].Loss, part[0].Loss
+		for _, row := range part {
+			mean += row.Loss / float64(n)
+			low, high = min(low, row.Loss), max(high, row.Loss)
+		}
+		s.X, s.Y = append(s.X, float64(part[n-1].Step)), append(s.Y, mean)
+		b.Low, b.High = append(b.Low, low), append(b.High, high)
+	}
+	b.X = s.X
+	return s, b
 }
 
-// drawLosses draws the losses, and their means over so many steps that 100 are left, also of the
-// log that stands beside.
+// drawLosses draws the means of the losses over so many steps that 100 are left, also of the log
+// that stands beside.
 func drawLosses(o *Options, rows []Row) error {
 	n := max(len(rows)/100, 1)
-	each := chart.Series{Name: "loss"}
-	for _, row := range rows {
-		if len(rows) <= 2000 || len(each.X) == 0 || row.Step%(len(rows)/1000) == 0 {
-			each.X, each.Y = append(each.X, float64(row.Step)), append(each.Y, row.Loss)
-		}
-	}
+	ours, band := means("", rows, n)
 	c := chart.Chart{
 		Title:    "Loss of a neural process on tasks of Gaussian processes",
 		Subtitle: fmt.Sprintf("%v; %v; %v, lr %g, seed %d", o.Config, o.Shape, o.DType, o.LR, o.Seed),
-		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{each},
+		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{ours},
 	}
 	if n > 1 {
-		c.Series = append(c.Series, means("", rows, n))
+		c.Bands = []chart.Band{band}
 	}
 	if o.Beside.Path != "" {
 		beside, err := readLog(o.Beside.Path)
 		if err != nil {
 			return err
 		}
-		c.Series = append(c.Series, means(o.Beside.Name+", ", beside, n))
+		other, _ := means(o.Beside.Name+", ", beside, n)
+		other.Peer = true
+		c.Series = append(c.Series, other)
 	}
 	return write(&c, o.Curve)
 }
 
-// endings are those of the files of a drawing.
-var endings = []string{".png", ".svg"}
-
 // canDraw returns the error that write would have, before work that would be lost. "" is no
 // drawing.
 func canDraw(name string) error {
-	for _, ending := range endings {
-		if name == "" {
-			return nil
-		}
-		probe, err := files.Create(name + ending)
-		if err != nil {
-			return err
-		}
-		if err := probe.Close(); err != nil {
-			return err
-		}
+	if name == "" {
+		return nil
 	}
-	return nil
+	probe, err := files.Create(drawingFile(name))
+	if err != nil {
+		return err
+	}
+	return probe.Close()
 }
 
-// write writes a drawing as NAME.png and NAME.svg.
-func write(c *chart.Chart, name string) error {
-	for i, draw := range []func(io.Writer) error{c.PNG, c.SVG} {
-		var b bytes.Buffer
-		if err := draw(&b); err != nil {
-			return err
-		}
-		if err := files.Write(name+endings[i], b.Bytes()); err != nil {
-			return err
-		}
+// drawingFile returns the file of a drawing, which may be named without its ending; "" of none.
+func drawingFile(name string) string {
+	if name == "" {
+		return ""
 	}
-	return nil
+	return strings.TrimSuffix(name, ".svg") + ".svg"
+}
+
+// write writes a drawing.
+func write(c *chart.Chart, name string) error {
+	var b bytes.Buffer
+	if err := c.SVG(&b); err != nil {
+		return err
+	}
+	return files.Write(drawingFile(name), b.Bytes())
 }

@@ -10,14 +10,7 @@ import (
 // What continues a training may replace the file that it began with.
 func (o *Options) checkPaths() error {
 	type file struct{ name, path string }
-	written := []file{{"save", o.Save}, {"weights", o.Weights}, {"best", o.Best}, {"csv", o.CSV}}
-	for _, drawing := range []file{{"curve", o.Curve}, {"picture", o.Picture}} {
-		for _, ending := range endings {
-			if drawing.path != "" {
-				written = append(written, file{drawing.name, drawing.path + ending})
-			}
-		}
-	}
+	written := []file{{"save", o.Save}, {"weights", o.Weights}, {"best", o.Best}, {"csv", o.CSV}, {"curve", drawingFile(o.Curve)}, {"picture", drawingFile(o.Picture)}}
 	read := []file{{"start", o.Start}, {"load", o.Load}, {"beside", o.Beside.Path}}
 	if o.tasks != nil {
 		read = append(read, file{"data", o.tasks.path})

@@ -22,9 +22,9 @@ func TestPaths(t *testing.T) {
 	for want, change := range map[string]func(o *Options){
 		"save and weights are the same file, a":      func(o *Options) { o.Save, o.Weights = "a", "./a" },
 		"save and csv are the same file, a":          func(o *Options) { o.Save, o.CSV = "a", "a" },
-		"csv and curve are the same file, a.png":     func(o *Options) { o.CSV, o.Curve = "a.png", "a" },
+		"csv and curve are the same file, a.svg":     func(o *Options) { o.CSV, o.Curve = "a.svg", "a" },
 		"weights and best are the same file, a":      func(o *Options) { o.Weights, o.Best = "a", "a" },
-		"curve and picture are the same file, a.png": func(o *Options) { o.Curve, o.Picture = "a", "a" },
+		"curve and picture are the same file, a.svg": func(o *Options) { o.Curve, o.Picture = "a", "a" },
 		"csv and load are the same file, a":          func(o *Options) { o.CSV, o.Load = "a", "a" },
 		"csv and start are the same file, a":         func(o *Options) { o.CSV, o.Start = "a", "a" },
 		"csv and beside are the same file, a":        func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },

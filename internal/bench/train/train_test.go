@@ -102,7 +102,7 @@ func TestContinue(t *testing.T) {
 
 	// The drawing is there, and the weights are those of the state.
 	require.Contains(t, read(t, file("curve.svg")), "Loss of a neural process")
-	require.NotEmpty(t, read(t, file("curve.png")))
+	require.NotEmpty(t, read(t, file("curve.svg")))
 	var losses []float64
 	for _, path := range []string{whole.Weights, whole.Save} {
 		o := options(t, 1)
@@ -115,7 +115,7 @@ func TestContinue(t *testing.T) {
 	require.Equal(t, all.Evaluation.Loss, losses[0])
 	require.Contains(t, read(t, file("picture.svg")), "2 deviations")
 	require.Equal(t, read(t, file("picture.svg")), read(t, file("trained.svg")), "the training draws the same")
-	require.NoError(t, os.Symlink(whole.Save, file("model.png")))
+	require.NoError(t, os.Symlink(whole.Save, file("model.svg")))
 	o := options(t, 1)
 	o.Picture = file("model")
 	_, err = Evaluate(context.Background(), d, whole.Save, 0, o)
