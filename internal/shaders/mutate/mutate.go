@@ -104,6 +104,12 @@ func All() []Mutant {
 			Edits: []Edit{{"lib/decode_rows.glsl", "x.end = CAUSAL && !TREE ? x.position + 1 :", "x.end = CAUSAL && !TREE ? min(x.position + 2, part.sequence.keys) :"}},
 		},
 		{
+			Name: "window-of-the-first-row", What: "the first key that all rows see is that of the first row's window",
+			Kernel: "decode", Modules: "attention_decode_coopmat",
+			Edits:  []Edit{{"lib/decode_rows.glsl", "int(query_of(part.row0 + ROWS - 1)) - p.window_left", "int(query_of(part.row0)) - p.window_left"}},
+			Hidden: "lavapipe has neither matrices of 16x16 nor subgroups of 32. On a GPU the fixed decode/window finds it",
+		},
+		{
 			Name: "counter-left", What: "the workgroup that combines a unit leaves its counter as it is",
 			Kernel: "decode", Modules: "attention_decode.",
 			Edits: []Edit{{"lib/decode_combine.glsl", "            state[counter] = 0;  // for the next call\n", ""}},

@@ -1,0 +1,51 @@
+package trial
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/guard"
+)
+
+// TestDecodeBounds wants half of the problems of Decode and Step to find an O that is off by a few steps of
+// its format, and an LSE that is off by roundings of scores. Steps are those of the largest element.
+func TestDecodeBounds(t *testing.T) {
+	const half16, half32, halfLSE = 3, 30, 120 // over 800 problems they find 1.5, 11 and 42
+	steps := map[string][]float64{}
+	for _, k := range []Kernel{decodeKernel(), stepKernel()} {
+		for n := range 120 {
+			p := drawNumber(&k, n, Space{Soft: true, Work: 1e5})
+			if p == nil {
+				continue
+			}
+			tensors, err := p.(interface {
+				tensors() ([]guard.Tensor, error)
+			}).tensors()
+			require.NoError(t, err)
+			for _, x := range tensors {
+				if x.Bounds == nil || x.Name != "o" && x.Name != "lse" {
+					continue
+				}
+				most := 0.0
+				for _, w := range x.Want {
+					if !math.IsInf(w, 0) {
+						most = max(most, math.Abs(w))
+					}
+				}
+				if most > 0 {
+					name := k.Name + " " + x.Name + " " + x.DType.String()
+					steps[name] = append(steps[name], slices.Max(x.Bounds)/(x.DType.Eps()*most))
+				}
+			}
+		}
+		for format, most := range map[string]float64{"o float16": half16, "o bfloat16": half16, "o float32": half32, "lse float32": halfLSE} {
+			list := steps[k.Name+" "+format]
+			require.Greater(t, len(list), 10)
+			slices.Sort(list)
+			require.Less(t, list[len(list)/2], most, "%s %s", k.Name, format)
+		}
+	}
+}
