@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // readmeLines is how long README.md may be: it is for deciding, docs is for reading.
@@ -15,6 +16,27 @@ const readmeLines = 150
 func TestReadmeLength(t *testing.T) {
 	if n := strings.Count(document(t, "../../README.md"), "\n"); n > readmeLines {
 		t.Errorf("README.md has %d lines, more than %d: what does not help to decide belongs to docs", n, readmeLines)
+	}
+}
+
+// pageWidth is how many columns a line of a page has at most.
+const pageWidth = 160
+
+// TestDocsWidth says that the lines of pages fit, but for tables and code.
+func TestDocsWidth(t *testing.T) {
+	for _, path := range append(documents(t), otherPages(t)...) {
+		if filepath.Base(path) == "CHANGELOG.md" {
+			continue
+		}
+		code := false
+		for i, line := range strings.Split(document(t, path), "\n") {
+			if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
+				code = !code
+			}
+			if n := utf8.RuneCountInString(line); n > pageWidth && !code && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s:%d has %d columns, more than %d", path, i+1, n, pageWidth)
+			}
+		}
 	}
 }
 

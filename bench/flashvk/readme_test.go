@@ -70,10 +70,8 @@ func TestRecordForm(t *testing.T) {
 	if u := commandsOf(t, root, "record.yml", form.String()); u.commands != 1 || u.flags != 1 {
 		t.Errorf("record.yml has %d commands with %d flags, want one with one", u.commands, u.flags)
 	}
-	for _, title := range []string{foldCapabilities, foldRecord} {
-		if !strings.Contains(form.String(), title) {
-			t.Errorf("record.yml does not name the fold %s", title)
-		}
+	if folds := "folds " + foldCapabilities + " and " + foldRecord; !strings.Contains(form.String(), folds) {
+		t.Errorf("record.yml does not name the %s", folds)
 	}
 }
 
