@@ -13,13 +13,8 @@ import (
 //	coopmat2 fused sg4 rt1 by32 splits2
 //	coopmat2 stored sg4 rt4 by32 dq sg8 rt1 by64 chunk1
 //	scalar dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8
-//
-// The words split, fenceN and sharesN of earlier versions are peel, loadaheadN and splitsN.
 func ParseBackwardConfig(text string) (c BackwardConfig, err error) {
 	words := strings.Fields(text)
-	for i, word := range words {
-		words[i] = renamedWord(word)
-	}
 	if len(words) == 0 {
 		return c, fmt.Errorf("attention: backward: %q does not begin with a path", text)
 	}
@@ -41,20 +36,6 @@ func ParseBackwardConfig(text string) (c BackwardConfig, err error) {
 		return c, fmt.Errorf("attention: backward: %q is no configuration: it would be %q", text, same)
 	}
 	return c, nil
-}
-
-// renamedWord returns what String writes for a word of an earlier version.
-func renamedWord(word string) string {
-	if word == "split" {
-		return "peel"
-	}
-	if n, ok := strings.CutPrefix(word, "fence"); ok {
-		return "loadahead" + n
-	}
-	if n, ok := strings.CutPrefix(word, "shares"); ok {
-		return "splits" + n
-	}
-	return word
 }
 
 // parseWord sets the choice that a word names, in c or in the tile t; t is nil before the first.

@@ -24,12 +24,6 @@ func TestParseBackwardConfig(t *testing.T) {
 			}
 		}
 	}
-	old, err := ParseBackwardConfig("coopmat2 dkv sg4 rt1 by32 split dq sg8 rt1 by64 prefetch fence2")
-	require.NoError(t, err)
-	require.Equal(t, "coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch loadahead2", old.String())
-	old, err = ParseBackwardConfig("coopmat2 fused sg4 rt1 by32 shares2")
-	require.NoError(t, err)
-	require.Equal(t, "coopmat2 fused sg4 rt1 by32 splits2", old.String())
 	for text, want := range map[string]string{
 		"":                              `"" does not begin with a path`,
 		"auto dkv sg1":                  `"auto dkv sg1" does not begin with a path`,

@@ -24,7 +24,6 @@ var decodeTable = table.New(table.Table[DecodeProblem, DecodeConfig, anyCache]{
 		return table.Likeness{Kind: kind, Sizes: [4]table.Size{{N: float64(p.Batch), Enough: manyRows}, {N: float64(p.SeqKV), Enough: manyKeys}}}
 	},
 	Module:   func(p *DecodeProblem, c *DecodeConfig) string { return shaders.Hash(p.DType.Short(), c.kernel(p)) },
-	Former:   []string{"Keys"},
 	Validate: func(p *DecodeProblem) error { return p.Validate() },
 })
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -179,72 +178,6 @@ func TestTuningAuto(t *testing.T) {
 	}
 }
 
-// version1 is a file of the format that had the forward pass of attention alone.
-const version1 = `{
-	"format": 1,
-	"device": {"vendor_id": 4318, "device_id": 9860, "name": "NVIDIA GeForce RTX 4090", "driver_id": 4, "driver_version": 2435006464},
-	"rows": [
-		{"kernel": "attention_fwd", "module": "MATRIX", "dtype": "float16", "batch": 4, "heads": 16, "kv_heads": 4, "seq_q": 2048, "seq_kv": 4096,
-			"head_dim": 64, "causal": true, "config": {"Impl": "coopmat2", "Subgroups": 2, "RowTiles": 2, "Prefetch": false, "KeysFirst": false, "SplitLoop": false,
-			"Fence": 2, "Detour": false, "Threads": 0, "ThreadsX": 0, "BlockM": 0, "Depth": 0, "ValueRows": 0, "BlockN": 32, "Splits": 0}, "ns": 1000},
-		{"kernel": "attention_fwd", "module": "SCALAR", "dtype": "float16", "batch": 4, "heads": 16, "kv_heads": 4, "seq_q": 2048, "seq_kv": 4096,
-			"head_dim": 64, "causal": true, "causal_align": "top-left", "config": {"Impl": "scalar", "Threads": 64, "ThreadsX": 8, "BlockM": 16, "BlockN": 16, "Depth": 8, "ValueRows": 4}, "ns": 5000}
-	]
-}`
-
-// oldFile is version1 with the hashes of today's modules.
-func oldFile() string {
-	return strings.NewReplacer("MATRIX", moduleHash(fwdModules, CoopMat2, dtype.Float16), "SCALAR", moduleHash(fwdModules, Scalar, dtype.Float16)).Replace(version1)
-}
-
-// TestTuningOld says that a file of the first format reads as it did, and is written in today's.
-func TestTuningOld(t *testing.T) {
-	x, err := kit.LoadTuning(strings.NewReader(oldFile()), tunedCaps())
-	require.NoError(t, err)
-	require.Equal(t, 2, x.Len())
-	require.Zero(t, x.Stale())
-	topLeft := tunedProblem()
-	topLeft.CausalAlign = TopLeft
-	for _, again := range []string{"read", "written and read again"} {
-		c, err := chooseForward(tunedCaps(), tunedProblem(), Options{Tuning: x})
-		require.NoError(t, err)
-		require.Equal(t, tunedMatrix, c, again)
-		c, err = chooseForward(tunedCaps(), topLeft, Options{Impl: Scalar, Tuning: x})
-		require.NoError(t, err)
-		require.Equal(t, tunedScalar, c, again)
-		rows := x.Rows(tunedCaps())
-		require.Equal(t, []string{"attention", "forward", "coopmat2 sg2 rt2 bn32 loadahead2"}, []string{rows[0].Kernel, rows[0].Pass, rows[0].Config})
-		require.Contains(t, text(t, x), `"format": 5`)
-		x, err = kit.LoadTuning(strings.NewReader(text(t, x)), tunedCaps())
-		require.NoError(t, err)
-	}
-	x, err = kit.LoadTuning(strings.NewReader(version1), tunedCaps()) // of other kernels than today's
-	require.NoError(t, err)
-	require.Equal(t, []int{0, 2}, []int{x.Len(), x.Stale()})
-}
-
-// TestTuningFormer says that a file with what a configuration of decode does not have any more reads as it did.
-func TestTuningFormer(t *testing.T) {
-	caps := tunedCaps()
-	p := DecodeProblem{Problem: Problem{Batch: 4, NumHeads: 16, NumKVHeads: 4, SeqQ: 1, SeqKV: 4096, HeadDim: 64, DType: dtype.Float16}}
-	usual, _, err := chooseDecode(caps, p, Options{})
-	require.NoError(t, err)
-	tuned := usual
-	tuned.Groups *= 3
-	x := kit.NewTuning(caps)
-	require.NoError(t, x.Add("decode", kit.Forward, p, tuned, 10))
-	old := strings.Replace(text(t, x), `"rows": `+strconv.Itoa(tuned.Rows), `"keys": 16, "rows": `+strconv.Itoa(tuned.Rows), 1)
-	require.Contains(t, old, `"keys": 16`)
-	x, err = kit.LoadTuning(strings.NewReader(old), caps)
-	require.NoError(t, err)
-	require.Equal(t, []int{1, 0}, []int{x.Len(), x.Stale()})
-	got, _, err := chooseDecode(caps, p, Options{Tuning: x})
-	require.NoError(t, err)
-	require.Equal(t, tuned, got)
-	_, err = kit.LoadTuning(strings.NewReader(strings.Replace(old, `"keys"`, `"teams"`, 1)), caps)
-	require.ErrorContains(t, err, `unknown field "teams"`)
-}
-
 // TestTuningBad says that nothing of a file counts that has rows that attention cannot have.
 func TestTuningBad(t *testing.T) {
 	good := text(t, tuning(t))
@@ -327,8 +260,7 @@ func FuzzLoadTuning(f *testing.F) {
 	tile := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
 	require.NoError(f, x.Add("attention", kit.Backward, tunedProblem(), BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, 10))
 	f.Add([]byte(text(f, x)))
-	f.Add([]byte(oldFile()))
-	f.Add([]byte(`{"format": 1}`))
+	f.Add([]byte(`{"format": 5}`))
 	caps := tunedCaps()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		x, err := kit.LoadTuning(bytes.NewReader(data), caps)
@@ -367,19 +299,4 @@ func TestConfigJSON(t *testing.T) {
 			t.Errorf("%s: %+v, %v", data, got, err)
 		}
 	}
-}
-
-// TestTuningShares says that splits of the backward pass are read from files of format 4, where they
-// are shares.
-func TestTuningShares(t *testing.T) {
-	caps, p := tunedCaps(), tunedProblem()
-	x := kit.NewTuning(caps)
-	c := BackwardConfig{Impl: CoopMat, Fused: BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}, Splits: 3}
-	require.NoError(t, x.Add("attention", kit.Backward, p, c, 1000))
-	now := text(t, x)
-	require.Contains(t, now, `"splits": 3`)
-	x, err := kit.LoadTuning(strings.NewReader(strings.NewReplacer(`"format": 5`, `"format": 4`, `"splits"`, `"shares"`).Replace(now)), caps)
-	require.NoError(t, err)
-	require.JSONEq(t, now, text(t, x))
-	require.Equal(t, c.String(), x.Rows(nil)[0].Config)
 }

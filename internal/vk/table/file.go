@@ -2,7 +2,6 @@ package table
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,22 +20,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// tuningFormat is the version of the file's format. Format 1 had the forward pass of attention
-// only, whose rows have the fields of the problem beside the others. Formats 1 and 2 have names of
-// fields as Go has them, and no times. Format 3 has snake_case. Formats 4 and 5 have new names of
-// fields, those of renamedFields: in format 5 shares are splits.
+// tuningFormat is the version of the file's format.
 const tuningFormat = 5
-
-// renamedFields are the names that fields of configurations had before format 4, or 5.
-var renamedFields = map[string]string{
-	"fence": "load_ahead", "split_loop": "peel_mask", "fragments": "pack_b", "pack": "align_rows", "shares": "splits",
-}
-
-// newName returns the name of a field of any format.
-func newName(key string) string {
-	key = text.Snake(key)
-	return cmp.Or(renamedFields[key], key)
-}
 
 // ErrNewer is kit.ErrNewerTuning.
 var ErrNewer = errors.New("a newer version of flashvk wrote it")
@@ -89,8 +74,8 @@ func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 	switch {
 	case version.Format > tuningFormat:
 		return nil, fmt.Errorf("format=%d is above %d, which this version reads: %w", version.Format, tuningFormat, ErrNewer)
-	case version.Format < 1:
-		return nil, fmt.Errorf("format=%d is not positive", version.Format)
+	case version.Format < tuningFormat:
+		return nil, fmt.Errorf("format=%d is not %d: measure again", version.Format, tuningFormat)
 	}
 	var file tuningFile
 	if err := strictly(data, &file); err != nil {
@@ -102,7 +87,7 @@ func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 			file.Device.Name, file.Device.DriverID, file.Device.DriverVersion)
 	}
 	for i, raw := range file.Rows {
-		row, err := readRow(raw, version.Format)
+		row, err := readRow(raw)
 		if err != nil {
 			return nil, fmt.Errorf("row %d: %w", i, err)
 		}
@@ -118,15 +103,10 @@ func strictly(data []byte, to any) error {
 	return in.Decode(to)
 }
 
-// readRow reads a row of a format.
-func readRow(raw []byte, format int) (tunedRow, error) {
+// readRow reads a row.
+func readRow(raw []byte) (tunedRow, error) {
 	var row tuningFileRow
-	var err error
-	if format == 1 {
-		row, err = readRow1(raw)
-	} else {
-		err = strictly(raw, &row)
-	}
+	err := strictly(raw, &row)
 	x := tunedRow{kernel: row.Kernel, pass: row.Pass, module: row.Module, problem: row.Problem, config: row.Config, ns: row.NS, made: row.Made}
 	if err != nil {
 		return x, err
@@ -145,7 +125,7 @@ func readRow(raw []byte, format int) (tunedRow, error) {
 		if err := json.Compact(&compact, *part); err != nil {
 			return x, fmt.Errorf("problem and config: %w", err)
 		}
-		if *part, err = renamed(compact.Bytes(), newName); err != nil {
+		if *part, err = renamed(compact.Bytes(), text.Snake); err != nil {
 			return x, fmt.Errorf("problem and config: %w", err)
 		}
 	}
@@ -153,28 +133,6 @@ func readRow(raw []byte, format int) (tunedRow, error) {
 		return x, nil
 	}
 	return x, x.table.read(&x)
-}
-
-// readRow1 reads a row of format 1: what is no field of a row is one of its problem.
-func readRow1(raw []byte) (row tuningFileRow, err error) {
-	problem := map[string]json.RawMessage{}
-	if err := json.Unmarshal(raw, &problem); err != nil {
-		return row, err
-	}
-	for name, to := range map[string]any{"kernel": &row.Kernel, "module": &row.Module, "config": &row.Config, "ns": &row.NS} {
-		if value, ok := problem[name]; ok {
-			if err := json.Unmarshal(value, to); err != nil {
-				return row, err
-			}
-		}
-		delete(problem, name)
-	}
-	row.Pass = "forward"
-	if row.Kernel == "attention_fwd" {
-		row.Kernel = "attention"
-	}
-	row.Problem, err = json.Marshal(problem)
-	return row, err
 }
 
 // read implements tableReader.
@@ -206,9 +164,6 @@ func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
 		return p, c, fmt.Errorf("problem: %w", err)
 	}
 	config, err := renamed(row.config, joined)
-	if err == nil {
-		config, err = without(config, t.Former)
-	}
 	if err == nil {
 		err = strictly(config, &c) // which takes names of fields in any case
 	}
@@ -249,21 +204,6 @@ func renamed(data []byte, name func(string) string) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(out)
-}
-
-// without returns a JSON object without some of its fields.
-func without(data json.RawMessage, names []string) (json.RawMessage, error) {
-	if len(names) == 0 {
-		return data, nil
-	}
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(data, &all); err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		delete(all, joined(text.Snake(name)))
-	}
-	return json.Marshal(all)
 }
 
 // encode returns what the JSON of a problem is of.

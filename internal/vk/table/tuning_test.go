@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -263,7 +262,8 @@ func TestTuningBad(t *testing.T) {
 		{"not JSON", "hello", "invalid character", false},
 		{"a list", "[]", "cannot unmarshal array", false},
 		{"more behind", good + "{}", "invalid character", false},
-		{"no format", edit(`"format": 5,`, ``), "format=0 is not positive", false},
+		{"no format", edit(`"format": 5,`, ``), "format=0 is not 5: measure again", false},
+		{"older", edit(`"format": 5`, `"format": 4`), "format=4 is not 5: measure again", false},
 		{"newer", edit(`"format": 5`, `"format": 6`), "format=6 is above 5, which this version reads: a newer version of flashvk wrote it", true},
 		{"newer, with more", edit(`"format": 5`, `"format": 6, "more": 1`), "format=6 is above 5", true},
 		{"unknown field", edit(`"format": 5`, `"format": 5, "more": 1`), `unknown field "more"`, false},
@@ -278,7 +278,7 @@ func TestTuningBad(t *testing.T) {
 		{"two names of one field", edit(`"threads": 48`, `"threads": 48, "Threads": 48`), `occurs twice`, false},
 		{"no kernel", strings.Replace(good, `"kernel": "test",`, ``, 1), `row 0: kernel="", pass="backward": one is missing`, false},
 		{"no pass", strings.Replace(good, `"pass": "backward",`, ``, 1), `row 0: kernel="test", pass="": one is missing`, false},
-		{"nothing of a configuration", `{"format": 2, "device"` + strings.SplitN(strings.SplitN(good, `"device"`, 2)[1], "[", 2)[0] + `[{"kernel": "test", "pass": "backward", "ns": 1}]}`, "row 0: problem and config: unexpected end of JSON input", false},
+		{"nothing of a configuration", `{"format": 5, "device"` + strings.SplitN(strings.SplitN(good, `"device"`, 2)[1], "[", 2)[0] + `[{"kernel": "test", "pass": "backward", "ns": 1}]}`, "row 0: problem and config: unexpected end of JSON input", false},
 		{"no problem", edit(`"n": 50`, `"n": 0`), "row 0: test: n=0 is not positive", false},
 		{"unknown size", edit(`"n": 50`, `"M": 50`), `row 0: problem: unknown field "m"`, false},
 		{"no configuration", edit(`"threads": 48`, `"threads": -48`), "row 0: Threads=-48 is not between 0 and 65536", false},
@@ -323,27 +323,6 @@ func TestTuningKeeps(t *testing.T) {
 	var file tuningFile
 	require.NoError(t, json.Unmarshal([]byte(testText(t, x)), &file))
 	require.Len(t, file.Rows, 2)
-}
-
-// TestTuningFormat2: files with names of fields as Go has them, and without times, are read; what
-// is kept of them gets snake_case.
-func TestTuningFormat2(t *testing.T) {
-	now := testText(t, testTuning(t))
-	require.NotRegexp(t, `"[a-z_]*[A-Z]\w*":`, now)
-	require.Regexp(t, `"made": "20[0-9-]+T[0-9:]+Z"`, now)
-	old := regexp.MustCompile(`,\s*"made": "[^"]*"`).ReplaceAllString(now, "")
-	want := old
-	for _, name := range []string{"N", "Kind", "Path", "Threads", "Splits", "Rows", "Part", "Depth"} {
-		require.Contains(t, old, `"`+strings.ToLower(name)+`": `)
-		old = strings.ReplaceAll(old, "\t\t"+`"`+strings.ToLower(name)+`": `, "\t\t"+`"`+name+`": `)
-	}
-	require.NotEqual(t, want, old)
-	for _, kernel := range []string{"test", "other"} { // which this program does not have
-		old, want := strings.ReplaceAll(old, `"kernel": "test"`, `"kernel": "`+kernel+`"`), strings.ReplaceAll(want, `"kernel": "test"`, `"kernel": "`+kernel+`"`)
-		x, err := Load(strings.NewReader(strings.Replace(old, `"format": 5`, `"format": 2`, 1)), testCaps())
-		require.NoError(t, err)
-		require.Equal(t, want, testText(t, x))
-	}
 }
 
 func TestDoublings(t *testing.T) {
