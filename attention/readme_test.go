@@ -156,7 +156,7 @@ func TestReadmeFeatures(t *testing.T) {
 		{"| key mask | `KeyMask` | `key_mask` |", Problem{KeyMask: true}},
 		{"| attention sinks | `Sinks` | `sinks` |", Problem{Sinks: true}},
 		{"| packed sequences of different lengths | `Varlen` | `cu_seqlens_q`, `cu_seqlens_kv` |", Problem{Varlen: Varlen{On: true, TotalQ: 100, TotalKV: 100}}},
-		{"| head_dim of V and O other than that of Q and K | `ValueDim` | |", Problem{ValueDim: 128}},
+		{"| head_dim of V and O unlike Q and K | `ValueDim` | |", Problem{ValueDim: 128}},
 		{"| dropout, the same for the same seed (Philox) | `Dropout` | |", Problem{Dropout: Dropout{P: 0.1, Seeded: true}}},
 	} {
 		p := row.p
