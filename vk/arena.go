@@ -184,11 +184,15 @@ func (c *Cmd) takeScratch(a *arena, name string, bytes int64) (*Buffer, error) {
 // dispatches to come.
 func (c *Cmd) findScratch(a *arena, need int64, settled bool) (*arenaBlock, int64) {
 	for _, b := range a.blocks {
+		order, u := &c.tracker, c.uses[&b.buffer.object]
+		if c.later != nil {
+			order, u = &c.later.given, c.later.copies[u]
+		}
 		at := int64(0)
 		for at+need <= b.buffer.bytes {
 			next := b.live.next(at, at+need)
 			if settled && next < 0 {
-				next = c.tracker.nextPending(c.uses[&b.buffer.object], at, at+need)
+				next = order.nextPending(u, at, at+need)
 			}
 			if next < 0 {
 				return b, at

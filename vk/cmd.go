@@ -247,6 +247,9 @@ func (c *Cmd) separate(from, to scope) {
 		defer c.leave()
 		c.settle()
 		c.barrier(from, to)
+		if c.later != nil {
+			c.later.given.barrier(from, to)
+		}
 	}
 }
 

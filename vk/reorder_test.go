@@ -8,21 +8,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestReorderRandom has commands on random parts of one buffer, once in order and once reordered:
-// each must see what all before it wrote, with fewer barriers in all, and the validation layer must
-// be silent.
+// TestReorderRandom has commands on random parts of one buffer and of scratch memory, once in order
+// and once reordered: each must see what all before it wrote, with fewer barriers in all and never
+// more, and the validation layer must be silent.
 func TestReorderRandom(t *testing.T) {
 	d := vktest.Open(t)
 	k := axpy(t, d)
 	n := int(sliceAlignment(d) / 4)
 	const blocks, commands = 16, 40
 	var barriers [2]int
-	for seed := range uint64(20) {
+	for seed := uint64(530); seed < 550; seed++ { // 547: barriers for dispatches alone would be one more
 		var got [2][]float32
+		var counts [2]int
 		for i := range got {
 			rng := rand.New(rand.NewPCG(seed, 2))
 			first := make([]float32, blocks*n)
@@ -35,12 +37,17 @@ func TestReorderRandom(t *testing.T) {
 			if i == 1 {
 				end = c.Reorder()
 			}
-			for range commands {
+			c.Copy(x.Buffer, 0, x.Buffer, int64(4*n), int64(4*n)) // before the part
+			k.Dispatch(c, vk.Groups{}, axpyParams{N: 64, A: 1}, part(t, x, 2*n, 3*n), part(t, x, 3*n, 4*n))
+			for i := range commands {
+				if i == commands-5 {
+					end()
+				}
 				a, b := rng.IntN(blocks), rng.IntN(blocks-1)
 				if b >= a {
 					b++
 				}
-				switch rng.IntN(8) {
+				switch rng.IntN(10) {
 				case 0:
 					c.Copy(x.Buffer, int64(4*b*n), x.Buffer, int64(4*a*n), int64(4*n))
 				case 1:
@@ -51,12 +58,18 @@ func TestReorderRandom(t *testing.T) {
 					if rng.IntN(4) == 0 {
 						c.Barrier()
 					}
+				case 4, 5:
+					done := c.Scope()
+					s := c.Scratch("s", int64(4*n))
+					c.Copy(s, 0, x.Buffer, int64(4*a*n), int64(4*n))
+					k.Dispatch(c, vk.Groups{}, axpyParams{N: uint32(min(n, 64)), A: 1}, vk.View(s, dtype.Float32, n), part(t, x, b*n, (b+1)*n))
+					done()
 				default:
 					k.Dispatch(c, vk.Groups{}, axpyParams{N: uint32(min(n, 64)), A: 1}, part(t, x, a*n, (a+1)*n), part(t, x, b*n, (b+1)*n))
 				}
 			}
-			end()
-			barriers[i] += c.Barriers()
+			counts[i] = c.Barriers()
+			barriers[i] += counts[i]
 			submit(t, c)
 			got[i] = make([]float32, len(first))
 			require.NoError(t, x.Download(background(), got[i]))
@@ -64,6 +77,7 @@ func TestReorderRandom(t *testing.T) {
 			x.Close()
 		}
 		require.Equal(t, got[0], got[1], "seed %d", seed)
+		require.LessOrEqual(t, counts[1], counts[0], "seed %d", seed)
 	}
 	t.Logf("%d barriers, reordered %d", barriers[0], barriers[1])
 	require.Less(t, barriers[1], barriers[0])
@@ -116,6 +130,33 @@ func TestReorder(t *testing.T) {
 	// a and d had 5 and 6 added twice, b and e what those were then, c what b was.
 	wantTensor(t, v[2], 2+(1+5)+(6+10), 1+3+6)
 	wantTensor(t, v[4], 4+(3+6)+(3+12), 1+2+3)
+}
+
+// TestReorderScratch has independent calls with scratch memory of their own.
+func TestReorderScratch(t *testing.T) {
+	d := vktest.Open(t)
+	const calls = 16
+	c, x := newCmd(t, d), tensor(t, d, "x", 1, 2, 3, 4)
+	for _, reordered := range []bool{false, true} {
+		var ys []vk.Tensor
+		end := func() {}
+		if reordered {
+			end = c.Reorder()
+		}
+		for range calls {
+			y := tensor(t, d, "y", 10, 20, 30, 40)
+			call(t, d, c, x, y, 1000)
+			ys = append(ys, y)
+		}
+		end()
+		// Two places of scratch memory take turns: eight times, two calls run side by side.
+		require.Equal(t, map[bool]int{false: 2 * calls, true: 3*calls/2 - 1}[reordered], c.Barriers())
+		submit(t, c)
+		for _, y := range ys {
+			wantTensor(t, y, 11, 22, 33, 44)
+		}
+		c.Reset()
+	}
 }
 
 // TestReorderEnds: what is deferred when the recording ends is a part of it; what a Reset finds is

@@ -1,5 +1,7 @@
 package vk
 
+import "slices"
+
 // stage is where a command runs.
 type stage uint8
 
@@ -25,6 +27,18 @@ type use struct {
 	touched [numStages][numStages]touched
 }
 
+// clone returns a copy of what is known of an object's bytes.
+func (u *use) clone() *use {
+	v := &use{touched: u.touched}
+	for from := range numStages {
+		for to := range numStages {
+			x := &v.touched[from][to]
+			x.reads, x.writes = slices.Clone(x.reads), slices.Clone(x.writes)
+		}
+	}
+	return v
+}
+
 // touched are bytes of a buffer.
 type touched struct {
 	barriers      uint64 // between the two stages when reads and writes began
@@ -47,6 +61,7 @@ type tracker struct {
 	pending  [numStages][numStages]bool   // whether there are commands since the last one
 	touches  []touch                      // of the command that is recorded now
 	recorded int                          // barriers since Reset
+	wide     bool                         // the next barrier is for both stages
 	spare    []*use                       // of recordings before
 }
 
@@ -85,7 +100,7 @@ func (t *tracker) conflicts(to stage) bool {
 // touches.
 func (c *Cmd) order(s stage) {
 	if c.tracker.conflicts(s) {
-		c.separatePending(s)
+		c.barrier(c.tracker.separation(s))
 	}
 	c.tracker.note(s)
 }
@@ -105,20 +120,24 @@ func (t *tracker) note(s stage) {
 	t.touches = t.touches[:0]
 }
 
-// separatePending records a barrier between all that is pending and commands of a stage:
+// separation returns the barrier between all that is pending and commands of some stages:
 // as the forms of Cmd.Barrier, for dispatches alone where no transfer has a part in it.
-func (c *Cmd) separatePending(s stage) {
-	from := scope{}
-	for stage := range numStages {
-		if c.tracker.pending[stage][s] {
-			from = from.with(stage.scope())
-		}
+func (t *tracker) separation(stages ...stage) (from, to scope) {
+	if t.wide {
+		return anyScope(), anyScope()
 	}
-	to := s.scope()
+	for _, s := range stages {
+		for before := range numStages {
+			if t.pending[before][s] {
+				from = from.with(before.scope())
+			}
+		}
+		to = to.with(s.scope())
+	}
 	if from != computeScope() {
 		to = anyScope()
 	}
-	c.barrier(from, to)
+	return from, to
 }
 
 // barrier notes a barrier.
@@ -132,6 +151,7 @@ func (t *tracker) barrier(from, to scope) {
 		}
 	}
 	t.recorded++
+	t.wide = t.wide && (from != anyScope() || to != anyScope())
 }
 
 // reset forgets all commands.
