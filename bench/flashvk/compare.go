@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"slices"
@@ -74,11 +73,12 @@ path that became wrong is not timed; --missing allows that.`,
 func compareFiles(before, after, unit string) (*compare.Report, error) {
 	var files [2]*compare.File
 	for i, path := range []string{before, after} {
-		text, err := os.ReadFile(path)
+		f, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
-		if files[i], err = compare.Read(bytes.NewReader(text), path, unit); err != nil {
+		defer f.Close()
+		if files[i], err = compare.Read(f, path, unit); err != nil {
 			return nil, err
 		}
 	}

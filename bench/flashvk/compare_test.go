@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // TestBenchCompare says that a slowdown beyond the limit is status 1, after the
@@ -46,6 +49,8 @@ func TestBenchCompare(t *testing.T) {
 		code, _, stderr = flashvk(append([]string{"bench", "compare"}, args...)...)
 		require.Zero(t, code, stderr)
 	}
+	endless := filepath.Join(dir, "endless") // as long as the bound and an empty line more
+	require.NoError(t, os.WriteFile(endless, bytes.Repeat([]byte("\n"), files.MaxResults+1), 0o600))
 	for args, want := range map[string]string{
 		"":                                   "bench compare needs two files, OLD and NEW, not 0",
 		before:                               "bench compare needs two files, OLD and NEW, not 1",
@@ -55,6 +60,8 @@ func TestBenchCompare(t *testing.T) {
 		"--format=csv a b":                   "--format csv is not one of table, markdown",
 		"/nowhere/a " + before:               "open /nowhere/a: no such file or directory",
 		before + " /dev/null":                "/dev/null: there is no benchmark line",
+		"/dev/zero " + before:                "/dev/zero: a line has more than 65536 bytes: it is no file of benchmark lines",
+		before + " " + endless:               fmt.Sprintf("endless:%d: it has more than 67108864 bytes, the most of a file of results", 1+files.MaxResults),
 		"--unit=B/s " + before + " " + after: "old.txt: no benchmark line has the unit B/s",
 	} {
 		code, stdout, stderr := flashvk(append([]string{"bench", "compare"}, strings.Fields(args)...)...)

@@ -210,6 +210,7 @@ func TestErrors(t *testing.T) {
 		{args: "plot", code: 2, want: "plot needs one file with results, not 0"},
 		{args: "plot x", code: 2, want: "plot needs --out FILE.svg, or a folder"},
 		{args: "plot /nowhere/x --out y", code: 1, want: "open /nowhere/x: no such file or directory"},
+		{args: "plot /dev/zero --out y", code: 1, want: "/dev/zero: it has more than 67108864 bytes, the most of a file of results"},
 		{args: "plot /dev/null --out y", code: 1, want: "/dev/null: it is empty"},
 
 		{args: "run attention", code: 2, want: "run attention needs --in FILE"},

@@ -55,11 +55,12 @@ charts numbered -1, -2 and so on, and the rest are bars in rates.svg, as with be
 }
 
 func readDrawings(path, baseline string) ([]bench.Drawing, error) {
-	text, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	records, err := bench.ReadRecords(bytes.NewReader(text))
+	defer f.Close()
+	records, err := bench.ReadRecords(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

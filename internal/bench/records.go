@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strconv"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // Records are the lines of a report in the format CSV, read again.
@@ -18,7 +20,7 @@ type Records struct {
 
 // ReadRecords reads what Report.Write wrote as CSV.
 func ReadRecords(r io.Reader) (*Records, error) {
-	in := csv.NewReader(r)
+	in := csv.NewReader(files.Results(r))
 	lines, err := in.ReadAll()
 	if err != nil {
 		return nil, err

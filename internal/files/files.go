@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -304,6 +305,28 @@ func target(path string) string {
 		path = to
 	}
 	return path
+}
+
+// MaxResults is the most bytes of a file of results.
+const MaxResults = 64 << 20
+
+// Results returns a reader of a file of results, which may be a device or a pipe without an end: it
+// fails after MaxResults bytes.
+func Results(r io.Reader) io.Reader { return &results{r, 0} }
+
+type results struct {
+	r    io.Reader
+	done int
+}
+
+// Read implements io.Reader.
+func (b *results) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	b.done += n
+	if b.done > MaxResults {
+		return 0, fmt.Errorf("it has more than %d bytes, the most of a file of results", MaxResults)
+	}
+	return n, err
 }
 
 // Bare returns the reason in an error of package os, without the operation and the name.

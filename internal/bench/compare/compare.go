@@ -8,6 +8,7 @@
 package compare
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,8 @@ import (
 
 	"golang.org/x/perf/benchfmt"
 	"golang.org/x/perf/benchmath"
+
+	"github.com/flashvk/flashvk/internal/files"
 )
 
 // A File has the samples of one unit.
@@ -32,7 +35,7 @@ type File struct {
 // Read reads the samples of a unit, such as sec/op.
 func Read(r io.Reader, name, unit string) (*File, error) {
 	f := &File{Name: name, Config: map[string]string{}, values: map[string][]float64{}}
-	in := benchfmt.NewReader(r, name)
+	in := benchfmt.NewReader(files.Results(r), name)
 	lines := 0
 	for in.Scan() {
 		switch x := in.Result().(type) {
@@ -63,6 +66,8 @@ func Read(r io.Reader, name, unit string) (*File, error) {
 		}
 	}
 	switch err := in.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("%s: a line has more than %d bytes: it is no file of benchmark lines", name, bufio.MaxScanTokenSize)
 	case err != nil:
 		return nil, err
 	case lines == 0:

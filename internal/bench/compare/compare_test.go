@@ -65,10 +65,10 @@ unit     sec/op, median ± its 95 % confidence interval, ∞ below six samples
 change   of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)
 common   dtype=f16/seq=5
 
-benchmark      old   ±      new   ±   change      p  samples
-X/impl=a   1.000µs  4%  1.001µs  4%        ~  0.748  11, 11
-X/impl=b   1.000µs  4%  1.200µs  4%  +20.00%  0.000  11, 11   WORSE
-X/impl=c   1.000µs  4%  500.0ns  4%  -50.00%  0.000  11, 11
+benchmark      old   ±      new   ±         change      p  samples
+X/impl=a   1.000µs  4%  1.001µs  4%              ~  0.748  11, 11
+X/impl=b   1.000µs  4%  1.200µs  4%  WORSE +20.00%  0.000  11, 11
+X/impl=c   1.000µs  4%  500.0ns  4%        -50.00%  0.000  11, 11
 geometric mean of new by old: 0.844 (-15.63%)
 only in new.txt: X/impl=d/dtype=f16/seq=5
 `, text.String())
@@ -123,6 +123,18 @@ func TestErrors(t *testing.T) {
 	b.Better = 1
 	_, err = Compare(a, b, "sec/op")
 	require.EqualError(t, err, "a.txt and b.txt do not agree on which sec/op is better")
+}
+
+// TestWidth: at the width of a terminal the table is one, with what is worse marked in it.
+func TestWidth(t *testing.T) {
+	before := lines(head, map[string]float64{"a": 1000, "b": 1000}, 11)
+	s := compared(t, before, lines(head, map[string]float64{"a": 1000, "b": 2000}, 11), "sec/op").Sheet(5)
+	s.Width = 64
+	var text strings.Builder
+	require.NoError(t, s.Text(&text))
+	require.Equal(t, 1, strings.Count(text.String(), "benchmark "), text.String())
+	require.Regexp(t, `impl=b .* WORSE \+100\.00%`, text.String())
+	require.NotContains(t, text.String(), "11, 11")
 }
 
 func TestShorten(t *testing.T) {

@@ -31,17 +31,17 @@ func (r *Report) Sheet(percent float64) sheet.Sheet {
 	}
 	s.Columns = []sheet.Column{
 		{Name: "benchmark"}, {Name: "old", Number: true}, {Name: "±", Number: true}, {Name: "new", Number: true}, {Name: "±", Number: true},
-		{Name: "change", Number: true}, {Name: "p", Number: true}, {Name: "samples"}, {Name: ""},
+		{Name: "change", Number: true}, {Name: "p", Number: true}, {Name: "samples", Wide: true},
 	}
 	var warnings []string
 	for i, c := range r.Changes {
-		mark := ""
+		change := c.delta()
 		if c.Certain && c.Worse > percent {
-			mark = "WORSE"
+			change = "WORSE " + change
 		}
 		s.Rows = append(s.Rows, []string{
 			short[i], r.format(c.Old.Center), interval(c.Old), r.format(c.New.Center), interval(c.New),
-			c.delta(), fmt.Sprintf("%.3f", c.P), fmt.Sprintf("%d, %d", c.N[0], c.N[1]), mark,
+			change, fmt.Sprintf("%.3f", c.P), fmt.Sprintf("%d, %d", c.N[0], c.N[1]),
 		})
 		for _, w := range c.Warnings {
 			if !slices.Contains(warnings, w) {
