@@ -441,7 +441,7 @@ const (
 	badBatch
 )
 
-// DecodeStatus returns the errors that Append, Decode and PageTable found on the device since
+// DecodeStatus returns the errors that Append and Decode found on the device since
 // State[0] was last cleared, and clears it. The error says which rule of p the lengths and tables
 // broke; nil is no error. It waits for all commands that have been started.
 func DecodeStatus(ctx context.Context, state vk.Tensor, p DecodeProblem) error {

@@ -33,8 +33,7 @@
 //
 // [Append] and [Decode] are for sequences that grow. They work on a cache of keys and values,
 // contiguous or paged, in the format of the queries or in 8 bits ([CacheFormat]), with its lengths
-// on the device. [KVCache] is the memory of a cache and its host side; [PageTable] makes block
-// tables from lists of pages.
+// on the device. [KVCache] is the memory of a cache and its host side.
 //
 // [ForwardHost] is Forward on slices of the host. [Supports] says whether a device computes a pass
 // of a problem, and if not, why; [Choose] says what would run.

@@ -98,7 +98,6 @@ func TestLayouts(t *testing.T) {
 		"attention_decode_cache8_coopmat": {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},
 		"attention_append_cache8":         {appendCache8Params{}, appendCache8Spec{}, append(appended, scales...)},
 		"attention_advance":               {advanceParams{}, advanceSpec{}, []string{"SeqLens"}},
-		"attention_page_table":            {pageTableParams{}, pageTableSpec{}, []string{"Indptr", "Indices", "LastPageLen", "BlockTable", "SeqLens", "State"}},
 
 		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
 	}

@@ -55,7 +55,6 @@ var variants = slices.Concat(
 	forEach("attention_append", "vulkan1.2", "f16", "bf16", "f32"),
 	as(forEach("attention_append", "vulkan1.2", "f16", "bf16"), "attention_append_cache8", "CACHE8"),
 	single("attention_advance"),
-	single("attention_page_table"),
 	withFeatures(forEach("attention_unfused_scores", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(single("attention_unfused_softmax")),
 	withFeatures(forEach("attention_unfused_values", "vulkan1.2", "f16", "bf16", "f32")),

@@ -40,7 +40,7 @@ var faces = map[string]face{
 	"attention": {
 		attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8}, attention.Tensors{}, attention.Gradients{}, attention.Options{}, attention.Plan{},
 		attention.Forward, attention.Backward, attention.Choose, attention.Supports, attention.Workspace,
-		map[string]any{"Decode": attention.Decode, "Append": attention.Append, "Step": attention.Step, "Advance": attention.Advance, "PageTable": attention.PageTable},
+		map[string]any{"Decode": attention.Decode, "Append": attention.Append, "Step": attention.Step, "Advance": attention.Advance},
 	},
 	"pipelines/gemm": {
 		gemm.Problem{M: 3, N: 5, K: 7}, gemm.Tensors{}, nil, gemm.Options{}, gemm.Plan{},

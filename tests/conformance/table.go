@@ -121,7 +121,6 @@ func addCached(add adder, data string) {
 			`append:{`+cached+more+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Halves = true
 	}
 	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
-	add("page-table", "attention.PageTable", paths(attention.Scalar), `decode:{`+cache+`,"CSR":true,"Impl":"$impl","Lens":[3,60],`+data+`}`)
 }
 
 // Formats returns the formats of an entry: all, or those with kernels of their own.

@@ -27,7 +27,6 @@ type decodeProblem struct {
 	KeysFirst bool  // in memory the axis of keys comes before that of heads
 	NoLSE     bool
 	Shared    bool // sequences may have pages in common
-	CSR       bool // pages are lists, from which PageTable makes block_table and seq_lens
 	Hiding    bool // the bias is -Inf for one key in eight
 	Scales    cacheScales
 	Config    *attention.DecodeConfig
@@ -37,9 +36,6 @@ type decodeProblem struct {
 // String implements Problem.
 func (p *decodeProblem) String() string {
 	s := fmt.Sprintf("%v %v lens=%v", p.Impl, p.DecodeProblem, p.Lens)
-	if p.CSR {
-		s += " csr"
-	}
 	if p.Config != nil {
 		s += fmt.Sprintf(" (%v)", p.Config)
 	}
@@ -109,9 +105,6 @@ func (p *decodeProblem) drawTables(in *ref.DecodeInputs[float64]) {
 			used := (p.Lens[b] + p.NewKeys + p.PageSize - 1) / p.PageSize
 			for i := range each {
 				entry := int32([]int64{-1, math.MaxInt32, math.MinInt32, int64(p.Pages)}[rng.IntN(4)])
-				if p.CSR {
-					entry = -1
-				}
 				if i < used && p.Shared {
 					entry = int32(pages[rng.IntN(p.Pages)])
 				} else if i < used {
@@ -260,9 +253,6 @@ func (p *decodeProblem) tensorsOf(in ref.DecodeInputs[float64]) ([]guard.Tensor,
 			list = append(list, x.Tensor)
 		}
 	}
-	if p.CSR {
-		list = p.asLists(list, &in)
-	}
 	return append(list, scales...), nil
 }
 
@@ -277,32 +267,6 @@ func (p *decodeProblem) cache(t map[string]vk.Tensor) (k, v, kScale, vScale vk.T
 	return list[0], list[1], list[2], list[3]
 }
 
-// asLists turns block_table and seq_lens into outputs, and adds the lists from which PageTable
-// makes them. Invalid pages stand before the first list and after the last one.
-func (p *decodeProblem) asLists(list []guard.Tensor, in *ref.DecodeInputs[float64]) []guard.Tensor {
-	for i := range list {
-		if t := &list[i]; t.Name == "block_table" || t.Name == "seq_lens" {
-			t.Want = t.Values
-			t.Values = slices.Repeat([]float64{-7}, len(t.Want))
-		}
-	}
-	indices := slices.Repeat([]float64{math.MaxInt32}, int(p.Seed%3))
-	indptr, last := []float64{float64(len(indices))}, []float64(nil)
-	for b, n := range in.SeqLens {
-		keys := int(n) + p.NewKeys
-		pages := (keys + p.PageSize - 1) / p.PageSize
-		for _, page := range in.BlockTable[b*(p.SeqKV/p.PageSize):][:pages] {
-			indices = append(indices, float64(page))
-		}
-		indptr, last = append(indptr, float64(len(indices))), append(last, float64(keys-max(pages-1, 0)*p.PageSize))
-	}
-	indices = append(indices, math.MinInt32)
-	return append(list,
-		guard.Tensor{Name: "indptr", DType: dtype.Int32, Shape: []int{len(indptr)}, Values: indptr},
-		guard.Tensor{Name: "indices", DType: dtype.Int32, Shape: []int{len(indices)}, Values: indices},
-		guard.Tensor{Name: "last_page_len", DType: dtype.Int32, Shape: []int{len(last)}, Values: last})
-}
-
 // Check implements Problem.
 func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 	plan, err := attention.ChooseDecode(r.Device().Caps(), p.DecodeProblem, p.options())
@@ -315,15 +279,6 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 	}
 	tensors = append(tensors, p.workspace(plan.Workspace(), 0)...)
 	return p.check(ctx, r, "decode", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		if p.CSR {
-			err := attention.PageTable(c, attention.PageTableTensors{
-				Indptr: t["indptr"], Indices: t["indices"], LastPageLen: t["last_page_len"],
-				BlockTable: t["block_table"], SeqLens: t["seq_lens"], State: t["state"],
-			}, p.DecodeProblem)
-			if err != nil {
-				return err
-			}
-		}
 		opt := p.options()
 		opt.Workspace = t[workspaceName].Buffer
 		return attention.Decode(c, p.decodeTensors(t), p.DecodeProblem, opt)
@@ -357,7 +312,6 @@ func (p *decodeProblem) Smaller() (list []Problem) {
 	}
 	add(func(q *decodeProblem) { q.Config = nil })
 	for _, off := range []func(q *decodeProblem){
-		func(q *decodeProblem) { q.CSR = false },
 		func(q *decodeProblem) { q.PageSize, q.Pages = 0, 0 },
 		func(q *decodeProblem) { q.CacheRows = 0 },
 		func(q *decodeProblem) { q.LeftPad = false },
@@ -414,7 +368,7 @@ func (p *decodeProblem) tidy() {
 	} else {
 		p.SeqKV = max(p.SeqKV, most)
 	}
-	p.Shared, p.CSR, p.Hiding = p.Shared && p.PageSize > 0, p.CSR && p.PageSize > 0, p.Hiding && p.Bias.On
+	p.Shared, p.Hiding = p.Shared && p.PageSize > 0, p.Hiding && p.Bias.On
 	if p.PageSize > 0 && !p.Shared { // sequences share no pages
 		need := 0
 		for _, n := range p.Lens {

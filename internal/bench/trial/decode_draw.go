@@ -69,7 +69,7 @@ func (p *decodeProblem) decodeFeatures(family *rand.Rand) {
 	switch family.IntN(5) {
 	case 0, 1:
 		p.PageSize = attention.MinPageSize << family.IntN(6)
-		p.Shared, p.CSR = family.IntN(4) == 0, family.IntN(4) == 0
+		p.Shared = family.IntN(4) == 0
 	case 2:
 		p.CacheRows = 1 // a size
 	}

@@ -54,7 +54,6 @@ func FixedDecode(impl attention.Impl) (list []Fixed) {
 	for _, n := range []int{attention.MinPageSize, 16, 256} {
 		add(fmt.Sprintf("page-size/%d", n), func(p *decodeProblem) { p.PageSize, p.KeysFirst = n, n == 16 })
 	}
-	add("page-lists", func(p *decodeProblem) { p.PageSize, p.CSR, p.NewKeys, p.SeqQ = 16, true, 2, 2 })
 	add("rows", func(p *decodeProblem) { p.CacheRows, p.KeysFirst = 5, true })
 	add("new-keys", func(p *decodeProblem) { p.SeqQ, p.NewKeys = 3, 3 })
 	add("left-pad", func(p *decodeProblem) { p.LeftPad = true })

@@ -47,7 +47,7 @@ func TestKernelPaths(t *testing.T) {
 		}
 	}
 	for _, v := range shaders.Variants() {
-		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "attention_page_table", "gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
+		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
 			if strings.HasPrefix(v.Name(), prefix) {
 				require.GreaterOrEqual(t, modules[v.Name()], 20, v.Name())
 			}
@@ -72,9 +72,6 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	case *decodeProblem:
 		plan, err := attention.ChooseDecode(caps, p.DecodeProblem, p.options())
 		require.NoError(t, err)
-		if p.CSR {
-			return append(plan.Kernels(), "attention_page_table")
-		}
 		return plan.Kernels()
 	case *appendProblem:
 		if p.Advance != 0 {

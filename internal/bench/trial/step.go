@@ -168,7 +168,7 @@ func drawStep(family, rng *rand.Rand, s Space) Problem {
 		return nil
 	}
 	p := &stepProblem{decodeProblem: *d}
-	p.Shared, p.CSR = false, false
+	p.Shared = false
 	p.Cache, p.Scales = attention.CacheSame, noScales // one kernel appends to no other, and two have draws of their own
 	word := 16 / p.DType.Size()
 	switch family.IntN(5) {
