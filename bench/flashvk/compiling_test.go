@@ -20,11 +20,16 @@ func TestCompiling(t *testing.T) {
 	a := &app{notes: newCompileNotes(&b)}
 	require.Nil(t, a.compiling("quick"), "no terminal")
 
-	a.notes.after = 20 * time.Millisecond
+	a.notes.after = time.Hour
 	quick := a.compiling("quick")
 	quick()
+	a.notes.after = time.Millisecond
 	slow := a.compiling("slow")
-	time.Sleep(50 * time.Millisecond)
+	for said := false; !said; time.Sleep(time.Millisecond) {
+		a.notes.mu.Lock()
+		said = b.Len() > 0
+		a.notes.mu.Unlock()
+	}
 	slow()
 	require.Regexp(t, regexp.MustCompile("^\r\x1b\\[Kflashvk: the driver compiles slow\n\r\x1b\\[Kflashvk: the driver compiled slow in [0-9.]+m?s\n$"), b.String())
 	late := a.compiling("late")

@@ -51,7 +51,7 @@ func (o *selftestOutput) locate(w io.Writer, caps *vk.Caps) (err error) {
 func newSelftest(a *app) *cobra.Command {
 	impls, device := attention.Impls(), ""
 	out := selftestOutput{format: bench.Table}
-	budget := 100 * time.Second
+	budget := 4 * time.Minute
 	random := &randomFlags{}
 	cmd := &cobra.Command{
 		Use:   "selftest",

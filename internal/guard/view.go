@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -124,10 +125,17 @@ func (v *View) Decode(b []byte) {
 // bits.
 func (v *View) decodeChanged(before, after []byte) {
 	v.checkLength(after)
+	const block = 64 // elements: most memory is as it was
 	size := v.DType.Size()
-	for i := range v.Data {
-		if string(before[i*size:(i+1)*size]) != string(after[i*size:(i+1)*size]) {
-			v.Data[i] = v.decode(after, i)
+	for from := 0; from < len(v.Data); from += block {
+		to := min(from+block, len(v.Data))
+		if bytes.Equal(before[from*size:to*size], after[from*size:to*size]) {
+			continue
+		}
+		for i := from; i < to; i++ {
+			if string(before[i*size:(i+1)*size]) != string(after[i*size:(i+1)*size]) {
+				v.Data[i] = v.decode(after, i)
+			}
 		}
 	}
 }

@@ -59,13 +59,14 @@ func TestLoops(t *testing.T) {
 			require.ErrorContains(t, l.Check(ctx), "element ")
 			l.record = right
 
+			start := time.Now()
 			took, err := l.Calibrate(ctx, 4*time.Millisecond)
 			require.NoError(t, err)
 			require.Positive(t, took)
 			if !l.fixed {
 				// On a machine with other work the time is several times off.
 				require.Greater(t, took, 100*time.Microsecond)
-				require.Less(t, took, 400*time.Millisecond)
+				require.Less(t, took, time.Since(start))
 				require.Greater(t, l.iters, uint32(1))
 			}
 			require.InDelta(t, l.work*float64(l.iters), l.Work(), 1e-6*l.Work())

@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -72,4 +75,28 @@ func TestAlone(t *testing.T) {
 	for _, it := range never {
 		require.Equal(t, Path{Refused: 1}, *it.path)
 	}
+}
+
+// TestSample says that both suites of a GPU compare their largest cases on a sample, and find it
+// wrong.
+func TestSample(t *testing.T) {
+	r := &run{report: new(Report)}
+	zeros := attntest.Contiguous(func(o, lse []float64, _ ref.Inputs[float64], _ attention.Problem) error {
+		clear(o)
+		clear(lse)
+		return nil
+	})
+	r.forwarder = func(attention.Impl) attntest.Forwarder { return zeros }
+	forward := r.suites()[0]
+	sampled := 0
+	for _, c := range forward.cases {
+		if 2*c.attention.FLOPs() > sampleCost {
+			sampled++
+			require.Contains(t, c.name, "large/")
+		}
+	}
+	require.Equal(t, 21, sampled)
+	c := forward.cases[len(forward.cases)-sampled]
+	o := forward.check(context.Background(), nil, &item{c: c})
+	require.ErrorContains(t, o.err, "of a sample", c.name)
 }

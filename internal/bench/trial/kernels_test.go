@@ -7,7 +7,6 @@ import (
 	"flag"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,24 +50,20 @@ func TestKernelProblems(t *testing.T) {
 		s.Impls = []string{*kernelsImpl}
 	}
 	for _, k := range trainingKernels() {
-		refused, start := 0, time.Now()
+		refused := 0
 		for n := *kernelsFirst; n < *kernelsFirst+*kernelsCount; n++ {
 			p := drawNumber(&k, n, s)
 			if p == nil || p.Supports(d.Caps()) != nil {
 				refused++
 				continue
 			}
-			start := time.Now()
-			err := p.Check(context.Background(), r.problem(nil))
 			text, _ := json.Marshal(p)
-			if took := time.Since(start); took > 2*time.Second {
-				t.Logf("%s %d took %v: %v", k.Name, n, took, p)
-			}
+			err := p.Check(context.Background(), r.problem(nil))
 			if err != nil && !errors.Is(err, vk.ErrUnsupported) {
 				t.Errorf("%s %d: %v\n%v\n%s", k.Name, n, err, p, text)
 			}
 		}
-		t.Logf("%s: %d of %d refused, %v", k.Name, refused, *kernelsCount, time.Since(start))
+		t.Logf("%s: %d of %d refused", k.Name, refused, *kernelsCount)
 	}
 }
 

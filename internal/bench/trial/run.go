@@ -64,11 +64,12 @@ type Options struct {
 // MaxWorkers is the largest Options.Workers.
 const MaxWorkers = 1024
 
-// family is the number of problems of a family, and the number of families whose problems take
-// turns. Without turns, workers would wait for one compilation while cores are idle.
-const family = 8
+// Kernels are compiled once for the problems of a family. (In families of eight a problem took half a
+// second of a core beside an H100, and its reference a tenth of that.) Families take turns, at least
+// as many as there are workers, else workers would wait for one compilation while cores are idle.
+const family, turns = 32, 64
 
-// softFamily is family for Space.Soft, where a test draws few problems and wants many families.
+// softFamily is both for Space.Soft, where a test draws few problems and wants many families.
 const softFamily = 4
 
 // A job is a problem to be checked.
@@ -148,11 +149,11 @@ func (r *run) spent() bool { return !r.end.IsZero() && time.Now().After(r.end) }
 // Draw returns problem number n of a seed, and its kernel; false if the Space has none of
 // that kernel.
 func Draw(seed uint64, n int, kernels []Kernel, s Space) (*Kernel, Problem, bool) {
-	family := family
+	family, turns := family, turns
 	if s.Soft {
-		family = softFamily
+		family, turns = softFamily, softFamily
 	}
-	group := uint64(n/(family*family)*family + n%family)
+	group := uint64(n/(family*turns)*turns + n%turns)
 	of := rand.New(rand.NewPCG(seed, 2*group+1))
 	total := 0
 	for _, k := range kernels {

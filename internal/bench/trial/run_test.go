@@ -204,7 +204,7 @@ func TestDraw(t *testing.T) {
 		return &made{}
 	}}}
 	for range 2 {
-		for n := range 4 * family * family {
+		for n := range 4 * family * turns {
 			_, _, ok := Draw(5, n, kernels, Space{})
 			require.True(t, ok)
 		}
@@ -219,7 +219,7 @@ func TestDraw(t *testing.T) {
 			t.Fatalf("problems %d and %d are of one family", i-1, i)
 		}
 	}
-	require.Len(t, families, 4*family)
+	require.Len(t, families, 4*turns)
 	require.Len(t, all, half)
 	for _, n := range families {
 		require.Equal(t, family, n)
