@@ -119,12 +119,11 @@ func TestRunModel(t *testing.T) {
 	require.Zero(t, code, stderr)
 	code, _, stderr = flashvk("run", "model", dev, "--in", in, "--out", out, "--heads=2", "--context=3")
 	require.Zero(t, code, stderr)
-	of := func(path string) string {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		return string(text)
-	}
-	require.Equal(t, of(out), of(out+"2"))
+	whole, err := os.ReadFile(out)
+	require.NoError(t, err)
+	parts, err := os.ReadFile(out + "2")
+	require.NoError(t, err)
+	require.Equal(t, whole, parts)
 
 	code, _, stderr = flashvk("run", "model", dev, "--in", blind, "--out", out, "--heads=2", "--context=3", "--backward")
 	require.Equal(t, 1, code)

@@ -1,6 +1,6 @@
 // Terminal draws the text of a terminal session as SVG, for a page that is light or dark:
 //
-//	go run ./tools/terminal session.txt > session.svg
+//	go run ./tools/terminal < session.txt > session.svg
 //
 // A line that begins with "$ " is a command. Its output follows.
 package main
@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"fmt"
 	"html"
+	"io"
 	"log"
 	"os"
 	"strings"
@@ -36,15 +37,11 @@ text { fill: #e6edf3 }
 `
 
 func main() {
-	log.SetFlags(0)
-	if len(os.Args) != 2 {
-		log.Fatal("usage: go run ./tools/terminal FILE > FILE.svg")
+	text, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		_, err = os.Stdout.WriteString(draw(text))
 	}
-	text, err := os.ReadFile(os.Args[1])
 	if err != nil {
-		log.Fatal(err)
-	}
-	if _, err := os.Stdout.WriteString(draw(text)); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -57,9 +54,6 @@ func draw(text []byte) string {
 	for i, s := range lines {
 		s = strings.TrimRight(s, " \r")
 		n := utf8.RuneCountInString(s)
-		if n == 0 {
-			continue
-		}
 		columns = max(columns, n)
 		class := ""
 		if strings.HasPrefix(s, "$ ") {

@@ -20,8 +20,8 @@ func TestDraw(t *testing.T) {
 		} `xml:"text"`
 	}
 	require.NoError(t, xml.Unmarshal([]byte(draw([]byte("$ a <b>  \n\n  ± \"1\" & 2\n"))), &got))
-	require.Len(t, got.Texts, 2)
-	command, output := got.Texts[0], got.Texts[1]
+	require.Len(t, got.Texts, 3)
+	command, output := got.Texts[0], got.Texts[2]
 	require.Equal(t, []string{"command", ""}, []string{command.Class, output.Class})
 	require.Equal(t, []string{"$ a <b>", "  ± \"1\" & 2"}, []string{command.Text, output.Text})
 	require.Equal(t, command.X, output.X)
@@ -35,5 +35,5 @@ func TestPicture(t *testing.T) {
 	require.NoError(t, err)
 	picture, err := os.ReadFile("../../docs/pictures/terminal.svg")
 	require.NoError(t, err)
-	require.Equal(t, draw(text), string(picture), "go run ./tools/terminal docs/pictures/terminal.txt > docs/pictures/terminal.svg")
+	require.Equal(t, draw(text), string(picture), "go run ./tools/terminal < docs/pictures/terminal.txt > docs/pictures/terminal.svg")
 }
