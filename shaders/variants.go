@@ -99,7 +99,6 @@ var variants = slices.Concat(
 	single("adamw_prepare"),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
 	forEach("matrix_right", "vulkan1.3", "f16", "bf16"),
-	forEach("naive_attention", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("micro_matrix", "vulkan1.3", "f16", "bf16"),
 	single("micro_fma", "micro_copy"),
 	single("poison"),

@@ -27,7 +27,6 @@ type benchKernel struct {
 	passes  passFlags
 	measure protocolFlags
 	impls   []string
-	naive   bool
 	wide    bool
 	format  bench.Format
 	device  string
@@ -59,9 +58,6 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 	if b.kernel.AllPaths {
 		otherwise = "default all; auto chooses one of them"
 	}
-	if b.kernel.Baseline != "" {
-		kernels.BoolVar(f, &b.naive, "naive", "also measure a kernel without tiles, where it is not too slow (default in suites without --impl)")
-	}
 	implsVar(f, &b.impls, b.kernel, otherwise)
 	b.measure.add(f)
 	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
@@ -76,7 +72,7 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 
 func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 	for _, check := range []func() error{
-		func() error { return b.passes.check(nil) }, b.close.check, b.checkNaive, b.measure.check, b.peers.check, b.check, b.out.prepare,
+		func() error { return b.passes.check(nil) }, b.close.check, b.measure.check, b.peers.check, b.check, b.out.prepare,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -117,13 +113,6 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	return verdict(report.Results, b.set.Changed("impl"))
-}
-
-func (b *benchKernel) checkNaive() error {
-	if b.naive && b.passes.pass() != bench.Forward {
-		return usagef("--naive has no backward pass")
-	}
-	return nil
 }
 
 // measureAll measures the problems one after the other. With an error it returns the results of
@@ -181,16 +170,5 @@ func (b *benchKernel) paths(many bool) []string {
 	default:
 		list = append(list, k.Impls[0])
 	}
-	if b.baseline() {
-		list = append(list, b.kernel.Baseline)
-	}
 	return list
-}
-
-// baseline reports whether the baseline is measured.
-func (b *benchKernel) baseline() bool {
-	if b.kernel.Baseline == "" || b.set.Changed("naive") {
-		return b.naive
-	}
-	return b.suite != nil && b.impls == nil && b.passes.pass() == bench.Forward
 }

@@ -159,7 +159,6 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --iters 1001 --count 1", code: 2, want: "--iters 1001 is more than 1000 in each of 1 samples"},
 		{args: "bench attention --warmup -1", code: 2, want: "--warmup -1 is less than 0"},
 		{args: "bench attention --backward --both", code: 2, want: "--backward and --both contradict each other"},
-		{args: "bench attention --backward --naive", code: 2, want: "--naive has no backward pass"},
 		{args: "sweep --csv x --both --peer x=y", code: 2, want: "--both and --peer contradict each other: a sweep has one kernel"},
 		{args: "bench attention --atol -1", code: 2, want: "--atol -1 is not a finite number from 0 on"},
 		{args: "bench attention --rtol NaN", code: 2, want: "--rtol NaN is not a finite number from 0 on"},
@@ -308,7 +307,7 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	_, stdout, _ := flashvk("bench", "attention", "--help")
-	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small", "naive", "out", "peer", "peer-time"}, attentionFlags...) {
+	for _, flag := range append([]string{"warmup", "iters", "count", "impl", "format", "device", "suite", "small", "out", "peer", "peer-time"}, attentionFlags...) {
 		if !strings.Contains(stdout, "--"+flag+" ") {
 			t.Errorf("help of bench attention does not explain --%s", flag)
 		}

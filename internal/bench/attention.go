@@ -204,9 +204,6 @@ func (o *AttentionOp) Takes(p Pass) error {
 
 // Choose implements Op.
 func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error) {
-	if impl == Naive {
-		return naivePlan{}, feasibleNaive(caps, o.p, p)
-	}
 	opt, err := o.options(impl, p)
 	if err != nil {
 		return nil, err
@@ -216,9 +213,6 @@ func (o *AttentionOp) Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, erro
 
 // Record implements Op.
 func (o *AttentionOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error {
-	if impl == Naive {
-		return recordNaive(c, t, o.p)
-	}
 	opt, err := o.options(impl, p)
 	if err != nil {
 		return err

@@ -242,7 +242,7 @@ func TestNarrow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	problems := suiteReport(training, "auto", "coopmat2", "coopmat", "scalar", "unfused", "naive")
+	problems := suiteReport(training, "auto", "coopmat2", "coopmat", "scalar", "unfused")
 	problems.Wide = false
 	for _, r := range []Report{sampleReport(), problems} {
 		var b bytes.Buffer

@@ -174,9 +174,6 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if slices.Contains(t.others, attention.Unfused.String()) {
 		s.Add("unfused", "GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH")
 	}
-	if slices.Contains(t.others, Naive) {
-		s.Add("naive", "one invocation for each row, which shares nothing with the others")
-	}
 	s.Add("time", "device time per call, median of samples; of ours, %s\na ratio is the time of the column before it by ours: above 1, ours is faster", IntervalWords)
 	if t.share() {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(t.copy, "B/s"))
@@ -256,10 +253,10 @@ func (a *Amount) scale() (prefix, unit string, by float64) {
 // share reports whether there is a share of a copy's rate to show.
 func (t *suiteTable) share() bool { return len(t.amounts) > 0 && t.copy > 0 }
 
-// compared reports whether an implementation has a column of ratios to ours: a peer, a baseline,
-// and the unfused formula.
+// compared reports whether an implementation has a column of ratios to ours: a peer, and the
+// unfused formula.
 func (t *suiteTable) compared(impl string) bool {
-	if impl == Naive || impl == attention.Unfused.String() {
+	if impl == attention.Unfused.String() {
 		return true
 	}
 	return slices.ContainsFunc(t.groups, func(g []Result) bool {

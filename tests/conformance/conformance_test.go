@@ -72,7 +72,6 @@ func rare(name string) bool {
 var noKernels = []string{
 	"matrix_layout.", "matrix_right.", // they find the device's matrix layouts, before kernels are chosen
 	"micro_", // internal/bench/micro: ceilings
-	"naive_", // the baseline of bench
 	"poison", // trial.Runner
 }
 

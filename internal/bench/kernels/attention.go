@@ -18,7 +18,7 @@ func softmaxAttention() Kernel {
 		impls = append(impls, i.String())
 	}
 	return Kernel{
-		Name: "attention", Title: "softmax attention", Impls: impls, AllPaths: true, Baseline: bench.Naive, How: []string{"dtype"},
+		Name: "attention", Title: "softmax attention", Impls: impls, AllPaths: true, How: []string{"dtype"},
 		Bench: Help{
 			Long: `Measures softmax attention on random normal inputs: the forward pass, the
 backward pass with --backward, or one after the other with --both. Every path is

@@ -22,21 +22,18 @@ import (
 
 // A Kernel is one command of flashvk bench, run, profile and sweep.
 type Kernel struct {
-	Name  string   // norm
-	Title string   // what the kernel computes, in a few words, as in "layer normalization"
-	Impls []string // paths, of which auto is the first
-	Bench Help
-	Run   Help
-	New   func() Flags
-	How   []string // flags that choose how a case is computed, not which case: a suite takes them
-	Tiny  []string // defaults that make a problem take no time, as in batch=1; nil: the defaults of a CPU device
-	Sweep string   // flags of an example of sweep
-	Tune  *Tune    // nil: the kernel has no configurations to choose from
-	Fixed string   // why, if there are none
-	// AllPaths says that bench measures all paths in suites, and without flags. Baseline is a
-	// further path of forward passes, for --naive; "": none.
-	AllPaths bool
-	Baseline string
+	Name     string   // norm
+	Title    string   // what the kernel computes, in a few words, as in "layer normalization"
+	Impls    []string // paths, of which auto is the first
+	Bench    Help
+	Run      Help
+	New      func() Flags
+	How      []string // flags that choose how a case is computed, not which case: a suite takes them
+	Tiny     []string // defaults that make a problem take no time, as in batch=1; nil: the defaults of a CPU device
+	Sweep    string   // flags of an example of sweep
+	Tune     *Tune    // nil: the kernel has no configurations to choose from
+	Fixed    string   // why, if there are none
+	AllPaths bool     // bench measures all paths in suites, and without flags
 }
 
 // Tune says how to look for configurations.

@@ -9,8 +9,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/vk"
 )
 
 // slowBelow is the speed below which a path on matrices is suspicious. Matrix
@@ -38,7 +36,7 @@ func (r *run) speeds(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c := bench.Case{Op: op, Impls: append(impls, bench.Naive), Protocol: quick(r.report.Env.CPU)}
+		c := bench.Case{Op: op, Impls: impls, Protocol: quick(r.report.Env.CPU)}
 		results, err := bench.Run(ctx, r.d, c, nil)
 		if err != nil {
 			return err
@@ -66,7 +64,6 @@ func (r *run) compare(problem attention.Problem, results []bench.Result) {
 			return p.Kernel == attentionKernel && p.Pass == bench.Forward && p.DType == t && p.Impl.String() == x.Impl
 		})
 		if i < 0 {
-			r.naive(t, x)
 			continue
 		}
 		p := &r.report.Paths[i]
@@ -83,15 +80,6 @@ func (r *run) compare(problem attention.Problem, results []bench.Result) {
 			p.Verdict = Slow
 			p.Why = fmt.Sprintf("right, but only %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(problem), r.suspicion(t))
 		}
-	}
-}
-
-// naive counts the module of the baseline as run, right or wrong as a benchmark's check found it.
-// No path runs that module.
-func (r *run) naive(t dtype.DType, x bench.Result) {
-	module, err := shaders.Get("naive_attention", t.Short())
-	if err == nil && (x.Status == bench.StatusOK || x.Status == bench.StatusFailed) {
-		r.report.ran([]vk.ModuleInfo{{Name: module.Name, SPIRV: module.SPIRV}}, x.Status == bench.StatusOK)
 	}
 }
 
