@@ -29,6 +29,9 @@
 //	fused        one kernel sums all three                                               bwd_fused.go
 //	unfused      weights and score gradients are in memory                               bwd_unfused.go
 //
+// In float16 score gradients on matrices have the range of float16, so large ones need a loss scale: see
+// Backward.
+//
 // The gradients of the bias and the sinks have their own kernels (bwd_features.go, bwd_stored_bias.go).
 //
 // [Append] and [Decode] are for sequences that grow. They work on a cache of keys and values,

@@ -22,6 +22,18 @@ import (
 // tile by tile, from LSE. P is as exact as LSE: near scores of 1e4, LSE has a rounding error of up
 // to 5e-4, which becomes the relative error of P.
 //
+// In float16 the matrix paths round dS, times the derivative of Softcap, to float16 before they multiply it
+// by K and Q. Elements above 65504 become infinite, and then gradients are infinite or NaN that would fit.
+// The scalar and the unfused path keep dS in float32, as bfloat16 and float32 do on all paths. With
+// dropout p no element is above
+//
+//	2 * |dO| * |V| / (1 - p) + |dLSE|      |dO| and |V| being the longest rows
+//
+// Gradients are linear in dO and dLSE. A program that multiplies both by a loss scale, a power of two that
+// brings this below 65504, and the gradients by its inverse loses nothing but what falls below 2^-24.
+// Where dP and Delta cancel, dS keeps the rounding of O, 2^-11 * |dO| * |O| in float16: inputs of thousands
+// make gradients of it that should be 0, on all paths.
+//
 // The gradient of a bias, g.DBias, is summed over the axes that the bias shares. It has its own
 // kernels, which recompute S and dP. With BackwardConfig.Stored and without Softcap they read dS,
 // which is stored in 16 bits.

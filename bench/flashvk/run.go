@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -248,6 +249,9 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 	for _, t := range op.Tensors() {
 		if t.Written(pass) {
 			x := tensors[t.Name]
+			if err := a.warnOfOverflow(ctx, t, x); err != nil {
+				return err
+			}
 			if axes := r.axes(t); axes != nil {
 				x = x.Permute(axes...) // back to the file's order
 			}
@@ -255,6 +259,30 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 		}
 	}
 	return bench.WriteTensors(ctx, r.out, outputs)
+}
+
+// warnOfOverflow warns of a gradient in float16 that is not finite.
+func (a *app) warnOfOverflow(ctx context.Context, t bench.OpTensor, x vk.Tensor) error {
+	if t.DType != dtype.Float16 || t.Written(bench.Forward) {
+		return nil
+	}
+	const infinite = 0x7c00 // the exponent of what is not finite
+	bytes := 2 * int64(x.NumElements())
+	piece := make([]byte, min(bytes, transferBytes))
+	for at := int64(0); at < bytes; at += int64(len(piece)) {
+		piece = piece[:min(bytes-at, transferBytes)]
+		if err := x.Buffer.Download(ctx, at, piece); err != nil {
+			return err
+		}
+		for i := 0; i < len(piece); i += 2 {
+			if binary.LittleEndian.Uint16(piece[i:])&infinite == infinite {
+				fmt.Fprintf(a.stderr, "flashvk: WARNING: %s has elements that are not finite: they, or what they are computed from, are beyond float16's 65504; "+
+					"multiply the incoming gradients by a loss scale, a power of two below 1, and the results by its inverse\n", t.Name)
+				return nil
+			}
+		}
+	}
+	return nil
 }
 
 // axes returns the order of axes of a tensor in files, nil if it is the kernel's.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -112,4 +113,43 @@ func runBackwardFile(t *testing.T, p attention.Problem, in ref.Inputs[float32], 
 		require.LessOrEqual(t, diff.Off, g.bound, "%s[%d] = %v, want %v", g.name, diff.Index, diff.Got, diff.Want)
 	}
 	require.Len(t, out.Tensors(), tensors)
+}
+
+// TestRunBackwardOverflow has score gradients beyond float16's range. Paths that keep them in float32 are right
+// while the gradients fit, matrices with a loss scale. Of gradients that do not fit the program warns.
+func TestRunBackwardOverflow(t *testing.T) {
+	caps, dev := device(t)
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, DType: dtype.Float16, Scale: 1}
+	for _, c := range []struct {
+		impl      attention.Impl
+		lossScale float32
+		overflows bool
+	}{{attention.Scalar, 1, false}, {attention.Unfused, 1, false}, {attention.CoopMat, 1. / 8, false}, {attention.Scalar, 16, true}} {
+		t.Run(fmt.Sprintf("%v/%v", c.impl, c.lossScale), func(t *testing.T) {
+			vktest.Require(t, c.impl.String(), attention.Supports(caps, p, kit.Backward, attention.Options{Impl: c.impl}))
+			// dP = ±512000 of weights 1/2, so that dS = ±256000 and dQ = 2 * 256000 / 64.
+			in := ref.Inputs[float32]{Q: make([]float32, 8), K: make([]float32, 16), V: make([]float32, 16)}
+			up := ref.Upstream[float32]{DO: make([]float32, 8)}
+			for i := range 8 {
+				up.DO[i], in.V[i], in.V[8+i] = 256*c.lossScale, 250, -250
+				in.K[i], in.K[8+i] = 1./64, -1./64
+			}
+			path := filepath.Join(t.TempDir(), "x.safetensors")
+			writeBackwardInputs(t, path, in, up, p)
+			code, _, stderr := flashvk("run", "attention", "--in", path, "--out", path, "--scale", "1", "--backward", "--impl", c.impl.String(), dev)
+			require.Zero(t, code, stderr)
+			require.Equal(t, c.overflows, strings.Contains(stderr, "WARNING: dq has elements that are not finite"), stderr)
+			out, err := safetensors.Open(path)
+			require.NoError(t, err)
+			defer out.Close()
+			x, _ := out.Tensor("dq")
+			dq, err := out.Float32s(x)
+			require.NoError(t, err)
+			if c.overflows {
+				require.True(t, math.IsInf(float64(dq[0]), 1))
+			} else {
+				require.InDelta(t, 8000*c.lossScale, dq[0], 8)
+			}
+		})
+	}
 }
