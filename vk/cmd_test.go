@@ -321,22 +321,22 @@ func TestCancel(t *testing.T) {
 		t.Errorf("a canceled Submit ran: %v, %v", got, err)
 	}
 
+	_, open := busy(t, d)
 	soon, cancel := context.WithTimeout(background(), 5*time.Millisecond)
 	defer cancel()
-	start := time.Now()
-	if err := c.Submit(soon); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("Submit = %v after %v, want DeadlineExceeded", err, time.Since(start))
+	if err := c.Start(background()); err != nil {
+		t.Fatal(err)
 	}
-	early := time.Since(start)
+	if err := c.Submit(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Submit = %v, want DeadlineExceeded", err)
+	}
 	// Everything may be closed or used on while it still runs.
 	if err := c.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Wait = %v, want DeadlineExceeded", err)
 	}
+	open()
 	if err := b.Download(background(), 0, got); err != nil || got[0] == 0 {
 		t.Errorf("Download after the canceled wait: %v, %v, want what the kernel wrote", got, err)
-	}
-	if total := time.Since(start); early > total/2 {
-		t.Errorf("the canceled Submit took %v of the %v that the kernel ran", early, total)
 	}
 	if err := c.Wait(background()); err != nil {
 		t.Error(err)
@@ -352,6 +352,7 @@ func TestCancelTransfer(t *testing.T) {
 	if err := b.Upload(background(), 0, make([]byte, 4)); err != nil {
 		t.Fatal(err)
 	}
+	_, open := busy(t, d)
 	if err := c.Start(background()); err != nil {
 		t.Fatal(err)
 	}
@@ -360,15 +361,12 @@ func TestCancelTransfer(t *testing.T) {
 	go func() { first <- b.Download(background(), 0, got) }() // takes as long as the kernel
 	for range 2 {
 		soon, cancel := context.WithTimeout(background(), 5*time.Millisecond)
-		start := time.Now()
 		if err := b.Download(soon, 0, make([]byte, 4)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Download = %v, want DeadlineExceeded", err)
 		}
-		if took := time.Since(start); took > 100*time.Millisecond {
-			t.Errorf("the canceled Download took %v", took)
-		}
 		cancel()
 	}
+	open()
 	if err := <-first; err != nil || got[0] == 0 {
 		t.Errorf("the patient Download: %v, %v", got, err)
 	}
@@ -387,16 +385,14 @@ func TestCloseInFlight(t *testing.T) {
 	s := c.Scratch("s", 64)
 	c.Fill(s, 0, 64, 0)
 	c.Timestamp(timer, 0)
+	_, open := busy(t, d)
 	if err := c.Start(background()); err != nil {
 		t.Fatal(err)
 	}
-	start := time.Now()
 	b.Close()
 	timer.Close()
 	c.Close()
-	if took := time.Since(start); took > 100*time.Millisecond {
-		t.Errorf("Close waited %v", took)
-	}
+	open()
 	// The device goes on, and Device.Close, in the cleanup, waits.
 	x, y := tensor(t, d, "x", 1), tensor(t, d, "y", 7)
 	c = newCmd(t, d)

@@ -16,6 +16,8 @@ import (
 var (
 	//go:embed testdata/axpy.spv
 	axpySPIRV []byte
+	//go:embed testdata/gate.spv
+	gateSPIRV []byte
 	//go:embed testdata/spin.spv
 	spinSPIRV []byte
 	//go:embed testdata/shape.spv

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")"
 glslc=${GLSLC:-glslc}
-for kernel in axpy spin shape shared; do
+for kernel in axpy gate spin shape shared; do
 	$glslc --target-env=vulkan1.2 -O0 "$kernel.comp" -o "$kernel.spv"
 done
 $glslc --target-env=vulkan1.3 -O0 shape.comp -o shape13.spv
