@@ -279,6 +279,9 @@ func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := t.CheckFits(d); errors.Is(err, vk.ErrUnsupported) {
+		return err // a plan that no kernel runs is none
+	}
 	t.Checkpoint = memory.Checkpoint
 	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\n", t.Config, t.NumParams(), t.Shape, t.DType, t.Checkpoint)
 	fmt.Fprintf(a.stderr, "flashvk: memory %v\n", memory)

@@ -172,6 +172,12 @@ func TestBenchTrain(t *testing.T) {
 	for _, name := range []string{"step.svg", "tokens.svg", "stages.svg", "memory.svg", "report.md", "results.benchfmt"} {
 		require.NotEmpty(t, read(name))
 	}
+
+	// What no device does in float32 is a row without times.
+	code, stdout, stderr = flashvk(append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--variant=fused,auto")...)...)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `\nflashvk fused +– .*\nflashvk auto +[0-9]`, stdout)
+	require.Contains(t, stdout, "\nflashvk fused: tnp: blocks.0.perceptron: mlp: fused: ")
 	for args, want := range map[string]string{
 		"bench train --count 0":                   "--count 0 is not in 1..100000",
 		"bench train --shape tiny,tiny":           `"tiny" occurs twice`,

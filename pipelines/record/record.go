@@ -167,8 +167,24 @@ func (p *Program) check() error {
 
 var errAllocated = errors.New("record: memory is allocated already")
 
+// Check returns the error that Allocate and Record would have on a device with memory for the
+// program, such as a tensor that is larger than a kernel sees. It allocates nothing and compiles the
+// kernels.
+func (p *Program) Check(d *vk.Device) error {
+	err := p.place(func(name string, bytes int64) (*vk.Buffer, error) { return d.Placeholder(name, bytes), nil })
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	_, err = d.Measure(func(c *vk.Cmd) error { return p.Record(c, nil) })
+	return err
+}
+
 // Allocate takes the planned memory. Close frees it.
-func (p *Program) Allocate(d *vk.Device) (err error) {
+func (p *Program) Allocate(d *vk.Device) error { return p.place(d.NewBuffer) }
+
+// place gives the tensors their places in buffers that newBuffer returns.
+func (p *Program) place(newBuffer func(name string, bytes int64) (*vk.Buffer, error)) (err error) {
 	if err := p.current("Allocate"); err != nil {
 		return err
 	}
@@ -181,7 +197,7 @@ func (p *Program) Allocate(d *vk.Device) (err error) {
 		}
 	}()
 	for i, bytes := range p.memory.Chunks {
-		b, err := d.NewBuffer(fmt.Sprintf("%s %d", p.name, i), bytes)
+		b, err := newBuffer(fmt.Sprintf("%s %d", p.name, i), bytes)
 		if err != nil {
 			return fmt.Errorf("record: %w", err)
 		}

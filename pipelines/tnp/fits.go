@@ -1,21 +1,85 @@
 package tnp
 
 import (
+	"errors"
 	"fmt"
 
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // CheckFits returns an error if a device is known to have less memory left than a model and a plan
-// of pass o.Pass take: how many bytes are missing, and what would take less. It allocates nothing.
+// of pass o.Pass take: how many bytes are missing, and what would take less. It returns an error
+// that wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and says with
+// which checkpoint or batch none would. It allocates nothing, and compiles the kernels of the plan.
 // NewModel and NewPlan each look for what they take themselves.
 func CheckFits(d *vk.Device, c Config, s Shape, o ModelOptions, p PlanOptions) error {
 	heaps, err := d.Heaps()
 	if err != nil {
 		return err
 	}
-	_, _, err = fit{d.Caps(), heaps, c, s, o.Pass, o, p}.choose("model and activations", (*Memory).Bytes)
-	return err
+	if err := checkRanges(d.Caps(), c, o); err != nil {
+		return err
+	}
+	f := fit{d.Caps(), heaps, c, s, o.Pass, o, p}
+	const what = "model and activations"
+	b, _, err := f.choose(what, (*Memory).Bytes)
+	if err != nil {
+		return err
+	}
+	if err = f.record(d, b); !errors.Is(err, vk.ErrUnsupported) {
+		return err
+	}
+	fits := func() bool {
+		b, _, err := f.choose(what, (*Memory).Bytes)
+		return err == nil && f.record(d, b) == nil
+	}
+	for _, f.p.Checkpoint = range []Checkpoint{Selective, Blocks} {
+		if f.p.Checkpoint != p.Checkpoint && fits() {
+			return fmt.Errorf("%w; with checkpoint %v it would fit", err, f.p.Checkpoint)
+		}
+	}
+	f.p = p
+	for f.s.Batch /= 2; f.s.Batch > 0; f.s.Batch /= 2 {
+		if fits() {
+			return fmt.Errorf("%w; with batch %d it would fit", err, f.s.Batch)
+		}
+	}
+	return fmt.Errorf("%w; no smaller batch would fit", err)
+}
+
+// record records a plan without its memory, and returns the error of a kernel.
+func (f fit) record(d *vk.Device, b *builder) error {
+	b.model = &Model{d: d, c: f.c, o: f.o}
+	slots, n := f.c.slots()
+	b.model.slots = slots
+	for _, x := range b.model.memory() {
+		*x.tensor = vk.View(d.Placeholder(x.name, x.bytes(n)), x.dtype, x.times*n)
+	}
+	b.model.divide(n)
+	if err := b.prog.Check(d); err != nil {
+		return fmt.Errorf("tnp: %w", err)
+	}
+	return nil
+}
+
+// checkRanges returns an error if AdamW would not see the whole buffers of a model, each of which it
+// reads in one launch.
+func checkRanges(caps *vk.Caps, c Config, o ModelOptions) error {
+	if o.Pass < Train {
+		return nil
+	}
+	_, n := c.slots()
+	for _, x := range (&Model{c: c, o: o}).memory() {
+		if bytes := x.bytes(n); uint64(bytes) > caps.MaxStorageBufferRange {
+			help := "a smaller model would fit"
+			if uint64(bytes/int64(x.times)) <= caps.MaxStorageBufferRange {
+				help = "without accumulation they would fit"
+			}
+			return argument.Unsupported("tnp", "%s take %d bytes, of which AdamW sees %d: %s", x.name, bytes, caps.MaxStorageBufferRange, help)
+		}
+	}
+	return nil
 }
 
 // A fit is a plan that heaps may have too little for.

@@ -105,6 +105,46 @@ func TestTooLarge(t *testing.T) {
 	require.Equal(t, before, d.Memory().Bytes)
 }
 
+// TestRanges: a model and a plan with a tensor that a kernel does not see whole are refused without
+// any memory, with a batch that has none.
+func TestRanges(t *testing.T) {
+	d := vktest.Open(t)
+	p, err := PresetOf("tiny")
+	require.NoError(t, err)
+	o := ModelOptions{Pass: Train, Optim: optim.Default(), Accumulate: 2}
+	_, n := p.slots()
+	caps := *d.Caps()
+	for limit, want := range map[int]string{
+		12 * n:   "",
+		12*n - 1: fmt.Sprintf("tnp: gradients take %d bytes, of which AdamW sees %d: without accumulation they would fit: unsupported on this device", 12*n, 12*n-1),
+		4*n - 1:  fmt.Sprintf("tnp: weights take %d bytes, of which AdamW sees %d: a smaller model would fit: unsupported on this device", 4*n, 4*n-1),
+	} {
+		caps.MaxStorageBufferRange = uint64(limit)
+		if err := checkRanges(&caps, p.Config, o); want != "" {
+			require.EqualError(t, err, want)
+			require.ErrorIs(t, err, vk.ErrUnsupported)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+
+	const small = 128 << 20
+	if d.Caps().MaxStorageBufferRange > small {
+		t.Skip("kernels see more than tests fill")
+	}
+	const most = 8192 // hidden units of its heads take 96 MiB, of twice as many 192 MiB
+	p.Batch = 2 * most
+	before := d.Memory().Bytes
+	d.ResetPeak()
+	err = CheckFits(d, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.Regexp(t, fmt.Sprintf(`^tnp: \S+: .* a kernel sees %d: .*; with batch %d it would fit$`, small, most), err.Error())
+	p.Batch = most
+	require.NoError(t, CheckFits(d, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto}))
+	require.Equal(t, before, d.Memory().Bytes)
+	require.LessOrEqual(t, d.Memory().Peak, before)
+}
+
 // TestByName: the holders of a plan's memory are all of it, each name once.
 func TestByName(t *testing.T) {
 	d := vktest.Open(t)

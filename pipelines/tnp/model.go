@@ -122,6 +122,9 @@ func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *M
 	if err := checkModel(heaps, m.bytes(n)); err != nil {
 		return nil, err
 	}
+	if err := checkRanges(d.Caps(), c, o); err != nil {
+		return nil, err
+	}
 	for _, x := range m.memory() {
 		if *x.tensor, err = d.NewTensor(x.name, x.dtype, x.times*n); err != nil {
 			return nil, err

@@ -42,6 +42,7 @@ type Timing struct {
 	Slope   float64
 	LossOff float64 // of a peer: how far its first loss is from ours
 	Failed  string  // why there are no times, or what is wrong with them
+	Absent  bool    // Failed is what the device lacks
 	Wrong   string  // of a peer: what it computes otherwise
 	Note    string
 }
@@ -77,11 +78,11 @@ func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 // Bench measures a case: it plans its memory, checks the gradients, times steps, and asks peers for
 // the same steps with the same weights and data. Planned is called with the memory before any is
 // allocated, step before each part. What the device does not do, or has too little memory for, is a
-// result, too.
+// result, too, which is Absent.
 func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory), step func(what string)) (*BenchResult, error) {
 	c.Asked = c.Checkpoint
 	failed := func(err error) (*BenchResult, error) {
-		return &BenchResult{Case: c, Timings: []Timing{{Impl: ourName, Failed: err.Error()}}}, nil
+		return &BenchResult{Case: c, Timings: []Timing{{Impl: ourName, Failed: err.Error(), Absent: true}}}, nil
 	}
 	o := tnp.PlanOptions{Checkpoint: c.Checkpoint, Variant: c.Variant}
 	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), o)
@@ -91,8 +92,11 @@ func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory),
 	if err != nil {
 		return nil, err
 	}
-	planned(memory)
-	if err := tnp.CheckFits(d, c.Config, c.Shape, c.options(tnp.Train), o); err != nil {
+	err = tnp.CheckFits(d, c.Config, c.Shape, c.options(tnp.Train), o)
+	if !errors.Is(err, vk.ErrUnsupported) {
+		planned(memory)
+	}
+	if err != nil {
 		return failed(err)
 	}
 	c.Checkpoint = memory.Checkpoint

@@ -251,6 +251,12 @@ func TestMatrix(t *testing.T) {
 	}
 	require.Equal(t, 2, strings.Count(table.String(), "\nstep "), "a table for each shape")
 	require.Equal(t, "small, variant unfused, checkpoint blocks, recording once: why not", r.Failed())
+	r.Results[2].Timings[0].Absent = true
+	require.Empty(t, r.Failed(), "others are measured")
+	table.Reset()
+	require.NoError(t, r.Write(&table, bench.Table))
+	require.Regexp(t, `\nflashvk unfused, blocks, once +– +– .*–\n`, table.String())
+	require.Contains(t, table.String(), "\nflashvk unfused, blocks, once: why not\n")
 	require.NoError(t, r.Write(&lines, bench.Benchfmt))
 	require.Equal(t, 1, strings.Count(lines.String(), "/recording=fresh/"))
 

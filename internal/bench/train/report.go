@@ -22,10 +22,12 @@ type Report struct {
 	Results []*BenchResult
 }
 
-// Failed returns what is wrong with our own results, "" if nothing is.
+// Failed returns what is wrong with our own results, "" if nothing is. What the device lacks is, if
+// there is no other result.
 func (r *Report) Failed() string {
+	measured := slices.ContainsFunc(r.Results, func(x *BenchResult) bool { return x.Timings[0].Failed == "" })
 	for _, x := range r.Results {
-		if t := x.Timings[0]; t.Failed != "" {
+		if t := x.Timings[0]; t.Failed != "" && !(t.Absent && measured) {
 			return x.Case.Name + r.wayWords(x) + ": " + t.Failed
 		}
 	}
@@ -180,6 +182,9 @@ func (c *Case) MemoryWords(m *tnp.Memory) string {
 func (r *Report) row(s *sheet.Section, x *BenchResult, t *Timing, reference float64) {
 	name, c := r.name(x, t), &x.Case
 	if t.Failed != "" {
+		if t.Absent {
+			s.Rows = append(s.Rows, append([]string{name}, slices.Repeat([]string{"–"}, len(s.Columns)-1)...))
+		}
 		s.Note("%s: %s", name, t.Failed)
 		return
 	}

@@ -111,7 +111,16 @@ func (o *Options) model() tnp.ModelOptions {
 
 // Measure returns what the training takes on a device.
 func (o *Options) Measure(caps *vk.Caps) (*tnp.Memory, error) {
-	return tnp.Measure(caps, o.Config, o.Shape, o.model(), tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant})
+	return tnp.Measure(caps, o.Config, o.Shape, o.model(), o.plan())
+}
+
+// CheckFits returns the error of tnp.CheckFits.
+func (o *Options) CheckFits(d *vk.Device) error {
+	return tnp.CheckFits(d, o.Config, o.Shape, o.model(), o.plan())
+}
+
+func (o *Options) plan() tnp.PlanOptions {
+	return tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}
 }
 
 // LRAt returns the learning rate of a step, counted from 0: a line to LR in Warmup steps, then
@@ -172,8 +181,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := errors.Join(canDraw(o.Curve), canDraw(o.Picture)); err != nil {
 		return nil, err
 	}
-	plan := tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}
-	if err := tnp.CheckFits(d, o.Config, o.Shape, o.model(), plan); err != nil {
+	if err := o.CheckFits(d); err != nil {
 		return nil, err
 	}
 	work := context.WithoutCancel(ctx)
@@ -186,7 +194,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := t.begin(work); err != nil {
 		return nil, err
 	}
-	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, plan); err != nil {
+	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, o.plan()); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()
