@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -152,9 +151,8 @@ func TestFullFiles(t *testing.T) {
 		{[]string{"run", "attention", dev, "--in", inputs(t, 4), "--out", full}, "/dev/full: is a device"},
 	} {
 		p := prepare(t, c.args...).start()
-		soon := time.AfterFunc(5*time.Second, func() { p.cmd.Process.Kill() }) // before memory is full
+		p.killAbove(2 << 30) // before memory is full
 		require.Equal(t, 1, p.wait(), "%q: %s", c.args, &p.stderr)
-		soon.Stop()
 		require.Empty(t, p.stdout.String(), "%q", c.args)
 		require.Contains(t, oneError(t, p.stderr.String()), c.want, "%q", c.args)
 	}

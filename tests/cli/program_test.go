@@ -156,6 +156,24 @@ func (p *process) until(done func() bool) {
 	}
 }
 
+// killAbove returns at the end of the process, which it kills once that has more than so many bytes
+// of memory.
+func (p *process) killAbove(bytes int) {
+	for {
+		select {
+		case <-p.ended:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		var all, resident int
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+		fmt.Sscan(string(text), &all, &resident)
+		if resident*os.Getpagesize() > bytes {
+			p.cmd.Process.Kill()
+		}
+	}
+}
+
 // wait waits for the end of the process, and returns the exit status, -1 after a signal. It fails
 // the test if the process crashes, takes too long, or draws progress though standard error is no
 // terminal.

@@ -12,17 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the time in which an interrupted process must end its call on the device and write
-// its results. A software driver that compiles takes longest.
-const patience = 5 * time.Second
-
-// interrupt sends a signal and waits for the end, with status 1 and one word.
+// interrupt sends a signal and waits for the end, with status 1 and one word: without it, what the
+// tests start runs until its limit.
 func interrupt(t *testing.T, p *process, signal os.Signal) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(signal))
-	start := time.Now()
 	code := p.wait()
-	require.Less(t, time.Since(start), patience, p.args)
 	require.Equal(t, 1, code, "%s: %v\n%s", p.args, p.cmd.ProcessState, &p.stderr)
 	require.Equal(t, "flashvk: interrupted", oneError(t, p.stderr.String()), p.args)
 }
@@ -54,19 +49,15 @@ func TestSecondSignal(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		p := prepare(t, "plot", pipe, "--out", t.TempDir()).start()
 		time.Sleep(300 * time.Millisecond) // for the program to begin
-		for sent := 0; ; sent++ {
-			select {
-			case <-p.ended:
-				require.LessOrEqual(t, sent, 2, "signals")
-				status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-				require.True(t, status.Signaled() && status.Signal() == signal || status.ExitStatus() == 1, p.cmd.ProcessState)
-			case <-time.After(300 * time.Millisecond):
-				require.Less(t, sent, 2, "two signals have not ended it")
-				require.NoError(t, p.cmd.Process.Signal(signal))
-				continue
-			}
-			break
+		require.NoError(t, p.cmd.Process.Signal(signal))
+		select {
+		case <-p.ended:
+		case <-time.After(300 * time.Millisecond): // for the first signal to arrive
+			require.NoError(t, p.cmd.Process.Signal(signal))
+			<-p.ended // at its limit, with another status, if two signals do not end it
 		}
+		status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+		require.True(t, status.Signaled() && status.Signal() == signal || status.ExitStatus() == 1, p.cmd.ProcessState)
 	}
 }
 
