@@ -21,12 +21,12 @@ func newRecord(caps *vk.Caps, commit string, fixed *selftest.Report, random *tri
 	r := conformance.New(caps)
 	if fixed != nil {
 		for _, m := range fixed.Modules {
-			r.Add(conformance.Module{Name: m.Name, SHA256: conformance.Hash(m.SPIRV), Commit: commit, Fixed: m.Right, Wrong: m.Wrong})
+			r.Add(conformance.Module{Name: m.Name, SHA256: conformance.Hash(m.SPIRV), Commit: commit, Fixed: m.Problems[selftest.Suite], Wrong: m.Failed})
 		}
 	}
 	if random != nil {
 		for _, m := range random.Modules {
-			r.Add(conformance.Module{Name: m.Name, SHA256: m.SHA256, Commit: commit, Random: m.Problems, Wrong: m.Failed})
+			r.Add(conformance.Module{Name: m.Name, SHA256: conformance.Hash(m.SPIRV), Commit: commit, Random: m.Problems, Wrong: m.Failed})
 		}
 		failed := map[string]int{}
 		for _, f := range random.Failures {

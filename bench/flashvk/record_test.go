@@ -22,12 +22,12 @@ import (
 func TestNewRecord(t *testing.T) {
 	caps := vk.Caps{Name: "NVIDIA H200", Type: vk.DiscreteGPU, VendorID: 0x10de, DriverName: "NVIDIA", DriverInfo: "580.159.04"}
 	code := []byte{1, 2, 3}
-	fixed := &selftest.Report{Modules: []selftest.Module{{ModuleInfo: vk.ModuleInfo{Name: "a", SPIRV: code}, Right: 4, Wrong: 1}}}
+	fixed := &selftest.Report{Modules: trial.Tally{{ModuleInfo: vk.ModuleInfo{Name: "a", SPIRV: code}, Problems: map[string]int{selftest.Suite: 4}, Failed: 1}}}
 	random := &trial.Result{
 		Seed: 7, Kernels: map[string]int{"gemm": 5, "mlp": 2}, Failures: []trial.Failure{{Kernel: "mlp"}},
-		Modules: []trial.Module{
-			{Name: "a", SHA256: conformance.Hash(code), Problems: map[string]int{"gemm": 3}},
-			{Name: "b", SHA256: conformance.Hash(nil), Problems: map[string]int{"gemm": 5, "mlp": 1}, Failed: 1},
+		Modules: trial.Tally{
+			{ModuleInfo: vk.ModuleInfo{Name: "a", SPIRV: code}, Problems: map[string]int{"gemm": 3}},
+			{ModuleInfo: vk.ModuleInfo{Name: "b"}, Problems: map[string]int{"gemm": 5, "mlp": 1}, Failed: 1},
 		},
 	}
 	r := newRecord(&caps, "8f5bb0a", fixed, random)

@@ -3,43 +3,18 @@ package selftest
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ondevice"
 	"github.com/flashvk/flashvk/internal/bench/trial"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // onDevice runs attention.Forward and attention.Backward for the suites.
-type onDevice struct {
-	ondevice.Kernel
-	modules []vk.ModuleInfo // that the calls ran
-}
-
-// newOnDevice returns the implementation that runs the calls of an item.
-func newOnDevice(ctx context.Context, d *vk.Device, use trial.Use, it *item) *onDevice {
-	f := &onDevice{Kernel: ondevice.Kernel{Context: ctx, Device: guard.Device{Device: d, Use: use}, Options: attention.Options{Impl: it.impl}}}
-	f.Record = func(c *vk.Cmd, call func(c *vk.Cmd) error) error {
-		if err := call(c); err != nil {
-			return err
-		}
-		f.ran(c.Modules())
-		return nil
-	}
-	return f
-}
-
-// ran notes modules.
-func (f *onDevice) ran(modules []vk.ModuleInfo) {
-	for _, x := range modules {
-		if !slices.ContainsFunc(f.modules, func(y vk.ModuleInfo) bool { return x.Name == y.Name }) {
-			f.modules = append(f.modules, x)
-		}
-	}
+func onDevice(ctx context.Context, r *trial.Runner, it *item) *ondevice.Kernel {
+	return &ondevice.Kernel{Context: ctx, Device: r.Guard(), Options: attention.Options{Impl: it.impl}, Record: r.Record}
 }
 
 // forwardRefuses returns why a path does not take a forward problem.

@@ -17,7 +17,10 @@ type item struct {
 	path  *Path
 	rank  int  // the order in which items are reported, and those of a path run
 	alone bool // memory was too short beside other items
-	outcome
+
+	worst   float64         // the largest error by what is allowed
+	err     error           // what is wrong with it
+	modules []vk.ModuleInfo // that its calls ran
 }
 
 // String says what is run.
@@ -26,13 +29,6 @@ func (it *item) String() string {
 }
 
 func byRank(a, b *item) int { return cmp.Compare(a.rank, b.rank) }
-
-// An outcome is what a case came to.
-type outcome struct {
-	worst   float64         // the largest error by what is allowed
-	err     error           // what is wrong with it
-	modules []vk.ModuleInfo // that its calls ran
-}
 
 // items lists the cases to run on all paths, the cheapest of each suite first.
 func (r *run) items(suites []suite) []*item {

@@ -19,7 +19,7 @@ import (
 // made returns items with a check.
 func made(n int, check func() error) []*item {
 	s := new(suite)
-	s.check = func(context.Context, trial.Use, *item) outcome { return outcome{err: check()} }
+	s.check = func(context.Context, *trial.Runner, *item) (float64, error) { return 0, check() }
 	var list []*item
 	for i := range n {
 		list = append(list, &item{suite: s, c: &testCase{name: fmt.Sprint(i)}, path: new(Path), rank: i})
@@ -97,6 +97,6 @@ func TestSample(t *testing.T) {
 	}
 	require.Equal(t, 21, sampled)
 	c := forward.cases[len(forward.cases)-sampled]
-	o := forward.check(context.Background(), nil, &item{c: c})
-	require.ErrorContains(t, o.err, "of a sample", c.name)
+	_, err := forward.check(context.Background(), trial.OnDevice(nil, nil), &item{c: c})
+	require.ErrorContains(t, err, "of a sample", c.name)
 }

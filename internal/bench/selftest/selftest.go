@@ -18,7 +18,6 @@
 package selftest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,31 +88,15 @@ type Report struct {
 	Env      bench.Environment
 	Ceilings []bench.Ceiling
 	Paths    []Path
-	Modules  []Module // that ran, by name
+	Modules  trial.Tally // of what ran
 	Took     time.Duration
 }
 
-// A Module is a SPIR-V module that cases ran. A case that was wrong counts against
-// each module that it ran.
-type Module struct {
-	vk.ModuleInfo
-	Right, Wrong int // cases
-}
-
 // ran counts a case for its modules.
-func (r *Report) ran(modules []vk.ModuleInfo, right bool) {
-	for _, m := range modules {
-		i, found := slices.BinarySearchFunc(r.Modules, m.Name, func(x Module, name string) int { return cmp.Compare(x.Name, name) })
-		if !found {
-			r.Modules = slices.Insert(r.Modules, i, Module{ModuleInfo: m})
-		}
-		if right {
-			r.Modules[i].Right++
-		} else {
-			r.Modules[i].Wrong++
-		}
-	}
-}
+func (r *Report) ran(modules []vk.ModuleInfo, right bool) { r.Modules.Add(modules, Suite, right) }
+
+// Suite stands for the kernel in the Problems of Report.Modules.
+const Suite = "suite"
 
 // Failed returns the paths that must not be used.
 func (r *Report) Failed() []Path {
@@ -266,7 +249,9 @@ func (r *run) runSome(ctx context.Context, items []*item, deadline time.Time) (e
 			return it, it != nil
 		},
 		Check: func(ctx context.Context, use trial.Use, it *item) error {
-			it.outcome = it.suite.check(ctx, use, it)
+			on := trial.OnDevice(r.d, use)
+			it.worst, it.err = it.suite.check(ctx, on, it)
+			it.modules = on.Modules()
 			q.ended(it, time.Now())
 			return it.err
 		},

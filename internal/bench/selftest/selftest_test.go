@@ -17,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -66,12 +67,12 @@ func TestRun(t *testing.T) {
 	require.LessOrEqual(t, float32s.Worst, 1.0)
 	require.Len(t, report.Ceilings, 4)
 	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_decode_append.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
-		i := slices.IndexFunc(report.Modules, func(m Module) bool { return m.Name == want })
+		i := slices.IndexFunc(report.Modules, func(m trial.Module) bool { return m.Name == want })
 		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
-		require.Positive(t, report.Modules[i].Right)
-		require.Zero(t, report.Modules[i].Wrong)
+		require.Positive(t, report.Modules[i].Problems[Suite])
+		require.Zero(t, report.Modules[i].Failed)
 	}
-	require.True(t, slices.IsSortedFunc(report.Modules, func(a, b Module) int { return strings.Compare(a.Name, b.Name) }))
+	require.True(t, slices.IsSortedFunc(report.Modules, func(a, b trial.Module) int { return strings.Compare(a.Name, b.Name) }))
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table, true))
 	require.Regexp(t, `\nscalar +forward +float32 +pass +\d+ +0 `, text.String())

@@ -34,9 +34,10 @@ type testCase struct {
 type suite struct {
 	kernel string
 	pass   bench.Pass
-	impls  []attention.Impl                                           // paths of the kernel; nil: all
-	cases  []*testCase                                                // the cheap ones first
-	check  func(ctx context.Context, use trial.Use, it *item) outcome // several goroutines call it
+	impls  []attention.Impl // paths of the kernel; nil: all
+	cases  []*testCase      // the cheap ones first
+	// check returns the largest error by what is allowed. Several goroutines call it.
+	check func(ctx context.Context, on *trial.Runner, it *item) (worst float64, err error)
 }
 
 // suites returns the suites for the device. A software driver would take too long for the large
@@ -49,31 +50,29 @@ func (r *run) suites() []suite {
 	forward := attntest.NewSuiteOf(sampled(attntest.Cases(set))...)
 	backward := attntest.NewBackwardSuiteOf(nil, sampled(attntest.BackwardCases(set))...)
 	list := []suite{
-		{attentionKernel, bench.Forward, nil, ofAttention(forward.Cases), func(ctx context.Context, use trial.Use, it *item) outcome {
-			dev := newOnDevice(ctx, r.d, use, it)
-			var got attntest.Forwarder = dev
+		{attentionKernel, bench.Forward, nil, ofAttention(forward.Cases), func(ctx context.Context, on *trial.Runner, it *item) (float64, error) {
+			var got attntest.Forwarder = onDevice(ctx, on, it)
 			if r.forwarder != nil {
 				got = r.forwarder(it.impl)
 			}
 			report, err := forward.Check(it.c.attention, got)
-			return outcome{max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err, dev.modules}
+			return max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err
 		}},
-		{attentionKernel, bench.Backward, nil, ofAttention(backward.Cases), func(ctx context.Context, use trial.Use, it *item) outcome {
-			dev := newOnDevice(ctx, r.d, use, it)
-			report, err := backward.Check(it.c.attention, dev)
-			o := outcome{0, err, dev.modules}
+		{attentionKernel, bench.Backward, nil, ofAttention(backward.Cases), func(ctx context.Context, on *trial.Runner, it *item) (float64, error) {
+			report, err := backward.Check(it.c.attention, onDevice(ctx, on, it))
+			worst := 0.0
 			for _, x := range report {
-				o.worst = max(o.worst, share(x.Diff.Off, x.Bound))
+				worst = max(worst, share(x.Diff.Off, x.Bound))
 			}
-			return o
+			return worst, err
 		}},
 	}
 	if r.forwarder == nil { // with a forwarder only attention is tested
 		for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
-			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), r.checkFixed},
-				suite{stepKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedStep(impl)), r.checkFixed})
+			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), checkFixed},
+				suite{stepKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedStep(impl)), checkFixed})
 		}
-		list = append(list, suite{appendKernel, bench.Forward, []attention.Impl{attention.Scalar}, ofTrial(trial.FixedAppend()), r.checkFixed})
+		list = append(list, suite{appendKernel, bench.Forward, []attention.Impl{attention.Scalar}, ofTrial(trial.FixedAppend()), checkFixed})
 	}
 	for i := range list {
 		s := &list[i]
@@ -112,11 +111,8 @@ func ofTrial(cases []trial.Fixed) (list []*testCase) {
 }
 
 // checkFixed runs a problem of another kernel than attention.
-func (r *run) checkFixed(ctx context.Context, use trial.Use, it *item) outcome {
-	dev := newOnDevice(ctx, r.d, use, it)
-	runner := trial.OnDevice(dev.Device, dev.ran)
-	err := it.c.fixed.Check(ctx, runner)
-	return outcome{0, err, dev.modules}
+func checkFixed(ctx context.Context, on *trial.Runner, it *item) (float64, error) {
+	return 0, it.c.fixed.Check(ctx, on)
 }
 
 // share returns an error divided by its bound; 0 if the bound is 0.

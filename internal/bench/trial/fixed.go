@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -17,10 +16,8 @@ type Fixed struct {
 	Problem
 }
 
-// OnDevice returns a Runner for one problem. It leaves no poison, and reports the modules that ran.
-func OnDevice(d guard.Device, ran func(modules []vk.ModuleInfo)) *Runner {
-	return &Runner{d: d.Device, use: d.Use, ran: ran, hashes: map[string]string{}}
-}
+// OnDevice returns a Runner for one problem, which leaves no poison.
+func OnDevice(d *vk.Device, use Use) *Runner { return (&Runner{d: d}).problem(use) }
 
 // FixedDecode returns problems of Decode for a path: numbers of queries, heads and dimensions, caches
 // of all kinds, each feature alone and all together, lengths that differ and are 0.

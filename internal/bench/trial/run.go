@@ -28,8 +28,7 @@ type Failure struct {
 
 // A Module is a SPIR-V module that problems ran.
 type Module struct {
-	Name     string
-	SHA256   string         // of the SPIR-V, in hexadecimal
+	vk.ModuleInfo
 	Problems map[string]int // problems that ran it and were right, by kernel
 	Failed   int            // problems that ran it and were wrong
 }
@@ -41,7 +40,7 @@ type Result struct {
 	Kernels  map[string]int // how many of them, by kernel
 	Refused  int            // drawn, but not supported on the device
 	Failures []Failure
-	Modules  []Module // by name
+	Modules  Tally
 	Took     time.Duration
 	Workers  int
 	Compiled int           // kernels
@@ -92,7 +91,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 		return nil, err
 	}
 	r := &run{
-		Options: o, runner: runner, modules: tally{}, progress: progress, start: time.Now(),
+		Options: o, runner: runner, progress: progress, start: time.Now(),
 		result: &Result{Seed: o.Seed, Workers: o.Workers, Kernels: map[string]int{}},
 	}
 	if o.Budget > 0 {
@@ -107,7 +106,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.Modules, r.result.Took = r.modules.list(), time.Since(r.start)
+	r.result.Took = time.Since(r.start)
 	for _, k := range d.CachedKernels() {
 		r.result.Compiled++
 		r.result.Compile += k.Stats.Created
@@ -135,12 +134,11 @@ type run struct {
 	start    time.Time
 	end      time.Time // of the budget; zero: none
 
-	mu      sync.Mutex
-	drawn   int // problems, with those that the device does not support
-	begun   int
-	none    error // the device supports none of many problems
-	result  *Result
-	modules tally
+	mu     sync.Mutex
+	drawn  int // problems, with those that the device does not support
+	begun  int
+	none   error // the device supports none of many problems
+	result *Result
 }
 
 // spent reports whether the budget is spent.
@@ -224,7 +222,7 @@ func (r *run) add(j *job, err error) {
 	}
 	x.Problems++
 	x.Kernels[j.kernel.Name]++
-	r.modules.add(j.runner, j.kernel.Name, err == nil)
+	x.Modules.Add(j.runner.Modules(), j.kernel.Name, err == nil)
 	if r.progress != nil {
 		r.progress(x.Problems, r.Problems, fmt.Sprintf("%s, %d wrong", j.kernel.Name, len(x.Failures)))
 	}
@@ -303,7 +301,10 @@ func Examine(ctx context.Context, d *vk.Device, k *Kernel, p Problem, replay boo
 		return nil, err
 	}
 	runner.close()
-	return slices.Sorted(maps.Keys(one.modules)), err
+	for _, m := range one.Modules() {
+		modules = append(modules, m.Name)
+	}
+	return modules, err
 }
 
 // Summary says in a line what was checked.

@@ -95,7 +95,7 @@ func TestRunCounts(t *testing.T) {
 	require.Empty(t, x.Failures)
 	require.Len(t, x.Modules, 1)
 	require.Equal(t, "poison", x.Modules[0].Name)
-	require.Len(t, x.Modules[0].SHA256, 64)
+	require.NotEmpty(t, x.Modules[0].SPIRV)
 	require.Equal(t, x.Kernels, x.Modules[0].Problems)
 }
 
@@ -117,17 +117,18 @@ func TestRunShrinks(t *testing.T) {
 // TestTally wants right and wrong problems to be counted by the modules that they ran. The module
 // of the poison never counts as wrong.
 func TestTally(t *testing.T) {
-	root := &Runner{hashes: map[string]string{"gemm": "12", poisonModule: "34"}}
-	one := root.problem(nil)
-	one.modules = map[string]bool{"gemm": true, poisonModule: true}
-	counts := tally{}
-	counts.add(one, "a", true)
-	counts.add(one, "a", false)
-	counts.add(one, "b", true)
-	require.Equal(t, []Module{
-		{Name: "gemm", SHA256: "12", Problems: map[string]int{"a": 1, "b": 1}, Failed: 1},
-		{Name: poisonModule, SHA256: "34", Problems: map[string]int{"a": 2, "b": 1}},
-	}, counts.list())
+	gemm, poison := vk.ModuleInfo{Name: "gemm", SPIRV: []byte{1}}, vk.ModuleInfo{Name: poisonModule}
+	var counts Tally
+	for _, x := range []struct {
+		kernel string
+		right  bool
+	}{{"a", true}, {"a", false}, {"b", true}} {
+		counts.Add([]vk.ModuleInfo{poison, gemm}, x.kernel, x.right)
+	}
+	require.Equal(t, Tally{
+		{ModuleInfo: gemm, Problems: map[string]int{"a": 1, "b": 1}, Failed: 1},
+		{ModuleInfo: poison, Problems: map[string]int{"a": 2, "b": 1}},
+	}, counts)
 }
 
 // TestRunEnds has problems that panic, and runs that cannot go on.

@@ -2,9 +2,8 @@ package trial
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -33,14 +32,13 @@ type Runner struct {
 	groups uint32
 	calls  atomic.Uint64
 
-	replay bool                          // Guard's
-	use    Use                           // likewise
-	ran    func(modules []vk.ModuleInfo) // gets the modules that ran; may be nil
+	replay bool // Guard's
+	use    Use  // likewise
+
+	parent *Runner
 
 	mu      sync.Mutex
-	hashes  map[string]string // of modules, by name
-	modules map[string]bool   // names of those that the problem ran; nil: of no problem
-	parent  *Runner
+	modules map[string]vk.ModuleInfo // that the problem ran, by name; nil: they do not count
 }
 
 // poisonParams is the push-constant block of poison.comp.
@@ -76,7 +74,7 @@ func newRunner(d *vk.Device) (*Runner, error) {
 		return nil, err
 	}
 	caps := d.Caps()
-	r := &Runner{d: d, groups: 1024, hashes: map[string]string{}}
+	r := &Runner{d: d, groups: 1024}
 	if caps.Type == vk.CPU {
 		// Each of lavapipe's threads keeps its shared memory from dispatch to dispatch, and takes
 		// several workgroups at a time.
@@ -97,7 +95,7 @@ func (r *Runner) close() { r.sink.Close() }
 
 // problem returns a Runner for one problem. It counts the modules of that problem alone.
 func (r *Runner) problem(use Use) *Runner {
-	return &Runner{d: r.d, parent: r, replay: r.replay, use: use, modules: map[string]bool{}}
+	return &Runner{d: r.d, parent: r, replay: r.replay, use: use, modules: map[string]vk.ModuleInfo{}}
 }
 
 // root returns the Runner of the device.
@@ -141,62 +139,37 @@ func (r *Runner) Record(c *vk.Cmd, record func(c *vk.Cmd) error) error {
 		c.Barrier()
 	}
 	err := record(c)
-	if r.ran != nil {
-		r.ran(c.Modules())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range c.Modules() {
+		if r.modules != nil {
+			r.modules[m.Name] = m
+		}
 	}
-	r.note(c.Modules())
 	return err
 }
 
-// note notes that modules ran.
-func (r *Runner) note(modules []vk.ModuleInfo) {
-	root := r.root()
-	root.mu.Lock()
-	for _, m := range modules {
-		if _, ok := root.hashes[m.Name]; !ok {
-			sum := sha256.Sum256(m.SPIRV)
-			root.hashes[m.Name] = hex.EncodeToString(sum[:])
-		}
-	}
-	root.mu.Unlock()
+// Modules returns the modules that the calls of a problem ran, in no order.
+func (r *Runner) Modules() []vk.ModuleInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range modules {
-		if r.modules != nil {
-			r.modules[m.Name] = true
-		}
-	}
+	return slices.Collect(maps.Values(r.modules))
 }
 
-// A tally counts problems by module.
-type tally map[string]*Module
+// A Tally counts problems by module. It is in the order of names.
+type Tally []Module
 
-// add counts one problem of a kernel, right or wrong, for the modules that it ran.
-func (t tally) add(r *Runner, kernel string, right bool) {
-	root := r.root()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name := range r.modules {
-		m := t[name]
-		if m == nil {
-			root.mu.Lock()
-			m = &Module{Name: name, SHA256: root.hashes[name], Problems: map[string]int{}}
-			root.mu.Unlock()
-			t[name] = m
+// Add counts one problem of a kernel, right or wrong, for the modules that it ran.
+func (t *Tally) Add(modules []vk.ModuleInfo, kernel string, right bool) {
+	for _, m := range modules {
+		i, found := slices.BinarySearchFunc(*t, m.Name, func(x Module, name string) int { return strings.Compare(x.Name, name) })
+		if !found {
+			*t = slices.Insert(*t, i, Module{ModuleInfo: m, Problems: map[string]int{}})
 		}
-		if right || name == poisonModule { // it has no result that could be wrong
-			m.Problems[kernel]++
+		if right || m.Name == poisonModule { // it has no result that could be wrong
+			(*t)[i].Problems[kernel]++
 		} else {
-			m.Failed++
+			(*t)[i].Failed++
 		}
 	}
-}
-
-// list returns the modules by name.
-func (t tally) list() (list []Module) {
-	for _, m := range t {
-		list = append(list, *m)
-	}
-	slices.SortFunc(list, func(a, b Module) int { return strings.Compare(a.Name, b.Name) })
-	return list
 }
