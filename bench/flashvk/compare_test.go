@@ -49,8 +49,9 @@ func TestBenchCompare(t *testing.T) {
 		code, _, stderr = flashvk(append([]string{"bench", "compare"}, args...)...)
 		require.Zero(t, code, stderr)
 	}
-	endless := filepath.Join(dir, "endless") // as long as the bound and an empty line more
-	require.NoError(t, os.WriteFile(endless, bytes.Repeat([]byte("\n"), files.MaxResults+1), 0o600))
+	endless := filepath.Join(dir, "endless")
+	line := []byte(strings.Repeat(" ", 1023) + "\n")
+	require.NoError(t, os.WriteFile(endless, bytes.Repeat(line, files.MaxResults/len(line)+1), 0o600))
 	for args, want := range map[string]string{
 		"":                                   "bench compare needs two files, OLD and NEW, not 0",
 		before:                               "bench compare needs two files, OLD and NEW, not 1",
@@ -61,7 +62,7 @@ func TestBenchCompare(t *testing.T) {
 		"/nowhere/a " + before:               "open /nowhere/a: no such file or directory",
 		before + " /dev/null":                "/dev/null: there is no benchmark line",
 		"/dev/zero " + before:                "/dev/zero: a line has more than 65536 bytes: it is no file of benchmark lines",
-		before + " " + endless:               fmt.Sprintf("endless:%d: it has more than 67108864 bytes, the most of a file of results", 1+files.MaxResults),
+		before + " " + endless:               ": it has more than 67108864 bytes, the most of a file of results",
 		"--unit=B/s " + before + " " + after: "old.txt: no benchmark line has the unit B/s",
 	} {
 		code, stdout, stderr := flashvk(append([]string{"bench", "compare"}, strings.Fields(args)...)...)
