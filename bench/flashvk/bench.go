@@ -156,8 +156,8 @@ func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.
 	return results, err
 }
 
-// paths returns the paths to measure, of one problem or of many. For many, auto is the column
-// "ours".
+// paths returns the paths to measure, of one problem or of many. For many, auto is the
+// first.
 func (b *benchKernel) paths(many bool) []string {
 	var list []string
 	switch k := b.kernel; {

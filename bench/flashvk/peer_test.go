@@ -68,7 +68,7 @@ func TestBenchPeer(t *testing.T) {
 	require.NotContains(t, stdout, "impl=fake:old")
 	code, stdout, _ = flashvk("bench", "attention", dev, "--suite=latency", "--small", "--impl=scalar", "--count=1", "--iters=1", "--peer", "fake="+answerOnly(t), "--format=markdown")
 	require.Zero(t, code)
-	require.Contains(t, stdout, "| ours µs/seq | fake:x µs/seq | ratio | vs 5 µs |")
+	require.Contains(t, stdout, "| scalar µs/seq | fake:x µs/seq | time/scalar | vs 5 µs |")
 	require.Regexp(t, `\| 128 \| 4 \| 2 \| [0-9.]+ \| 250 \| [0-9.]+x \|`, stdout)
 }
 
@@ -123,7 +123,7 @@ exit 0
 	}
 	code, stdout, stderr = flashvk("bench", "norm", dev, "--rows=4,8", "--cols=32", "--count=1", "--iters=1", "--both", "--wide", "--peer", "p="+peer)
 	require.Zero(t, code, stderr)
-	require.Regexp(t, `\nrows +pass +ours`, stdout)
+	require.Regexp(t, `\nrows +pass +auto`, stdout)
 	require.Equal(t, 6, len(regexp.MustCompile(`(?m)^ +[48]  (forward|backward|forward and backward) +[0-9.]+ `).FindAllString(stdout, -1)), stdout)
 }
 

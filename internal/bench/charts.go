@@ -54,13 +54,12 @@ func Charts(x *Records, baseline string) ([]Drawing, error) {
 	base := lines[slices.Index(names, baseline)]
 
 	what := kernelWords(x.Text(0, "kernel"))
-	time, rate := []unit{milliseconds, "µs"}, []unit{teraflops, "GFLOP/s"}
 	latency := drawing(x, axis, "latency", "Latency of "+what+", median of samples", lines)
 	latency.LogY = true
-	scale := latency.fill(lines, time, func(p linePoint) (float64, bool) { return p.ns / 1e6, true })
+	scale := latency.fill(lines, milliseconds, func(p linePoint) (float64, bool) { return p.ns / 1e6, true })
 	latency.Y = string(scale) + " per call"
 	speedup := drawing(x, axis, "speedup", "Speedup over "+baseline, lines)
-	speedup.fill(lines, nil, func(p linePoint) (float64, bool) {
+	speedup.fill(lines, "", func(p linePoint) (float64, bool) {
 		i := slices.IndexFunc(base.points, func(b linePoint) bool { return b.size == p.size })
 		if i < 0 {
 			return 0, false
@@ -69,7 +68,7 @@ func Charts(x *Records, baseline string) ([]Drawing, error) {
 	})
 	speedup.Y = "times as fast as " + baseline
 	flops := drawing(x, axis, "rate", "Rate of "+what, lines)
-	flops.Y = string(flops.fill(lines, rate, func(p linePoint) (float64, bool) { return p.flops / p.ns * 1e9 / 1e12, true }))
+	flops.Y = string(flops.fill(lines, teraflops, func(p linePoint) (float64, bool) { return p.flops / p.ns * 1e9 / 1e12, true }))
 	return []Drawing{latency, speedup, flops}, nil
 }
 
@@ -229,10 +228,9 @@ func (x *Records) constants() (list []string) {
 	return list
 }
 
-// fill adds the lines with the values of their points. A point is left out where value returns
-// false. The unit is the first of units, or the second, a thousandth of it, if all values are
-// below 1 of the first. It returns the unit.
-func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (float64, bool)) (u unit) {
+// fill adds the lines with the values of their points, in the unit that fits the largest, which it
+// returns. A point is left out where value, whose results are in u, returns false.
+func (d *Drawing) fill(lines []sweepLine, u unit, value func(linePoint) (float64, bool)) unit {
 	most := 0.0
 	for _, l := range lines {
 		s := chart.Series{Name: l.name, Peer: l.peer}
@@ -253,23 +251,18 @@ func (d *Drawing) fill(lines []sweepLine, units []unit, value func(linePoint) (f
 			d.Series = append(d.Series, s)
 		}
 	}
-	if len(units) == 0 {
-		return ""
-	}
-	return d.rescale(most, units[0], units[1])
+	return d.rescale(most, u)
 }
 
-// rescale multiplies all values by 1000 if the largest is below 1, and returns their unit.
-func (d *Drawing) rescale(most float64, unit, thousandth unit) unit {
-	if most >= 1 {
-		return unit
-	}
+// rescale changes all values to the unit that fits the largest, and returns it.
+func (d *Drawing) rescale(most float64, u unit) unit {
+	u, by := u.fit(most)
 	for _, s := range d.Series {
 		for _, list := range [][]float64{s.Y, s.Low, s.High} {
 			for i := range list {
-				list[i] *= 1000
+				list[i] *= by
 			}
 		}
 	}
-	return thousandth
+	return u
 }

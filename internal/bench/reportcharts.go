@@ -207,7 +207,7 @@ func (x *Records) bars() (Drawing, error) {
 		}
 	}
 	d.Series = slices.DeleteFunc(d.Series, func(s chart.Series) bool { return len(s.X) == 0 })
-	d.Y = string(d.rescale(most, teraflops, "GFLOP/s"))
+	d.Y = string(d.rescale(most, teraflops))
 	return d, nil
 }
 

@@ -33,7 +33,34 @@ const (
 	perSequence  unit = "µs/seq" // time divided by batch
 	teraflops    unit = "TFLOP/s"
 	microseconds unit = "µs"
+	gigaflops    unit = "GFLOP/s"
+	megaflops    unit = "MFLOP/s"
 )
+
+// thousandth has the next smaller unit of some.
+var thousandth = map[unit]unit{milliseconds: microseconds, teraflops: gigaflops, gigaflops: megaflops}
+
+// fit returns the first of u and smaller units in which the largest of some values is 1 or more, and
+// what to multiply values by that are in u.
+func (u unit) fit(most float64) (smaller unit, by float64) {
+	by = 1
+	for most > 0 && most*by < 1 && thousandth[u] != "" {
+		u, by = thousandth[u], by*1000
+	}
+	return u, by
+}
+
+// fitting is fit of results.
+func (u unit) fitting(results []Result) unit {
+	most := 0.0
+	for _, x := range results {
+		if x.Status == StatusOK {
+			most = max(most, u.of(x))
+		}
+	}
+	u, _ = u.fit(most)
+	return u
+}
 
 // of returns the median of x in the unit.
 func (u unit) of(x Result) float64 {
@@ -42,6 +69,10 @@ func (u unit) of(x Result) float64 {
 		return x.NS() / 1e3 / float64(x.Subject.key("batch").(int))
 	case teraflops:
 		return x.FLOPRate() / 1e12
+	case gigaflops:
+		return x.FLOPRate() / 1e9
+	case megaflops:
+		return x.FLOPRate() / 1e6
 	case microseconds:
 		return x.NS() / 1e3
 	}
@@ -90,8 +121,8 @@ func sizeOf(of *Subject, name string) string {
 	return fmt.Sprint(value)
 }
 
-// suiteSection shows a suite: a row for each problem, a column for each implementation. "Ours" is
-// the first implementation of a problem.
+// suiteSection shows a suite: a row for each problem, a column for each implementation. Ratios are
+// to the first implementation of a problem.
 func (r Report) suiteSection() sheet.Section {
 	suite := *r.Suite
 	t := suiteTable{suite: &suite, groups: r.groups(), copy: r.Copy}
@@ -115,6 +146,15 @@ func (r Report) suiteSection() sheet.Section {
 			}
 		}
 	}
+	var first []Result
+	for _, g := range t.groups {
+		first = append(first, g[0])
+	}
+	t.second = milliseconds
+	if suite.unit != teraflops {
+		t.second = teraflops
+	}
+	t.unit, t.second = suite.unit.fitting(r.Results), t.second.fitting(first)
 	var s sheet.Section
 	t.facts(&s)
 	t.columns(&s)
@@ -130,6 +170,8 @@ type suiteTable struct {
 	suite  *Suite
 	groups [][]Result
 	others []string // implementations but the first
+	unit   unit     // of the columns of implementations
+	second unit     // of the first one, again
 
 	traffic bool     // is shown beside the rate
 	amounts []Amount // are shown beside that
@@ -164,17 +206,17 @@ func (t *suiteTable) facts(s *sheet.Section) {
 	if len(t.groups) == 0 {
 		return
 	}
-	if ours := t.groups[0][0].Impl; ours == "auto" && len(t.others) == 0 {
-		s.Add("ours", "the path that flashvk takes by itself, named under runs")
-	} else if ours == "auto" {
-		s.Add("ours", "the path that flashvk takes by itself, named under runs; the other columns force one")
-	} else {
-		s.Add("ours", "%s", ours)
+	ours := t.groups[0][0].Impl
+	if ours == "auto" {
+		s.Add(ours, "the path that flashvk takes by itself, named under runs; other paths are forced")
 	}
 	if slices.Contains(t.others, attention.Unfused.String()) {
 		s.Add("unfused", "GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH")
 	}
-	s.Add("time", "device time per call, median of samples; of ours, %s\na ratio is the time of the column before it by ours: above 1, ours is faster", IntervalWords)
+	s.Add("time", "device time per call, median of samples; of %s, %s", ours, IntervalWords)
+	if slices.ContainsFunc(t.others, t.compared) {
+		s.Add("ratio", "time/%s is the time of the column before it by that of %s: above 1, %s is faster", ours, ours, ours)
+	}
 	if t.share() {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(t.copy, "B/s"))
 	}
@@ -212,21 +254,21 @@ func (t *suiteTable) columns(s *sheet.Section) {
 		_, number := t.groups[0][0].Subject.key(sizeKey(n)).(int)
 		add(number, n)
 	}
-	unit := string(t.suite.unit)
-	add(true, "ours "+unit)
+	ours := t.groups[0][0].Impl
+	add(true, ours+" "+string(t.unit))
 	for _, impl := range t.others {
-		add(true, impl+" "+unit)
+		add(true, impl+" "+string(t.unit))
 		if t.compared(impl) {
-			add(true, "ratio")
+			add(true, "time/"+ours)
 		}
 	}
 	if t.suite.target > 0 {
 		add(true, fmt.Sprintf("vs %g µs", t.suite.target))
 	}
 	if t.suite.unit == teraflops {
-		add(true, "ours ms")
+		add(true, ours+" "+string(t.second))
 	} else {
-		add(true, "TFLOP/s")
+		add(true, string(t.second))
 	}
 	if t.traffic {
 		add(true, "GB/s")
@@ -287,10 +329,6 @@ func (t *suiteTable) row(g []Result) []string {
 	if t.suite.target > 0 {
 		row = append(row, ratio(t.suite.target, perSequence.of(ours)))
 	}
-	second := teraflops
-	if t.suite.unit == teraflops {
-		second = milliseconds
-	}
 	if ours.Status != StatusOK {
 		row = append(row, "-", "-")
 		if t.traffic {
@@ -303,7 +341,7 @@ func (t *suiteTable) row(g []Result) []string {
 			row = append(row, "-")
 		}
 	} else {
-		row = append(row, significant(second.of(ours)))
+		row = append(row, significant(t.second.of(ours)))
 		if t.traffic {
 			row = append(row, significant(ours.ByteRate()/1e9))
 		}
@@ -327,7 +365,7 @@ func (t *suiteTable) row(g []Result) []string {
 func (t *suiteTable) cell(x Result) string {
 	switch x.Status {
 	case StatusOK:
-		return significant(t.suite.unit.of(x))
+		return significant(t.unit.of(x))
 	case StatusFailed:
 		return "FAIL"
 	}

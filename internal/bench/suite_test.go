@@ -110,31 +110,60 @@ func TestSuiteTable(t *testing.T) {
 
 suite    length: float16, batch 4, heads 8, headdim 64, no mask: rates against the length
 pass     forward
-ours     the path that flashvk takes by itself, named under runs; the other columns force one
+auto     the path that flashvk takes by itself, named under runs; other paths are forced
 unfused  GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH
-time     device time per call, median of samples; of ours, ± its 95 % confidence interval, below six samples their range as min–max in % of it
-         a ratio is the time of the column before it by ours: above 1, ours is faster
+time     device time per call, median of samples; of auto, ± its 95 % confidence interval, below six samples their range as min–max in % of it
+ratio    time/auto is the time of the column before it by that of auto: above 1, auto is faster
 check    against a float64 reference, on all rows
 
-batch  heads  seqlen  ours TFLOP/s  coopmat TFLOP/s  scalar TFLOP/s  unfused TFLOP/s  ratio  ours ms        ±   max|Δ|  mean|Δ|  check  runs
-    4      8     256           100                -            25.0             12.5  8.00x  0.00537  90–110%  1.0e-03  1.0e-04  pass   auto 64x64
-    4      8     512           100                -            FAIL             12.5  8.00x   0.0215  90–110%  1.0e-03  1.0e-04  pass   auto 64x64
-    4      8    1024             -                -            25.0             12.5      -        -        -        -        -  -      -
+batch  heads  seqlen  auto TFLOP/s  coopmat TFLOP/s  scalar TFLOP/s  unfused TFLOP/s  time/auto  auto µs        ±   max|Δ|  mean|Δ|  check  runs
+    4      8     256           100                -            25.0             12.5      8.00x     5.37  90–110%  1.0e-03  1.0e-04  pass   auto 64x64
+    4      8     512           100                -            FAIL             12.5      8.00x     21.5  90–110%  1.0e-03  1.0e-04  pass   auto 64x64
+    4      8    1024             -                -            25.0             12.5          -        -        -        -        -  -      -
 coopmat is not supported, rows 1-3: too large
 scalar FAILED and was not timed, row 2: O[0] is 1
 auto is not supported, row 3: too large
 `, "\n"), lines)
 
 	lines = suiteText(t, "latency", "scalar", "unfused")
-	require.Contains(t, lines, "ours     scalar")
-	require.Contains(t, lines, "seqlen  batch  heads  ours µs/seq  unfused µs/seq  ratio  vs 5 µs  TFLOP/s        ±   max|Δ|  mean|Δ|  check  runs")
+	require.Contains(t, lines, "seqlen  batch  heads  scalar µs/seq  unfused µs/seq  time/scalar  vs 5 µs  TFLOP/s        ±   max|Δ|  mean|Δ|  check  runs")
 	// batch 8, heads 8: 2*64*8*8*(128*129/2)*2 operations at 100 TFLOP/s are
 	// 1.3526 µs, 0.169 µs for each of 8.
-	require.Contains(t, lines, "   128      8      8        0.169           0.338  2.00x    29.6x      100  90–110%  1.0e-03  1.0e-04  pass   scalar 64x64")
-	require.Contains(t, lines, "   128     16      8         FAIL           0.338      -        -        -        -  1.0e-03  1.0e-04  FAIL   scalar 64x64")
+	require.Contains(t, lines, "   128      8      8          0.169           0.338        2.00x    29.6x      100  90–110%  1.0e-03  1.0e-04  pass   scalar 64x64")
+	require.Contains(t, lines, "   128     16      8           FAIL           0.338            -        -        -        -  1.0e-03  1.0e-04  FAIL   scalar 64x64")
 
 	lines = suiteText(t, "training", "scalar")
-	require.Contains(t, lines, "batch  heads  kv  seqlen  dim  dtype     ours ms  TFLOP/s        ±   max|Δ|  mean|Δ|  check  runs")
+	require.Contains(t, lines, "batch  heads  kv  seqlen  dim  dtype     scalar µs  TFLOP/s        ±   max|Δ|  mean|Δ|  check  runs")
+}
+
+// TestUnitOfSize: rates and times are in the first unit in which the largest is 1 or more.
+func TestUnitOfSize(t *testing.T) {
+	for _, c := range []struct {
+		unit unit
+		most float64
+		want unit
+		by   float64
+	}{
+		{teraflops, 439, teraflops, 1}, {teraflops, 0.0215, gigaflops, 1e3}, {teraflops, 0.000215, megaflops, 1e6}, {teraflops, 1e-9, megaflops, 1e6},
+		{milliseconds, 1, milliseconds, 1}, {milliseconds, 0.9, microseconds, 1e3}, {perSequence, 0.1, perSequence, 1}, {teraflops, 0, teraflops, 1},
+	} {
+		u, by := c.unit.fit(c.most)
+		require.Equal(t, c.want, u)
+		require.InDelta(t, c.by, by, 1e-9)
+	}
+	s, err := ParseSuite("length")
+	require.NoError(t, err)
+	s.Problems = s.Problems[:2]
+	r := suiteReport(s, "auto")
+	for i := range r.Results {
+		for j := range r.Results[i].Timing.DeviceNS {
+			r.Results[i].Timing.DeviceNS[j] *= 1e5 // a CPU's
+		}
+	}
+	section := r.Sheet().Sections[0]
+	require.Equal(t, "auto GFLOP/s", section.Columns[3].Name)
+	require.Equal(t, "1.00", section.Rows[0][3])
+	require.Equal(t, "auto ms", section.Columns[4].Name)
 }
 
 // TestSuiteSizes says that every column of every suite exists.

@@ -94,7 +94,7 @@ func (r Report) groupSection(results []Result) sheet.Section {
 		}
 	}
 	if t.peers {
-		s.Columns = slices.Insert(s.Columns, 3, sheet.Column{Name: "ratio", Number: true})
+		s.Columns = slices.Insert(s.Columns, 3, sheet.Column{Name: t.ratio(), Number: true})
 	}
 	for _, x := range results {
 		if text := x.complaint(""); text != "" {
@@ -114,7 +114,7 @@ func (r Report) groupSection(results []Result) sheet.Section {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(r.Copy, "B/s"))
 	}
 	if t.peers {
-		s.Add("ratio", "time by that of %s: above 1 is slower than it", t.ours.Impl)
+		s.Add("ratio", "%s is the time by that of %s: above 1 is slower than it", t.ratio(), t.ours.Impl)
 	}
 	s.Add("check", "against a float64 reference, on %s", checked(t.ours.Check))
 	return s
@@ -142,6 +142,14 @@ type groupTable struct {
 	ours    *Result // what ratios are to
 	peers   bool
 	copy    float64 // Report.Copy
+}
+
+// ratio names the column of ratios.
+func (t *groupTable) ratio() string {
+	if t.ours == nil {
+		return "ratio"
+	}
+	return "time/" + t.ours.Impl
 }
 
 // amountColumns returns the columns of what is counted beside operations and bytes.
