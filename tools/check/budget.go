@@ -19,19 +19,12 @@ const (
 )
 
 func checkBudget(r *repo) ([]string, error) {
-	var problems []string
-	for _, name := range r.files {
-		ext := path.Ext(name)
-		if ext != ".go" && ext != ".comp" || strings.Contains("/"+name, "/testdata/") {
-			continue
+	return r.each(func(name, text string) []string {
+		if ext := path.Ext(name); ext != ".go" && ext != ".comp" || strings.Contains("/"+name, "/testdata/") {
+			return nil
 		}
-		text, err := r.read(name)
-		if err != nil {
-			return nil, err
-		}
-		problems = append(problems, budgetProblems(name, text)...)
-	}
-	return problems, nil
+		return budgetProblems(name, text)
+	})
 }
 
 // budgetProblems returns what is too long in a file without a reason.

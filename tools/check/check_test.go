@@ -188,7 +188,7 @@ func TestHostProblems(t *testing.T) {
 	}
 }
 
-func TestBinaryProblem(t *testing.T) {
+func TestBinaryProblems(t *testing.T) {
 	png, spirv := "\x89PNG\r\n\x1a\n\x00", "\x03\x02\x23\x07\x00"
 	for _, tt := range []struct {
 		name, text string
@@ -199,8 +199,7 @@ func TestBinaryProblem(t *testing.T) {
 		{"a.tar.gz", "\x1f\x8b\x08", true}, {"a.txt", "a\x00", true},
 		{"shaders/spv/a.spv", png, true}, {"a.png", "\x7fELF\x00", true}, {"a.jpg", png, true},
 	} {
-		got := binaryProblem(tt.name, tt.text)
-		if (got != "") != tt.bad {
+		if got := binaryProblems(tt.name, tt.text); (got != nil) != tt.bad {
 			t.Errorf("%s, %q: %q", tt.name, tt.text, got)
 		}
 	}

@@ -180,6 +180,18 @@ func (r *repo) read(name string) (string, error) {
 	return string(text), err
 }
 
+// each returns what problems finds in the files.
+func (r *repo) each(problems func(name, text string) []string) (list []string, err error) {
+	for _, name := range r.files {
+		text, err := r.read(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, problems(name, text)...)
+	}
+	return list, nil
+}
+
 // goFiles are the files that gofmt and the compiler see.
 func (r *repo) goFiles() []string {
 	var list []string

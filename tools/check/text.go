@@ -23,15 +23,7 @@ func checkHosts(r *repo) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []string
-	for _, name := range r.files {
-		text, err := r.read(name)
-		if err != nil {
-			return nil, err
-		}
-		problems = append(problems, hostProblems(name, text, configured)...)
-	}
-	return problems, nil
+	return r.each(func(name, text string) []string { return hostProblems(name, text, configured) })
 }
 
 // configuredHosts are the hosts of apt's Debian archives, and of a Go module proxy other
@@ -134,27 +126,15 @@ var binaryMagic = map[string]string{
 
 // checkBinaries finds programs and other binary files that were added by mistake: the history
 // keeps them for ever.
-func checkBinaries(r *repo) ([]string, error) {
-	var problems []string
-	for _, name := range r.files {
-		text, err := r.read(name)
-		if err != nil {
-			return nil, err
-		}
-		if problem := binaryProblem(name, text); problem != "" {
-			problems = append(problems, problem)
-		}
-	}
-	return problems, nil
-}
+func checkBinaries(r *repo) ([]string, error) { return r.each(binaryProblems) }
 
-// binaryProblem goes by the content of a file, as a program may have any name.
-func binaryProblem(name, text string) string {
+// binaryProblems goes by the content of a file, as a program may have any name.
+func binaryProblems(name, text string) []string {
 	if utf8.ValidString(text) && !strings.Contains(text, "\x00") {
-		return ""
+		return nil
 	}
 	if magic := binaryMagic[path.Ext(name)]; magic != "" && strings.HasPrefix(text, magic) {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("%s is a binary file of %d bytes: only SPIR-V (.spv) and pictures (.png) are binary here", name, len(text))
+	return []string{fmt.Sprintf("%s is a binary file of %d bytes: only SPIR-V (.spv) and pictures (.png) are binary here", name, len(text))}
 }
