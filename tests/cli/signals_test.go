@@ -99,7 +99,7 @@ func TestInterruptSuite(t *testing.T) {
 	_, dev := device(t)
 	dir := t.TempDir()
 	out, script, first, second := filepath.Join(dir, "out"), filepath.Join(dir, "peer.sh"), filepath.Join(dir, "first"), filepath.Join(dir, "second")
-	require.NoError(t, os.WriteFile(script, []byte(`if [ -e `+first+` ]; then touch `+second+`; sleep 60; fi
+	require.NoError(t, os.WriteFile(script, []byte(`if [ -e `+first+` ]; then touch `+second+`; sleep 100000; fi
 touch `+first+`
 echo '{"name": "x", "samples_ns": [1e6]}'
 `), 0o600))
