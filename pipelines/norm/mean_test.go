@@ -9,11 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // meanRows are rows whose result is wrong if the mean has the error of a float32 sum. Elements
@@ -61,21 +63,22 @@ func TestMean(t *testing.T) {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				continue
 			}
-			c := newCase(p, ordinary, guard.Packed)
-			rng := rand.New(rand.NewPCG(7, uint64(i)))
-			for j := range c.in.X {
-				c.in.X[j] = float64(m.format.Round(float32(m.base + m.step*float64(rng.IntN(3)))))
+			c := newCall(p)
+			c.Config = &config
+			x, rng := call.Inputs(c), rand.New(rand.NewPCG(7, uint64(i)))
+			for j := range x["x"] {
+				x["x"][j] = float64(m.format.Round(float32(m.base + m.step*float64(rng.IntN(3)))))
 				if p.Residual { // the sum has the same steps
-					c.in.Residual[j] = float64(m.format.Round(float32(-m.base / 4)))
+					x["residual"][j] = float64(m.format.Round(float32(-m.base / 4)))
 				}
 			}
 			if m.eps < 1e-5 { // rstd is 1e6: float16 holds dx only of a smaller dy
-				for j := range c.up.DY {
-					c.up.DY[j] = float64(m.format.Round(float32(c.up.DY[j] * 0x1p-10)))
+				for j, dy := range x["dy"] {
+					x["dy"][j] = float64(m.format.Round(float32(dy * 0x1p-10)))
 				}
 			}
-			name := fmt.Sprintf("%v/base=%g/step=%g/eps=%g/%s", config, m.base, m.step, m.eps, c.name())
-			t.Run(name, func(t *testing.T) { c.check(t, d, norm.Options{Config: &config}) })
+			name := fmt.Sprintf("%v/base=%g/step=%g/eps=%g/%v", config, m.base, m.step, m.eps, c)
+			t.Run(name, func(t *testing.T) { call.Test(t, d, c, x, guard.Packed, both...) })
 		}
 	}
 }
@@ -83,17 +86,16 @@ func TestMean(t *testing.T) {
 // TestSavedMean wants Mean to be the mean rounded to float32, and no worse.
 func TestSavedMean(t *testing.T) {
 	d := vktest.Open(t)
-	c := newCase(norm.Problem{Rows: 40, Cols: 1000, Eps: 1e-5, DType: dtype.Float32}, largeMean, guard.Packed)
-	for i, x := range c.in.X {
-		c.in.X[i] = float64(float32(x + 9000))
-	}
-	k := c.forward()
+	c := newCall(norm.Problem{Rows: 40, Cols: 1000, Eps: 1e-5})
+	c.Mean = 1e4
+	k, record, err := call.Case(d.Caps(), c, kit.Forward, call.Inputs(c))
+	require.NoError(t, err)
 	for i := range k.Tensors {
 		if x := &k.Tensors[i]; x.Name == "mean" {
 			x.Bound = 1.01 * tolerance.Roundoff32 * tolerance.Largest(x.Want)
 		}
 	}
-	c.checkForward(t, d, k, norm.Options{})
+	k.Test(t, d, record)
 }
 
 // TestFarFirst has float32 rows whose first element is a million deviations from the others. Its
@@ -105,11 +107,13 @@ func TestFarFirst(t *testing.T) {
 		if config.Feasible(d.Caps(), p) != nil {
 			continue
 		}
-		c := newCase(p, ordinary, guard.Packed)
-		c.in.W[0] = 0
+		c := newCall(p)
+		c.Config = &config
+		x := call.Inputs(c)
+		x["w"][0] = 0
 		for r := range p.Rows {
-			c.in.X[r*p.Cols] = math.Copysign(1e6, float64(r%2)-0.5)
+			x["x"][r*p.Cols] = math.Copysign(1e6, float64(r%2)-0.5)
 		}
-		t.Run(config.String(), func(t *testing.T) { c.checkForward(t, d, c.forward(), norm.Options{Config: &config}) })
+		t.Run(config.String(), func(t *testing.T) { call.Test(t, d, c, x, guard.Packed, kit.Forward) })
 	}
 }

@@ -2,14 +2,15 @@ package gradients
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	mixtureref "github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	mlpref "github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
-	normref "github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -35,7 +36,9 @@ func passes(caps *vk.Caps) (list []pass) {
 	}
 	for _, rms := range []bool{false, true} {
 		for _, residual := range []bool{false, true} {
-			list = append(list, normPass(caps, rms, residual))
+			p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: rms, Residual: residual}
+			c := &call.Norm{Problem: p, Save: true, DResidual: true}
+			list = append(list, callPass(caps, fmt.Sprintf("norm/%v", p), "norm.Backward", c))
 		}
 	}
 	return append(list, gmmPass(caps))
@@ -143,37 +146,44 @@ func gmmPass(caps *vk.Caps) pass {
 	}
 }
 
-func normPass(caps *vk.Caps, rms, residual bool) pass {
-	p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: rms, Residual: residual}
-	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
-	x := pass{
-		name: fmt.Sprintf("norm/rms=%v/residual=%v", rms, residual), function: "norm.Backward",
-		inputs:  map[string][]int{"x": rows, "w": {p.Cols}, "dy": rows},
-		outputs: map[string][]int{"y": rows, "rstd": row}, by: []string{"x", "w"},
-		unsupported: norm.Supports(caps, p, kit.Backward, norm.Options{}),
+// callPass is the pass of a call: the loss is the sum of the outputs' products with their gradients.
+func callPass(caps *vk.Caps, name, function string, c call.Call) pass {
+	x := pass{name: name, function: function, inputs: map[string][]int{}, outputs: map[string][]int{}}
+	_, x.unsupported = c.Choose(caps, kit.Backward)
+	for _, t := range c.Tensors() {
+		switch {
+		case t.Off:
+		case t.Role == call.Input, t.Role == call.Upstream:
+			x.inputs[t.Name] = t.Shape
+		case t.Role == call.Output:
+			x.outputs[t.Name] = t.Shape
+		}
 	}
-	if !rms {
-		x.outputs["mean"] = row
+	for _, t := range c.Tensors() {
+		if input := strings.TrimPrefix(t.Name, "d"); t.Role == call.Gradient && x.inputs[input] != nil {
+			x.by = append(x.by, input)
+		}
 	}
-	if residual {
-		x.inputs["residual"], x.inputs["dsum"], x.outputs["sum"] = rows, rows, rows
-		x.by = append(x.by, "residual")
-	}
-	x.loss = func(x values) float64 {
-		out := normref.Forward(normref.Inputs{X: x["x"], Residual: x["residual"], W: x["w"]}, p)
-		loss := dot(out.Y, x["dy"])
-		if residual {
-			loss += dot(out.Sum, x["dsum"])
+	x.loss = func(in values) (loss float64) {
+		out := c.Want(call.Values(in), kit.Forward)
+		for name := range x.outputs {
+			if w, _ := out.Of(name); in["d"+name] != nil {
+				loss += dot(w.Want, in["d"+name])
+			}
 		}
 		return loss
 	}
-	x.record = func(c *vk.Cmd, on tensors) error {
-		t := norm.Tensors{X: on("x"), Residual: on("residual"), W: on("w"), Y: on("y"), Sum: on("sum"), Mean: on("mean"), RStd: on("rstd")}
-		if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
+	x.record = func(cmd *vk.Cmd, on tensors) error {
+		all := map[string]vk.Tensor{}
+		for _, t := range c.Tensors() {
+			if !t.Off {
+				all[t.Name] = on(t.Name)
+			}
+		}
+		if err := c.Record(cmd, all, nil, kit.Forward); err != nil {
 			return err
 		}
-		g := norm.Gradients{DY: on("dy"), DSum: on("dsum"), DX: on("dx"), DResidual: on("dresidual"), DW: on("dw")}
-		return norm.Backward(c, t, g, p, norm.Options{})
+		return c.Record(cmd, all, nil, kit.Backward)
 	}
 	return x
 }

@@ -47,6 +47,7 @@ var levels = []struct {
 	{"attention/attntest/...", 5},
 	{"attention/ondevice", 6},
 	{"attention/...", 3},
+	{"call", 7},
 	{"pipelines/tnp/...", 7}, // composes the kernels below into steps
 	{"pipelines/record/...", 2},
 	{"pipelines/...", 6},

@@ -1,16 +1,13 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
-
-	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/pipelines/norm/ref"
-	normal "github.com/flashvk/flashvk/pipelines/norm"
-	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
 const normFormulas = `
@@ -20,7 +17,7 @@ const normFormulas = `
     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
 `
 
-func norm() Kernel {
+func normalization() Kernel {
 	return Kernel{
 		Name: "norm", Title: "layer normalization", Impls: []string{"auto"},
 		Bench: Help{
@@ -67,215 +64,67 @@ bench norm.`,
 			},
 			Impls: []string{"auto"},
 		},
-		New: func() Flags { return &normFlags{eps: 1e-5} },
+		New: normCalls.New,
 	}
 }
 
-// normFlags are the flags of both commands.
-type normFlags struct {
-	rms, residual bool
-	eps           float64
-	rows, cols    int
-	dtype, weight dtype.DType
-	set           *pflag.FlagSet
-}
-
-// Add implements Flags.
-func (n *normFlags) Add(f *pflag.FlagSet, sizes bool) {
-	n.set = f
-	f.BoolVar(&n.rms, "rms", false, "RMSNorm: without the mean")
-	f.Float64Var(&n.eps, "eps", n.eps, "term added to the variance")
-	if !sizes {
-		return
-	}
-	f.IntVar(&n.rows, "rows", 0, "rows (default 205000 on a GPU, 256 on a CPU device)")
-	f.IntVar(&n.cols, "cols", 0, "elements of a row (default 512)")
-	DTypeVar(f, &n.dtype, "dtype", "format of the rows: float16, bfloat16 (default) or float32")
-	DTypeVar(f, &n.weight, "weight-dtype", "format of the weight: float32 (default) or that of the rows")
-	f.BoolVar(&n.residual, "residual", false, "add a second tensor first, and write the sum")
-}
-
-// FromFlags implements Flags.
-func (n *normFlags) FromFlags(cpu bool) (bench.Op, error) {
-	p := normal.Problem{Rows: 205000, Cols: 512, RMS: n.rms, Eps: n.eps, DType: dtype.BFloat16, WeightDType: n.weight, Residual: n.residual}
-	if cpu {
-		p.Rows, p.DType = 256, dtype.Float16
-	}
-	if n.set.Changed("rows") {
-		p.Rows = n.rows
-	}
-	if n.set.Changed("cols") {
-		p.Cols = n.cols
-	}
-	if n.set.Changed("dtype") {
-		p.DType = n.dtype
-	}
-	return normOp{p: p}, p.Validate()
-}
-
-// FromFile implements Flags.
-func (n *normFlags) FromFile(in File) (bench.Op, error) {
-	h := Header(in.Tensors())
-	shape, format, err := h.Floats("x", "rows", "cols")
-	if err != nil {
-		return nil, err
-	}
-	_, weight, err := h.Floats("w", "cols")
-	if err != nil {
-		return nil, err
-	}
-	p := normal.Problem{Rows: shape[0], Cols: shape[1], RMS: n.rms, Eps: n.eps, DType: format, WeightDType: weight}
-	_, p.Residual = h.Tensor("residual")
-	return normOp{p: p}, p.Validate()
-}
-
-// Suite implements Flags with the rows of the training shapes, and wider rows.
-func (n *normFlags) Suite(small bool) []bench.Op {
-	var list []bench.Op
-	for _, s := range [][2]int{{18048, 512}, {11000, 512}, {205000, 512}, {16384, 4096}} {
-		p := normal.Problem{Rows: s[0], Cols: s[1], Eps: 1e-5, DType: dtype.BFloat16}
-		if small {
-			p.Rows /= 100
+// normCalls are the calls that commands make. The suite has the rows of the training shapes, and
+// wider rows.
+var normCalls = calls[*call.Norm]{
+	name: "norm",
+	flags: []flag{
+		{name: "rms", usage: "RMSNorm: without the mean"},
+		{name: "eps", usage: "term added to the variance"},
+		{name: "rows", usage: "rows (default 205000 on a GPU, 256 on a CPU device)", size: true},
+		{name: "cols", usage: "elements of a row (default 512)", size: true},
+		{name: "dtype", usage: "format of the rows: float16, bfloat16 (default) or float32", size: true},
+		{name: "weight-dtype", usage: "format of the weight: float32 (default) or that of the rows", size: true},
+		{name: "residual", usage: "add a second tensor first, and write the sum", size: true},
+	},
+	base: func(cpu bool) *call.Norm {
+		if cpu {
+			return newNorm(256, 512, dtype.Float16)
 		}
-		list = append(list, normOp{p: p})
-	}
-	return list
+		return newNorm(205000, 512, dtype.BFloat16)
+	},
+	file: func(h Header, n *call.Norm) error {
+		_, n.Residual = h.Tensor("residual")
+		return cmp.Or(h.into(n, "x", "dtype", "rows", "cols"), h.into(n, "w", "weight_dtype", "cols"))
+	},
+	suite: func(small bool) (list []*call.Norm) {
+		for _, s := range [][2]int{{18048, 512}, {11000, 512}, {205000, 512}, {16384, 4096}} {
+			if small {
+				s[0] /= 100
+			}
+			list = append(list, newNorm(s[0], s[1], dtype.BFloat16))
+		}
+		return list
+	},
+	describe: func(n *call.Norm) string {
+		s := fmt.Sprintf("%v: %s, rows %d, cols %d, weight %v", n.DType, normKind(n), n.Rows, n.Cols, n.WeightDType)
+		if n.Residual {
+			s += ", residual"
+		}
+		return s
+	},
+	keys: func(n *call.Norm) []bench.Key {
+		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
+	},
+	tune: func(op calledOp[*call.Norm], p bench.Pass) bench.Tunable {
+		return bench.ChoicesOf("norm", tunedOp[*call.Norm]{op}, p, op.c.Problem, func(c norm.Config) bench.Op {
+			return op.with(func(n *call.Norm) { n.Config = &c })
+		})
+	},
 }
 
-// A normOp is a problem of package norm.
-type normOp struct {
-	p      normal.Problem
-	config *normal.Config // nil: the package's rule
-	tuning *kit.Tuning
+// newNorm returns a call with all outputs.
+func newNorm(rows, cols int, t dtype.DType) *call.Norm {
+	return &call.Norm{Problem: norm.Problem{Rows: rows, Cols: cols, Eps: 1e-5, DType: t}, Save: true, DResidual: true}
 }
 
-// options returns those of a call.
-func (o normOp) options() normal.Options { return normal.Options{Config: o.config, Tuning: o.tuning} }
-
-// Use implements bench.Tuner.
-func (o normOp) Use(tuning *kit.Tuning) bench.Op {
-	o.tuning = tuning
-	return o
-}
-
-// Tunables implements bench.Tuner.
-func (o normOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
-	return []bench.Tunable{bench.ChoicesOf("norm", o, p, o.p, func(c normal.Config) bench.Op {
-		o.config = &c
-		return o
-	})}, nil
-}
-
-// Name implements bench.Op.
-func (o normOp) Name() string { return "norm" }
-
-// Describe implements bench.Op.
-func (o normOp) Describe() string {
-	s := fmt.Sprintf("%v: %s, rows %d, cols %d, weight %v", o.p.DType, o.kind(), o.p.Rows, o.p.Cols, o.p.WeightDType)
-	if o.p.Residual {
-		s += ", residual"
-	}
-	return s
-}
-
-func (o normOp) kind() string {
-	if o.p.RMS {
+func normKind(n *call.Norm) string {
+	if n.RMS {
 		return "RMSNorm"
 	}
 	return "LayerNorm"
-}
-
-// Keys implements bench.Op.
-func (o normOp) Keys() []bench.Key {
-	return []bench.Key{
-		{Name: "kind", Value: o.kind()}, {Name: "dtype", Value: o.p.DType.String()}, {Name: "weight_dtype", Value: o.p.WeightDType.String()},
-		{Name: "rows", Value: o.p.Rows}, {Name: "cols", Value: o.p.Cols}, {Name: "residual", Value: o.p.Residual}, {Name: "eps", Value: o.p.Eps},
-	}
-}
-
-// Cost implements bench.Op.
-func (o normOp) Cost(p bench.Pass) (flops, bytes float64) { return cost(o.p, p) }
-
-// Tensors implements bench.Op.
-func (o normOp) Tensors() []bench.OpTensor {
-	rows, cols, row := []int{o.p.Rows, o.p.Cols}, []int{o.p.Cols}, []int{o.p.Rows}
-	t, w := o.p.DType, o.p.WeightDType
-	list := []bench.OpTensor{
-		{Name: "x", DType: t, Shape: rows},
-		{Name: "w", DType: w, Shape: cols},
-		{Name: "y", DType: t, Shape: rows, Role: bench.Output},
-		{Name: "rstd", DType: dtype.Float32, Shape: row, Role: bench.Output},
-		{Name: "dy", DType: t, Shape: rows, Role: bench.Upstream},
-		{Name: "dx", DType: t, Shape: rows, Role: bench.Gradient},
-		{Name: "dw", DType: w, Shape: cols, Role: bench.Gradient},
-	}
-	if !o.p.RMS {
-		list = append(list, bench.OpTensor{Name: "mean", DType: dtype.Float32, Shape: row, Role: bench.Output})
-	}
-	if o.p.Residual {
-		list = append(list,
-			bench.OpTensor{Name: "residual", DType: t, Shape: rows},
-			bench.OpTensor{Name: "sum", DType: t, Shape: rows, Role: bench.Output},
-			bench.OpTensor{Name: "dsum", DType: t, Shape: rows, Role: bench.Upstream},
-			bench.OpTensor{Name: "dresidual", DType: t, Shape: rows, Role: bench.Gradient})
-	}
-	return list
-}
-
-// Choose implements bench.Op.
-func (o normOp) Choose(caps *vk.Caps, _ string, p bench.Pass) (kit.Plan, error) {
-	return normal.Choose(caps, o.p, p.Kit(), o.options())
-}
-
-// Record implements bench.Op.
-func (o normOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p bench.Pass) error {
-	x := normal.Tensors{X: t["x"], Residual: t["residual"], W: t["w"], Y: t["y"], Sum: t["sum"], Mean: t["mean"], RStd: t["rstd"]}
-	if p == bench.Forward {
-		return normal.Forward(c, x, o.p, o.options())
-	}
-	g := normal.Gradients{DY: t["dy"], DSum: t["dsum"], DX: t["dx"], DResidual: t["dresidual"], DW: t["dw"]}
-	opt := o.options()
-	opt.Workspace = workspace
-	return normal.Backward(c, x, g, o.p, opt)
-}
-
-// Reference implements bench.Op.
-func (o normOp) Reference(t map[string][]float32, p bench.Pass) (bench.Reference, error) {
-	in := ref.Inputs{X: wide(t["x"]), Residual: wide(t["residual"]), W: wide(t["w"])}
-	if p == bench.Backward {
-		s := in.X
-		if o.p.Residual {
-			s = ref.Forward(in, o.p).Sum
-		}
-		up := ref.Upstream{DY: wide(t["dy"]), DSum: wide(t["dsum"])}
-		want, plain := ref.Backward(s, in.W, up, o.p), ref.PlainBackward(s, in.W, up, o.p)
-		limit := ref.BackwardBounds(want, plain, s, in.W, up, o.p)
-		list := bench.Expectations{{Name: "dx", Want: want.DX, Limit: limit.DX}, {Name: "dw", Want: want.DW, Limit: limit.DW}}
-		if o.p.Residual {
-			list = append(list, bench.Expected{Name: "dresidual", Want: want.DX, Limit: limit.DX})
-		}
-		return list, nil
-	}
-	want := ref.Forward(in, o.p)
-	limit := ref.Bounds(want, ref.PlainForward(in, o.p), o.p)
-	list := bench.Expectations{{Name: "y", Want: want.Y, Limit: limit.Y}, {Name: "rstd", Want: want.Rstd, Limit: limit.Rstd}}
-	if !o.p.RMS {
-		list = append(list, bench.Expected{Name: "mean", Want: want.Mean, Limit: limit.Mean})
-	}
-	if o.p.Residual {
-		list = append(list, bench.Expected{Name: "sum", Want: want.Sum, Limit: limit.Sum})
-	}
-	return list, nil
-}
-
-// wide returns x in float64, nil for nil.
-func wide(x []float32) []float64 {
-	if x == nil {
-		return nil
-	}
-	y := make([]float64, len(x))
-	for i, v := range x {
-		y[i] = float64(v)
-	}
-	return y
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -107,7 +108,7 @@ func (p *appendProblem) tensors() []guard.Tensor {
 	d.drawTables(&in)
 	if p.CacheRows > 0 { // no row is of two sequences
 		in.CacheBatchIdx = in.CacheBatchIdx[:0]
-		for _, row := range p.rng(22).Perm(p.CacheRows)[:p.Batch] {
+		for _, row := range p.Rand(22).Perm(p.CacheRows)[:p.Batch] {
 			in.CacheBatchIdx = append(in.CacheBatchIdx, int32(row))
 		}
 	}
@@ -117,13 +118,13 @@ func (p *appendProblem) tensors() []guard.Tensor {
 	}
 	k, v, q := p.update("k", p.CacheDType(), d.memory(p.KShape()), 0), p.update("v", p.CacheDType(), d.memory(p.VShape()), 1), p.update("q", p.DType, p.QShape(), 2)
 	scales := p.scales(&k, &v)
-	newK := guard.Tensor{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Values: p.numbers(3, p.DType, product(p.NewKShape()), orOne(p.Magnitude))}
+	newK := guard.Tensor{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Values: p.Numbers(3, p.DType, product(p.NewKShape()), call.OrOne(p.Magnitude))}
 	for i, x := range newK.Values { // rotated elements must be within the format
-		if limit := most(p.DType) / 2; max(x, -x) > limit {
+		if limit := call.Most(p.DType) / 2; max(x, -x) > limit {
 			newK.Values[i] = float64(p.DType.Round(float32(x / 4)))
 		}
 	}
-	newV := guard.Tensor{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Values: p.numbers(4, p.DType, product(p.NewVShape()), orOne(p.Second))}
+	newV := guard.Tensor{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Values: p.Numbers(4, p.DType, product(p.NewVShape()), call.OrOne(p.Second))}
 	var list []guard.Tensor
 	want := []float64{0}
 	if !p.want(&in, cos, sin, &k, &v, &q, &newK, &newV, &scales) {
@@ -172,7 +173,7 @@ func (p *appendProblem) scales(k, v *guard.Tensor) (scales [2]guard.Tensor) {
 	if p.Cache == attention.CacheSame {
 		return scales
 	}
-	names, magnitudes, shapes := []string{"k_scale", "v_scale"}, []float64{orOne(p.Magnitude), orOne(p.Second)}, [][]int{p.KScaleShape(), p.VScaleShape()}
+	names, magnitudes, shapes := []string{"k_scale", "v_scale"}, []float64{call.OrOne(p.Magnitude), call.OrOne(p.Second)}, [][]int{p.KScaleShape(), p.VScaleShape()}
 	for i, t := range []*guard.Tensor{k, v} {
 		if x := p.headScales(&p.DecodeProblem, p.Scales, i, magnitudes[i]); x != nil {
 			scales[i] = guard.Tensor{Name: names[i], Shape: []int{len(x)}, Values: x}
@@ -328,7 +329,7 @@ func drawAppend(family, rng *rand.Rand, s Space) Problem {
 		p.CacheRows = 1 // a size
 	}
 	advance := chance(family, 6)
-	p.kernelData = drawData(family, rng)
+	p.Data = drawData(family, rng)
 
 	heads, group := 1+rng.IntN(4), one(rng, 1, 2, 4, 8)
 	longest := Size(rng, 600)

@@ -44,10 +44,10 @@ func (d *kernelData) headScales(p *attention.DecodeProblem, kind cacheScales, st
 	if p.Cache != attention.CacheE4M3 || kind == noScales {
 		return nil
 	}
-	rng := d.rng(30 + stream)
+	rng := d.Rand(30 + stream)
 	scales := make([]float64, p.NumKVHeads)
 	for h := range scales {
-		scales[h] = float64(float32(magnitude * d.largest() / 448 * math.Exp2(4*rng.Float64()-2)))
+		scales[h] = float64(float32(magnitude * d.Largest() / 448 * math.Exp2(4*rng.Float64()-2)))
 	}
 	if kind == oneScale {
 		return scales[:1]
@@ -83,7 +83,7 @@ func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, s
 	if d.Layout == "" || d.Layout == "p" {
 		return &guard.Place{}, &guard.Place{}
 	}
-	rng := d.rng(1000 + i)
+	rng := d.Rand(1000 + i)
 	rows, matrices, offset := rng.IntN(3), rng.IntN(4), 8*rng.IntN(9)
 	scales = &guard.Place{Offset: rng.IntN(9), RowGap: rows, MatrixGap: matrices}
 	unit := attention.QuantBlock
@@ -97,17 +97,17 @@ func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, s
 func (d *kernelData) before(stream int, format dtype.DType, n int) []float64 {
 	switch format {
 	case dtype.E4M3:
-		x := d.plain(stream, dtype.Float32, n, 10)
+		x := d.Normal(stream, dtype.Float32, n, 10)
 		return ref.Quantise(attention.CacheE4M3, x, n, nil).Stored
 	case dtype.Int8:
 		x := make([]float64, n)
-		rng := d.rng(stream)
+		rng := d.Rand(stream)
 		for i := range x {
 			x[i] = float64(rng.IntN(255) - 127)
 		}
 		return x
 	}
-	return d.plain(stream, format, n, 1)
+	return d.Normal(stream, format, n, 1)
 }
 
 // A stored8 is a row as Append stores it. If roundoff decides between two neighbours, an element is

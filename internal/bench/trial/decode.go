@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -71,16 +72,16 @@ func (p *decodeProblem) lengths() ref.DecodeInputs[float64] {
 
 // drawNumbers draws what is not drawn yet.
 func (p *decodeProblem) drawNumbers(in *ref.DecodeInputs[float64]) {
-	in.Q = p.numbers(0, p.DType, product(p.QShape()), orOne(p.Magnitude))
-	in.K = p.numbers(1, p.DType, product(p.KShape()), orOne(p.Second))
-	in.V = p.numbers(2, p.DType, product(p.VShape()), 1)
+	in.Q = p.Numbers(0, p.DType, product(p.QShape()), call.OrOne(p.Magnitude))
+	in.K = p.Numbers(1, p.DType, product(p.KShape()), call.OrOne(p.Second))
+	in.V = p.Numbers(2, p.DType, product(p.VShape()), 1)
 	if p.Cache != attention.CacheSame { // stored in 8 bits, from float32
-		in.K, in.V = p.numbers(1, dtype.Float32, len(in.K), min(orOne(p.Second), 100)), p.numbers(2, dtype.Float32, len(in.V), 1)
+		in.K, in.V = p.Numbers(1, dtype.Float32, len(in.K), min(call.OrOne(p.Second), 100)), p.Numbers(2, dtype.Float32, len(in.V), 1)
 	}
 	p.hideUnseen(in)
 	if p.Bias.On {
-		in.Bias = p.plain(3, p.Bias.DType, product(p.BiasShape()), 1)
-		rng := p.rng(21)
+		in.Bias = p.Normal(3, p.Bias.DType, product(p.BiasShape()), 1)
+		rng := p.Rand(21)
 		for i := range in.Bias {
 			if p.Hiding && rng.IntN(8) == 0 {
 				in.Bias[i] = math.Inf(-1)
@@ -88,17 +89,17 @@ func (p *decodeProblem) drawNumbers(in *ref.DecodeInputs[float64]) {
 		}
 	}
 	if p.ALiBi != attention.ALiBiOff {
-		in.ALiBiSlopes = p.plain(4, dtype.Float32, product(p.SlopesShape()), 0.1)
+		in.ALiBiSlopes = p.Normal(4, dtype.Float32, product(p.SlopesShape()), 0.1)
 	}
 	if p.Sinks {
-		in.Sinks = p.plain(5, dtype.Float32, p.NumHeads, 2)
+		in.Sinks = p.Normal(5, dtype.Float32, p.NumHeads, 2)
 	}
 }
 
 // drawTables draws pages in random order, rows of the cache, hidden keys and trees. Entries of the
 // block table that no key needs are invalid.
 func (p *decodeProblem) drawTables(in *ref.DecodeInputs[float64]) {
-	rng := p.rng(20)
+	rng := p.Rand(20)
 	if p.PageSize > 0 {
 		pages, each, next := rng.Perm(p.Pages), p.SeqKV/p.PageSize, 0
 		for b := range p.Batch {
@@ -190,7 +191,7 @@ func (p *decodeProblem) tensorsOf(in ref.DecodeInputs[float64]) ([]guard.Tensor,
 			to    *[]float64
 			shape []int
 			size  float64
-		}{{&k, &in.K, p.KScaleShape(), min(orOne(p.Second), 100)}, {&v, &in.V, p.VScaleShape(), 1}} {
+		}{{&k, &in.K, p.KScaleShape(), min(call.OrOne(p.Second), 100)}, {&v, &in.V, p.VScaleShape(), 1}} {
 			perHead := p.headScales(&p.DecodeProblem, p.Scales, i, x.size)
 			c := quantise(&p.DecodeProblem, p.KeysFirst, *x.to, x.t.Shape[3], perHead)
 			x.t.Values, *x.to = c.Stored, c.Values
@@ -277,10 +278,10 @@ func (p *decodeProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	tensors = append(tensors, p.workspace(plan.Workspace(), 0)...)
+	tensors = append(tensors, p.WorkspaceTensor(plan.Workspace(), 0)...)
 	return p.check(ctx, r, "decode", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := p.options()
-		opt.Workspace = t[workspaceName].Buffer
+		opt.Workspace = t[call.WorkspaceName].Buffer
 		return attention.Decode(c, p.decodeTensors(t), p.DecodeProblem, opt)
 	})
 }

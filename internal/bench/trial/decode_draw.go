@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 )
 
 // drawDecode draws a problem.
@@ -33,7 +34,7 @@ func drawDecode(family, rng *rand.Rand, s Space) Problem {
 	}
 	p.Scales = drawCacheFormat(family, &p.DecodeProblem)
 	p.decodeFeatures(family)
-	p.kernelData = drawData(family, rng)
+	p.Data = drawData(family, rng)
 	if family.IntN(2) > 0 && p.Impl != attention.Auto {
 		p.Config = drawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
 	}
@@ -187,12 +188,12 @@ func (p *decodeProblem) decodeSizes(rng *rand.Rand, s Space) {
 // decodeScale draws a scale that brings scores between 0.01 and 20; with outliers they are larger.
 func (p *decodeProblem) decodeScale(rng *rand.Rand) {
 	if p.DType == dtype.Float16 {
-		p.Magnitude, p.Second = min(p.Magnitude, most(p.DType)/p.largest()), min(p.Second, most(p.DType)/p.largest())
+		p.Magnitude, p.Second = min(p.Magnitude, call.Most(p.DType)/p.Largest()), min(p.Second, call.Most(p.DType)/p.Largest())
 	}
 	if p.Magnitude != 0 || p.Second != 0 || chance(rng, 3) {
-		p.Scale = logUniform(rng, -2, 1.3) / (orOne(p.Magnitude) * orOne(p.Second) * math.Sqrt(float64(p.HeadDim)))
+		p.Scale = logUniform(rng, -2, 1.3) / (call.OrOne(p.Magnitude) * call.OrOne(p.Second) * math.Sqrt(float64(p.HeadDim)))
 	}
-	if p.Kind == outlierKind {
+	if p.Kind == call.OutlierKind {
 		p.Scale = p.EffectiveScale() / 1000
 	}
 	if chance(rng, 6) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -24,7 +25,7 @@ func OnDevice(d *vk.Device, use Use) *Runner { return (&Runner{d: d}).problem(us
 func FixedDecode(impl attention.Impl) (list []Fixed) {
 	add := func(name string, change func(p *decodeProblem)) {
 		for _, format := range dtype.All() {
-			p := &decodeProblem{Impl: impl, Lens: []int{1, 300, 33}, kernelData: kernelData{Seed: 1, Kind: normalKind, Layout: "a"}}
+			p := &decodeProblem{Impl: impl, Lens: []int{1, 300, 33}, kernelData: kernelData{call.Data{Seed: 1, Kind: call.NormalKind, Layout: "a"}}}
 			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, HeadDim: 64, DType: format, Causal: true}
 			change(p)
 			p.Batch = len(p.Lens)
@@ -78,7 +79,7 @@ func FixedDecode(impl attention.Impl) (list []Fixed) {
 		}
 	})
 	add("lengths/long", func(p *decodeProblem) { p.Lens = []int{3000} })
-	add("outliers", func(p *decodeProblem) { p.Kind, p.Scale = outlierKind, 1e-4 })
+	add("outliers", func(p *decodeProblem) { p.Kind, p.Scale = call.OutlierKind, 1e-4 })
 	add("odd", func(p *decodeProblem) { p.Layout = "o" })
 	return list
 }
@@ -88,7 +89,7 @@ func FixedDecode(impl attention.Impl) (list []Fixed) {
 func FixedStep(impl attention.Impl) (list []Fixed) {
 	add := func(name string, change func(p *stepProblem)) {
 		for _, format := range dtype.All() {
-			p := &stepProblem{decodeProblem{Impl: impl, Lens: []int{1, 300, 33}, kernelData: kernelData{Seed: 1, Kind: normalKind, Layout: "a"}}, attention.RoPE{Dims: 64}}
+			p := &stepProblem{decodeProblem{Impl: impl, Lens: []int{1, 300, 33}, kernelData: kernelData{call.Data{Seed: 1, Kind: call.NormalKind, Layout: "a"}}}, attention.RoPE{Dims: 64}}
 			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, HeadDim: 64, DType: format, Causal: true}
 			p.NewKeys, p.Config = 1, &attention.DecodeConfig{Impl: impl, Rows: 8, Subgroups: 4, Groups: 12, Append: true}
 			change(p)
@@ -122,7 +123,7 @@ func FixedStep(impl attention.Impl) (list []Fixed) {
 func FixedAppend() (list []Fixed) {
 	add := func(name string, change func(p *appendProblem)) {
 		for _, format := range dtype.All() {
-			p := &appendProblem{Lens: []int{0, 200, 33}, kernelData: kernelData{Seed: 1, Kind: normalKind, Layout: "a"}}
+			p := &appendProblem{Lens: []int{0, 200, 33}, kernelData: kernelData{call.Data{Seed: 1, Kind: call.NormalKind, Layout: "a"}}}
 			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 2, SeqKV: 256, HeadDim: 64, DType: format}
 			p.NewKeys, p.RoPE.Dims = 2, 64
 			change(p)

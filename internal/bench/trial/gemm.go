@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
@@ -73,17 +74,17 @@ func (p *gemmProblem) Supports(caps *vk.Caps) error {
 
 // inputs returns what the problem reads.
 func (p *gemmProblem) inputs() ref.Inputs {
-	size := orOne(p.Magnitude) * orOne(p.Second) * math.Abs(p.Problem.Scale()) // of results
+	size := call.OrOne(p.Magnitude) * call.OrOne(p.Second) * math.Abs(p.Problem.Scale()) // of results
 	a, b, c := p.M*p.K, p.K*p.N, p.Batches()*p.M*p.N
 	var in ref.Inputs
 	if p.Broadcast {
 		for range p.Batches() {
-			in.A = append(in.A, p.numbers(0, p.DType, a, orOne(p.Magnitude))...)
+			in.A = append(in.A, p.Numbers(0, p.DType, a, call.OrOne(p.Magnitude))...)
 		}
 	} else {
-		in.A = p.numbers(0, p.DType, p.Batches()*a, orOne(p.Magnitude))
+		in.A = p.Numbers(0, p.DType, p.Batches()*a, call.OrOne(p.Magnitude))
 	}
-	in.B = p.numbers(1, p.DType, p.Batches()*b, orOne(p.Second)/math.Sqrt(float64(p.K)))
+	in.B = p.Numbers(1, p.DType, p.Batches()*b, call.OrOne(p.Second)/math.Sqrt(float64(p.K)))
 	if p.PadK+p.PadN > 0 {
 		for i := range in.B {
 			if k, n := p.placeOfB(i); k >= p.K-p.PadK || n >= p.N-p.PadN {
@@ -92,13 +93,13 @@ func (p *gemmProblem) inputs() ref.Inputs {
 		}
 	}
 	if p.Beta != 0 {
-		in.C = p.plain(2, p.Out, c, size)
+		in.C = p.Normal(2, p.Out, c, size)
 	}
 	if p.Residual {
-		in.R = p.plain(3, p.Out, c, size)
+		in.R = p.Normal(3, p.Out, c, size)
 	}
 	if p.ReadsX() {
-		in.X = p.plain(4, p.Out, c, 3)
+		in.X = p.Normal(4, p.Out, c, 3)
 	}
 	return in
 }
@@ -116,7 +117,7 @@ func (p *gemmProblem) placeOfB(i int) (k, n int) {
 // tensors returns those of the call.
 func (p *gemmProblem) tensors() []guard.Tensor {
 	in := p.inputs()
-	rows := sampleRows(p.rng(10), p.M, p.Sample)
+	rows := sampleRows(p.Rand(10), p.M, p.Sample)
 	part, some, sample := p.Problem, in, []int(nil)
 	if rows != nil {
 		part, some = ref.Rows(rows, in, p.Problem)
@@ -186,7 +187,7 @@ func (p *gemmProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	tensors := append(p.tensors(), p.workspace(bytes, workspaceOffset)...)
+	tensors := append(p.tensors(), p.WorkspaceTensor(bytes, workspaceOffset)...)
 	return p.check(ctx, r, "gemm", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
 		if p.Broadcast {
@@ -203,7 +204,7 @@ func (p *gemmProblem) Check(ctx context.Context, r *Runner) error {
 		case "s":
 			x.S = t["x"]
 		}
-		if w, ok := t[workspaceName]; ok {
+		if w, ok := t[call.WorkspaceName]; ok {
 			opt.Workspace, opt.WorkspaceOffset = w.Buffer, workspaceOffset
 		}
 		return engine.Multiply(c, x, p.Problem, opt)
@@ -262,7 +263,7 @@ func drawGemm(family, rng *rand.Rand, s Space) Problem {
 	}
 	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	drawEpilogue(family, rng, &p.Problem)
-	p.kernelData = drawData(family, rng)
+	p.Data = drawData(family, rng)
 	batches := family.IntN(4) == 0
 	p.Config = drawGemmConfig(family, s, p.Impl, p.Problem, batches)
 	if batches {
@@ -316,15 +317,15 @@ func drawEpilogue(family, rng *rand.Rand, p *engine.Problem) {
 
 // limit makes scales so small that results are finite in float16.
 func (d *kernelData) limit(out dtype.DType, p engine.Problem, k int) {
-	d.Magnitude = min(d.Magnitude, most(p.DType)/d.largest())
-	d.Second = min(d.Second, most(p.DType)/d.largest())
+	d.Magnitude = min(d.Magnitude, call.Most(p.DType)/d.Largest())
+	d.Second = min(d.Second, call.Most(p.DType)/d.Largest())
 	if out != dtype.Float16 {
 		return
 	}
 	// The second operand is divided by the root of k. C and R add to the sum.
-	worst := math.Abs(p.Scale()) * orOne(d.Magnitude) * orOne(d.Second) * (d.sumLargest(k)/math.Sqrt(float64(k)) + 6*(math.Abs(p.Beta)+1))
-	if limit := most(out) / 2; worst > limit {
-		d.Second = orOne(d.Second) * limit / worst
+	worst := math.Abs(p.Scale()) * call.OrOne(d.Magnitude) * call.OrOne(d.Second) * (d.SumLargest(k)/math.Sqrt(float64(k)) + 6*(math.Abs(p.Beta)+1))
+	if limit := call.Most(out) / 2; worst > limit {
+		d.Second = call.OrOne(d.Second) * limit / worst
 	}
 }
 

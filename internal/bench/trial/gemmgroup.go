@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/gemmtest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
@@ -55,17 +56,17 @@ func (p *gemmGroupProblem) Supports(caps *vk.Caps) error {
 
 // inputs returns what product i reads.
 func (p *gemmGroupProblem) inputs(x engine.Problem, i int) (in ref.Inputs) {
-	size := orOne(p.Magnitude) * orOne(p.Second) * math.Abs(x.Scale()) // of results
-	in.A = p.numbers(10*i, p.DType, x.M*x.K, orOne(p.Magnitude))
-	in.B = p.numbers(10*i+1, p.DType, x.K*x.N, orOne(p.Second)/math.Sqrt(float64(max(x.K, 1))))
+	size := call.OrOne(p.Magnitude) * call.OrOne(p.Second) * math.Abs(x.Scale()) // of results
+	in.A = p.Numbers(10*i, p.DType, x.M*x.K, call.OrOne(p.Magnitude))
+	in.B = p.Numbers(10*i+1, p.DType, x.K*x.N, call.OrOne(p.Second)/math.Sqrt(float64(max(x.K, 1))))
 	if x.Beta != 0 {
-		in.C = p.plain(10*i+2, p.Out, x.M*x.N, size)
+		in.C = p.Normal(10*i+2, p.Out, x.M*x.N, size)
 	}
 	if p.Residual {
-		in.R = p.plain(10*i+3, p.Out, x.M*x.N, size)
+		in.R = p.Normal(10*i+3, p.Out, x.M*x.N, size)
 	}
 	if x.ReadsX() {
-		in.X = p.plain(10*i+4, p.Out, x.M*x.N, 3)
+		in.X = p.Normal(10*i+4, p.Out, x.M*x.N, 3)
 	}
 	return in
 }
@@ -148,7 +149,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 	common.DType = p.DType
 	drawEpilogue(family, rng, &common)
 	p.Out, p.TransA, p.TransB, p.Activation, p.Residual = common.Out, common.TransA, common.TransB, common.Activation, common.Residual
-	p.kernelData = drawData(family, rng)
+	p.Data = drawData(family, rng)
 	p.Workspace, p.Layout = false, "p" // Lie says how tensors lie
 	p.Lie = []gemmtest.Layout{{}, {Pad: -1}, {Pad: -1, Offset: 8}, {Offset: rng.IntN(9), Pad: rng.IntN(9)}}[family.IntN(4)]
 	if p.Impl != "auto" && family.IntN(3) > 0 {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
@@ -60,8 +61,8 @@ func (p *gmmProblem) Supports(caps *vk.Caps) error {
 func (p *gmmProblem) inputs() ref.Inputs {
 	n := p.Tokens * p.Components
 	return ref.Inputs{
-		Logit: p.numbers(0, p.DType, n, orOne(p.Magnitude)), Mu: p.plain(1, p.DType, n, 1),
-		LogSigma: p.plain(2, p.DType, n, orOne(p.Second)), Y: p.plain(3, dtype.Float32, p.Tokens, 1),
+		Logit: p.Numbers(0, p.DType, n, call.OrOne(p.Magnitude)), Mu: p.Normal(1, p.DType, n, 1),
+		LogSigma: p.Normal(2, p.DType, n, call.OrOne(p.Second)), Y: p.Normal(3, dtype.Float32, p.Tokens, 1),
 	}
 }
 
@@ -108,14 +109,14 @@ func (p *gmmProblem) outputs(in ref.Inputs) (list []guard.Tensor) {
 
 // states returns what gmm.Merge reads: a state for every component.
 func (p *gmmProblem) states(in ref.Inputs) guard.Tensor {
-	place := p.place(0, []int{gmm.StateSize})
+	place := p.Place(0, []int{gmm.StateSize})
 	place.Offset, place.RowGap, place.MatrixGap = place.Offset/4*4, place.RowGap/4*4, place.MatrixGap/4*4
 	return guard.Tensor{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: ref.States(in, p.Problem), Place: place}
 }
 
 // gradients returns the tensors of Backward.
 func (p *gmmProblem) gradients(in ref.Inputs) []guard.Tensor {
-	dloss := orOne(p.DLoss)
+	dloss := call.OrOne(p.DLoss)
 	want := ref.Backward(in, dloss, p.Problem)
 	most := max(tolerance.Largest(want.Logit), tolerance.Largest(want.Mu), tolerance.Largest(want.LogSigma))
 	given := p.DLoss != 0
@@ -160,9 +161,9 @@ func (p *gmmProblem) Check(ctx context.Context, r *Runner) error {
 	default:
 		list = append(list, p.outputs(in)...)
 	}
-	list = append(list, p.workspace(bytes, 0)...)
+	list = append(list, p.WorkspaceTensor(bytes, 0)...)
 	return p.check(ctx, r, "gmm", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		opt := gmm.Options{Workspace: t[workspaceName].Buffer, Saturate: p.Saturate}
+		opt := gmm.Options{Workspace: t[call.WorkspaceName].Buffer, Saturate: p.Saturate}
 		x := gmm.Tensors{Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
 		if p.Call == gmmMerge {
 			return gmm.Merge(c, t["states"], x, p.Problem, opt)
@@ -216,7 +217,7 @@ func drawGMM(family, rng *rand.Rand, s Space) Problem {
 	default:
 		p.LogP, p.Loss = true, true
 	}
-	p.kernelData = drawData(family, rng)
+	p.Data = drawData(family, rng)
 	p.Interleaved = rng.IntN(2) == 0
 	if p.Call == gmmBackward {
 		p.Saturate = family.IntN(3) == 0
@@ -225,7 +226,7 @@ func drawGMM(family, rng *rand.Rand, s Space) Problem {
 		}
 	}
 	if p.Magnitude != 0 {
-		p.Magnitude = min(p.Magnitude, most(p.DType)/p.largest())
+		p.Magnitude = min(p.Magnitude, call.Most(p.DType)/p.Largest())
 		p.Second = tenTo(rng, -3, 0.4)
 	}
 	p.Tokens, p.Components = Size(rng, 3000), 1+rng.IntN(20)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
@@ -68,17 +69,17 @@ func (p *mlpProblem) checkSkinny(ctx context.Context, r *Runner, list []guard.Te
 			t.Values, t.Shape = turn(t.Values, p.In, p.Hidden), []int{p.Heads, p.Hidden, p.In}
 		case t.Name == "dpre":
 			zeroRows(t, padded)
-			rng := p.rng(40)
+			rng := p.Rand(40)
 			t.Place = &guard.Place{Offset: 8 * rng.IntN(9), RowGap: 8 * rng.IntN(3), MatrixGap: 8 * rng.IntN(3)}
 		}
 	}
 	if p.Backward && p.Keep == mlp.KeepPre {
 		list = without(without(list, "x"), "w1")
 	}
-	list = append(list, p.workspace(bytes, workspaceOffset)...)
+	list = append(list, p.WorkspaceTensor(bytes, workspaceOffset)...)
 	return p.check(ctx, r, "skinny", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
-		if w, ok := t[workspaceName]; ok {
+		if w, ok := t[call.WorkspaceName]; ok {
 			opt.Workspace, opt.WorkspaceOffset = w.Buffer, workspaceOffset
 		}
 		heads := func(x vk.Tensor) vk.Tensor {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -98,13 +99,8 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		m.ofMixture(p)
 	case *gmmProblem:
 		m.ofGMM(p)
-	case *normProblem:
-		if p.Backward {
-			m.add("norm_bwd", p.DType)
-			m.add("sum_rows", p.WeightDType)
-		} else {
-			m.add("norm_fwd", p.DType)
-		}
+	case *called:
+		m.ofCall(p.Call)
 	case *optimProblem:
 		m.ofOptim(p)
 	}
@@ -139,6 +135,16 @@ func (m *moduleList) product(c engine.Config, format dtype.DType) {
 	}
 	if c.Splits > 1 {
 		m.names = append(m.names, "gemm_combine")
+	}
+}
+
+// ofCall adds those of a call's plan.
+func (m *moduleList) ofCall(c call.Call) {
+	plan, err := c.Choose(m.caps, c.Pass())
+	require.NoError(m.t, err)
+	m.plan(plan, call.Field(c, "dtype").Interface().(dtype.DType))
+	if n, ok := c.(*call.Norm); ok && n.Backward {
+		m.names[len(m.names)-1] = "sum_rows." + n.WeightDType.Short()
 	}
 }
 
@@ -237,6 +243,9 @@ func (m *moduleList) ofOptim(p *optimProblem) {
 // values, and further ones of products.
 func optionsOf(p Problem) (list []string) {
 	v := reflect.ValueOf(p).Elem()
+	if c, ok := p.(*called); ok {
+		v = reflect.ValueOf(c.Call).Elem()
+	}
 	var walk func(v reflect.Value)
 	walk = func(v reflect.Value) {
 		for i := range v.NumField() {

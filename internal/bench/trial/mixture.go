@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
@@ -92,10 +93,10 @@ func (p *mixtureProblem) Supports(caps *vk.Caps) error {
 // than roundoff.
 func (p *mixtureProblem) inputs() ref.Inputs {
 	in := ref.Inputs{
-		X:  p.numbers(0, p.DType, p.Tokens*p.In, orOne(p.Magnitude)),
-		W1: p.plain(1, p.DType, p.Heads*p.In*p.Hidden, 1/orOne(p.Magnitude)/math.Sqrt(float64(p.In))),
-		W2: p.plain(2, p.DType, p.Heads*p.Hidden*3, orOne(p.Second)/math.Sqrt(float64(p.Hidden))),
-		Y:  p.plain(3, dtype.Float32, p.Tokens, 1),
+		X:  p.Numbers(0, p.DType, p.Tokens*p.In, call.OrOne(p.Magnitude)),
+		W1: p.Normal(1, p.DType, p.Heads*p.In*p.Hidden, 1/call.OrOne(p.Magnitude)/math.Sqrt(float64(p.In))),
+		W2: p.Normal(2, p.DType, p.Heads*p.Hidden*3, call.OrOne(p.Second)/math.Sqrt(float64(p.Hidden))),
+		Y:  p.Normal(3, dtype.Float32, p.Tokens, 1),
 	}
 	for i := 2; i < len(in.W2); i += 3 {
 		in.W2[i] = float64(p.DType.Round(float32(in.W2[i] / 3)))
@@ -131,8 +132,8 @@ func (s *mixtureSample) outputs() gmmref.Inputs { return ref.Outputs(s.in, s.p) 
 
 // sampled returns the part of the problem that the reference computes.
 func (p *mixtureProblem) sampled(in ref.Inputs) *mixtureSample {
-	s := &mixtureSample{p: p.Problem, in: in, dloss: orOne(p.DLoss)}
-	if rows := sampleRows(p.rng(30), p.Tokens, p.Sample); rows != nil {
+	s := &mixtureSample{p: p.Problem, in: in, dloss: call.OrOne(p.DLoss)}
+	if rows := sampleRows(p.Rand(30), p.Tokens, p.Sample); rows != nil {
 		s.rows = rows
 		s.p, s.in, s.dloss = ref.Tokens(rows, in, s.dloss, p.Problem)
 	}
@@ -168,7 +169,7 @@ func (p *mixtureProblem) tensors() []guard.Tensor {
 		return list
 	}
 	want := ref.Backward(s.in, s.dloss, s.p)
-	dloss, given := orOne(p.DLoss), p.DLoss != 0
+	dloss, given := call.OrOne(p.DLoss), p.DLoss != 0
 	if most := p.largest(s, want); most > roomy {
 		factor := math.Ldexp(1, -int(math.Ceil(math.Log2(most/roomy))))
 		dloss, s.dloss, given = dloss*factor, s.dloss*factor, true
@@ -217,10 +218,10 @@ func (p *mixtureProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	list = append(list, p.workspace(bytes, 0)...)
+	list = append(list, p.WorkspaceTensor(bytes, 0)...)
 	return p.check(ctx, r, "mixture", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
-		opt.Workspace = t[workspaceName].Buffer
+		opt.Workspace = t[call.WorkspaceName].Buffer
 		x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
 		if p.Backward {
 			return mixture.Backward(c, x, mixture.Gradients{DLoss: t["dloss"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p.Problem, opt)
@@ -244,11 +245,11 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []guar
 		}
 	}
 	groups := max(1, min(p.Groups, p.Heads))
-	list = append(list, p.workspace(bytes, workspaceOffset)...)
+	list = append(list, p.WorkspaceTensor(bytes, workspaceOffset)...)
 	list = append(list, guard.Tensor{Name: "states", Shape: []int{groups, p.Tokens, gmm.StateSize}, Scratch: true, Place: &guard.Place{Offset: 64, RowGap: 4 * (p.Tokens % 3), MatrixGap: 8}})
 	return p.check(ctx, r, "mixture", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
-		if w, ok := t[workspaceName]; ok {
+		if w, ok := t[call.WorkspaceName]; ok {
 			opt.Workspace, opt.WorkspaceOffset = w.Buffer, workspaceOffset
 		}
 		a := t["x"]

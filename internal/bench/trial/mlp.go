@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -101,8 +102,8 @@ func (p *mlpProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	call := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward}
-	list := call.tensors()
+	of := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward}
+	list := of.tensors()
 	if p.Skinny {
 		return p.checkSkinny(ctx, r, list, bytes)
 	}
@@ -110,10 +111,10 @@ func (p *mlpProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	list = append(without(list, "dpre"), p.workspace(bytes, 0)...)
+	list = append(without(list, "dpre"), p.WorkspaceTensor(bytes, 0)...)
 	return p.check(ctx, r, "mlp", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := opt
-		opt.Workspace = t[workspaceName].Buffer
+		opt.Workspace = t[call.WorkspaceName].Buffer
 		x := mlp.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], Pre: t["pre"], Hidden: t["hidden"]}
 		if p.Backward {
 			return mlp.Backward(c, x, mlp.Gradients{DY: t["dy"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p.Problem, opt)

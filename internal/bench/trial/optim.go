@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
 	"github.com/flashvk/flashvk/pipelines/optim"
@@ -70,13 +71,13 @@ type optimStep struct {
 // build draws the data.
 func (p *optimProblem) build() (x optimStep) {
 	x.hyper = p.hyper()
-	size := orOne(p.Magnitude)
+	size := call.OrOne(p.Magnitude)
 	for i, n := range p.Sizes {
 		b := ref.Param{
-			Param: p.plain(10*i, dtype.Float32, n, orOne(p.Second)), M: p.plain(10*i+1, dtype.Float32, n, 0.1*size),
+			Param: p.Normal(10*i, dtype.Float32, n, call.OrOne(p.Second)), M: p.Normal(10*i+1, dtype.Float32, n, 0.1*size),
 			V: make([]float64, n), NoDecay: i%2 == 1,
 		}
-		rng := p.rng(10*i + 2)
+		rng := p.Rand(10*i + 2)
 		for j := range b.V {
 			b.V[j] = float64(float32(0.01 * size * size * rng.ExpFloat64()))
 		}
@@ -84,7 +85,7 @@ func (p *optimProblem) build() (x optimStep) {
 			clear(b.M)
 			clear(b.V)
 		}
-		x.before, x.grads = append(x.before, b), append(x.grads, p.numbers(10*i+3, p.Grad, n, size))
+		x.before, x.grads = append(x.before, b), append(x.grads, p.Numbers(10*i+3, p.Grad, n, size))
 	}
 	x.norm = ref.Norm(x.grads...)
 	switch p.Clip {
@@ -94,7 +95,7 @@ func (p *optimProblem) build() (x optimStep) {
 		x.hyper.MaxNorm = max(float64(float32(x.norm*p.ClipBy)), 1e-30)
 	}
 	if p.Infinite {
-		rng := p.rng(9)
+		rng := p.Rand(9)
 		g := x.grads[rng.IntN(len(x.grads))]
 		g[rng.IntN(len(g))] = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}[rng.IntN(3)]
 		x.skip = true
@@ -116,7 +117,7 @@ func (p *optimProblem) tensors(x *optimStep) []guard.Tensor {
 	for i, b := range x.before {
 		want := b
 		var bounds ref.Bounds
-		ofCopy := p.plain(10*i+4, copyTo, len(b.Param), 1)
+		ofCopy := p.Normal(10*i+4, copyTo, len(b.Param), 1)
 		wantCopy := ofCopy
 		if !x.skip {
 			want = ref.Step(x.hyper, b, x.grads[i], scale, p.Done+1)
@@ -303,9 +304,9 @@ func drawOptim(family, rng *rand.Rand, s Space) Problem {
 	if p.Copy = p.Grad; p.Grad == dtype.Float32 {
 		p.Copy = []dtype.DType{dtype.Float16, dtype.BFloat16}[family.IntN(2)]
 	}
-	p.kernelData = drawData(family, rng)
+	p.Data = drawData(family, rng)
 	p.Workspace = false // it has its own
-	p.Magnitude = min(p.Magnitude, most(p.Grad)/p.largest())
+	p.Magnitude = min(p.Magnitude, call.Most(p.Grad)/p.Largest())
 	if p.HasCopy && p.Copy == dtype.Float16 {
 		p.Second = min(p.Second, 3000)
 	}

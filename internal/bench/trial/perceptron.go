@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	gemmref "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
@@ -32,14 +33,14 @@ const roomy = 30000
 func (x *perceptronCall) inputs() ref.Inputs {
 	p, d := x.p, x.data
 	in := ref.Inputs{
-		X:  d.numbers(0, p.DType, p.Tokens*p.In, orOne(d.Magnitude)),
-		W1: d.plain(1, p.DType, headsOf(p)*p.In*p.Hidden, orOne(d.Second)/orOne(d.Magnitude)/math.Sqrt(float64(p.In))),
-		W2: d.plain(2, p.DType, headsOf(p)*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))),
+		X:  d.Numbers(0, p.DType, p.Tokens*p.In, call.OrOne(d.Magnitude)),
+		W1: d.Normal(1, p.DType, headsOf(p)*p.In*p.Hidden, call.OrOne(d.Second)/call.OrOne(d.Magnitude)/math.Sqrt(float64(p.In))),
+		W2: d.Normal(2, p.DType, headsOf(p)*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))),
 	}
 	if x.backward {
-		in.DY = d.plain(3, p.DType, p.Tokens*headsOf(p)*p.Out, 1)
+		in.DY = d.Normal(3, p.DType, p.Tokens*headsOf(p)*p.Out, 1)
 		if p.Keep >= mlp.KeepPre {
-			in.Pre = d.plain(4, p.DType, p.Tokens*headsOf(p)*p.Hidden, min(orOne(d.Second), 10))
+			in.Pre = d.Normal(4, p.DType, p.Tokens*headsOf(p)*p.Hidden, min(call.OrOne(d.Second), 10))
 		}
 	}
 	return in
@@ -59,7 +60,7 @@ func (x *perceptronCall) samples(in ref.Inputs) []perceptronSample {
 		return []perceptronSample{{p: x.p, in: in}}
 	}
 	var list []perceptronSample
-	if rows := sampleRows(x.data.rng(30), x.p.Tokens, x.data.Sample); rows != nil {
+	if rows := sampleRows(x.data.Rand(30), x.p.Tokens, x.data.Sample); rows != nil {
 		part, some := ref.Tokens(rows, in, x.p)
 		list = append(list, perceptronSample{p: part, in: some, rows: rows})
 	} else {
@@ -68,7 +69,7 @@ func (x *perceptronCall) samples(in ref.Inputs) []perceptronSample {
 	if !x.backward {
 		return list
 	}
-	if units := sampleRows(x.data.rng(31), x.p.Hidden, 2); units != nil {
+	if units := sampleRows(x.data.Rand(31), x.p.Hidden, 2); units != nil {
 		part, some := ref.Units(units, in, x.p)
 		return append(list, perceptronSample{p: part, in: some, units: units})
 	}
@@ -125,7 +126,7 @@ func times(x []float64, by float64) []float64 {
 func (x *perceptronCall) tensors() []guard.Tensor {
 	p, in := x.p, x.inputs()
 	first := in.X
-	in.X = times(in.X, orOne(x.alpha)) // alpha is a power of two: before and after the product are the same
+	in.X = times(in.X, call.OrOne(x.alpha)) // alpha is a power of two: before and after the product are the same
 	x.fit(in)
 	list := []guard.Tensor{
 		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: first},
@@ -259,9 +260,9 @@ func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward b
 	if family.IntN(2) == 0 {
 		p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
 	}
-	*d = drawData(family, rng)
+	d.Data = drawData(family, rng)
 	if d.Magnitude != 0 {
-		d.Magnitude = min(d.Magnitude, roomy/d.largest())
+		d.Magnitude = min(d.Magnitude, roomy/d.Largest())
 		d.Second = tenTo(rng, -2, 1.5) // of pre
 		if p.DType == dtype.Float16 {
 			d.Magnitude = max(d.Magnitude, 4*d.Second/roomy*8) // W1 is in the format

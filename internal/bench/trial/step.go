@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -53,14 +54,14 @@ func (p *stepProblem) tensors() ([]guard.Tensor, error) {
 	in := within.lengths()
 	within.drawTables(&in)
 	if p.CacheRows > 0 { // no row is of two sequences
-		for b, row := range p.rng(22).Perm(p.CacheRows)[:p.Batch] {
+		for b, row := range p.Rand(22).Perm(p.CacheRows)[:p.Batch] {
 			in.CacheBatchIdx[b] = int32(row)
 		}
 	}
 	within.drawNumbers(&in)
 	cos, sin := p.angles()
-	newK := p.numbers(11, p.DType, product(p.step().NewKShape()), orOne(p.Second))
-	newV := p.numbers(12, p.DType, product(p.step().NewVShape()), 1)
+	newK := p.Numbers(11, p.DType, product(p.step().NewKShape()), call.OrOne(p.Second))
+	newV := p.Numbers(12, p.DType, product(p.step().NewVShape()), 1)
 	before := map[string][]float64{"q": slices.Clone(in.Q), "k": slices.Clone(in.K), "v": slices.Clone(in.V)}
 	dim, dv := p.HeadDim, p.ValueHeadDim()
 	for b := range p.Batch {
@@ -115,7 +116,7 @@ func (p *stepProblem) tensors() ([]guard.Tensor, error) {
 
 // angles returns the tables: cosines and sines of multiples of a right angle.
 func (p *stepProblem) angles() (cos, sin []float64) {
-	rng := p.rng(23)
+	rng := p.Rand(23)
 	for range p.SeqKV * p.RoPE.Dims / 2 {
 		turns := rng.IntN(4)
 		cos, sin = append(cos, []float64{1, 0, -1, 0}[turns]), append(sin, []float64{0, 1, 0, -1}[turns])
@@ -133,10 +134,10 @@ func (p *stepProblem) Check(ctx context.Context, r *Runner) error {
 	if err != nil {
 		return err
 	}
-	tensors = append(tensors, p.workspace(plan.Workspace(), 0)...)
+	tensors = append(tensors, p.WorkspaceTensor(plan.Workspace(), 0)...)
 	return p.check(ctx, r, "step", tensors, func(c *vk.Cmd, t map[string]vk.Tensor) error {
 		opt := p.options()
-		opt.Workspace = t[workspaceName].Buffer
+		opt.Workspace = t[call.WorkspaceName].Buffer
 		return attention.Step(c, attention.StepTensors{
 			DecodeTensors: p.decodeTensors(t), NewK: t["new_k"], NewV: t["new_v"], Cos: t["cos"], Sin: t["sin"],
 		}, p.step(), opt)

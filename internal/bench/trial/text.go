@@ -54,10 +54,15 @@ func Decode(text string) (*Kernel, Problem, error) {
 		return nil, nil, err
 	}
 	p := k.New()
-	decoder := json.NewDecoder(bytes.NewReader([]byte(rest)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(p); err != nil {
+	if err := strictly([]byte(rest), p); err != nil {
 		return nil, nil, fmt.Errorf("trial: problem of %s: %w", name, err)
 	}
 	return &k, p, nil
+}
+
+// strictly reads JSON all of whose fields must be known.
+func strictly(text []byte, to any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(to)
 }

@@ -1,0 +1,63 @@
+package trial
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A called is a call as a Problem. Its JSON is that of the call.
+type called struct{ call.Call }
+
+// callKernel returns the Kernel whose problems are calls of type T. Draw returns nil if the Space
+// has none.
+func callKernel[T any, C interface {
+	*T
+	call.Call
+}](name string, weight int, draw func(family, rng *rand.Rand, s Space) C) Kernel {
+	return Kernel{
+		Name: name, Weight: weight, New: func() Problem { return &called{C(new(T))} },
+		Draw: func(family, rng *rand.Rand, s Space) Problem {
+			if c := draw(family, rng, s); c != nil {
+				return &called{c}
+			}
+			return nil
+		},
+	}
+}
+
+// String implements Problem.
+func (p *called) String() string { return fmt.Sprintf("%v %v", p.Call, p.Pass()) }
+
+// MarshalJSON implements json.Marshaler.
+func (p *called) MarshalJSON() ([]byte, error) { return json.Marshal(p.Call) }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *called) UnmarshalJSON(text []byte) error { return strictly(text, p.Call) }
+
+// Supports implements Problem.
+func (p *called) Supports(caps *vk.Caps) error {
+	_, err := p.Choose(caps, p.Pass())
+	return err
+}
+
+// Check implements Problem.
+func (p *called) Check(ctx context.Context, r *Runner) error {
+	c, record, err := call.Case(r.Device().Caps(), p.Call, p.Pass(), call.Inputs(p.Call))
+	if err != nil {
+		return err
+	}
+	return r.Check(ctx, c, record)
+}
+
+// Smaller implements Problem.
+func (p *called) Smaller() (list []Problem) {
+	for _, c := range call.Smaller(p.Call) {
+		list = append(list, &called{c})
+	}
+	return list
+}

@@ -1,0 +1,269 @@
+// Package call describes each call of a kernel once. Everything that runs, checks or measures a
+// kernel takes the call from here:
+//
+//	flashvk run, bench, tune     internal/bench/kernels: flags and texts of a command
+//	random problems, self-test   internal/bench/trial: how a call is drawn
+//	fixed problems               tests/conformance: calls as JSON
+//	finite differences           tests/gradients
+//	tests of a kernel            its device_test.go, by [Test] and [Case]
+//
+// The description of a kernel is a struct of plain exported fields, which encoding/json writes and
+// reads: the kernel's problem and configuration, which of its optional tensors there are, [Direction]
+// if it has two passes, and [Data]. Five methods say the rest:
+//
+//	Tensors  name, shape, format and role of each tensor, and the size of the numbers in an input
+//	Want     the outputs of a pass in float64, and how far a kernel may be from them
+//	Choose   what runs on a device
+//	Record   the kernel's function, with the struct that Bind fills
+//	Tidy     repairs a call whose fields do not fit each other; and Adjust, if what inputs hold
+//	         depends on each other
+//
+// The rest follows by reflection: a tensor is the field of the kernel's Tensors or Gradients whose
+// name it has, the reference's slices too ([Bind], [Pair]); a flag, a key or an axis of a file's
+// tensor is the field of the problem ([Field]); a failure shrinks field by field ([Smaller]).
+package call
+
+import (
+	"maps"
+	"reflect"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A Call is a call of a kernel: a pointer to a struct that embeds the kernel's Problem and Data.
+type Call interface {
+	Validate() error
+	Pass() kit.Pass // that the call itself means; methods take any that the kernel has
+	Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error)
+	// Tensors lists the tensors of all passes. Their order stays: it numbers the sources of random
+	// numbers.
+	Tensors() []Tensor
+	// Want returns the outputs of a pass, given what Inputs returns. For a backward pass it also
+	// has the outputs of the forward pass that the backward pass reads.
+	Want(x Values, pass kit.Pass) Outputs
+	// Record records a pass. The workspace is as large as the plan says, or nil.
+	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error
+	// Given returns the embedded Data.
+	Given() *Data
+}
+
+// A Direction is the pass of a call that has two.
+type Direction struct{ Backward bool }
+
+// Pass implements Call.
+func (d Direction) Pass() kit.Pass {
+	if d.Backward {
+		return kit.Backward
+	}
+	return kit.Forward
+}
+
+// A Role says who reads and writes a tensor.
+type Role uint8
+
+// The roles, in the order of those of package bench.
+const (
+	Input    Role = iota // read by both passes
+	Update               // read and written by the forward pass
+	Output               // written by the forward pass, and read by the backward pass
+	Upstream             // read by the backward pass: the gradient of an output
+	Gradient             // written by the backward pass
+)
+
+// A Tensor is a tensor of a call.
+type Tensor struct {
+	Name  string
+	DType dtype.DType
+	Shape []int
+	Role  Role
+	Scale float64 // of the numbers in an input; 0: 1
+	Main  bool    // an input that has the outliers and zeros of Data.Kind
+	Rows  bool    // an input whose rows have the means of Data
+	Once  bool    // the backward pass does not read it
+	Off   bool    // this call has no such tensor
+}
+
+// reads reports whether a pass reads what was in t before.
+func (t *Tensor) reads(pass kit.Pass) bool {
+	switch {
+	case t.Off || t.Role == Gradient:
+		return false
+	case pass == kit.Backward:
+		return !t.Once
+	}
+	return t.Role == Input || t.Role == Update
+}
+
+// writes reports whether a pass writes t.
+func (t *Tensor) writes(pass kit.Pass) bool {
+	switch t.Role {
+	case Update, Output:
+		return !t.Off && pass == kit.Forward
+	case Gradient:
+		return !t.Off && pass == kit.Backward
+	}
+	return false
+}
+
+// Values are the contents of tensors by name, row-major.
+type Values map[string][]float64
+
+// A Wanted is what an output should hold.
+type Wanted struct {
+	Want   []float64
+	Bound  float64
+	Sample []int // as guard.Tensor has it
+}
+
+// Outputs are those of a pass, by name, in the form of joined.
+type Outputs map[string]Wanted
+
+// joined returns a name in the form in which names of tensors, flags and fields are equal.
+func joined(name string) string {
+	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
+}
+
+// Of returns the output of a tensor.
+func (o Outputs) Of(name string) (w Wanted, ok bool) {
+	w, ok = o[joined(name)]
+	return w, ok
+}
+
+// With returns the outputs of both.
+func (o Outputs) With(more Outputs) Outputs {
+	maps.Copy(o, more)
+	return o
+}
+
+// Pair returns the slices of a struct as outputs with the names of its fields. Their bounds are the
+// fields of the same names in another struct; nil: none.
+func Pair(want, bounds any) Outputs {
+	o, w := Outputs{}, reflect.ValueOf(want)
+	for i := range w.NumField() {
+		name := w.Type().Field(i).Name
+		x := Wanted{Want: w.Field(i).Interface().([]float64)}
+		if bounds != nil {
+			x.Bound = reflect.ValueOf(bounds).FieldByName(name).Float()
+		}
+		o[joined(name)] = x
+	}
+	return o
+}
+
+// Bind sets the fields of structs that have the names of entries of a map: LogSigma is log_sigma.
+func Bind[T any](from map[string]T, to ...any) {
+	for name, x := range from {
+		for _, s := range to {
+			if f := lookup(reflect.ValueOf(s).Elem(), name); f.IsValid() && f.Type() == reflect.TypeFor[T]() {
+				f.Set(reflect.ValueOf(x))
+			}
+		}
+	}
+}
+
+// record binds tensors to those of a kernel, and calls the function of a pass.
+func record[T, G, P, O any](c *vk.Cmd, t map[string]vk.Tensor, p P, o O, pass kit.Pass,
+	forward func(*vk.Cmd, T, P, O) error, backward func(*vk.Cmd, T, G, P, O) error,
+) error {
+	var x T
+	var g G
+	Bind(t, &x, &g)
+	if pass == kit.Backward {
+		return backward(c, x, g, p, o)
+	}
+	return forward(c, x, p, o)
+}
+
+// Field returns the field of a call of the name of a flag, a key or an option; invalid: there is none.
+func Field(c Call, name string) reflect.Value { return lookup(reflect.ValueOf(c).Elem(), name) }
+
+func lookup(v reflect.Value, name string) reflect.Value {
+	return v.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, joined(name)) })
+}
+
+// Copy returns a copy, which shares what fields point at.
+func Copy(c Call) Call {
+	v := reflect.New(reflect.TypeOf(c).Elem())
+	v.Elem().Set(reflect.ValueOf(c).Elem())
+	return v.Interface().(Call)
+}
+
+// Inputs returns what the tensors hold that no pass writes, and those that are updated.
+func Inputs(c Call) Values {
+	x, d := Values{}, c.Given()
+	for i, t := range c.Tensors() {
+		if !t.Off && t.Role != Output && t.Role != Gradient {
+			x[t.Name] = d.input(i, &t)
+		}
+	}
+	if a, ok := c.(interface{ Adjust(x Values) }); ok {
+		a.Adjust(x)
+	}
+	return x
+}
+
+// Case returns a pass of a call, on inputs of Inputs, as a case of package guard: the tensors that
+// the pass reads, those that it writes, and its workspace, if the call is given one.
+func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record guard.Record, err error) {
+	plan, err := c.Choose(caps, pass)
+	if err != nil {
+		return k, nil, err
+	}
+	d, want := c.Given(), c.Want(x, pass)
+	k.Name = strings.ToLower(reflect.TypeOf(c).Elem().Name())
+	for _, t := range c.Tensors() {
+		if !t.reads(pass) && !t.writes(pass) {
+			continue
+		}
+		g := t.guard(pass, x[t.Name], want)
+		if d.Layout != "" {
+			g.Place = d.Place(len(k.Tensors), t.Shape)
+		}
+		k.Tensors = append(k.Tensors, g)
+	}
+	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), 0)...)
+	return k, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
+		return c.Record(cmd, t, t[WorkspaceName].Buffer, pass)
+	}, nil
+}
+
+// guard returns the tensor of a pass for package guard. Values are those of an input.
+func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tensor {
+	g := guard.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Values: values}
+	o, known := want.Of(t.Name)
+	if writes := t.writes(pass); !known && (writes || t.Role == Output) {
+		panic("call: Want lacks " + t.Name)
+	} else if writes {
+		g.Want, g.Bound, g.Sample = o.Want, o.Bound, o.Sample
+	} else if t.Role == Output {
+		g.Values = make([]float64, len(o.Want))
+		for i, v := range o.Want {
+			g.Values[i] = float64(t.DType.Round(float32(v)))
+		}
+	}
+	return g
+}
+
+// Test checks passes of a call, on inputs of Inputs if x is nil, in a layout of package guard.
+func Test(t guard.T, d *vk.Device, c Call, x Values, layout guard.Layout, passes ...kit.Pass) {
+	t.Helper()
+	if x == nil {
+		x = Inputs(c)
+	}
+	for _, pass := range passes {
+		k, record, err := Case(d.Caps(), c, pass, x)
+		if err != nil {
+			t.Fatalf("%v: %v", pass, err)
+		}
+		k.Layout = layout
+		report, err := k.Check(d, record)
+		if err != nil {
+			t.Fatalf("%v of %+v: %v", pass, c, err)
+		}
+		t.Log(pass, report)
+	}
+}
