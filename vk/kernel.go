@@ -260,7 +260,7 @@ func checkLayout(t reflect.Type) error {
 				return err
 			}
 		default:
-			return fmt.Errorf("field %s of %v is a %v, not uint32, int32, float32 or uint64", f.Name, t, f.Type)
+			return fmt.Errorf("field %s of %v has type %v, not uint32, int32, float32 or uint64", f.Name, t, f.Type)
 		}
 	}
 	if end != t.Size() {
@@ -297,7 +297,7 @@ func appendSpecWords(words []uint32, v reflect.Value) (_ []uint32, err error) {
 				return nil, err
 			}
 		default:
-			return nil, fmt.Errorf("field %s of %v is a %v, not uint32, int32, float32 or bool", v.Type().Field(i).Name, v.Type(), f.Type())
+			return nil, fmt.Errorf("field %s of %v has type %v, not uint32, int32, float32 or bool", v.Type().Field(i).Name, v.Type(), f.Type())
 		}
 	}
 	return words, nil

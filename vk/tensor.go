@@ -310,7 +310,7 @@ func (t Tensor) checkFloats(what string, got int) error {
 		return err
 	}
 	if !t.DType.Float() && t.DType != dtype.E4M3 {
-		return fmt.Errorf("vk: %s of %v as float32: only raw bytes can be", what, t.DType)
+		return fmt.Errorf("vk: %s as float32: a tensor of %v has no floats; Tensor.Buffer copies its bytes", what, t.DType)
 	}
 	return nil
 }

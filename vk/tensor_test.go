@@ -67,7 +67,7 @@ func TestTensorRaw(t *testing.T) {
 		}
 		up, down := x.Upload(background(), make([]float32, 3)), x.Download(background(), make([]float32, 3))
 		for what, err := range map[string]error{"upload": up, "download": down} {
-			if want := "vk: " + what + " of " + format.String() + " as float32: only raw bytes can be"; err == nil || err.Error() != want {
+			if want := "vk: " + what + " as float32: a tensor of " + format.String() + " has no floats; Tensor.Buffer copies its bytes"; err == nil || err.Error() != want {
 				t.Errorf("%v: %v, want %s", format, err, want)
 			}
 		}

@@ -60,7 +60,7 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 	}
 	implsVar(f, &b.impls, b.kernel, otherwise)
 	b.measure.add(f)
-	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
+	formatVar(f, &b.format, bench.Formats(), "table (default), markdown, benchfmt, csv or json")
 	wideVar(f, &b.wide)
 	deviceVar(f, &b.device)
 	b.addTuning(f)

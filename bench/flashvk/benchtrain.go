@@ -66,7 +66,7 @@ gets the same weights and data, and its loss and its gradients are compared with
 	f.Var(value[[]bool]{Target: &b.recordings, Parse: kernels.ListOf(parseRecording), Kind: "LIST"}, "recording", "a comma list of once, a step that is recorded before all, and fresh, recorded anew each time (default once)")
 	intVar(f, &b.count, "count", "steps that are timed (default 10)")
 	f.BoolVar(&b.stages, "stages", false, "also time each stage")
-	f.Var(value[bench.Format]{Target: &b.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, benchfmt, csv or json")
+	formatVar(f, &b.format, bench.Formats(), "table (default), markdown, benchfmt, csv or json")
 	wideVar(f, &b.wide)
 	b.peers.add(f)
 	b.out.add(f)

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -38,8 +37,6 @@ path that became wrong is not timed; --missing allows that.`,
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
-			case !slices.Contains(compareFormats, format):
-				return usagef("--format %s is not one of %s", format, bench.FormatNames(compareFormats))
 			case !(limit >= 0):
 				return usagef("--max-slowdown %v is not a percentage from 0", limit)
 			}
@@ -65,7 +62,7 @@ path that became wrong is not timed; --missing allows that.`,
 	f.Var(value[float64]{Target: &limit, Parse: kernels.ParseFloat, Kind: "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
 	f.BoolVar(&missing, "missing", false, "benchmarks of OLD may be missing in NEW")
 	f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
-	f.Var(value[bench.Format]{Target: &format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	formatVar(f, &format, compareFormats, "table (default) or markdown")
 	wideVar(f, &wide)
 	return cmd
 }

@@ -58,7 +58,7 @@ func TestBenchCompare(t *testing.T) {
 		"--max-slowdown=-1 " + "a b":         "--max-slowdown -1 is not a percentage from 0",
 		"--max-slowdown=nan a b":             "--max-slowdown NaN is not a percentage from 0",
 		"--max-slowdown=x a b":               `invalid argument "x" for "--max-slowdown" flag: not a number`,
-		"--format=csv a b":                   "--format csv is not one of table, markdown",
+		"--format=csv a b":                   `invalid argument "csv" for "--format" flag: not one of table, markdown`,
 		"/nowhere/a " + before:               "open /nowhere/a: no such file or directory",
 		before + " /dev/null":                "/dev/null: there is no benchmark line",
 		"/dev/zero " + before:                "/dev/zero: a line has more than 65536 bytes: it is no file of benchmark lines",

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // A value is a flag whose text is read by a parser.
@@ -18,7 +19,8 @@ type value[T any] = kernels.Value[T]
 func parseImpl(text string) (attention.Impl, error) {
 	i, err := attention.ParseImpl(text)
 	if err != nil {
-		return 0, errors.New("not one of " + implNames())
+		k, _ := kernels.Find("attention")
+		return 0, enum.NotOneOf(k.Impls)
 	}
 	return i, nil
 }
@@ -30,6 +32,21 @@ func implNames() string {
 }
 
 func intVar(f *pflag.FlagSet, p *int, name, usage string) { kernels.IntVar(f, p, name, usage) }
+
+// formatVar adds --format, whose value is one of some formats.
+func formatVar(f *pflag.FlagSet, p *bench.Format, formats []bench.Format, usage string) {
+	parse := func(text string) (bench.Format, error) {
+		if !slices.Contains(formats, bench.Format(text)) {
+			var names enum.NotOneOf
+			for _, x := range formats {
+				names = append(names, string(x))
+			}
+			return "", names
+		}
+		return bench.Format(text), nil
+	}
+	f.Var(value[bench.Format]{Target: p, Parse: parse, Kind: "FORMAT"}, "format", usage)
+}
 
 // wideVar adds the flag for tables of any width.
 func wideVar(f *pflag.FlagSet, p *bool) {

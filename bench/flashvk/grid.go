@@ -74,6 +74,14 @@ func (x *gridAxis) Set(text string) error {
 	return nil
 }
 
+// Names returns the names that the flag takes; see kernels.Value.
+func (x *gridAxis) Names() []string {
+	if v, ok := x.Value.(interface{ Names() []string }); ok {
+		return v.Names()
+	}
+	return nil
+}
+
 // Type implements pflag.Value.
 func (x *gridAxis) Type() string {
 	switch kind := x.Value.Type(); kind {

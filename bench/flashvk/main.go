@@ -143,8 +143,9 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 		RunE:                  subcommandMissing,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{plainFlagError(err)} })
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newVersion(a))
+	completeFlags(root)
 	return root
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
@@ -97,7 +99,7 @@ func TestErrors(t *testing.T) {
 		{args: "devices --yaml", code: 2, want: "unknown flag: --yaml"},
 		{args: "bench attention --batch", code: 2, want: "flag needs an argument: --batch"},
 		{args: "bench attention --sweep all", code: 2, want: "unknown flag: --sweep"},
-		{args: "bench attention --suite all", code: 2, want: `invalid argument "all" for "--suite" flag: "all" is not one of training, decoder, length, latency, rectangular, throughput`},
+		{args: "bench attention --suite all", code: 2, want: `invalid argument "all" for "--suite" flag: not one of training, decoder, length, latency, rectangular, throughput`},
 		{args: "bench attention --suite fa --heads 4", code: 2, want: "--suite throughput and --heads contradict each other"},
 		{args: "bench attention --suite training --dtype float16", code: 2, want: "--dtype float16: suite training says which formats its cases have"},
 		{args: "bench attention --peer torch", code: 2, want: `invalid argument "torch" for "--peer" flag: "torch" is not NAME=COMMAND`},
@@ -175,11 +177,11 @@ func TestErrors(t *testing.T) {
 		{args: "sweep --csv x --causal-align top-left", code: 2, want: "--causal-align top-left needs --causal"},
 		{args: "sweep --csv x --peer a=x --peer a=y", code: 2, want: "--peer a occurs twice"},
 		{args: "sweep --csv x --tuning a --no-tuning", code: 2, want: "contradict each other"},
-		{args: "bench overhead --format csv", code: 2, want: "--format csv is not one of table, markdown, benchfmt"},
+		{args: "bench overhead --format csv", code: 2, want: `invalid argument "csv" for "--format" flag: not one of table, markdown, benchfmt`},
 		{args: "bench overhead --count 0", code: 2, want: "--count 0 is not in 1..100000"},
 		{args: "bench overhead --impl x", code: 2, want: `"x" is not one of auto, coopmat2`},
 		{args: "bench overhead --tuning a --no-tuning", code: 2, want: "contradict each other"},
-		{args: "selftest --format csv", code: 2, want: "--format csv is not one of table, markdown"},
+		{args: "selftest --format csv", code: 2, want: `invalid argument "csv" for "--format" flag: not one of table, markdown`},
 		{args: "selftest --impl auto", code: 2, want: "--impl auto is not a path to test"},
 		{args: "selftest --budget 0s", code: 2, want: "--budget 0s is not positive"},
 		{args: "selftest x", code: 2, want: `selftest: argument "x" is not expected`},
@@ -187,18 +189,18 @@ func TestErrors(t *testing.T) {
 		{args: "profile norml", code: 2, want: `profile: "norml" is not one of the commands attention, decode, gemm`},
 		{args: "profile gemm x", code: 2, want: `profile gemm: argument "x" is not expected`},
 		{args: "profile gemm --m 0", code: 2, want: "gemm: m=0 is not from 1 to"},
-		{args: "profile gemm --format json", code: 2, want: "--format json is not one of table, markdown"},
+		{args: "profile gemm --format json", code: 2, want: `invalid argument "json" for "--format" flag: not one of table, markdown`},
 		{args: "profile gemm --count 0", code: 2, want: "--count 0 is not in 1..100000"},
 		{args: "profile gemm --trace=", code: 2, want: "--trace is empty"},
 		{args: "profile gemm --impl auto,scalar", code: 2, want: `invalid argument "auto,scalar" for "--impl" flag: not one of auto, coopmat, scalar`},
-		{args: "profile gemm --suite throughput", code: 2, want: `"throughput" is not one of training`},
+		{args: "profile gemm --suite throughput", code: 2, want: `"throughput" for "--suite" flag: not one of training`},
 		{args: "profile gemm --suite training --config x", code: 2, want: "--suite training and --config contradict each other"},
 		{args: "profile gemm --config x", code: 2, want: "--config: gemm: "},
 		{args: "bench mlp --config pairs", code: 2, want: "--config: mlp: "},
 		{args: "profile mlp --small", code: 2, want: "--small needs --suite"},
 		{args: "profile mlp --backward --both", code: 2, want: "--backward and --both contradict each other"},
 		{args: "profile optim --backward", code: 2, want: "unknown flag: --backward"},
-		{args: "profile attention --format csv", code: 2, want: "--format csv is not one of table, markdown"},
+		{args: "profile attention --format csv", code: 2, want: `invalid argument "csv" for "--format" flag: not one of table, markdown`},
 		{args: "profile attention --count 0", code: 2, want: "--count 0 is not in 1..100000"},
 		{args: "profile attention --impl scalar,unfused", code: 2, want: `invalid argument "scalar,unfused" for "--impl" flag`},
 		{args: "profile attention --headdim 20", code: 2, want: "attention: head_dim=20 is not a multiple of 8"},
@@ -299,6 +301,37 @@ var attentionFlags = []string{"batch", "heads", "kv-heads", "seqlen", "seqlen-kv
 
 // TestHelp says that every command has help with an example and that help goes
 // to standard output.
+// TestCompletion: the values of flags that are names complete, also behind the comma of a list, and
+// a misspelt flag names the one that is meant.
+func TestCompletion(t *testing.T) {
+	for args, want := range map[string]string{
+		"bench attention --dtype ":         "float16 bfloat16 float32",
+		"bench attention --dtype float16,": "float16,float16 float16,bfloat16 float16,float32",
+		"bench norm --suite ":              "training",
+		"bench train --shape tiny,":        "tiny,tiny tiny,small tiny,mid tiny,large",
+		"bench compare --format ":          "table markdown",
+		"train --checkpoint ":              "off selective blocks auto",
+		"run attention --impl ":            "auto coopmat2 coopmat scalar unfused",
+		"selftest --format ":               "table markdown",
+		"bench attention --causal-align ":  "bottom-right top-left",
+		"bench decode --part ":             "decode append step prefill",
+		"sweep gemm --impl coopmat,":       "coopmat,auto coopmat,coopmat coopmat,scalar",
+	} {
+		code, stdout, stderr := flashvk(append([]string{"__complete"}, strings.Split(args, " ")...)...)
+		require.Zero(t, code, stderr)
+		require.Equal(t, want+" :4", strings.Join(strings.Fields(stdout), " "), args)
+	}
+	for args, want := range map[string]string{
+		"bench attention --seqln 4": "unknown flag: --seqln; do you mean --seqlen?",
+		"train --step 4":            "unknown flag: --step; do you mean --steps or --seed?",
+		"selftest --xyzzy":          "unknown flag: --xyzzy",
+	} {
+		code, _, stderr := flashvk(strings.Fields(args)...)
+		require.Equal(t, 2, code)
+		require.Equal(t, "flashvk: "+want+"\n", stderr)
+	}
+}
+
 func TestHelp(t *testing.T) {
 	for _, args := range []string{"--help", "devices --help", "bench attention --help", "run attention -h", "tune attention --help", "tune gemm --help", "sweep --help", "sweep gemm --help", "plot --help", "bench compare --help", "bench overhead --help", "profile attention --help", "profile mlp --help", "selftest --help", "bench norm --help", "run optim --help", "help bench attention"} {
 		code, stdout, stderr := flashvk(strings.Fields(args)...)

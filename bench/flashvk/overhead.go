@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -75,7 +74,7 @@ func (o *benchOverhead) add(f *pflag.FlagSet) {
 	implsVar(f, &o.impls, o.kernel, "default "+strings.Join(o.impls, ","))
 	intVar(f, &o.count, "count", "samples of each path (default 10)")
 	kernels.BoolVar(f, &o.starts, "starts", "also a cold and a warm start, up to 3 of each (default on a GPU)")
-	f.Var(value[bench.Format]{Target: &o.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt, for bench compare")
+	formatVar(f, &o.format, overheadFormats, "table (default), markdown, or benchfmt, for bench compare")
 	wideVar(f, &o.wide)
 	deviceVar(f, &o.device)
 	o.addTuning(f)
@@ -83,8 +82,6 @@ func (o *benchOverhead) add(f *pflag.FlagSet) {
 
 func (o *benchOverhead) run(ctx context.Context, a *app) (err error) {
 	switch {
-	case !slices.Contains(overheadFormats, o.format):
-		return usagef("--format %s is not one of %s", o.format, bench.FormatNames(overheadFormats))
 	case o.count < 1 || o.count > maxCount:
 		return usagef("--count %d is not in 1..%d", o.count, maxCount)
 	}

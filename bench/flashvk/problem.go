@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -58,7 +58,7 @@ func (p *kernelProblem) addSuite(f *pflag.FlagSet) {
 				return &s, nil
 			}
 		}
-		return nil, fmt.Errorf("%q is not one of %s", text, strings.Join(names, ", "))
+		return nil, enum.NotOneOf(names)
 	}
 	for _, s := range kernels.Suites(p.flags) {
 		names = append(names, s.Name)
@@ -206,13 +206,4 @@ func verdict(results []bench.Result, named bool) error {
 		}
 	}
 	return nil
-}
-
-// parseFormat reads the name of a format.
-func parseFormat(text string) (bench.Format, error) {
-	f, err := bench.ParseFormat(text)
-	if err != nil {
-		return "", errors.New("not one of " + bench.FormatNames(bench.Formats()))
-	}
-	return f, nil
 }

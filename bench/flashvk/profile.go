@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -58,7 +57,7 @@ table.`, k.Name),
 	implVar(f, &p.impl, k, "path")
 	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
 	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, for chrome://tracing or ui.perfetto.dev")
-	f.Var(value[bench.Format]{Target: &p.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	formatVar(f, &p.format, profileFormats, "table (default) or markdown")
 	wideVar(f, &p.wide)
 	deviceVar(f, &p.device)
 	p.addPasses(f, &p.passes)
@@ -74,8 +73,6 @@ table.`, k.Name),
 // checkAll returns a usage error.
 func (p *profileKernel) checkAll() error {
 	switch {
-	case !slices.Contains(profileFormats, p.format):
-		return usagef("--format %s is not one of %s", p.format, bench.FormatNames(profileFormats))
 	case p.count < 1 || p.count > maxCount:
 		return usagef("--count %d is not in 1..%d", p.count, maxCount)
 	case p.set.Changed("trace") && p.trace == "":

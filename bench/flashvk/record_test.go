@@ -128,7 +128,7 @@ func TestSelftestUsage(t *testing.T) {
 		{"--share is Markdown", []string{"--share", "--format=table"}},
 		{"--record needs the name", []string{"--record="}},
 		{"--impl auto is not a path", []string{"--impl=auto"}},
-		{"--format csv is not one of", []string{"--format=csv"}},
+		{"not one of table, markdown", []string{"--format=csv"}},
 		{"--budget 0s is not positive", []string{"--budget=0s"}},
 	} {
 		code, stdout, stderr := flashvk(append([]string{"selftest"}, c.args...)...)

@@ -84,8 +84,6 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case !slices.Contains(selftestFormats, out.format):
-				return usagef("--format %s is not one of %s", out.format, bench.FormatNames(selftestFormats))
 			case random.modules != "" && (out.record != "" || out.share):
 				return usagef("--modules tests what is not built in: --record and --share go without it")
 			case random.problem != "" && (out.record != "" || out.share):
@@ -126,7 +124,7 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
 	f.SortFlags = false
 	f.Var(value[[]attention.Impl]{Target: &impls, Parse: kernels.ListOf(parseImpl), Kind: "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
 	f.DurationVar(&budget, "budget", budget, "time for all of it, with --random only if it is given; what has begun comes on top")
-	f.Var(value[bench.Format]{Target: &out.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	formatVar(f, &out.format, selftestFormats, "table (default) or markdown")
 	wideVar(f, &out.wide)
 	f.StringVar(&out.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
 	f.BoolVar(&out.share, "share", false, "print everything as Markdown for an issue")

@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/train"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/vk"
@@ -128,7 +129,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 func parseCheckpoint(text string) (tnp.Checkpoint, error) {
 	c, err := tnp.ParseCheckpoint(text)
 	if err != nil {
-		return 0, errors.New("not one of off, selective, blocks, auto")
+		return 0, enum.NotOneOf{"off", "selective", "blocks", "auto"}
 	}
 	return c, nil
 }
@@ -136,7 +137,7 @@ func parseCheckpoint(text string) (tnp.Checkpoint, error) {
 func parseVariant(text string) (tnp.Variant, error) {
 	v, err := tnp.ParseVariant(text)
 	if err != nil {
-		return 0, errors.New("not one of auto, unfused, separate, fused")
+		return 0, enum.NotOneOf{"auto", "unfused", "separate", "fused"}
 	}
 	return v, nil
 }

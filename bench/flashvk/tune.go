@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +98,7 @@ func (t *tuneKernel) addAll(f *pflag.FlagSet) {
 	f.StringVar(&t.out, t.outName, "", "file to write or to complete (default: the one in the user's cache folder)")
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
-	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default), markdown, or benchfmt (the samples of the finalists)")
+	formatVar(f, &t.format, tuneFormats, "table (default), markdown, or benchfmt (the samples of the finalists)")
 	wideVar(f, &t.wide)
 	deviceVar(f, &t.device)
 }
@@ -109,8 +108,6 @@ func (t *tuneKernel) check() error {
 	switch {
 	case t.set.Changed(t.outName) && t.out == "":
 		return usagef("--%s is empty", t.outName)
-	case !slices.Contains(tuneFormats, t.format):
-		return usagef("--format %s is not one of %s", t.format, bench.FormatNames(tuneFormats))
 	case t.budget <= 0:
 		return usagef("--budget %v is not positive", t.budget)
 	}

@@ -35,16 +35,13 @@ run it, or its kernels have changed since it was measured.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&t.file, "tuning", "", "file to list (default: the one in the user's cache folder)")
-	f.Var(value[bench.Format]{Target: &t.format, Parse: parseFormat, Kind: "FORMAT"}, "format", "table (default) or markdown")
+	formatVar(f, &t.format, []bench.Format{bench.Table, bench.Markdown}, "table (default) or markdown")
 	wideVar(f, &t.wide)
 	deviceVar(f, &t.device)
 	return cmd
 }
 
 func (t *tuneShow) run(a *app) error {
-	if t.format != bench.Table && t.format != bench.Markdown {
-		return usagef("--format %s is not one of table, markdown", t.format)
-	}
 	d, err := openTuned(t.device)
 	if err != nil {
 		return err

@@ -111,11 +111,11 @@ func (d Drift) String() string {
 	if d.Ticks == 0 {
 		return ""
 	}
-	how := "longer"
+	how := "more"
 	if d.Change < 0 {
-		how = "shorter"
+		how = "less"
 	}
-	return fmt.Sprintf("a reference kernel took %.1f%% %s at the end than at the start, %v later; its slowest time is %.1f%% above its fastest",
+	return fmt.Sprintf("a reference kernel took %.1f%% %s time at the end than at the start, %v before; its slowest time is %.1f%% above its fastest",
 		100*max(d.Change, -d.Change), how, d.Over.Round(time.Second/10), 100*d.Range)
 }
 

@@ -26,11 +26,11 @@ func TestDrift(t *testing.T) {
 	require.InDelta(t, 105.0/101-1, d.Change, 1e-12)
 	require.InDelta(t, 107.0/99-1, d.Range, 1e-12)
 	require.True(t, d.Large())
-	require.Equal(t, "a reference kernel took 4.0% longer at the end than at the start, 12.3s later; its slowest time is 8.1% above its fastest", d.String())
+	require.Equal(t, "a reference kernel took 4.0% more time at the end than at the start, 12.3s before; its slowest time is 8.1% above its fastest", d.String())
 	require.Equal(t, "+0.0396", d.key())
 	d.Change = -0.02
 	require.False(t, d.Large())
-	require.Contains(t, d.String(), "2.0% shorter")
+	require.Contains(t, d.String(), "2.0% less time")
 	d.Change = -0.04
 	require.True(t, d.Large())
 	require.Zero(t, (&Monitor{ns: make([]float64, 20)}).Drift().Ticks, "a clock that stands still")

@@ -7,7 +7,6 @@ import (
 	"math"
 	"runtime"
 	"strconv"
-	"strings"
 
 	"golang.org/x/perf/benchfmt"
 
@@ -28,25 +27,6 @@ const (
 
 // Formats lists every format.
 func Formats() []Format { return []Format{Table, Markdown, Benchfmt, CSV, JSON} }
-
-// FormatNames lists the names of formats, with commas between them.
-func FormatNames(formats []Format) string {
-	names := make([]string, len(formats))
-	for i, f := range formats {
-		names[i] = string(f)
-	}
-	return strings.Join(names, ", ")
-}
-
-// ParseFormat returns the format of that name.
-func ParseFormat(name string) (Format, error) {
-	for _, f := range Formats() {
-		if name == string(f) {
-			return f, nil
-		}
-	}
-	return "", fmt.Errorf("%q is not one of %s", name, FormatNames(Formats()))
-}
 
 // Write writes r to w in the format f.
 func (r Report) Write(w io.Writer, f Format) error {

@@ -291,17 +291,6 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-func TestParseFormat(t *testing.T) {
-	for _, f := range Formats() {
-		if got, err := ParseFormat(string(f)); err != nil || got != f {
-			t.Errorf("%s: %v, %v", f, got, err)
-		}
-	}
-	if _, err := ParseFormat("xml"); err == nil || err.Error() != `"xml" is not one of table, markdown, benchfmt, csv, json` {
-		t.Error(err)
-	}
-}
-
 // TestPlusMinus: nothing is called a confidence interval that is none, in tables and in files.
 func TestPlusMinus(t *testing.T) {
 	for _, c := range []struct {

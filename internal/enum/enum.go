@@ -23,10 +23,15 @@ func (n Names[T]) Of(v T) string {
 func (n Names[T]) Parse(what, name string) (T, error) {
 	i := slices.Index(n, name)
 	if i < 0 {
-		return 0, fmt.Errorf("%s %q is not one of %v", what, name, n)
+		return 0, fmt.Errorf("%s %q is %w", what, name, NotOneOf(n))
 	}
 	return T(i), nil
 }
+
+// NotOneOf is the error of a name that is none of these.
+type NotOneOf []string
+
+func (n NotOneOf) Error() string { return "not one of " + strings.Join(n, ", ") }
 
 // All returns the values, in order.
 func (n Names[T]) All() []T {

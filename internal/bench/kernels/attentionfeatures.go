@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // featureFlags are flags of bench for features. Command run sees the same features in the tensors
@@ -40,7 +41,7 @@ func parseALiBi(text string) (attention.ALiBi, error) {
 			return a, nil
 		}
 	}
-	return 0, fmt.Errorf("not one of %v, %v", attention.ALiBiPerHead, attention.ALiBiPerBatchHead)
+	return 0, enum.NotOneOf{attention.ALiBiPerHead.String(), attention.ALiBiPerBatchHead.String()}
 }
 
 func parseBias(text string) (attention.Bias, error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // maskFlags are the flags that bench and run share: the choices that no tensor shows.
@@ -59,7 +60,7 @@ func (m *maskFlags) add(f *pflag.FlagSet) {
 func parseAlign(text string) (attention.Align, error) {
 	a, err := attention.ParseAlign(text)
 	if err != nil {
-		return 0, errors.New("not one of bottom-right, top-left")
+		return 0, enum.NotOneOf{"bottom-right", "top-left"}
 	}
 	return a, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // decoding is the row of decode.
@@ -117,7 +118,7 @@ func parseDecodePart(text string) (decodePart, error) {
 			return part, nil
 		}
 	}
-	return "", fmt.Errorf("not one of %s, %s, %s, %s", readPart, appendPart, stepPart, prefillPart)
+	return "", enum.NotOneOf{string(readPart), string(appendPart), string(stepPart), string(prefillPart)}
 }
 
 // The orders of the axes of a cache.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
@@ -37,6 +38,15 @@ func (v Value[T]) String() string { return "" }
 // Type implements pflag.Value: the word for the value in help.
 func (v Value[T]) Type() string { return v.Kind }
 
+// Names returns the names that v takes, none if it takes others.
+func (v Value[T]) Names() []string {
+	var names enum.NotOneOf
+	if _, err := v.Parse("?"); !errors.As(err, &names) {
+		return nil
+	}
+	return names
+}
+
 // ListOf returns a parser of comma lists in which nothing occurs twice.
 func ListOf[T comparable](parse func(string) (T, error)) func(string) ([]T, error) {
 	return func(text string) ([]T, error) {
@@ -59,7 +69,7 @@ func ListOf[T comparable](parse func(string) (T, error)) func(string) ([]T, erro
 func OneOf(names []string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if !slices.Contains(names, text) {
-			return "", errors.New("not one of " + strings.Join(names, ", "))
+			return "", enum.NotOneOf(names)
 		}
 		return text, nil
 	}
@@ -98,7 +108,7 @@ func parseBool(text string) (bool, error) {
 func ParseDType(text string) (dtype.DType, error) {
 	t, err := dtype.Parse(text)
 	if err != nil {
-		return 0, errors.New("not one of float16, bfloat16, float32")
+		return 0, enum.NotOneOf{"float16", "bfloat16", "float32"}
 	}
 	return t, nil
 }
@@ -131,7 +141,7 @@ func keepVar(f *pflag.FlagSet, p *mlp.Keep, of []mlp.Keep, usage string) {
 			for i, k := range of {
 				names[i] = k.String()
 			}
-			return k, errors.New("not one of " + strings.Join(names, ", "))
+			return k, enum.NotOneOf(names)
 		}
 		return k, nil
 	}

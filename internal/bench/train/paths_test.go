@@ -60,7 +60,7 @@ func TestLoadWeights(t *testing.T) {
 	require.NoError(t, tnp.Save(file("weights"), w, o.Config))
 	o.Load = file("weights")
 	for _, seed := range []bool{false, true} {
-		require.EqualError(t, o.ReadFile(seed, 0), file("weights")+": it is no file of save, which has the state of a training: start begins with weights alone")
+		require.EqualError(t, o.ReadFile(seed, 0), file("weights")+" has weights, but not the state of a training, which only a file of --save has; --start begins with weights")
 	}
 	o.Load, o.Start = "", o.Load
 	require.NoError(t, o.ReadFile(false, 0))

@@ -464,7 +464,7 @@ func (o *Options) ReadFile(seed bool, heads int) error {
 	}
 	defer f.Close()
 	if o.Load != "" && f.Metadata["batches"] == "" {
-		return fmt.Errorf("%s: it is no file of save, which has the state of a training: start begins with weights alone", path)
+		return fmt.Errorf("%s has weights, but not the state of a training, which only a file of --save has; --start begins with weights", path)
 	}
 	if o.Config, err = tnp.ReadConfig(f, heads); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
