@@ -42,11 +42,11 @@ func TestDrift(t *testing.T) {
 		require.NoError(t, r.Write(&b, f))
 		return b.String()
 	}
-	require.Contains(t, text(Table), "\nWARNING  a reference kernel took 4.0% shorter")
+	require.Contains(t, text(Table), "\nWARNING  a reference kernel took 4.0% less time")
 	require.Contains(t, text(Benchfmt), "\ndrift: -0.0400\n")
 	require.Contains(t, text(JSON), `"change": -0.04`)
 	r.Env.CPU = true // whose times mean nothing anyway
-	require.Contains(t, text(Table), "\ndrift    a reference kernel took 4.0% shorter")
+	require.Contains(t, text(Table), "\ndrift    a reference kernel took 4.0% less time")
 }
 
 // TestMonitor says that a measurement calls the reference kernel between its
