@@ -1,4 +1,4 @@
-"""PyTorch's fused attention, forward, on the cases of TUNING.md: milliseconds of a
+"""PyTorch's fused attention, forward, on the cases of attention.benchfmt: milliseconds of a
 call in a replayed CUDA graph, `rotated` through copies of the inputs that do not
 fit in the L2 cache together, as flashvk bench does, and `hot`, on one copy.
 
