@@ -28,6 +28,7 @@ type benchKernel struct {
 	measure protocolFlags
 	impls   []string
 	wide    bool
+	quiet   bool
 	format  bench.Format
 	device  string
 	peers   peerFlags
@@ -62,6 +63,7 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 	b.measure.add(f)
 	formatVar(f, &b.format, bench.Formats(), "table (default), markdown, benchfmt, csv or json")
 	wideVar(f, &b.wide)
+	kernels.BoolVar(f, &b.quiet, "quiet", "tables and warnings alone, without what the run and the columns are")
 	deviceVar(f, &b.device)
 	b.addTuning(f)
 	b.peers.add(f)
@@ -83,7 +85,7 @@ func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	report := bench.Report{Env: environment(d.Caps()), Made: time.Now(), Wide: b.wide}
+	report := bench.Report{Env: environment(d.Caps()), Made: time.Now(), Wide: b.wide, Quiet: b.quiet}
 	if b.format != bench.Table && b.format != bench.Markdown {
 		announce(a.stderr, report.Env)
 	}

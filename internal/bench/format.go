@@ -38,7 +38,11 @@ func (r Report) Write(w io.Writer, f Format) error {
 	case JSON:
 		return r.writeJSON(w)
 	}
-	return WriteSheet(w, r.Sheet(), f, r.Wide)
+	s := r.Sheet()
+	if r.Quiet {
+		s.Quiet()
+	}
+	return WriteSheet(w, s, f, r.Wide)
 }
 
 // TerminalWidth is the width of a table that is not wide.

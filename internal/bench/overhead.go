@@ -238,7 +238,7 @@ type OverheadReport struct {
 func (r *OverheadReport) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
 	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
+		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: CPUWarning})
 	}
 	var x sheet.Section
 	x.Add("problem", "%s", r.Of.title)

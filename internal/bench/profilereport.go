@@ -17,7 +17,7 @@ import (
 func (p *Profile) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: p.Env.String()}}}
 	if p.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
+		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: CPUWarning})
 	}
 	for i := range p.Calls {
 		t := profileTable{CallProfile: &p.Calls[i], ceilings: p.Ceilings}

@@ -22,6 +22,7 @@ type Report struct {
 	Memory  vk.Memory // of the device, over the run
 	Copy    float64   // bytes a second of a copy in the same run; 0: not measured
 	Made    time.Time
+	Quiet   bool // tables and warnings alone
 	Wide    bool // a table as wide as it gets, with all columns; else TerminalWidth
 }
 

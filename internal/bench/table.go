@@ -15,12 +15,12 @@ import (
 func (r Report) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
 	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: CPUWarning})
+		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: CPUWarning})
 	}
 	if text := r.Drift.String(); text != "" {
 		name := "drift"
 		if r.Drift.Large() && !r.Env.CPU {
-			name = "WARNING"
+			name = sheet.Warning
 		}
 		s.Facts = append(s.Facts, sheet.Fact{Name: name, Text: text})
 	}

@@ -20,7 +20,7 @@ func (r *Report) Sheet(percent float64) sheet.Sheet {
 	s.Add("new", "%s%s", r.New.Name, r.New.describe())
 	for _, key := range []string{"gpu", "driver"} {
 		if slices.Contains(r.differing(), key) {
-			s.Add("WARNING", "%s differs: this compares %q with %q, not only two programs", key, r.Old.Config[key], r.New.Config[key])
+			s.Add(sheet.Warning, "%s differs: this compares %q with %q, not only two programs", key, r.Old.Config[key], r.New.Config[key])
 		}
 	}
 	s.Add("unit", "%s, median ± its 95 %% confidence interval, ∞ below six samples", r.Unit)

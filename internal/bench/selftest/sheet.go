@@ -13,7 +13,7 @@ import (
 func (r *Report) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
 	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: bench.CPUWarning})
+		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: bench.CPUWarning})
 	}
 	s.Sections = []sheet.Section{bench.CeilingSection(r.Ceilings), r.pathSection()}
 	return s

@@ -55,6 +55,20 @@ type Column struct {
 	Wide   bool // for who has room: see Sheet.Width
 }
 
+// Quiet leaves the facts out, but for warnings.
+func (s *Sheet) Quiet() {
+	loud := func(facts []Fact) []Fact {
+		return slices.DeleteFunc(facts, func(f Fact) bool { return f.Name != Warning })
+	}
+	s.Facts = loud(s.Facts)
+	for i := range s.Sections {
+		s.Sections[i].Facts = loud(s.Sections[i].Facts)
+	}
+}
+
+// Warning is the name of a fact that readers must see.
+const Warning = "WARNING"
+
 // Add appends a fact to s.
 func (s *Section) Add(name, format string, args ...any) {
 	s.Facts = append(s.Facts, Fact{Name: name, Text: fmt.Sprintf(format, args...)})

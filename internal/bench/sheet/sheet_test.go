@@ -138,6 +138,19 @@ alone
 `, b.String())
 }
 
+// TestQuiet: tables, notes and warnings stay.
+func TestQuiet(t *testing.T) {
+	s := Sheet{Facts: []Fact{{Name: "device", Text: "x"}, {Name: Warning, Text: "loud"}}}
+	one := Section{Columns: []Column{{Name: "impl"}}, Rows: [][]string{{"scalar"}}}
+	one.Add("time", "median")
+	one.Note("a note")
+	s.Sections = []Section{one}
+	s.Quiet()
+	var b strings.Builder
+	require.NoError(t, s.Text(&b))
+	require.Equal(t, "WARNING  loud\n\nimpl\nscalar\na note\n", b.String())
+}
+
 func TestMarkdown(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, sample().Markdown(&b))

@@ -52,7 +52,7 @@ func (r *Report) Write(w io.Writer, f bench.Format) error {
 func (r *Report) Sheet() sheet.Sheet {
 	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
 	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: "WARNING", Text: bench.CPUWarning})
+		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: bench.CPUWarning})
 	}
 	for _, g := range r.groups() {
 		s.Sections = append(s.Sections, r.section(g))
