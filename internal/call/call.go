@@ -26,6 +26,7 @@ package call
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -85,6 +86,8 @@ type Tensor struct {
 	Rows  bool    // an input whose rows have the means of Data
 	Once  bool    // the backward pass does not read it
 	Off   bool    // this call has no such tensor
+	Drawn bool    // an input of which Inputs has numbers all the same, which others follow from
+	Align int     // what its offset and strides are multiples of; 0: 1
 }
 
 // reads reports whether a pass reads what was in t before.
@@ -116,7 +119,8 @@ type Values map[string][]float64
 type Wanted struct {
 	Want   []float64
 	Bound  float64
-	Sample []int // as guard.Tensor has it
+	Last   []float64 // bounds of the elements of the last axis, instead of Bound
+	Sample []int     // as guard.Tensor has it
 }
 
 // Outputs are those of a pass, by name, in the form of joined.
@@ -196,7 +200,7 @@ func Copy(c Call) Call {
 func Inputs(c Call) Values {
 	x, d := Values{}, c.Given()
 	for i, t := range c.Tensors() {
-		if !t.Off && t.Role != Output && t.Role != Gradient {
+		if (!t.Off || t.Drawn) && t.Role != Output && t.Role != Gradient {
 			x[t.Name] = d.input(i, &t)
 		}
 	}
@@ -222,6 +226,9 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 		g := t.guard(pass, x[t.Name], want)
 		if d.Layout != "" {
 			g.Place = d.Place(len(k.Tensors), t.Shape)
+			for _, n := range []*int{&g.Place.Offset, &g.Place.RowGap, &g.Place.MatrixGap} {
+				*n -= *n % max(t.Align, 1)
+			}
 		}
 		k.Tensors = append(k.Tensors, g)
 	}
@@ -239,6 +246,9 @@ func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tens
 		panic("call: Want lacks " + t.Name)
 	} else if writes {
 		g.Want, g.Bound, g.Sample = o.Want, o.Bound, o.Sample
+		if len(o.Last) > 0 {
+			g.Bounds = slices.Repeat(o.Last, len(o.Want)/len(o.Last))
+		}
 	} else if t.Role == Output {
 		g.Values = make([]float64, len(o.Want))
 		for i, v := range o.Want {

@@ -4,26 +4,24 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// draw returns inputs with logits times scale, in the formats of p.
-func draw(p gmm.Problem, scale float64) ref.Inputs {
-	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Components)))
-	normal := func(n int, format dtype.DType, f float64) []float64 { return guard.Random(rng, format, n, f) }
-	n := p.Tokens * p.Components
-	return ref.Inputs{Logit: normal(n, p.DType, scale), Mu: normal(n, p.DType, 1), LogSigma: normal(n, p.DType, 1), Y: normal(p.Tokens, dtype.Float32, 1)}
-}
+var both = []kit.Pass{kit.Forward, kit.Backward}
+
+// newCall returns a call with all outputs.
+func newCall(p gmm.Problem) *call.GMM { return &call.GMM{Problem: p, LogP: true, Loss: true} }
 
 // TestSuite runs both passes in every format and layout: one component and more than a batch of
 // loads, tokens that do and do not fill a workgroup, logits of ordinary size and of 10000, and
@@ -32,105 +30,24 @@ func TestSuite(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
 		for j, format := range dtype.All() {
-			p := gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.Some(dtype.All()[(i+j)%3])}
-			scale := []float64{1, 1e4}[(i+j)%2]
+			c := newCall(gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.Some(dtype.All()[(i+j)%3])})
+			c.Magnitude, c.DLoss = []float64{1, 1e4}[(i+j)%2], []float64{0, -2.5, 0}[j]
 			layout := guard.Layout((i + j) % 3)
-			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, scale, layout), func(t *testing.T) {
-				in := draw(p, scale)
-				forwardCase(t, d, p, in, layout)
-				backwardCase(t, d, p, in, layout, j == 1)
+			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, c.Magnitude, layout), func(t *testing.T) {
+				call.Test(t, d, c, nil, layout, both...)
 			})
 		}
 	}
 }
 
-func inputs(p gmm.Problem, in ref.Inputs) []guard.Tensor {
-	mixtures := []int{p.Tokens, p.Components}
-	return []guard.Tensor{
-		{Name: "logit", DType: p.DType, Shape: mixtures, Values: in.Logit},
-		{Name: "mu", DType: p.DType, Shape: mixtures, Values: in.Mu},
-		{Name: "log_sigma", DType: p.DType, Shape: mixtures, Values: in.LogSigma},
-		{Name: "y", DType: dtype.Float32, Shape: []int{p.Tokens}, Values: in.Y},
-	}
-}
-
-// tensors returns the tensors of a case, by name.
-func tensors(x map[string]vk.Tensor) gmm.Tensors {
-	return gmm.Tensors{Logit: x["logit"], Mu: x["mu"], LogSigma: x["log_sigma"], Y: x["y"], LogP: x["log_p"], Loss: x["loss"]}
-}
-
-// interleaved returns the tensors with the mixtures in p, and the gradients in dp.
-func interleaved(x map[string]vk.Tensor) (t gmm.Tensors, g gmm.Gradients) {
-	t = tensors(x)
-	t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(x["p"])
-	g.DLogit, g.DMu, g.DLogSigma = gmm.Interleaved(x["dp"])
-	return t, g
-}
-
-func forwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout guard.Layout) {
-	logP, loss := ref.Forward(in, p)
-	plain, plainLoss := ref.PlainForward(in, p)
-	b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
-	c := guard.Case{Name: "forward", Layout: layout, Tensors: append(inputs(p, in),
-		guard.Tensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
-		guard.Tensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})}
-	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-		return gmm.Forward(cmd, tensors(x), p, gmm.Options{})
-	})
-}
-
-func backwardCase(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs, layout guard.Layout, withDLoss bool) {
-	dloss := 1.0
-	list := inputs(p, in)
-	if withDLoss {
-		dloss = -2.5
-		list = append(list, guard.Tensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Values: []float64{dloss}})
-	}
-	want := ref.Backward(in, dloss, p)
-	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, dloss, p), dloss, p)
-	mixtures := []int{p.Tokens, p.Components}
-	c := guard.Case{Name: "backward", Layout: layout, Tensors: append(list,
-		guard.Tensor{Name: "dlogit", DType: p.GradDType(), Shape: mixtures, Want: want.Logit, Bound: b.DLogit},
-		guard.Tensor{Name: "dmu", DType: p.GradDType(), Shape: mixtures, Want: want.Mu, Bound: b.DMu},
-		guard.Tensor{Name: "dlog_sigma", DType: p.GradDType(), Shape: mixtures, Want: want.LogSigma, Bound: b.DLogSigma})}
-	c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-		g := gmm.Gradients{DLoss: x["dloss"], DLogit: x["dlogit"], DMu: x["dmu"], DLogSigma: x["dlog_sigma"]}
-		return gmm.Backward(cmd, tensors(x), g, p, gmm.Options{})
-	})
-}
-
 // TestInterleaved runs both passes on tensors (tokens, components, 3). The memory between their
-// rows is watched. The last axis is contiguous in one layout, and permuted in the other.
+// rows is watched.
 func TestInterleaved(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	p := gmm.Problem{Tokens: 70, Components: 5, DType: dtype.Float32}
-	in := draw(p, 1)
-	interleave := func(a, b, c []float64) (x []float64) {
-		for i := range a {
-			x = append(x, a[i], b[i], c[i])
-		}
-		return x
-	}
-	want := ref.Backward(in, 1, p)
-	b := ref.BackwardBounds(in, want, ref.PlainBackward(in, 1, p), 1, p)
-	logP, loss := ref.Forward(in, p)
-	shape := []int{70, 5, 3}
+	c := newCall(gmm.Problem{Tokens: 70, Components: 5})
+	c.Interleaved = true
 	for layout := range guard.Layouts {
-		c := guard.Case{Layout: layout, Tensors: []guard.Tensor{
-			{Name: "p", Shape: shape, Values: interleave(in.Logit, in.Mu, in.LogSigma)},
-			{Name: "y", Shape: []int{70}, Values: in.Y},
-			{Name: "dp", Shape: shape, Want: interleave(want.Logit, want.Mu, want.LogSigma), Bound: max(b.DLogit, b.DMu, b.DLogSigma)},
-			{Name: "log_p", Shape: []int{70}, Want: logP, Bound: 1e-5},
-			{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: 1e-5},
-		}}
-		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-			t, g := interleaved(x)
-			if err := gmm.Forward(cmd, t, p, gmm.Options{}); err != nil {
-				return err
-			}
-			return gmm.Backward(cmd, t, g, p, gmm.Options{})
-		})
-		require.NoError(t, err)
+		call.Test(t, d, c, nil, layout, both...)
 	}
 }
 
@@ -230,7 +147,9 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	p, y := gmm.Problem{Tokens: 4, Components: 2}, tensor(4)
-	good, grad := interleaved(map[string]vk.Tensor{"p": tensor(4, 2, 3), "dp": tensor(4, 2, 3), "y": y, "log_p": tensor(4), "loss": tensor(1)})
+	good, grad := gmm.Tensors{Y: y, LogP: tensor(4), Loss: tensor(1)}, gmm.Gradients{}
+	good.Logit, good.Mu, good.LogSigma = gmm.Interleaved(tensor(4, 2, 3))
+	grad.DLogit, grad.DMu, grad.DLogSigma = gmm.Interleaved(tensor(4, 2, 3))
 	forward := func(change func(t *gmm.Tensors)) error {
 		c.Reset()
 		t := good

@@ -7,11 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
-	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // TestMerge merges groups of one component each. Some are far from y, some likelier than others
@@ -19,26 +20,22 @@ import (
 func TestMerge(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {70, 2}, {130, 10}} {
-		p := gmm.Problem{Tokens: size[0], Components: size[1]}
-		in := draw(p, []float64{1, 1e4}[i%2])
-		for t := 0; t < p.Tokens; t += 3 {
-			in.Y[t] = float64(float32(in.Y[t] * 1e25)) // z²/2 is infinite
+		c := newCall(gmm.Problem{Tokens: size[0], Components: size[1]})
+		c.Call, c.Magnitude = call.GMMMerge, []float64{1, 1e4}[i%2]
+		x := call.Inputs(c)
+		for t := 0; t < c.Tokens; t += 3 {
+			x["y"][t] = float64(float32(x["y"][t] * 1e25)) // z²/2 is infinite
 		}
-		logP, loss := ref.Forward(in, p)
-		plain, plainLoss := ref.PlainForward(in, p)
-		for j, w := range logP {
-			logP[j] = float64(float32(w))
-		}
-		b := ref.ForwardBounds(in, logP, plain, loss, plainLoss)
-		c := guard.Case{Layout: []guard.Layout{guard.Packed, guard.Padded}[i%2], Tensors: []guard.Tensor{
-			{Name: "states", Shape: []int{p.Components, p.Tokens, gmm.StateSize}, Values: ref.States(in, p)},
-			{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
-			{Name: "loss", Shape: []int{1}, Want: []float64{float64(float32(loss))}, Bound: b.Loss},
-		}}
-		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-			return gmm.Merge(cmd, x["states"], tensors(x), p, gmm.Options{})
-		})
+		c.Adjust(x)
+		k, record, err := call.Case(d.Caps(), c, kit.Forward, x)
 		require.NoError(t, err)
+		k.Layout = []guard.Layout{guard.Packed, guard.Padded}[i%2]
+		for _, out := range k.Tensors {
+			for j, w := range out.Want { // some are beyond float32
+				out.Want[j] = float64(float32(w))
+			}
+		}
+		k.Test(t, d, record)
 	}
 }
 
@@ -61,17 +58,15 @@ func TestMergeErrors(t *testing.T) {
 // TestSaturate has gradients that float16 cannot hold, and wants its largest number instead.
 func TestSaturate(t *testing.T) {
 	d := vktest.Open(t)
-	p := gmm.Problem{Tokens: 2, Components: 1, Grad: dtype.Some(dtype.Float16)}
+	g := newCall(gmm.Problem{Tokens: 2, Components: 1, Grad: dtype.Some(dtype.Float16)})
+	g.Interleaved = true
 	for _, most := range []float64{65504, math.Inf(1)} {
 		c := guard.Case{Tensors: []guard.Tensor{
 			{Name: "p", Shape: []int{2, 1, 3}, Values: []float64{0, 3, -10, 0, 0, 0}},
 			{Name: "y", Shape: []int{2}, Values: []float64{1, 2}},
 			{Name: "dp", DType: dtype.Float16, Shape: []int{2, 1, 3}, Want: []float64{0, most, -most, 0, -1, -1.5}, Bound: 1e-3},
 		}}
-		_, err := c.Check(d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-			t, g := interleaved(x)
-			return gmm.Backward(cmd, t, g, p, gmm.Options{Saturate: !math.IsInf(most, 1)})
-		})
-		require.NoError(t, err)
+		g.Saturate = !math.IsInf(most, 1)
+		c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error { return g.Record(cmd, x, nil, kit.Backward) })
 	}
 }

@@ -8,7 +8,6 @@ import (
 	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	mixtureref "github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	mlpref "github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/pipelines/gmm"
@@ -41,7 +40,8 @@ func passes(caps *vk.Caps) (list []pass) {
 			list = append(list, callPass(caps, fmt.Sprintf("norm/%v", p), "norm.Backward", c))
 		}
 	}
-	return append(list, gmmPass(caps))
+	mixtures := &call.GMM{Problem: gmm.Problem{Tokens: 9, Components: 4}, LogP: true, Loss: true, DLoss: 1}
+	return append(list, callPass(caps, "gmm", "gmm.Backward", mixtures))
 }
 
 // attentionPasses are the passes of dO and dLSE for causal rows, and for features.
@@ -123,25 +123,6 @@ func mixturePass(caps *vk.Caps, o mixture.Options) pass {
 		record: func(c *vk.Cmd, on tensors) error {
 			t := mixture.Tensors{X: on("x"), W1: on("w1"), W2: on("w2"), Y: on("y")}
 			return mixture.Backward(c, t, mixture.Gradients{DX: on("dx"), DW1: on("dw1"), DW2: on("dw2")}, p, o)
-		},
-	}
-}
-
-func gmmPass(caps *vk.Caps) pass {
-	p := gmm.Problem{Tokens: 9, Components: 4}
-	shape := []int{p.Tokens, p.Components}
-	return pass{
-		name: "gmm", function: "gmm.Backward",
-		inputs: map[string][]int{"logit": shape, "mu": shape, "log_sigma": shape, "y": {p.Tokens}, "dloss": {1}},
-		by:     []string{"logit", "mu", "log_sigma"}, unsupported: gmm.Supports(caps, p, kit.Backward, gmm.Options{}),
-		loss: func(x values) float64 {
-			_, loss := gmmref.Forward(gmmref.Inputs{Logit: x["logit"], Mu: x["mu"], LogSigma: x["log_sigma"], Y: x["y"]}, p)
-			return loss * x["dloss"][0]
-		},
-		record: func(c *vk.Cmd, on tensors) error {
-			t := gmm.Tensors{Logit: on("logit"), Mu: on("mu"), LogSigma: on("log_sigma"), Y: on("y")}
-			g := gmm.Gradients{DLoss: on("dloss"), DLogit: on("dlogit"), DMu: on("dmu"), DLogSigma: on("dlog_sigma")}
-			return gmm.Backward(c, t, g, p, gmm.Options{})
 		},
 	}
 }

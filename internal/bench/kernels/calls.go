@@ -117,7 +117,7 @@ func (h Header) into(c call.Call, tensor, format string, axes ...string) error {
 	}
 	call.Field(c, format).Set(reflect.ValueOf(t))
 	for i, axis := range axes {
-		if to := call.Field(c, axis); to.IsZero() {
+		if to := call.Field(c, axis); to.IsValid() && to.IsZero() {
 			to.SetInt(int64(shape[i]))
 		}
 	}
@@ -188,8 +188,19 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Refe
 	want := o.c.Want(x, p.Kit())
 	var list bench.Expectations
 	for _, t := range o.Tensors() {
-		if w, ok := want.Of(t.Name); ok && t.Written(p) {
+		w, ok := want.Of(t.Name)
+		if !ok || !t.Written(p) {
+			continue
+		}
+		if w.Last == nil {
 			list = append(list, bench.Expected{Name: t.Name, Want: w.Want, Limit: w.Bound, At: w.Sample})
+		}
+		for i, limit := range w.Last { // each element of the last axis has a limit of its own
+			e := bench.Expected{Name: t.Name, Limit: limit}
+			for at := i; at < len(w.Want); at += len(w.Last) {
+				e.At, e.Want = append(e.At, at), append(e.Want, w.Want[at])
+			}
+			list = append(list, e)
 		}
 	}
 	return list, nil

@@ -97,8 +97,6 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		m.ofMLP(p)
 	case *mixtureProblem:
 		m.ofMixture(p)
-	case *gmmProblem:
-		m.ofGMM(p)
 	case *called:
 		m.ofCall(p.Call)
 	case *optimProblem:
@@ -138,13 +136,21 @@ func (m *moduleList) product(c engine.Config, format dtype.DType) {
 	}
 }
 
-// ofCall adds those of a call's plan.
+// ofCall adds those of a call's plan, and those that its plan does not tell.
 func (m *moduleList) ofCall(c call.Call) {
 	plan, err := c.Choose(m.caps, c.Pass())
 	require.NoError(m.t, err)
-	m.plan(plan, call.Field(c, "dtype").Interface().(dtype.DType))
-	if n, ok := c.(*call.Norm); ok && n.Backward {
-		m.names[len(m.names)-1] = "sum_rows." + n.WeightDType.Short()
+	if m.plan(plan, call.Field(c, "dtype").Interface().(dtype.DType)); c.Pass() == kit.Backward {
+		if n, ok := c.(*call.Norm); ok {
+			m.names[len(m.names)-1] = "sum_rows." + n.WeightDType.Short()
+		}
+	} else if g, ok := c.(*call.GMM); ok {
+		if g.Call == call.GMMMerge {
+			m.names = []string{"gmm_merge"}
+		}
+		if g.Loss {
+			m.add("sum_rows", dtype.Float32)
+		}
 	}
 }
 
@@ -211,20 +217,6 @@ func (m *moduleList) ofMixture(p *mixtureProblem) {
 	plan, err := mixture.Choose(m.caps, p.Problem, passOf(p.Backward), opt)
 	require.NoError(m.t, err)
 	m.plan(plan, p.DType)
-}
-
-func (m *moduleList) ofGMM(p *gmmProblem) {
-	switch p.Call {
-	case gmmForward:
-		m.add("gmm_fwd", p.DType)
-	case gmmBackward:
-		m.add("gmm_bwd", p.DType)
-	case gmmMerge:
-		m.names = append(m.names, "gmm_merge")
-	}
-	if p.Loss && p.Call != gmmBackward {
-		m.add("sum_rows", dtype.Float32)
-	}
 }
 
 func (m *moduleList) ofOptim(p *optimProblem) {

@@ -109,7 +109,7 @@ func Size(rng *rand.Rand, most int) int {
 func All() []Kernel {
 	return []Kernel{
 		attentionKernel(), decodeKernel(), appendKernel(), stepKernel(),
-		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), gmmKernel(), callKernel("norm", 2, drawNorm), optimKernel(),
+		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), optimKernel(),
 	}
 }
 
