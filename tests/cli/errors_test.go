@@ -35,7 +35,7 @@ func TestErrors(t *testing.T) {
 		{"bench attention --batch 0", 2, "batch=0 is not positive"},
 		{"bench attention --headdim 264", 2, "head_dim=264 is larger than 256"},
 		{"bench attention --dtype float8", 2, "not one of float16, bfloat16, float32"},
-		{"bench attention --suite all", 2, `"all" is not one of `},
+		{"bench attention --suite all", 2, `"all" for "--suite" flag: not one of `},
 		{"bench gemm --m 0", 2, "m=0 is not from 1 to"},
 		{"tune attention --budget 0s", 2, "--budget 0s is not positive"},
 		{"selftest --random 0", 2, "--random 0 is not positive"},
