@@ -100,7 +100,7 @@ func TestErrors(t *testing.T) {
 		{args: "bench attention --batch", code: 2, want: "flag needs an argument: --batch"},
 		{args: "bench attention --sweep all", code: 2, want: "unknown flag: --sweep"},
 		{args: "bench attention --suite all", code: 2, want: `invalid argument "all" for "--suite" flag: not one of training, decoder, length, latency, rectangular, throughput`},
-		{args: "bench attention --suite fa --heads 4", code: 2, want: "--suite throughput and --heads contradict each other"},
+		{args: "bench attention --suite throughput --heads 4", code: 2, want: "--suite throughput and --heads contradict each other"},
 		{args: "bench attention --suite training --dtype float16", code: 2, want: "--dtype float16: suite training says which formats its cases have"},
 		{args: "bench attention --peer torch", code: 2, want: `invalid argument "torch" for "--peer" flag: "torch" is not NAME=COMMAND`},
 		{args: "bench attention --peer a=x --peer a=y", code: 2, want: "--peer a occurs twice"},

@@ -54,7 +54,7 @@ func (p *kernelProblem) addSuite(f *pflag.FlagSet) {
 	var names []string
 	parse := func(text string) (*bench.Suite, error) {
 		for _, s := range kernels.Suites(p.flags) {
-			if s.Name == bench.SuiteName(text) {
+			if s.Name == text {
 				return &s, nil
 			}
 		}

@@ -176,19 +176,13 @@ func TestSuiteSizes(t *testing.T) {
 	require.Panics(t, func() { sizeOf(&Subject{}, "depth") })
 }
 
-// TestSuiteAliases: a suite is found by the names that it had, and goes by its own.
-func TestSuiteAliases(t *testing.T) {
-	for old, name := range map[string]string{"seed0": "training", "train": "training", "seed2": "decoder", "seed3": "length", "seed4": "latency", "fa": "throughput", "rectangular": "rectangular"} {
-		s, err := ParseSuite(old)
-		require.NoError(t, err)
-		require.Equal(t, name, s.name())
-	}
-	_, err := ParseSuite("seed1")
+// TestParseSuite: a suite is found by its name alone.
+func TestParseSuite(t *testing.T) {
+	s, err := ParseSuite("rectangular")
+	require.NoError(t, err)
+	require.Equal(t, "rectangular", s.name())
+	_, err = ParseSuite("seed1")
 	require.EqualError(t, err, `"seed1" is not one of training, decoder, length, latency, rectangular, throughput`)
-	for _, a := range suiteAliases {
-		require.Contains(t, SuiteAliases(), a.old+" is "+a.name)
-		require.Equal(t, a.name, SuiteName(a.name), "an old name of one suite is the name of another")
-	}
 }
 
 func TestSuiteKey(t *testing.T) {

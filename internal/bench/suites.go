@@ -20,36 +20,11 @@ func Suites() []Suite {
 // other kernels: the shapes of a training step.
 const TrainingSuite = "training"
 
-// suiteAliases are old names of suites, which still work, and the new ones. Files of results keep
-// the name that they were written with.
-var suiteAliases = []struct{ old, name string }{
-	{"seed0", TrainingSuite}, {"seed2", "decoder"}, {"seed3", "length"}, {"seed4", "latency"}, {"fa", "throughput"}, {"train", TrainingSuite},
-}
-
-// SuiteName returns the name of a suite that may be called by an old one.
-func SuiteName(name string) string {
-	for _, a := range suiteAliases {
-		if a.old == name {
-			return a.name
-		}
-	}
-	return name
-}
-
-// SuiteAliases lists the old names, such as "seed2 is decoder".
-func SuiteAliases() string {
-	var list []string
-	for _, a := range suiteAliases {
-		list = append(list, a.old+" is "+a.name)
-	}
-	return strings.Join(list, ", ")
-}
-
-// ParseSuite returns the suite of a name or of an old name.
+// ParseSuite returns the suite of a name.
 func ParseSuite(name string) (*Suite, error) {
 	var names []string
 	for _, s := range Suites() {
-		if s.Name == SuiteName(name) {
+		if s.Name == name {
 			return &s, nil
 		}
 		names = append(names, s.Name)

@@ -35,8 +35,7 @@ batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
 benchfmt has a line per sample, for benchstat.
 
 The suites are
-` + describeSuites() + `Older names of suites still work:
-` + bench.SuiteAliases() + ".",
+` + strings.TrimSuffix(describeSuites(), "\n"),
 			Example: `  flashvk bench attention
   flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
   flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
