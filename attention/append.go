@@ -72,7 +72,7 @@ func (p AppendProblem) NewVShape() []int {
 //	Cos, Sin               RoPE.Dims  (positions, dims/2), contiguous             float32
 //	SeqLens, BlockTable,
 //	CacheBatchIdx                     as in DecodeTensors
-//	State                             that of Decode; only State[0] is used
+//	State                             as for Decode; only State[0] is used
 //
 // There are at least seq_kv positions. Q, NewK and NewV may be parts of the same rows, the output
 // of one product with the weights of all three.
@@ -271,7 +271,7 @@ func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec
 	}
 }
 
-// appendWidth returns how many elements of a row are rotated together: those of 16 bytes, or less where
+// appendWidth returns how many elements of a row are rotated together: the elements in 16 bytes, or fewer where
 // partners would be within them, or half in them.
 func appendWidth(p *DecodeProblem, r RoPE) int {
 	vec := p.decodeVec()

@@ -42,9 +42,9 @@ import (
 // num_kv_heads, seq_kv, head_dim), with any strides and a contiguous last axis, all of p.DType. LSE
 // is (batch, num_heads, seq_q) float32. O and LSE are the results of Forward for the same p and
 // inputs. Sums are float32. Strides and offsets that are multiples of 8 elements are fastest. The
-// memory of each gradient, gaps included, must not overlap that of another tensor.
+// memory of each gradient, gaps included, must not overlap the memory of another tensor.
 //
-// Masks are those of Forward. Keys and values that are hidden from every row may be anything; their
+// Masks are as in Forward. Keys and values that are hidden from every row may be anything; their
 // dK and dV are 0. A row that sees no key has dQ = 0.
 //
 // Backward needs Workspace bytes of memory: opt.Workspace, or memory of c (vk.Cmd.Scratch). Stored
@@ -120,7 +120,7 @@ var bwdKernels = [...]bwdNames{
 	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
 }
 
-// bwdF32x2Kernels are those of float32 tensors on matrices.
+// bwdF32x2Kernels are the kernels for float32 tensors on matrices.
 var bwdF32x2Kernels = [...]bwdNames{
 	CoopMat2: {"attention_bwd_dkv_f32x2_coopmat2", "attention_bwd_dq_f32x2_coopmat2"},
 	CoopMat:  {"attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat"},

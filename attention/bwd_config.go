@@ -70,7 +70,7 @@ func (c BackwardConfig) String() string {
 	return fmt.Sprintf("%v dkv %v dq %v", c.Impl, c.DKV, c.DQ)
 }
 
-// String names the choices of the matrix paths, or those of the scalar path.
+// String names the choices of the matrix paths, or the choices of the scalar path.
 func (t BackwardTile) String() string {
 	if t.Subgroups == 0 {
 		return fmt.Sprintf("%dx%d t%dx%d depth%d rows%d", t.Own, t.Stream, t.Threads/max(t.ThreadsX, 1), t.ThreadsX, t.Depth, t.Slice)

@@ -40,7 +40,7 @@ func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
 		return p.Batch * p.NumKVHeads * blocks
 	}
 	dkv := c.DKV
-	if c.stored() { // products of blocks as large as those of rows
+	if c.stored() { // products of blocks as large as the blocks of rows
 		dkv = c.DQ
 	}
 	keys := p.Batch * p.NumKVHeads * int(groups(p.SeqKV, dkv.owned(caps, c.Impl, p.DType)))

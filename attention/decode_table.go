@@ -45,7 +45,7 @@ const (
 )
 
 // ChooseDecode returns how Decode runs p on a device. Its error wraps vk.ErrUnsupported if no
-// kernel, or not that of the forced path, handles p.
+// kernel, or not the kernel of the forced path, handles p.
 func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	c, origin, err := chooseDecode(caps, p, opt)
 	if err != nil {

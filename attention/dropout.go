@@ -7,7 +7,7 @@ import (
 )
 
 // Dropout drops each weight of the softmax with probability P, and divides the others by 1-P. LSE
-// is that of the softmax before dropout.
+// is the LSE of the softmax before dropout.
 //
 // Seed, Offset and the place of a weight alone decide whether it is dropped. The place is head h of
 // batch b, row i and key j, both counted within the sequence. Word j mod 4 of

@@ -148,7 +148,7 @@ func rowGroup(p *Problem, blocks int, limit [3]uint32) int {
 	return groupHeads(p, p.Batch*p.NumHeads, p.SeqKV, p.NumHeads/p.NumKVHeads, blocks, limit)
 }
 
-// groupHeads returns how many of so many heads take turns with their blocks
+// groupHeads returns how many of the heads take turns with their blocks
 // (shaders/lib/order.glsl): a divisor of all, or 0 for the order without groups. A block walks over
 // up to seq rows of two tensors, the same for `sharing` heads. Without a causal mask all blocks are
 // equally long, and head after head uses the cache best.

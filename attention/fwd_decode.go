@@ -66,7 +66,7 @@ func decodesFaster(caps *vk.Caps, p *Problem, impl Impl) bool {
 	switch {
 	case caps.Type == vk.CPU:
 		return rows <= 128
-	case impl == Scalar: // its arithmetic competes with that of matrices
+	case impl == Scalar: // scalar arithmetic competes with matrices
 		most := 4
 		if p.DType == dtype.Float32 && !short {
 			most = 16

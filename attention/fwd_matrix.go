@@ -82,8 +82,8 @@ func matrixLayout(d *vk.Device, impl Impl, t dtype.DType, detour bool) (shape vk
 	return shape, layout, err
 }
 
-// asksQuads returns an error, of what the caller says, unless the device keeps matrices of a path and format as
-// NVIDIA's does, which only it can say (chips.AsksQuads).
+// asksQuads returns an error that begins with of, unless the device keeps matrices of a path and format in
+// NVIDIA's order. Only the device can tell (chips.AsksQuads).
 func asksQuads(d *vk.Device, of any, impl Impl, t dtype.DType) error {
 	shape, err := matrixShape(d.Caps(), impl, t)
 	if err != nil {

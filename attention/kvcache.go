@@ -28,7 +28,7 @@ func (l CacheLayout) String() string { return layoutNames.Of(l) }
 
 // KVCacheConfig says what a KVCache has room for.
 type KVCacheConfig struct {
-	// DecodeProblem is that of the largest Decode: SeqQ is the most queries of a sequence, SeqKV
+	// DecodeProblem is the problem of the largest Decode: SeqQ is the most queries of a sequence, SeqKV
 	// the capacity of each. CacheRows and NewKeys are 0.
 	DecodeProblem
 	Layout CacheLayout

@@ -27,7 +27,7 @@ func sharedPlace(t vk.Tensor) place {
 // skip moves on by n batches.
 func (x *place) skip(n uint32) { x.Offset += n * x.StrideB }
 
-// stride is that of an axis along which there is more than one; 0 of no tensor.
+// stride is the stride of an axis along which there is more than one element; 0 of no tensor.
 func stride(t *vk.Tensor, axis int) uint32 {
 	if t.IsZero() || t.Shape[axis] == 1 {
 		return 0

@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// StepTensors are the inputs and outputs of Step: those of Decode, and of Append what Decode has not.
+// StepTensors are the inputs and outputs of Step: Decode's, and what Append has beside Decode's.
 //
 //	tensor    of         shape                                       format
 //	NewK                 (batch, num_kv_heads, new_keys, head_dim)   DType
@@ -73,7 +73,7 @@ func Step(c *vk.Cmd, t StepTensors, p AppendProblem, opt Options) (err error) {
 }
 
 // ChooseStep returns how Step runs p on a device. Its error wraps vk.ErrUnsupported if no kernels, or
-// not those of the forced path, handle p.
+// not the kernels of the forced path, handle p.
 func ChooseStep(caps *vk.Caps, p AppendProblem, opt Options) (Plan, error) {
 	c, origin, err := chooseStep(caps, p, opt)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 	manyKeys = 1 << 9  // several tiles of keys, or several blocks of rows: the last one matters little
 )
 
-// likeness says which problems a measurement stands for: those of the same dtype, head_dim and
+// likeness says which problems a measurement stands for: problems of the same dtype, head_dim and
 // mask whose batch*num_heads*seq_q, seq_q and seq_kv are about as large.
 func likeness(p *Problem) table.Likeness {
 	type kind struct {

@@ -39,14 +39,14 @@ func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 // formulas are written, with an exponential or a logarithm as one.
 func (p Problem) FLOPs() float64 { return 14 * float64(p.Tokens) * float64(p.Components) }
 
-// BackwardFLOPs returns those of the backward pass: 24 for each component of a token.
+// BackwardFLOPs returns the operations of the backward pass: 24 for each component of a token.
 func (p Problem) BackwardFLOPs() float64 { return 24 * float64(p.Tokens) * float64(p.Components) }
 
 // Bytes returns the least memory traffic of the forward pass: mixtures and y are read, log_p and
 // the loss written.
 func (p Problem) Bytes() float64 { return p.mixtureBytes(p.DType) + 8*float64(p.Tokens) + 4 }
 
-// BackwardBytes returns that of the backward pass: mixtures and y are read, gradients written.
+// BackwardBytes returns the memory traffic of the backward pass: mixtures and y are read, gradients written.
 func (p Problem) BackwardBytes() float64 {
 	return p.mixtureBytes(p.DType) + p.mixtureBytes(p.GradDType()) + 4*float64(p.Tokens)
 }

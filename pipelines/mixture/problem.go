@@ -49,7 +49,7 @@ func (p Problem) Mixtures() gmm.Problem {
 // GradDType returns the format of DW1 and DW2.
 func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 
-// FLOPs returns the operations of the forward pass: the products of the heads, and those of gmm.
+// FLOPs returns the operations of the forward pass: the products of the heads, and the operations of gmm.
 func (p Problem) FLOPs() float64 { return p.Perceptrons().FLOPs() + p.Mixtures().FLOPs() }
 
 // BackwardFLOPs returns the operations of the gradients. Hidden units and outputs that are
@@ -68,7 +68,7 @@ func (p Problem) Bytes() float64 {
 	return float64(p.DType.Size())*(float64(p.Tokens)*float64(p.In)+p.weights()) + 8*float64(p.Tokens) + 4
 }
 
-// BackwardBytes returns that of the backward pass: inputs and gradients once.
+// BackwardBytes returns the memory traffic of the backward pass: inputs and gradients once.
 func (p Problem) BackwardBytes() float64 {
 	return float64(p.DType.Size())*(2*float64(p.Tokens)*float64(p.In)+p.weights()) + float64(p.GradDType().Size())*p.weights() + 4*float64(p.Tokens)
 }

@@ -32,7 +32,7 @@ func divide(p Problem, o Options, bytes int64) []heads {
 	return list
 }
 
-// of returns the heads h of a tensor as (heads, rows, columns). Axis is that of the heads.
+// of returns the heads h of a tensor as (heads, rows, columns). Axis is the axis of the heads.
 // Without heads it returns all of the tensor.
 func (h heads) of(t vk.Tensor, axis int, p Problem) vk.Tensor {
 	switch {

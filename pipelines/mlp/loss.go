@@ -15,7 +15,7 @@ import (
 // shape and is of p.DType. Both have any strides and a contiguous last axis.
 type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 
-// BackwardLoss computes what Backward does for a caller who has neither y nor dy. It computes y
+// BackwardLoss computes the gradients of Backward for a caller who has neither y nor dy. It computes y
 // once more, and loss computes dy from it.
 //
 // Where silu(pre) of all heads is in memory at a time, y is its product with W2. Elsewhere, and

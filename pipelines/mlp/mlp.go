@@ -175,7 +175,7 @@ func (p Plan) Workspace() int64 { return p.bytes }
 // whether one is copied depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// add adds kernels. Words are what String has of them.
+// add adds kernels. Words describes the kernels in String.
 func (p *Plan) add(words string, kernels ...string) {
 	p.words, p.kernels = append(p.words, words), append(p.kernels, kernels...)
 }

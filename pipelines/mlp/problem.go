@@ -84,7 +84,7 @@ func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 // FLOPs returns the operations of the products of the forward pass.
 func (p Problem) FLOPs() float64 { return 2 * float64(p.Tokens) * p.weights() }
 
-// BackwardFLOPs returns those of the gradients, twice as many. Computing pre again is not
+// BackwardFLOPs returns the operations of the gradients, twice as many. Computing pre again is not
 // counted.
 func (p Problem) BackwardFLOPs() float64 { return 2 * p.FLOPs() }
 
@@ -98,7 +98,7 @@ func (p Problem) Bytes() float64 {
 	return float64(p.DType.Size()) * (float64(p.Tokens)*(float64(p.In)+float64(p.heads())*float64(p.Out)) + p.weights())
 }
 
-// BackwardBytes returns that of the backward pass: X, DY, DX, weights and their gradients once.
+// BackwardBytes returns the memory traffic of the backward pass: X, DY, DX, weights and their gradients once.
 func (p Problem) BackwardBytes() float64 {
 	tokens := float64(p.Tokens) * (2*float64(p.In) + float64(p.heads())*float64(p.Out))
 	return float64(p.DType.Size())*(tokens+p.weights()) + float64(p.GradDType().Size())*p.weights()

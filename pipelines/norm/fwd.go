@@ -183,5 +183,5 @@ func or(t, instead vk.Tensor) vk.Tensor {
 	return t
 }
 
-// stride returns the distance of rows in elements. The kernel ignores that of a single row.
+// stride returns the distance of rows in elements. The kernel ignores the distance of a single row.
 func stride(t vk.Tensor) uint32 { return uint32(t.Strides[0]) }

@@ -17,7 +17,7 @@ type Problem struct {
 	Eps float64
 	// DType is the format of all tensors but the weight and the statistics.
 	DType dtype.DType
-	// WeightDType is that of the weight and its gradient: Float32 or DType.
+	// WeightDType is the format of the weight and its gradient: Float32 or DType.
 	WeightDType dtype.DType
 	// Residual adds a second tensor to x before the normalization.
 	Residual bool
@@ -65,7 +65,7 @@ func (p Problem) Bytes() float64 {
 	return tensors*n + float64(p.Cols*p.WeightDType.Size()) + p.statBytes()
 }
 
-// BackwardBytes returns that of the backward pass: dy, the normalized rows, weight and statistics
+// BackwardBytes returns the memory traffic of the backward pass: dy, the normalized rows, weight and statistics
 // are read, dx and the gradient of the weight written. With a residual, dsum is read, too.
 func (p Problem) BackwardBytes() float64 {
 	n := float64(p.Rows) * float64(p.Cols) * float64(p.DType.Size())
@@ -97,7 +97,7 @@ func (p Problem) FLOPs() float64 {
 	return per * float64(p.Rows) * float64(p.Cols)
 }
 
-// BackwardFLOPs returns those of the backward pass: 13 for each element, 9 without
+// BackwardFLOPs returns the operations of the backward pass: 13 for each element, 9 without
 // the mean, and 1 more for a residual.
 func (p Problem) BackwardFLOPs() float64 {
 	per := 13.0

@@ -59,7 +59,7 @@ type anyShape struct{}
 // Has implements table.Shape.
 func (anyShape) Has(*Problem) bool { return true }
 
-// rule returns how rows are shared: in the registers of a subgroup if they fit, else in those of
+// rule returns how rows are shared: in the registers of a subgroup if they fit, else in the registers of
 // the smallest workgroup that holds them, else from memory.
 func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 	n := vecs(p)
@@ -88,7 +88,7 @@ func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 // feasible. The first is what Choose takes. The others have workgroups of other sizes, rows for a
 // subgroup or for a workgroup, and rows kept in registers or read again. Function variants returns
 // more.
-// The error is that of Choose.
+// The error is Choose's.
 func candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
 	start, _, err := choose(caps, p, pass, Options{})
 	if err != nil {

@@ -40,7 +40,7 @@ type launch struct {
 // launchKey is what the tensors of a launch have in common.
 type launchKey struct {
 	param, grad, m, v, copyTo *vk.Buffer  // copyTo is nil if there is no copy
-	format                    dtype.DType // that of 16 bits, where there is one
+	format                    dtype.DType // the 16-bit format, where there is one
 	grad16                    bool
 }
 

@@ -80,7 +80,7 @@ type updateSpec struct {
 const (
 	// threads are the invocations of a workgroup of adamw_norm and adamw.
 	threads = 256
-	// prepareThreads are those of adamw_prepare, which adds the sums of all pieces: 10,000 for 42
+	// prepareThreads are the invocations of adamw_prepare, which adds the sums of all pieces: 10,000 for 42
 	// million parameters.
 	prepareThreads = 1024
 )

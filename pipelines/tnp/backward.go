@@ -128,7 +128,7 @@ func (b *builder) zero(name string, x operand) {
 	})
 }
 
-// scatter appends the copy of rows of the last block to those of all tokens, unless they lie
+// scatter appends the copy of rows of the last block to the rows of all tokens, unless they lie
 // there.
 func (b *builder) scatter(k *block, rows, all operand) operand {
 	if s := b.s; k.last && s.Batch > 1 {

@@ -121,7 +121,7 @@ func layers(f *safetensors.File) (n int) {
 	return n
 }
 
-// isBlockParam reports whether a name is that of a parameter of block i.
+// isBlockParam reports whether a name is the name of a parameter of block i.
 func isBlockParam(name string, i int) bool {
 	of := BlockName(i, "")
 	for _, p := range (Config{Layers: 1}).Params() {

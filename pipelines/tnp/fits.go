@@ -93,8 +93,8 @@ type fit struct {
 	p     PlanOptions
 }
 
-// choose makes the program of the plan, or returns an error if its bytes, which are of what, do not
-// fit.
+// choose makes the program of the plan, or returns an error that names what if the program's bytes
+// do not fit.
 func (f fit) choose(what string, bytes func(*Memory) int64) (*builder, *Memory, error) {
 	fits := func(m *Memory) bool { return missing(f.heaps, bytes(m)) == 0 }
 	b, m, err := choose(f.caps, f.c, f.s, f.pass, f.o, f.p, fits)

@@ -256,7 +256,7 @@ func (m *Model) setParams(ctx context.Context, flat []float32) error {
 func (m *Model) Weights(ctx context.Context) (Weights, error) { return m.download(ctx, m.params, 1) }
 
 // Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train. With
-// ModelOptions.Accumulate they are those of the last step.
+// ModelOptions.Accumulate they are the gradients of the last step.
 func (m *Model) Gradients(ctx context.Context) (Weights, error) {
 	if m.grads.IsZero() {
 		return nil, fmt.Errorf("tnp: a model of pass %v has no gradients", m.o.Pass)

@@ -17,7 +17,7 @@
 //	X       (batch, context+targets, input_dim)  the model's
 //	Y       (batch, targets)                     float32
 //
-// Config has the sizes of the model, Shape those of a batch, and Presets both under a name.
+// Config has the sizes of the model, Shape the sizes of a batch, and Presets both under a name.
 // Params lists the parameters with the names of a PyTorch state dict. Init makes the first
 // weights. Load and Save read and write them as safetensors.
 //

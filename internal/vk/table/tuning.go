@@ -39,9 +39,9 @@ type tunedRow struct {
 	ns              float64 // device time of a call
 	made            string  // when that was measured; "" if the file does not say
 
-	// Measured is *measured[P, C] of the table of the kernel; nil if the row is stale, which a
-	// row is whose kernels have changed since, or if this program has no such table. What is nil
-	// here is kept as it is, for the programs that know it.
+	// Measured is *measured[P, C] of the table of the kernel. It is nil if the kernels have changed
+	// since the measurement, or if this program has no such table. A row without Measured stays in
+	// the file as it is, for programs that know its table.
 	table    tableReader
 	measured any
 	stale    bool

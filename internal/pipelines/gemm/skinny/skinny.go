@@ -163,8 +163,8 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 }
 
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's products on
-// the chip and needs more shared memory than a product, by bytes. The problem as has as many
-// blocks as the kernel has workgroups.
+// the chip. The kernel needs as many bytes of shared memory beside a product's as bytes returns. The
+// problem as has as many blocks as the kernel has workgroups.
 func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (c engine.Config, err error) {
 	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
