@@ -24,8 +24,8 @@ func writeTasks(t testing.TB, path string, tensors map[string][]float32, shapes 
 	filetest.Write(t, path, list, tensors)
 }
 
-// TestTasks: the tasks that a training would draw, and the weights that it would start with, make the
-// same training of a file each; an evaluation of the tasks has the losses of those.
+// TestTasks wants a training from a file of tasks and a file of start weights to equal the training
+// that draws the same tasks and weights itself, and an evaluation of the tasks to have equal losses.
 func TestTasks(t *testing.T) {
 	d := vktest.Open(t)
 	file := inFolder(t)
