@@ -14,52 +14,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// An AppendProblem appends NewKeys keys and values to the cache of a DecodeProblem. SeqQ may be
-// larger than Decode's, when a prompt is read. Fields about scores have no effect.
-type AppendProblem struct {
-	DecodeProblem
-
-	// RoPE says how K and Q are rotated.
-	RoPE RoPE
-}
-
-// RoPE is the rotation of keys and queries by their positions. Pair i of a row, (x, y), becomes
-//
-//	(x*cos - y*sin, y*cos + x*sin) with cos = Cos[position, i], sin = Sin[position, i]
-//
-// in float32, rounded once. The zero value rotates nothing.
-type RoPE struct {
-	Dims        int  // elements of a row that are rotated, the first; even
-	Interleaved bool // pair i is elements 2i and 2i+1; else, as in GPT-NeoX and LLaMA, i and i + Dims/2
-}
-
-// Validate returns an error that names the first value that breaks a rule.
-func (p AppendProblem) Validate() error {
-	if err := p.DecodeProblem.validateCache(); err != nil {
-		return err
-	}
-	r := p.RoPE
-	switch {
-	case p.NewKeys == 0:
-		return fmt.Errorf("attention: append: new_keys=0: there is nothing to append")
-	case r.Dims < 0 || r.Dims%2 != 0 || r.Dims > p.HeadDim:
-		return fmt.Errorf("attention: append: rotary dims=%d are not an even number up to head_dim=%d", r.Dims, p.HeadDim)
-	case r.Dims == 0 && r.Interleaved:
-		return fmt.Errorf("attention: append: rotary interleaved is set, but no dims")
-	}
-	return nil
-}
-
-// NewKShape returns (batch, num_kv_heads, new_keys, head_dim).
-func (p AppendProblem) NewKShape() []int {
-	return []int{p.Batch, p.NumKVHeads, p.NewKeys, p.HeadDim}
-}
-
-// NewVShape returns NewKShape with the value_dim.
-func (p AppendProblem) NewVShape() []int {
-	return []int{p.Batch, p.NumKVHeads, p.NewKeys, p.ValueHeadDim()}
-}
-
 // AppendTensors are the inputs and outputs of Append. Tensors that the problem does not have are
 // zero Tensors. The others have any strides and a contiguous last axis.
 //

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -185,21 +186,6 @@ func at(t *vk.Tensor, index ...int) int {
 	return n
 }
 
-// rotated returns a row of float64 as RoPE leaves it at a position; the tables are float32.
-func (x *appendRun) rotated(row []float64, position int) []float64 {
-	r := x.c.RoPE
-	out := slices.Clone(row)
-	for i := range r.Dims / 2 {
-		a, b := i, i+r.Dims/2
-		if r.Interleaved {
-			a, b = 2*i, 2*i+1
-		}
-		c, s := float64(x.cos[position*r.Dims/2+i]), float64(x.sin[position*r.Dims/2+i])
-		out[a], out[b] = row[a]*c-row[b]*s, row[b]*c+row[a]*s
-	}
-	return out
-}
-
 // want returns what must be in the buffers of the tensors, as whole has them.
 func (x *appendRun) want() map[*vk.Buffer][]float64 {
 	p := &x.c.AppendProblem
@@ -222,33 +208,26 @@ func (x *appendRun) want() map[*vk.Buffer][]float64 {
 			w[t.Buffer][at(t, b, h, i, e)] = f
 		}
 	}
-	for b := range p.Batch {
-		if x.c.lens[b] < 0 || x.c.lens[b]+p.NewKeys > p.SeqKV {
-			continue
+	key := func(r ref.Row, position int) {
+		b, h, i := r.Batch, r.Head, r.Row
+		outer, inner := b, position
+		if p.PageSize > 0 {
+			outer, inner = int(x.table[b*(p.SeqKV/p.PageSize)+position/p.PageSize]), position%p.PageSize
 		}
-		for i := range p.NewKeys {
-			position := x.c.lens[b] + i
-			outer, inner := b, position
-			if p.PageSize > 0 {
-				outer, inner = int(x.table[b*(p.SeqKV/p.PageSize)+position/p.PageSize]), position%p.PageSize
-			}
-			if p.CacheRows > 0 {
-				outer = int(x.rows[b])
-			}
-			if outer < 0 || outer >= x.t.K.Shape[0] {
-				continue
-			}
-			for h := range p.NumKVHeads {
-				put(&x.t.K, x.rotated(row(&x.t.NewK, b, h, i), position), outer, h, inner)
-				put(&x.t.V, row(&x.t.NewV, b, h, i), outer, h, inner)
-			}
+		if p.CacheRows > 0 {
+			outer = int(x.rows[b])
 		}
-		for i := range p.SeqQ {
-			for h := 0; h < p.NumHeads && !x.t.Q.IsZero(); h++ {
-				put(&x.t.Q, x.rotated(row(&x.t.Q, b, h, i), max(x.c.lens[b]+p.NewKeys-p.SeqQ+i, 0)), b, h, i)
-			}
+		if outer >= 0 && outer < x.t.K.Shape[0] {
+			put(&x.t.K, ref.Rotate(p.RoPE, row(&x.t.NewK, b, h, i), x.cos, x.sin, position), outer, h, inner)
+			put(&x.t.V, row(&x.t.NewV, b, h, i), outer, h, inner)
 		}
 	}
+	query := func(r ref.Row, position int) {
+		if b, h, i := r.Batch, r.Head, r.Row; !x.t.Q.IsZero() {
+			put(&x.t.Q, ref.Rotate(p.RoPE, row(&x.t.Q, b, h, i), x.cos, x.sin, position), b, h, i)
+		}
+	}
+	ref.Append(*p, x.c.lens, key, query)
 	return w
 }
 

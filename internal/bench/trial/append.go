@@ -47,41 +47,19 @@ func (p *appendProblem) decode() *decodeProblem {
 	return &decodeProblem{DecodeProblem: p.DecodeProblem, Lens: p.Lens, KeysFirst: p.KeysFirst, kernelData: p.kernelData}
 }
 
-// room reports whether the new keys of a sequence have places.
-func (p *appendProblem) room(b int) bool { return p.Lens[b]+p.NewKeys <= p.SeqKV }
-
 // rotate returns row rotated by RoPE for a position, and the error that each element may have.
 // Elements are rounded to a format with relative spacing eps, and spacing least near 0.
 func (p *appendProblem) rotate(row []float64, cos, sin []float32, position int, eps, least float64) (out, bounds []float64) {
-	out, bounds = slices.Clone(row), make([]float64, len(row))
-	rotate(p.RoPE, out, row, cos, sin, position)
+	bounds = make([]float64, len(row))
 	for i := range p.RoPE.Dims / 2 {
-		x, y := pair(p.RoPE, i)
+		x, y := ref.RotaryPair(p.RoPE, i)
 		// The error is that of two products and a sum in float32, then of rounding to the
 		// format, where the result may be subnormal.
 		size := max(row[x], -row[x]) + max(row[y], -row[y])
 		bounds[x] = (eps+0x1p-21)*size + least
 		bounds[y] = bounds[x]
 	}
-	return out, bounds
-}
-
-// pair returns the places of pair number i of RoPE in a row.
-func pair(r attention.RoPE, i int) (x, y int) {
-	if r.Interleaved {
-		return 2 * i, 2*i + 1
-	}
-	return i, i + r.Dims/2
-}
-
-// rotate sets the pairs of a row to those of another one, rotated by RoPE for a position.
-func rotate[T float32 | float64](r attention.RoPE, to, from []float64, cos, sin []T, position int) {
-	half := r.Dims / 2
-	for i := range half {
-		x, y := pair(r, i)
-		c, s := float64(cos[position*half+i]), float64(sin[position*half+i])
-		to[x], to[y] = from[x]*c-from[y]*s, from[y]*c+from[x]*s
-	}
+	return ref.Rotate(p.RoPE, row, cos, sin, position), bounds
 }
 
 // tensors returns those of the call.
@@ -206,55 +184,31 @@ func (p *appendProblem) want8(t, scales *guard.Tensor, at, h int, row, bounds []
 // want sets k, v, their scales and q to the results of the call. It reports whether all sequences
 // have room.
 func (p *appendProblem) want(in *ref.DecodeInputs[float64], cos, sin []float32, k, v, q, newK, newV *guard.Tensor, scales *[2]guard.Tensor) (all bool) {
-	all = true
-	dv := p.ValueHeadDim()
-	for b := range p.Batch {
-		if !p.room(b) {
-			all = false
-			continue
+	dv, eps, least := p.ValueHeadDim(), p.DType.Eps(), 0x1p-24
+	keyEps, keyLeast := eps, least
+	if p.Cache != attention.CacheSame { // want8 rounds keys
+		keyEps, keyLeast = 0, 0
+	}
+	key := func(r ref.Row, position int) {
+		from, at := (r.Batch*p.NumKVHeads+r.Head)*p.NewKeys+r.Row, in.At(&p.DecodeProblem, r.Batch, r.Head, position)
+		value := newV.Values[from*dv:][:dv]
+		rotated, bounds := p.rotate(newK.Values[from*p.HeadDim:][:p.HeadDim], cos, sin, position, keyEps, keyLeast)
+		if p.Cache != attention.CacheSame {
+			p.want8(k, &scales[0], at, r.Head, rotated, bounds)
+			p.want8(v, &scales[1], at, r.Head, value, make([]float64, dv))
+			return
 		}
-		for h := range p.NumKVHeads {
-			for i := range p.NewKeys {
-				from, at := (b*p.NumKVHeads+h)*p.NewKeys+i, p.row(in, b, h, p.Lens[b]+i)
-				newKey, newValue := newK.Values[from*p.HeadDim:][:p.HeadDim], newV.Values[from*dv:][:dv]
-				if p.Cache != attention.CacheSame {
-					rotated, bounds := p.rotate(newKey, cos, sin, p.Lens[b]+i, 0, 0)
-					p.want8(k, &scales[0], at, h, rotated, bounds)
-					p.want8(v, &scales[1], at, h, newValue, make([]float64, dv))
-					continue
-				}
-				rotated, bounds := p.rotate(newKey, cos, sin, p.Lens[b]+i, p.DType.Eps(), 0x1p-24)
-				copy(k.Want[at*p.HeadDim:], rotated)
-				copy(k.Bounds[at*p.HeadDim:], bounds)
-				copy(v.Want[at*dv:], newValue)
-			}
-		}
-		for h := range p.NumHeads {
-			for i := range p.SeqQ {
-				at := ((b*p.NumHeads+h)*p.SeqQ + i) * p.HeadDim
-				rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+i, 0), p.DType.Eps(), 0x1p-24)
-				copy(q.Want[at:], rotated)
-				copy(q.Bounds[at:], bounds)
-			}
-		}
+		copy(k.Want[at*p.HeadDim:], rotated)
+		copy(k.Bounds[at*p.HeadDim:], bounds)
+		copy(v.Want[at*dv:], value)
 	}
-	return all
-}
-
-// row returns the row of k or v in memory that a key has.
-func (p *appendProblem) row(in *ref.DecodeInputs[float64], b, h, key int) int {
-	outer, keys := b, p.SeqKV
-	if p.CacheRows > 0 {
-		outer = int(in.CacheBatchIdx[b])
+	query := func(r ref.Row, position int) {
+		at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * p.HeadDim
+		rotated, bounds := p.rotate(q.Values[at:][:p.HeadDim], cos, sin, position, eps, least)
+		copy(q.Want[at:], rotated)
+		copy(q.Bounds[at:], bounds)
 	}
-	if p.PageSize > 0 {
-		outer, keys = int(in.BlockTable[b*(p.SeqKV/p.PageSize)+key/p.PageSize]), p.PageSize
-		key %= p.PageSize
-	}
-	if p.KeysFirst {
-		return (outer*keys+key)*p.NumKVHeads + h
-	}
-	return (outer*p.NumKVHeads+h)*keys + key
+	return ref.Append(p.AppendProblem, p.Lens, key, query)
 }
 
 // Check implements Problem.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
@@ -39,17 +40,12 @@ func (p *stepProblem) Supports(caps *vk.Caps) error {
 	return err
 }
 
-// room reports whether the new keys of a sequence have places.
-func (p *stepProblem) room(b int) bool { return p.Lens[b]+p.NewKeys <= p.SeqKV }
-
 // tensors returns those of the call.
 func (p *stepProblem) tensors() ([]guard.Tensor, error) {
 	within := p.decodeProblem
 	within.Lens = slices.Clone(p.Lens)
-	all := true
 	for b, n := range p.Lens {
 		within.Lens[b] = min(n, p.SeqKV-p.NewKeys)
-		all = all && p.room(b)
 	}
 	in := within.lengths()
 	within.drawTables(&in)
@@ -64,23 +60,16 @@ func (p *stepProblem) tensors() ([]guard.Tensor, error) {
 	newV := p.Numbers(12, p.DType, product(p.step().NewVShape()), 1)
 	before := map[string][]float64{"q": slices.Clone(in.Q), "k": slices.Clone(in.K), "v": slices.Clone(in.V)}
 	dim, dv := p.HeadDim, p.ValueHeadDim()
-	for b := range p.Batch {
-		if !p.room(b) {
-			continue
-		}
-		for h := range p.NumKVHeads {
-			for i := range p.NewKeys {
-				from, to := (b*p.NumKVHeads+h)*p.NewKeys+i, in.At(&p.DecodeProblem, b, h, p.Lens[b]+i)
-				copy(in.K[to*dim:][:dim], newK[from*dim:])
-				rotate(p.RoPE, in.K[to*dim:], newK[from*dim:], cos, sin, p.Lens[b]+i)
-				copy(in.V[to*dv:][:dv], newV[from*dv:])
-			}
-		}
-		for row := range p.NumHeads * p.SeqQ {
-			at := (b*p.NumHeads*p.SeqQ + row) * dim
-			rotate(p.RoPE, in.Q[at:], before["q"][at:], cos, sin, max(p.Lens[b]+p.NewKeys-p.SeqQ+row%p.SeqQ, 0))
-		}
+	key := func(r ref.Row, position int) {
+		from, to := (r.Batch*p.NumKVHeads+r.Head)*p.NewKeys+r.Row, in.At(&p.DecodeProblem, r.Batch, r.Head, position)
+		copy(in.K[to*dim:], ref.Rotate(p.RoPE, newK[from*dim:][:dim], cos, sin, position))
+		copy(in.V[to*dv:][:dv], newV[from*dv:])
 	}
+	query := func(r ref.Row, position int) {
+		at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * dim
+		copy(in.Q[at:], ref.Rotate(p.RoPE, before["q"][at:][:dim], cos, sin, position))
+	}
+	all := ref.Append(p.step(), p.Lens, key, query)
 	list, err := within.tensorsOf(in)
 	if err != nil {
 		return nil, err
