@@ -192,7 +192,9 @@ func TestStepOverlap(t *testing.T) {
 			p := p
 			c.change(&p)
 			memory := vktest.Tensor(t, dev, dtype.Float32, 1<<16).Buffer
-			workspace := vktest.Tensor(t, dev, dtype.Float32, 1<<16).Buffer
+			plan, err := attention.ChooseStep(dev.Caps(), p, attention.Options{})
+			require.NoError(t, err)
+			workspace := vktest.Tensor(t, dev, dtype.Float32, 1<<16+int(plan.Workspace()/4)).Buffer
 			var x attention.StepTensors
 			type tensor struct {
 				at     *vk.Tensor

@@ -99,7 +99,9 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
 // dX of few steps makes all of dK, and falls on another step in a kernel than in plain.
 // Weights of float32 on matrices are right to 2^-40 (lib/tile_bwd_f32x2.glsl), which is all of dV
-// where a sink has nearly all the weight: that counts likewise.
+// where a sink has nearly all the weight: that counts likewise, times the factor of dropout, by
+// which dV is multiplied in the end. The kept weights of a key with equal scores are off by the same,
+// so that their errors add up as the dO of its rows do, n numbers of random sign: sqrt(n) times one.
 //
 // What is below 2^-126 may be 0 on a device, as it is not a normal float32: results, weights (those
 // of a sink, or of keys beside one that outweighs them) and dX. That is allowed for all
@@ -127,7 +129,8 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
 		return min(times*max(guard.MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
 	}
-	step, dX := 0.0, cancel
+	step, dX, keep := 0.0, cancel, p.Dropout.KeepScale()
+	weights := 1.0 // errors of weights that dV sums up
 	if p.DType != dtype.Float32 {
 		dX = max(dX, p.DType.Eps()/2*s.DS)
 	}
@@ -137,6 +140,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 		dX = max(dX, step)
 	case dtype.Float32:
 		step = 0x1p-40
+		weights = keep * math.Sqrt(float64(p.SeqQ*p.NumHeads/p.NumKVHeads)/keep)
 	}
 	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
 	rows := float64(p.SeqQ) * float64(p.NumHeads)
@@ -148,7 +152,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	return GradientBound{
 		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
 		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*dX, most.DK) + flushed(scale*s.Q*size, rows),
-		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step, most.DV) + flushed(s.DO, rows),
+		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step*weights, most.DV) + flushed(s.DO, rows),
 		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}
@@ -166,7 +170,8 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 //
 // and a sum over n weights rounds by 2*sqrt(n)*u times its size. The weights of a row
 // sum up to 1, those of a key to KeyWeight, and so on. Below 2^-14 float16 has steps
-// of 2^-24 whatever the size: n weights add 2^-25 each, and those of float32 2^-40 to dV.
+// of 2^-24 whatever the size: n weights add 2^-25 each, and those of float32 2^-40 to dV, times
+// the factor of dropout.
 // dBias is a sum of dX, rounded once more to its format.
 func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 	const u = roundoff32
@@ -193,7 +198,7 @@ func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {
 	return GradientBound{
 		DQ:     4 * (scale*s.K*(off+size*(sum(p.SeqKV)+2*half)+steps*float64(p.SeqKV)) + steps),
 		DK:     4 * (scale*s.Q*(s.KeyWeight*(off+size*(sum(rows)+2*half))+steps*float64(rows)) + steps),
-		DV:     4 * (s.DO*(p.Dropout.KeepScale()*s.KeyWeight*(weight+sum(rows)+2*half)+weightSteps*float64(rows)) + steps),
+		DV:     4 * (s.DO*(p.Dropout.KeepScale()*(s.KeyWeight*(weight+sum(rows)+2*half)+weightSteps*float64(rows))) + steps),
 		DBias:  4 * (s.BiasWeight*(off+size*(sum(all)+half+p.Bias.DType.Eps()/2)) + steps*float64(1+all)),
 		DSinks: 4 * s.SinkWeight * (off + size*sum(all)),
 	}

@@ -172,3 +172,23 @@ func TestMeasureBackward(t *testing.T) {
 	require.InDelta(t, math.Log(8), s.LSE, 1e-12)
 	require.Equal(t, []float64{10, 3, 4}, []float64{s.DP, s.DLSE, s.DO})
 }
+
+// TestGradientBoundSink: where a sink has nearly all the weight, equal weights of a key are rounded
+// to steps of 2^-40 by a kernel of float32 on matrices, all in the same direction.
+func TestGradientBoundSink(t *testing.T) {
+	p := attention.Problem{
+		Batch: 1, NumHeads: 4, NumKVHeads: 1, SeqQ: 1000, SeqKV: 1, HeadDim: 64, DType: dtype.Float32, Sinks: true,
+		Dropout: attention.Dropout{P: 0.9, Seeded: true},
+	}
+	d := newBwdData(p)
+	clear(d.in.Q)
+	for i := range d.in.Sinks {
+		d.in.Sinks[i] = 22.4
+	}
+	bound, _, _ := d.bounds(t)
+	weight := math.Exp(-22.4)
+	off := math.Abs(math.Round(weight*0x1p40)/0x1p40/weight - 1)
+	require.Greater(t, off, 1e-3)
+	require.Less(t, off*largest(d.g.DV), bound.DV)
+	require.Less(t, bound.DV, 0.1*largest(d.g.DV))
+}
