@@ -81,13 +81,15 @@ type Tensor struct {
 	DType dtype.DType
 	Shape []int
 	Role  Role
-	Scale float64 // of the numbers in an input; 0: 1
-	Main  bool    // an input that has the outliers and zeros of Data.Kind
-	Rows  bool    // an input whose rows have the means of Data
-	Once  bool    // the backward pass does not read it
-	Off   bool    // this call has no such tensor
-	Drawn bool    // an input of which Inputs has numbers all the same, which others follow from
-	Align int     // what its offset and strides are multiples of; 0: 1
+	Scale float64      // of the numbers in an input; 0: 1
+	Main  bool         // an input that has the outliers and zeros of Data.Kind
+	Rows  bool         // an input whose rows have the means of Data
+	Once  bool         // the backward pass does not read it
+	Off   bool         // this call has no such tensor
+	Drawn bool         // an input of which Inputs has numbers all the same, which others follow from
+	Own   bool         // Adjust draws what an input holds
+	Align int          // what its offset and strides are multiples of; 0: 1
+	Place *guard.Place // where it lies; nil: Data says it
 }
 
 // reads reports whether a pass reads what was in t before.
@@ -119,8 +121,9 @@ type Values map[string][]float64
 type Wanted struct {
 	Want   []float64
 	Bound  float64
-	Last   []float64 // bounds of the elements of the last axis, instead of Bound
+	Bounds []float64 // of the elements, or of those of the last axis, instead of Bound
 	Sample []int     // as guard.Tensor has it
+	Any    bool      // the pass may write anything
 }
 
 // Outputs are those of a pass, by name, in the form of joined.
@@ -200,7 +203,7 @@ func Copy(c Call) Call {
 func Inputs(c Call) Values {
 	x, d := Values{}, c.Given()
 	for i, t := range c.Tensors() {
-		if (!t.Off || t.Drawn) && t.Role != Output && t.Role != Gradient {
+		if (!t.Off || t.Drawn) && !t.Own && t.Role != Output && t.Role != Gradient {
 			x[t.Name] = d.input(i, &t)
 		}
 	}
@@ -224,7 +227,7 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 			continue
 		}
 		g := t.guard(pass, x[t.Name], want)
-		if d.Layout != "" {
+		if g.Place = t.Place; g.Place == nil && d.Layout != "" {
 			g.Place = d.Place(len(k.Tensors), t.Shape)
 			for _, n := range []*int{&g.Place.Offset, &g.Place.RowGap, &g.Place.MatrixGap} {
 				*n -= *n % max(t.Align, 1)
@@ -245,9 +248,9 @@ func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tens
 	if writes := t.writes(pass); !known && (writes || t.Role == Output) {
 		panic("call: Want lacks " + t.Name)
 	} else if writes {
-		g.Want, g.Bound, g.Sample = o.Want, o.Bound, o.Sample
-		if len(o.Last) > 0 {
-			g.Bounds = slices.Repeat(o.Last, len(o.Want)/len(o.Last))
+		g.Want, g.Bound, g.Sample, g.Scratch = o.Want, o.Bound, o.Sample, o.Any
+		if len(o.Bounds) > 0 {
+			g.Bounds = slices.Repeat(o.Bounds, len(o.Want)/len(o.Bounds))
 		}
 	} else if t.Role == Output {
 		g.Values = make([]float64, len(o.Want))

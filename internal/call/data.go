@@ -89,10 +89,7 @@ func (d *Data) Normal(stream int, t dtype.DType, n int, scale float64) []float64
 
 // input returns what input i of a call holds.
 func (d *Data) input(i int, t *Tensor) []float64 {
-	n, scale, numbers := 1, OrOne(t.Scale), d.Normal
-	for _, s := range t.Shape {
-		n *= s
-	}
+	n, scale, numbers := Product(t.Shape), OrOne(t.Scale), d.Normal
 	if t.Main {
 		numbers = d.Numbers
 	}

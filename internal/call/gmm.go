@@ -117,7 +117,7 @@ func (g *GMM) Want(x Values, pass kit.Pass) Outputs {
 	}
 	return Outputs{
 		"dlogit": {Want: want.Logit, Bound: b.DLogit}, "dmu": {Want: want.Mu, Bound: b.DMu}, "dlogsigma": {Want: want.LogSigma, Bound: b.DLogSigma},
-		"dp": {Want: interleave(want.Logit, want.Mu, want.LogSigma), Last: []float64{b.DLogit, b.DMu, b.DLogSigma}},
+		"dp": {Want: interleave(want.Logit, want.Mu, want.LogSigma), Bounds: []float64{b.DLogit, b.DMu, b.DLogSigma}},
 	}
 }
 

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Smaller returns calls that are a step simpler, the boldest step first: no configuration, half a
-// size, one less, a feature less, plain data. Each is valid. A DType and a path stay.
+// Smaller returns calls that are a step simpler, the boldest step first: no configuration, one element
+// of a list, no size or half of it, one less, a feature less, plain data. Each is valid. A DType and a
+// path stay.
 func Smaller(c Call) (list []Call) {
 	add := func(change func(to Call)) {
 		q := Copy(c)
@@ -18,37 +19,46 @@ func Smaller(c Call) (list []Call) {
 			list = append(list, q)
 		}
 	}
-	set := func(path []int, x reflect.Value) {
-		add(func(to Call) { reflect.ValueOf(to).Elem().FieldByIndex(path).Set(x) })
-	}
-	v := reflect.ValueOf(c).Elem()
-	var bold, halves, less, rest [][]int
-	walk(v, nil, func(path []int, name string, f reflect.Value) {
+	var bold, halves, less, rest []change
+	walk(reflect.ValueOf(c).Elem(), nil, func(path []int, name string, f reflect.Value) {
+		off := change{path, reflect.Zero(f.Type())}
 		switch {
 		case name == "DType" || name == "Impl" || f.IsZero():
+		case f.Kind() == reflect.Slice:
+			first, last := f.Slice(0, 1), f.Slice(f.Len()-1, f.Len())
+			bold = append(bold, change{path, first}, change{path, last})
+			for i := range f.Len() {
+				if x := f.Index(i); x.Kind() == reflect.Int && x.Int() > 0 {
+					halves = append(halves, change{path, element(f, i, x.Int()/2)})
+					less = append(less, change{path, element(f, i, x.Int()-1)})
+				}
+			}
 		case f.Kind() == reflect.Pointer || f.Kind() == reflect.String:
-			bold = append(bold, path)
+			bold = append(bold, off)
 		case f.Kind() == reflect.Int && f.Int() > 1:
-			halves, less = append(halves, path), append(less, path)
+			halves = append(halves, off, change{path, reflect.ValueOf(int((f.Int() + 1) / 2)).Convert(f.Type())})
+			less = append(less, change{path, reflect.ValueOf(int(f.Int() - 1)).Convert(f.Type())})
 		default:
-			rest = append(rest, path)
+			rest = append(rest, off)
 		}
 	})
-	for _, path := range bold {
-		set(path, reflect.Zero(v.FieldByIndex(path).Type()))
-	}
-	for _, path := range halves {
-		f := v.FieldByIndex(path)
-		set(path, reflect.ValueOf(int((f.Int()+1)/2)).Convert(f.Type()))
-	}
-	for _, path := range less {
-		f := v.FieldByIndex(path)
-		set(path, reflect.ValueOf(int(f.Int()-1)).Convert(f.Type()))
-	}
-	for _, path := range rest {
-		set(path, reflect.Zero(v.FieldByIndex(path).Type()))
+	for _, x := range slices.Concat(bold, halves, less, rest) {
+		add(func(to Call) { reflect.ValueOf(to).Elem().FieldByIndex(x.path).Set(x.to) })
 	}
 	c.Given().Smaller(func(d Data) { add(func(to Call) { *to.Given() = d }) })
+	return list
+}
+
+// A change sets a field.
+type change struct {
+	path []int
+	to   reflect.Value
+}
+
+// element returns a copy of a slice of integers with another element i.
+func element(of reflect.Value, i int, n int64) reflect.Value {
+	list := reflect.AppendSlice(reflect.MakeSlice(of.Type(), 0, of.Len()), of)
+	list.Index(i).SetInt(n)
 	return list
 }
 

@@ -21,7 +21,7 @@ const MaxQ8Scale = 515.5
 // scale returns of a row's number; nil: 1. What is NaN is stored as NaN, in q8_0 with its block, though
 // Append has zeros there: it marks what is not to be read.
 func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(row int) T) Cache8[T] {
-	c := Cache8[T]{Stored: make([]T, len(x)), Values: make([]T, len(x))}
+	c := Cache8[T]{Stored: make([]T, len(x))}
 	if format == attention.CacheE4M3 {
 		for i := range x {
 			s := T(1)
@@ -29,8 +29,8 @@ func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(
 				s = scale(i / dim)
 			}
 			c.Stored[i] = T(dtype.FromE4M3(dtype.ToE4M3(float32(x[i] / s))))
-			c.Values[i] = c.Stored[i] * s
 		}
+		c.Values = Values8(format, c.Stored, dim, scale, nil)
 		return c
 	}
 	c.Scales = make([]T, len(x)/attention.QuantBlock)
@@ -51,8 +51,41 @@ func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(
 			if d > 0 {
 				q = max(-127, min(math.RoundToEven(float64(y)/float64(d)), 127))
 			}
-			c.Stored[at+i], c.Values[at+i] = T(q), T(dtype.Float16.Round(float32(q)*d))
+			c.Stored[at+i] = T(q)
 		}
 	}
+	c.Values = Values8(format, c.Stored, dim, nil, c.Scales)
 	return c
+}
+
+// Values8 returns what stored rows of dim elements stand for. Those of e4m3 have the scale that scale
+// returns of a row's number; nil: 1. Scales are those of the blocks of q8_0.
+func Values8[T Float](format attention.CacheFormat, stored []T, dim int, scale func(row int) T, scales []T) []T {
+	x := make([]T, len(stored))
+	for i, y := range stored {
+		switch {
+		case format == attention.CacheQ8_0:
+			x[i] = T(dtype.Float16.Round(float32(y) * float32(scales[i/attention.QuantBlock])))
+		case scale != nil:
+			x[i] = y * scale(i/dim)
+		default:
+			x[i] = y
+		}
+	}
+	return x
+}
+
+// HeadScale returns the scale of each row of K or V in memory, given those of key heads in a cache of
+// e4m3: of all, one for all, or none. KeysFirst is that of DecodeInputs.
+func HeadScale[T Float](p *attention.DecodeProblem, keysFirst bool, scales []T) func(row int) T {
+	switch {
+	case len(scales) == 0:
+		return nil
+	case len(scales) == 1:
+		return func(int) T { return scales[0] }
+	case keysFirst:
+		return func(row int) T { return scales[row%p.NumKVHeads] }
+	}
+	keys := p.KShape()[2]
+	return func(row int) T { return scales[row/keys%p.NumKVHeads] }
 }

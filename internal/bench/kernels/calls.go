@@ -192,12 +192,12 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Refe
 		if !ok || !t.Written(p) {
 			continue
 		}
-		if w.Last == nil {
+		if w.Bounds == nil {
 			list = append(list, bench.Expected{Name: t.Name, Want: w.Want, Limit: w.Bound, At: w.Sample})
 		}
-		for i, limit := range w.Last { // each element of the last axis has a limit of its own
+		for i, limit := range w.Bounds { // each element, or each of the last axis, has a limit of its own
 			e := bench.Expected{Name: t.Name, Limit: limit}
-			for at := i; at < len(w.Want); at += len(w.Last) {
+			for at := i; at < len(w.Want); at += len(w.Bounds) {
 				e.At, e.Want = append(e.At, at), append(e.Want, w.Want[at])
 			}
 			list = append(list, e)

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -88,7 +89,7 @@ func (o *prefillOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, 
 		return nil, err
 	}
 	plan, err := attention.Choose(caps, o.p.Problem, kit.Forward, opt)
-	return stepPlan{plan, o.appendPlan()}, err
+	return stepPlan{plan, call.PlanAppend(o.p)}, err
 }
 
 // Record implements bench.Op.

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -199,26 +200,6 @@ func (o *decodeOp) caches(in *ref.DecodeInputs[float32], k, v storedCache) bench
 	return list
 }
 
-// appendPlan is the Plan of Append, which has one kernel.
-type appendPlan struct{ module string }
-
-// String implements kit.Plan.
-func (appendPlan) String() string { return "append" }
-
-// Workspace implements kit.Plan.
-func (appendPlan) Workspace() int64 { return 0 }
-
-// Kernels implements kit.Plan.
-func (p appendPlan) Kernels() []string { return []string{p.module} }
-
-func (o *decodeOp) appendPlan() appendPlan {
-	name := appendModule
-	if o.p.Cache != attention.CacheSame {
-		name += "_cache8"
-	}
-	return appendPlan{name + "." + o.p.DType.Short()}
-}
-
 const appendModule = "attention_append"
 
 // appends reports whether a kernel is that of Append.
@@ -227,7 +208,7 @@ func (o *decodeOp) appends(kernel string) bool { return strings.HasPrefix(kernel
 // stepPlan is the Plan of Append and of the calls after it.
 type stepPlan struct {
 	attention.Plan
-	before appendPlan
+	before call.AppendPlan
 }
 
 // Kernels implements kit.Plan.
@@ -236,7 +217,7 @@ func (p stepPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.
 // Choose implements bench.Op.
 func (o *decodeOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
 	if o.part == appendPart {
-		return o.appendPlan(), nil
+		return call.PlanAppend(o.p), nil
 	}
 	return o.plan(caps, impl)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/call"
 )
 
 // TestDecodeBounds wants half of the problems of Decode and Step to find an O that is off by a few steps of
@@ -15,29 +15,29 @@ import (
 func TestDecodeBounds(t *testing.T) {
 	const half16, half32, halfLSE = 3, 30, 120 // over 800 problems they find 1.5, 11 and 42
 	steps := map[string][]float64{}
-	for _, k := range []Kernel{decodeKernel(), stepKernel()} {
+	for _, name := range []string{"decode", "step"} {
+		k, err := Find(name)
+		require.NoError(t, err)
 		for n := range 120 {
-			p := drawNumber(&k, n, Space{Soft: true, Work: 1e5})
-			if p == nil {
+			p, ok := drawNumber(&k, n, Space{Soft: true, Work: 1e5}).(*called)
+			if !ok {
 				continue
 			}
-			tensors, err := p.(interface {
-				tensors() ([]guard.Tensor, error)
-			}).tensors()
-			require.NoError(t, err)
-			for _, x := range tensors {
-				if x.Bounds == nil || x.Name != "o" && x.Name != "lse" {
+			outputs := p.Want(call.Inputs(p.Call), p.Pass())
+			for _, x := range p.Tensors() {
+				o, _ := outputs.Of(x.Name)
+				if o.Bounds == nil || x.Off || x.Name != "o" && x.Name != "lse" {
 					continue
 				}
 				most := 0.0
-				for _, w := range x.Want {
+				for _, w := range o.Want {
 					if !math.IsInf(w, 0) {
 						most = max(most, math.Abs(w))
 					}
 				}
 				if most > 0 {
 					name := k.Name + " " + x.Name + " " + x.DType.String()
-					steps[name] = append(steps[name], slices.Max(x.Bounds)/(x.DType.Eps()*most))
+					steps[name] = append(steps[name], slices.Max(o.Bounds)/(x.DType.Eps()*most))
 				}
 			}
 		}

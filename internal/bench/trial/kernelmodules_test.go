@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
@@ -70,23 +69,6 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	switch p := p.(type) {
 	case *gemmProblem:
 		m.ofGemm(p)
-	case *decodeProblem:
-		plan, err := attention.ChooseDecode(caps, p.DecodeProblem, p.options())
-		require.NoError(t, err)
-		return plan.Kernels()
-	case *appendProblem:
-		if p.Advance != 0 {
-			return []string{"attention_advance"}
-		}
-		name := "attention_append"
-		if p.Cache != attention.CacheSame {
-			name += "_cache8"
-		}
-		m.add(name, p.DType)
-	case *stepProblem:
-		plan, err := attention.ChooseStep(caps, p.step(), p.options())
-		require.NoError(t, err)
-		return plan.Kernels()
 	case *gemmGroupProblem:
 		opt, err := p.options()
 		require.NoError(t, err)
@@ -196,7 +178,7 @@ func (m *moduleList) plan(plan kit.Plan, format dtype.DType) { m.list(plan.Kerne
 func (m *moduleList) list(kernels []string, format dtype.DType) {
 	for _, name := range kernels {
 		switch {
-		case slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts"}, name):
+		case strings.HasPrefix(name, "attention_") || slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts"}, name):
 			m.names = append(m.names, name)
 		case name == "gemm_coopmat" && format == dtype.Float32: // in two parts
 			m.add(name, dtype.Float16)

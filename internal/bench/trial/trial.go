@@ -108,7 +108,7 @@ func Size(rng *rand.Rand, most int) int {
 // All lists the kernels.
 func All() []Kernel {
 	return []Kernel{
-		attentionKernel(), decodeKernel(), appendKernel(), stepKernel(),
+		attentionKernel(), callKernel("decode", 3, drawDecode), callKernel("append", 2, drawAppend), callKernel("step", 2, drawStep),
 		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), optimKernel(),
 	}
 }

@@ -1,8 +1,7 @@
-package trial
+package call
 
 import (
 	"math"
-	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -10,38 +9,20 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// cacheScales says which scales the key heads of a cache of e4m3 have.
-type cacheScales string
+// CacheScales says which scales the key heads of a cache of e4m3 have.
+type CacheScales string
 
+// The scales of key heads.
 const (
-	noScales  cacheScales = ""
-	oneScale  cacheScales = "one" // for all heads
-	allScales cacheScales = "heads"
+	NoScales  CacheScales = ""
+	OneScale  CacheScales = "one" // for all heads
+	AllScales CacheScales = "heads"
 )
-
-// drawCacheFormat draws the format of a cache, and changes the dimensions of the problem to fit it.
-func drawCacheFormat(family *rand.Rand, p *attention.DecodeProblem) cacheScales {
-	if p.Cache = one(family, attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0); p.DType == dtype.Float32 {
-		p.Cache = attention.CacheSame
-	}
-	if p.Cache == attention.CacheQ8_0 {
-		p.HeadDim, p.ValueDim = blocks(p.HeadDim), blocks(p.ValueDim)
-	}
-	if p.Cache == attention.CacheE4M3 {
-		return one(family, noScales, oneScale, allScales, allScales)
-	}
-	return noScales
-}
-
-// blocks rounds up to blocks of q8_0.
-func blocks(n int) int {
-	return (n + attention.QuantBlock - 1) / attention.QuantBlock * attention.QuantBlock
-}
 
 // headScales returns the scales of heads in a cache of e4m3, for K (stream 0) or V. The largest
 // numbers, divided by them, are a few times 448, or less.
-func (d *kernelData) headScales(p *attention.DecodeProblem, kind cacheScales, stream int, magnitude float64) []float64 {
-	if p.Cache != attention.CacheE4M3 || kind == noScales {
+func (d *Data) headScales(p *attention.DecodeProblem, kind CacheScales, stream int, magnitude float64) []float64 {
+	if p.Cache != attention.CacheE4M3 || kind == NoScales {
 		return nil
 	}
 	rng := d.Rand(30 + stream)
@@ -49,37 +30,15 @@ func (d *kernelData) headScales(p *attention.DecodeProblem, kind cacheScales, st
 	for h := range scales {
 		scales[h] = float64(float32(magnitude * d.Largest() / 448 * math.Exp2(4*rng.Float64()-2)))
 	}
-	if kind == oneScale {
+	if kind == OneScale {
 		return scales[:1]
 	}
 	return scales
 }
 
-// headOf returns the key head of a row of a cache.
-func headOf(p *attention.DecodeProblem, keysFirst bool, row int) int {
-	if keysFirst {
-		return row % p.NumKVHeads
-	}
-	return row / p.KShape()[2] % p.NumKVHeads
-}
-
-// quantise stores rows of K or V, in the order of memory, in a cache of 8 bits with scales of
-// heads.
-func quantise(p *attention.DecodeProblem, keysFirst bool, x []float64, dim int, scales []float64) ref.Cache8[float64] {
-	return ref.Quantise(p.Cache, x, dim, func(row int) float64 {
-		switch len(scales) {
-		case 0:
-			return 1
-		case 1:
-			return scales[0]
-		}
-		return scales[headOf(p, keysFirst, row)]
-	})
-}
-
 // cachePlaces returns the layouts of tensor i of a cache of 8 bits, and of its scales. Rows begin
 // at multiples of 8 bytes. Scales of blocks have gaps where their blocks have.
-func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, scales *guard.Place) {
+func (d *Data) cachePlaces(p *attention.DecodeProblem, i int) (elements, scales *guard.Place) {
 	if d.Layout == "" || d.Layout == "p" {
 		return &guard.Place{}, &guard.Place{}
 	}
@@ -94,7 +53,7 @@ func (d *kernelData) cachePlaces(p *attention.DecodeProblem, i int) (elements, s
 }
 
 // before returns the elements of a tensor before the call that updates it.
-func (d *kernelData) before(stream int, format dtype.DType, n int) []float64 {
+func (d *Data) before(stream int, format dtype.DType, n int) []float64 {
 	switch format {
 	case dtype.E4M3:
 		x := d.Normal(stream, dtype.Float32, n, 10)

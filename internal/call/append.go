@@ -1,0 +1,246 @@
+package call
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// Append is a call of attention.Append or attention.Advance.
+type Append struct {
+	attention.AppendProblem
+	Lens      []int // SeqLens; nothing is written for a sequence without room
+	KeysFirst bool  // in memory the axis of keys comes before that of heads
+	NoQ       bool
+	Scales    CacheScales
+	Advance   int // not 0: the call is Advance by this number of keys
+	Data
+}
+
+// String says what the call is in a line.
+func (a *Append) String() string {
+	if a.Advance != 0 {
+		return fmt.Sprintf("advance by %d, lens=%v", a.Advance, a.Lens)
+	}
+	return fmt.Sprintf("%v/rope=%d,%v lens=%v", a.AppendProblem.DecodeProblem, a.RoPE.Dims, a.RoPE.Interleaved, a.Lens)
+}
+
+// Validate implements Call. A sequence may have no room.
+func (a *Append) Validate() error {
+	if err := a.AppendProblem.Validate(); err != nil {
+		return err
+	}
+	return checkLens(&a.DecodeProblem, a.Lens, math.MaxInt32)
+}
+
+// Tidy gives each sequence pages or a row of its own, and rotations as many elements as rows have.
+func (a *Append) Tidy() { tidyAppend(&a.AppendProblem, a.Lens) }
+
+func tidyAppend(p *attention.AppendProblem, lens []int) {
+	tidy(&p.DecodeProblem, lens)
+	if p.PageSize > 0 {
+		p.SeqKV = (p.SeqKV + p.PageSize - 1) / p.PageSize * p.PageSize
+		p.Pages = max(p.Pages, p.Batch*p.SeqKV/p.PageSize)
+	}
+	if p.CacheRows > 0 {
+		p.CacheRows = max(p.CacheRows, p.Batch)
+	}
+	if p.RoPE.Dims = min(p.RoPE.Dims/2*2, p.HeadDim); p.RoPE.Dims == 0 {
+		p.RoPE.Interleaved = false
+	}
+}
+
+// Pass implements Call.
+func (*Append) Pass() kit.Pass { return kit.Forward }
+
+// decode returns the call as one of Decode, whose methods draw tables.
+func (a *Append) decode() *Decode {
+	return &Decode{DecodeProblem: a.DecodeProblem, Lens: a.Lens, KeysFirst: a.KeysFirst, Scales: a.Scales, Data: a.Data}
+}
+
+// Tensors implements Call.
+func (a *Append) Tensors() []Tensor {
+	p := &a.AppendProblem
+	batch, lens := p.SeqLensShape(), Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Own: true}
+	if a.Advance != 0 {
+		lens.Role, lens.Place = Update, &guard.Place{Offset: 3}
+		return []Tensor{lens}
+	}
+	k, v, kScale, vScale := a.decode().cache(1, 1)
+	k.Role, v.Role = Update, Update
+	if p.Cache == attention.CacheQ8_0 {
+		kScale.Role, vScale.Role, kScale.Own, vScale.Own = Update, Update, false, false
+	}
+	return append([]Tensor{
+		k,
+		v,
+		{Name: "q", DType: p.DType, Shape: p.QShape(), Role: Update, Off: p.RoPE.Dims == 0 || a.NoQ},
+		{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Scale: a.Magnitude, Main: true},
+		{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Scale: a.Second, Main: true},
+		kScale,
+		vScale,
+		lens,
+		{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Own: true, Off: p.PageSize == 0},
+		{Name: "cache_batch_idx", DType: dtype.Int32, Shape: batch, Own: true, Off: p.CacheRows == 0},
+		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Role: Update, Own: true},
+	}, a.angles(p)...)
+}
+
+// angles returns the tensors of cosines and sines.
+func (d *Data) angles(p *attention.AppendProblem) []Tensor {
+	x := Tensor{Name: "cos", Shape: []int{p.SeqKV, p.RoPE.Dims / 2}, Own: true, Off: p.RoPE.Dims == 0, Place: &guard.Place{Offset: int(d.Seed % 5)}}
+	y := x
+	y.Name = "sin"
+	return []Tensor{x, y}
+}
+
+// Adjust draws tables, what is in a cache of 8 bits, and angles.
+func (a *Append) Adjust(x Values) {
+	p, d := &a.DecodeProblem, a.decode()
+	d.tables(x)
+	d.ownRows(x)
+	x["state"] = x["state"][:1]
+	if a.Advance != 0 {
+		return
+	}
+	shapes, sizes := [][]int{p.KShape(), p.VShape()}, []float64{OrOne(a.Magnitude), OrOne(a.Second)}
+	for i, name := range []string{"k", "v"} {
+		if p.Cache != attention.CacheSame {
+			x[name] = a.before(i, p.CacheDType(), Product(shapes[i]))
+		}
+		if scales := a.headScales(p, a.Scales, i, sizes[i]); scales != nil {
+			x[name+"_scale"] = scales
+		}
+	}
+	for i, y := range x["new_k"] { // rotated elements must be within the format
+		if limit := Most(p.DType) / 2; max(y, -y) > limit {
+			x["new_k"][i] = float64(p.DType.Round(float32(y / 4)))
+		}
+	}
+	if a.RoPE.Dims > 0 {
+		cos, sin := attention.RoPETable(p.SeqKV, a.RoPE.Dims, 10000)
+		for i := range cos {
+			x["cos"], x["sin"] = append(x["cos"], float64(cos[i])), append(x["sin"], float64(sin[i]))
+		}
+	}
+}
+
+// Want implements Call.
+func (a *Append) Want(x Values, _ kit.Pass) Outputs {
+	out := Outputs{}
+	if a.Advance != 0 {
+		want := slices.Clone(x["seq_lens"])
+		for b := range want {
+			want[b] += float64(a.Advance)
+		}
+		return Outputs{"seqlens": {Want: want}}
+	}
+	for _, name := range []string{"k", "v", "q", "k_scale", "v_scale"} {
+		out[joined(name)] = Wanted{Want: slices.Clone(x[name]), Bounds: make([]float64, len(x[name]))}
+	}
+	p, in := &a.DecodeProblem, a.decode().inputs(x)
+	dim, dv, eps, least := p.HeadDim, p.ValueHeadDim(), p.DType.Eps(), 0x1p-24
+	key := func(r ref.Row, position int) {
+		from, at := (r.Batch*p.NumKVHeads+r.Head)*p.NewKeys+r.Row, in.At(p, r.Batch, r.Head, position)
+		newKey, value := x["new_k"][from*dim:][:dim], x["new_v"][from*dv:][:dv]
+		if p.Cache != attention.CacheSame {
+			rotated, bounds := a.rotate(x, newKey, position, 0, 0)
+			a.want8(out["k"], out["kscale"], at, r.Head, rotated, bounds)
+			a.want8(out["v"], out["vscale"], at, r.Head, value, make([]float64, dv))
+			return
+		}
+		rotated, bounds := a.rotate(x, newKey, position, eps, least)
+		copy(out["k"].Want[at*dim:], rotated)
+		copy(out["k"].Bounds[at*dim:], bounds)
+		copy(out["v"].Want[at*dv:], value)
+	}
+	query := func(r ref.Row, position int) {
+		at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * dim
+		if q := x["q"]; q != nil {
+			rotated, bounds := a.rotate(x, q[at:][:dim], position, eps, least)
+			copy(out["q"].Want[at:], rotated)
+			copy(out["q"].Bounds[at:], bounds)
+		}
+	}
+	state := []float64{0}
+	if !ref.Append(a.AppendProblem, a.Lens, key, query) {
+		state[0] = 1 // BAD_LENGTH of lib/cache_status.glsl
+	}
+	out["state"] = Wanted{Want: state}
+	return out
+}
+
+// rotate returns row rotated by RoPE for a position, and the error that each element may have.
+// Elements are rounded to a format with relative spacing eps, and spacing least near 0.
+func (a *Append) rotate(x Values, row []float64, position int, eps, least float64) (out, bounds []float64) {
+	bounds = make([]float64, len(row))
+	for i := range a.RoPE.Dims / 2 {
+		x, y := ref.RotaryPair(a.RoPE, i)
+		// The error is that of two products and a sum in float32, then of rounding to the
+		// format, where the result may be subnormal.
+		size := max(row[x], -row[x]) + max(row[y], -row[y])
+		bounds[x] = (eps+0x1p-21)*size + least
+		bounds[y] = bounds[x]
+	}
+	return ref.Rotate(a.RoPE, row, x["cos"], x["sin"], position), bounds
+}
+
+// want8 stores a row of head h as row `at` of k or v in a cache of 8 bits, with its scales for
+// q8_0. Elements of the row may be off by bounds.
+func (a *Append) want8(t, scales Wanted, at, h int, row, bounds []float64) {
+	scale := 1.0
+	if n := len(scales.Want); a.Cache == attention.CacheE4M3 && n > 0 {
+		scale = scales.Want[h%n]
+	}
+	s := store8(a.Cache, row, bounds, scale)
+	copy(t.Want[at*len(row):], s.elements)
+	copy(t.Bounds[at*len(row):], s.bounds)
+	if a.Cache == attention.CacheQ8_0 {
+		n := len(s.scales)
+		copy(scales.Want[at*n:], s.scales)
+		copy(scales.Bounds[at*n:], s.scaleBounds)
+	}
+}
+
+// Choose implements Call. The one kernel runs on every device that runs decode.
+func (a *Append) Choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
+	if a.Advance != 0 {
+		return AppendPlan("attention_advance"), a.Validate()
+	}
+	return PlanAppend(a.DecodeProblem), a.Validate()
+}
+
+// An AppendPlan is the plan of Append or Advance: their one kernel.
+type AppendPlan string
+
+// PlanAppend returns the plan of Append.
+func PlanAppend(p attention.DecodeProblem) AppendPlan {
+	if p.Cache != attention.CacheSame {
+		return AppendPlan("attention_append_cache8." + p.DType.Short())
+	}
+	return AppendPlan("attention_append." + p.DType.Short())
+}
+
+// String implements kit.Plan.
+func (AppendPlan) String() string { return "append" }
+
+// Workspace implements kit.Plan.
+func (AppendPlan) Workspace() int64 { return 0 }
+
+// Kernels implements kit.Plan.
+func (p AppendPlan) Kernels() []string { return []string{string(p)} }
+
+// Record implements Call.
+func (a *Append) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) error {
+	if a.Advance != 0 {
+		return attention.Advance(c, t["seq_lens"], a.Advance)
+	}
+	return attention.Append(c, cached[attention.AppendTensors](a.decode(), t), a.AppendProblem)
+}

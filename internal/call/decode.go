@@ -1,0 +1,366 @@
+package call
+
+import (
+	"fmt"
+	"maps"
+	"math"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// Decode is a call of attention.Decode.
+type Decode struct {
+	attention.DecodeProblem
+	Impl      attention.Impl
+	Lens      []int // SeqLens
+	KeysFirst bool  // in memory the axis of keys comes before that of heads
+	NoLSE     bool
+	Shared    bool // sequences may have pages in common
+	Hiding    bool // the bias is -Inf for one key in eight
+	Scales    CacheScales
+	Config    *attention.DecodeConfig
+	Data
+}
+
+// String says what the call is in a line.
+func (d *Decode) String() string {
+	s := fmt.Sprintf("%v %v lens=%v", d.Impl, d.DecodeProblem, d.Lens)
+	if d.Config != nil {
+		s += fmt.Sprintf(" (%v)", d.Config)
+	}
+	return s
+}
+
+// Validate implements Call.
+func (d *Decode) Validate() error {
+	if err := d.DecodeProblem.Validate(); err != nil {
+		return err
+	}
+	return checkLens(&d.DecodeProblem, d.Lens, d.SeqKV-d.NewKeys)
+}
+
+// checkLens checks the lengths of sequences.
+func checkLens(p *attention.DecodeProblem, lens []int, most int) error {
+	if len(lens) != p.Batch {
+		return fmt.Errorf("call: %d lengths of %d sequences", len(lens), p.Batch)
+	}
+	for b, n := range lens {
+		if n < 0 || n > most {
+			return fmt.Errorf("call: length %d of sequence %d is not from 0 to %d", n, b, most)
+		}
+	}
+	return nil
+}
+
+// Tidy sets the fields that follow from the others: the capacity, and the pages that the keys need.
+func (d *Decode) Tidy() {
+	tidy(&d.DecodeProblem, d.Lens)
+	most := 1
+	for _, n := range d.Lens {
+		most = max(most, n+d.NewKeys)
+	}
+	d.SeqKV = min(d.SeqKV, most)
+	if d.PageSize > 0 {
+		d.SeqKV = (most + d.PageSize - 1) / d.PageSize * d.PageSize
+	} else {
+		d.SeqKV = max(d.SeqKV, most)
+	}
+	d.Shared, d.Hiding = d.Shared && d.PageSize > 0, d.Hiding && d.Bias.On
+	if d.PageSize > 0 && !d.Shared { // sequences share no pages
+		need := 0
+		for _, n := range d.Lens {
+			need += (n + d.NewKeys + d.PageSize - 1) / d.PageSize
+		}
+		d.Pages = max(d.Pages, need, 1)
+	}
+}
+
+// tidy sets what follows from the sizes of every call with a cache.
+func tidy(p *attention.DecodeProblem, lens []int) {
+	p.Batch, p.HeadDim = len(lens), (p.HeadDim+7)/8*8
+	if p.NumKVHeads > 0 {
+		p.NumHeads = max(1, p.NumHeads/p.NumKVHeads) * p.NumKVHeads
+	}
+	if !p.Bias.On {
+		p.Bias = attention.Bias{}
+	}
+	if !p.Window.On {
+		p.Window = attention.Window{}
+	}
+	if p.PageSize == 0 {
+		p.Pages = 0
+	}
+}
+
+// Pass implements Call.
+func (*Decode) Pass() kit.Pass { return kit.Forward }
+
+// Tensors implements Call.
+func (d *Decode) Tensors() []Tensor {
+	p := &d.DecodeProblem
+	batch := p.SeqLensShape()
+	k, v, kScale, vScale := d.cache(d.Second, 1)
+	k.Main, v.Main = true, true
+	return []Tensor{
+		{Name: "q", DType: p.DType, Shape: p.QShape(), Scale: d.Magnitude, Main: true},
+		k,
+		v,
+		{Name: "bias", DType: p.Bias.DType, Shape: p.BiasShape(), Off: !p.Bias.On},
+		{Name: "alibi_slopes", Shape: p.SlopesShape(), Scale: 0.1, Off: p.ALiBi == attention.ALiBiOff},
+		{Name: "sinks", Shape: p.SinksShape(), Scale: 2, Off: !p.Sinks},
+		kScale,
+		vScale,
+		{Name: "seq_lens", DType: dtype.Int32, Shape: batch, Own: true},
+		{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Own: true, Off: p.PageSize == 0},
+		{Name: "cache_batch_idx", DType: dtype.Int32, Shape: batch, Own: true, Off: p.CacheRows == 0},
+		{Name: "left_pad", DType: dtype.Int32, Shape: batch, Own: true, Off: !p.LeftPad},
+		{Name: "tree_mask", DType: dtype.Int32, Shape: p.TreeMaskShape(), Own: true, Off: !p.Tree},
+		{Name: "state", DType: dtype.Int32, Shape: p.StateShape(), Role: Update, Own: true},
+		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: Output},
+		{Name: "lse", Shape: p.LSEShape(), Role: Output, Off: d.NoLSE},
+	}
+}
+
+// cache returns K, V and their scales. K and V of 8 bits are stored by Adjust.
+func (d *Decode) cache(kSize, vSize float64) (k, v, kScale, vScale Tensor) {
+	p := &d.DecodeProblem
+	k = Tensor{Name: "k", DType: p.CacheDType(), Shape: d.memory(p.KShape()), Scale: kSize}
+	v = Tensor{Name: "v", DType: p.CacheDType(), Shape: d.memory(p.VShape()), Scale: vSize}
+	kScale = Tensor{Name: "k_scale", DType: p.ScaleDType(), Shape: p.KScaleShape(), Own: true}
+	vScale = Tensor{Name: "v_scale", DType: p.ScaleDType(), Shape: p.VScaleShape(), Own: true}
+	for i, x := range [][2]*Tensor{{&k, &kScale}, {&v, &vScale}} {
+		switch p.Cache {
+		case attention.CacheSame:
+			x[1].Off = true
+			continue
+		case attention.CacheQ8_0:
+			x[1].Shape = d.memory(x[1].Shape)
+		case attention.CacheE4M3:
+			x[1].Off = d.Scales == NoScales
+			if d.Scales == OneScale {
+				x[1].Shape = []int{1}
+			}
+		}
+		x[0].Own = true
+		x[0].Place, x[1].Place = d.cachePlaces(p, i)
+	}
+	return k, v, kScale, vScale
+}
+
+// memory returns the shape that a cache has in memory.
+func (d *Decode) memory(shape []int) []int {
+	if d.KeysFirst {
+		shape[1], shape[2] = shape[2], shape[1]
+	}
+	return shape
+}
+
+// Adjust draws tables and hidden keys, and stores caches of 8 bits.
+func (d *Decode) Adjust(x Values) {
+	d.tables(x)
+	d.store(x)
+	d.hideInBias(x)
+}
+
+// hideInBias hides one key in eight.
+func (d *Decode) hideInBias(x Values) {
+	if rng := d.Rand(21); d.Hiding {
+		for i := range x["bias"] {
+			if rng.IntN(8) == 0 {
+				x["bias"][i] = math.Inf(-1)
+			}
+		}
+	}
+}
+
+// tables draws pages in random order, rows of the cache, hidden keys and trees. Entries of the block
+// table that no key needs are invalid.
+func (d *Decode) tables(x Values) {
+	rng := d.Rand(20)
+	x["state"] = make([]float64, Product(d.StateShape()))
+	for _, n := range d.Lens {
+		x["seq_lens"] = append(x["seq_lens"], float64(n))
+	}
+	if d.PageSize > 0 {
+		pages, each, next := rng.Perm(d.Pages), d.SeqKV/d.PageSize, 0
+		for b := range d.Batch {
+			used := (d.Lens[b] + d.NewKeys + d.PageSize - 1) / d.PageSize
+			for i := range each {
+				entry := []int{-1, math.MaxInt32, math.MinInt32, d.Pages}[rng.IntN(4)]
+				if i < used && d.Shared {
+					entry = pages[rng.IntN(d.Pages)]
+				} else if i < used {
+					entry = pages[next%d.Pages]
+					next++
+				}
+				x["block_table"] = append(x["block_table"], float64(entry))
+			}
+		}
+	}
+	for b := range d.Batch {
+		if d.CacheRows > 0 {
+			x["cache_batch_idx"] = append(x["cache_batch_idx"], float64((b*7+int(d.Seed%64))%d.CacheRows))
+		}
+	}
+	for b := range d.Batch {
+		if d.LeftPad {
+			x["left_pad"] = append(x["left_pad"], float64(rng.IntN(d.Lens[b]+d.NewKeys+1)))
+		}
+	}
+	for range d.Batch * d.SeqQ {
+		if d.Tree {
+			x["tree_mask"] = append(x["tree_mask"], float64(int32(rng.Uint32())), float64(int32(rng.Uint32())))
+		}
+	}
+}
+
+// ownRows gives each sequence a row of the cache that no other has.
+func (d *Decode) ownRows(x Values) {
+	if d.CacheRows > 0 {
+		for b, row := range d.Rand(22).Perm(d.CacheRows)[:d.Batch] {
+			x["cache_batch_idx"][b] = float64(row)
+		}
+	}
+}
+
+// store makes K and V that of the cache: NaN where no query sees them, and stored in 8 bits from
+// float32.
+func (d *Decode) store(x Values) {
+	p := &d.DecodeProblem
+	dims, sizes := []int{p.HeadDim, p.ValueHeadDim()}, []float64{min(OrOne(d.Second), 100), 1}
+	for i, name := range []string{"k", "v"} {
+		if p.Cache != attention.CacheSame {
+			x[name] = d.Numbers(1+i, dtype.Float32, Product(p.KShape())/p.HeadDim*dims[i], sizes[i])
+		}
+	}
+	d.hideUnseen(x)
+	for i, name := range []string{"k", "v"} {
+		if p.Cache == attention.CacheSame {
+			continue
+		}
+		scales := d.headScales(p, d.Scales, i, sizes[i])
+		c := ref.Quantise(p.Cache, x[name], dims[i], ref.HeadScale(p, d.KeysFirst, scales))
+		if x[name] = c.Stored; p.Cache == attention.CacheQ8_0 {
+			scales = c.Scales
+		}
+		if scales != nil {
+			x[name+"_scale"] = scales
+		}
+	}
+}
+
+// hideUnseen fills keys and values that no query sees with NaN: those after a sequence's last
+// one, before its window and left of its padding, and pages of no sequence.
+func (d *Decode) hideUnseen(x Values) {
+	p, in := &d.DecodeProblem, d.inputs(x)
+	seen := make([]bool, Product(p.KShape())/p.HeadDim)
+	for b := range p.Batch {
+		n := d.Lens[b] + p.NewKeys
+		first, _ := p.MaskOf(p.SeqQ, n).Keys(0)
+		if p.LeftPad {
+			first = max(first, int(in.LeftPad[b]))
+		}
+		for j := first; j < n; j++ {
+			for kv := range p.NumKVHeads {
+				seen[in.At(p, b, kv, j)] = true
+			}
+		}
+	}
+	for i, ok := range seen {
+		for _, row := range [][]float64{in.K[i*p.HeadDim:][:p.HeadDim], in.V[i*p.ValueHeadDim():][:p.ValueHeadDim()]} {
+			for e := range row {
+				if !ok {
+					row[e] = math.NaN()
+				}
+			}
+		}
+	}
+}
+
+// Product returns the number of elements of a shape.
+func Product(shape []int) int {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+// inputs returns tensors as the reference has them. K and V are as they are stored.
+func (d *Decode) inputs(x Values) ref.DecodeInputs[float64] {
+	in, tables := ref.DecodeInputs[float64]{KeysFirst: d.KeysFirst}, map[string][]int32{}
+	for _, name := range []string{"seq_lens", "block_table", "cache_batch_idx", "left_pad", "tree_mask"} {
+		for _, n := range x[name] {
+			tables[name] = append(tables[name], int32(n))
+		}
+	}
+	Bind(x, &in)
+	Bind(tables, &in)
+	return in
+}
+
+// Want implements Call.
+func (d *Decode) Want(x Values, _ kit.Pass) Outputs {
+	p, in := &d.DecodeProblem, d.inputs(x)
+	dv := p.ValueHeadDim()
+	if p.Cache != attention.CacheSame {
+		for name, to := range map[string]*[]float64{"k": &in.K, "v": &in.V} {
+			scales := x[name+"_scale"]
+			*to = ref.Values8(p.Cache, *to, len(*to)/(Product(p.KShape())/p.HeadDim), ref.HeadScale(p, d.KeysFirst, scales), scales)
+		}
+	}
+	heads, err := ref.Decode(in, *p, 0)
+	if err != nil {
+		panic(err) // Validate refuses it
+	}
+	o, lse := blank(p.OShape()), blank(p.LSEShape())
+	for _, h := range heads {
+		for x, r := range h.Rows {
+			at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
+			copy(o.Want[at*dv:], h.O[x*dv:][:dv])
+			for e := range dv {
+				o.Bounds[at*dv+e] = h.Bound.O
+			}
+			lse.Want[at], lse.Bounds[at] = h.LSE[x], h.Bound.LSE
+		}
+	}
+	return Outputs{"o": o, "lse": lse, "state": {Want: make([]float64, Product(p.StateShape()))}}
+}
+
+// blank returns an output of zeros, with bounds of zero.
+func blank(shape []int) Wanted {
+	return Wanted{Want: make([]float64, Product(shape)), Bounds: make([]float64, Product(shape))}
+}
+
+// Choose implements Call.
+func (d *Decode) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	return attention.ChooseDecode(caps, d.DecodeProblem, d.options(nil))
+}
+
+// Record implements Call.
+func (d *Decode) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
+	return attention.Decode(c, cached[attention.DecodeTensors](d, t), d.DecodeProblem, d.options(workspace))
+}
+
+func (d *Decode) options(workspace *vk.Buffer) attention.Options {
+	return attention.Options{Impl: d.Impl, DecodeConfig: d.Config, Tuning: d.Tuning, Workspace: workspace}
+}
+
+// cached binds tensors to those of a function, with the axes of the cache in the function's order.
+func cached[T any](d *Decode, t map[string]vk.Tensor) (to T) {
+	t = maps.Clone(t)
+	for _, name := range []string{"k", "v", "k_scale", "v_scale"} {
+		if x := t[name]; d.KeysFirst && len(x.Shape) == 4 {
+			t[name] = x.Permute(0, 2, 1, 3)
+		}
+	}
+	Bind(t, &to)
+	return to
+}
