@@ -241,7 +241,7 @@ func types(c *vk.Caps) string {
 	return strings.Join(list, ", ")
 }
 
-// matrices summarizes the cooperative-matrix shapes: types, then sizes.
+// matrices summarizes the cooperative-matrix shapes, a line for each combination of types.
 func matrices(c *vk.Caps) string {
 	if !c.CoopMat {
 		return "none (no VK_KHR_cooperative_matrix)"
@@ -264,7 +264,7 @@ func matrices(c *vk.Caps) string {
 	for i, kind := range order {
 		order[i] = kind + " " + strings.Join(sizes[kind], " ")
 	}
-	return strings.Join(order, ", ")
+	return strings.Join(order, ",\n"+strings.Repeat(" ", 14))
 }
 
 // matrices2 lists the features of VK_NV_cooperative_matrix2.
