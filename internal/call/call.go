@@ -15,8 +15,8 @@
 //	Want     the outputs of a pass in float64, and how far a kernel may be from them
 //	Choose   what runs on a device
 //	Record   the kernel's function, with the struct that Bind fills
-//	Tidy     repairs a call whose fields do not fit each other; and Adjust, if what inputs hold
-//	         depends on each other
+//	Tidy     repairs a call whose fields do not fit each other; Adjust, if what inputs hold depends
+//	         on each other; and WorkspaceOffset, if a workspace may begin within its buffer
 //
 // The rest follows by reflection: a tensor is the field of the kernel's Tensors or Gradients whose
 // name it has, the reference's slices too ([Bind], [Pair]); a flag, a key or an axis of a file's
@@ -90,6 +90,7 @@ type Tensor struct {
 	Own   bool         // Adjust draws what an input holds
 	Align int          // what its offset and strides are multiples of; 0: 1
 	Place *guard.Place // where it lies; nil: Data says it
+	Lines bool         // rows lie at whole lines of memory in benchmarks
 }
 
 // reads reports whether a pass reads what was in t before.
@@ -132,6 +133,24 @@ type Outputs map[string]Wanted
 // joined returns a name in the form in which names of tensors, flags and fields are equal.
 func joined(name string) string {
 	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
+}
+
+// of returns the output as that of some elements; nil: all.
+func (w Wanted) of(sample []int) Wanted {
+	w.Sample = sample
+	return w
+}
+
+// pad adds zeros to the rows of an output.
+func (w *Wanted) pad(cols, to int) {
+	var all Wanted
+	for at := 0; at < len(w.Want); at += cols {
+		all.Want = append(append(all.Want, w.Want[at:at+cols]...), make([]float64, to-cols)...)
+		if w.Sample != nil {
+			all.Sample = append(all.Sample, Elements([]int{w.Sample[at] / cols}, to)...)
+		}
+	}
+	w.Want, w.Sample = all.Want, all.Sample
 }
 
 // Of returns the output of a tensor.
@@ -235,7 +254,11 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 		}
 		k.Tensors = append(k.Tensors, g)
 	}
-	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), 0)...)
+	offset := 0
+	if w, ok := c.(interface{ WorkspaceOffset() int }); ok {
+		offset = w.WorkspaceOffset()
+	}
+	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), offset)...)
 	return k, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
 		return c.Record(cmd, t, t[WorkspaceName].Buffer, pass)
 	}, nil

@@ -3,34 +3,21 @@ package mlp_test
 import (
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// inputs returns random inputs. Weights are small, so that pre is about 1.
-func inputs(p mlp.Problem) ref.Inputs {
-	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, scale float64) []float64 { return guard.Random(rng, p.DType, n, scale) }
-	heads := max(p.Heads, 1)
-	return ref.Inputs{
-		X: random(p.Tokens*p.In, 1), W1: random(heads*p.In*p.Hidden, 1/math.Sqrt(float64(p.In))),
-		W2: random(heads*p.Hidden*p.Out, 1/math.Sqrt(float64(p.Hidden))), DY: random(p.Tokens*heads*p.Out, 1),
-	}
-}
 
 // A testCase is a problem and a number of heads at a time.
 type testCase struct{ tokens, heads, in, hidden, out, atATime int }
@@ -85,71 +72,28 @@ func representative(format dtype.DType) []int {
 	return []int{1, 2}
 }
 
-// tensors returns the tensors of a pass. With heads, a pre that is kept is random in the backward
-// pass, not that of x.
-func tensors(p mlp.Problem, in ref.Inputs, pass kit.Pass) []guard.Tensor {
-	if pass == kit.Backward && p.Keep == mlp.KeepPre && p.Heads > 0 {
-		in.Pre = guard.Random(rand.New(rand.NewPCG(5, uint64(p.Hidden))), p.DType, p.Tokens*p.Heads*p.Hidden, 1)
+// newCall returns the call of a pass alone.
+func newCall(p mlp.Problem, o mlp.Options, pass kit.Pass) *call.MLP {
+	return &call.MLP{
+		Problem: p, Direction: call.Direction{Backward: pass == kit.Backward}, Impl: o.Impl.String(), Fused: o.Fused,
+		HeadsAtATime: o.HeadsAtATime, Products: o.Products, Data: call.Data{Seed: 1, Tuning: o.Tuning},
 	}
-	want, plain := ref.Compute(in, p), ref.Plain(in, p)
-	b := ref.NewBounds(want, plain, p)
-	list := []guard.Tensor{
-		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
-		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
-		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
-	}
-	pre := guard.Tensor{Name: "pre", DType: p.DType, Shape: p.PreShape()}
-	hidden := guard.Tensor{Name: "hidden", DType: p.DType, Shape: p.PreShape()}
-	if pass == kit.Backward {
-		hidden.Values = plain.Hidden
-		if pre.Values = in.Pre; pre.Values == nil {
-			pre.Values = plain.Pre
-		}
-	} else {
-		pre.Want, pre.Bound, hidden.Want, hidden.Bound = want.Pre, b.Pre, want.Hidden, b.Hidden
-	}
-	if p.Units > p.Hidden { // zeros behind
-		for _, x := range []*guard.Tensor{&pre, &hidden} {
-			x.Values, x.Want = widened(x.Values, p), widened(x.Want, p)
-		}
-	}
-	list = append(list, []guard.Tensor{pre, hidden}[:p.Keep]...)
-	if pass == kit.Forward {
-		y := p.DType
-		if p.Float32 {
-			y = dtype.Float32
-		}
-		return append(list, guard.Tensor{Name: "y", DType: y, Shape: p.YShape(), Want: want.Y, Bound: b.Y})
-	}
-	return append(list,
-		guard.Tensor{Name: "dy", DType: p.DType, Shape: p.YShape(), Values: in.DY},
-		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
-		guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
-		guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
 }
 
-// widened returns rows of hidden units with zeros up to p.Units.
-func widened(rows []float64, p mlp.Problem) (wide []float64) {
-	for row := range slices.Chunk(rows, p.Hidden) {
-		wide = slices.Concat(wide, row, make([]float64, p.Units-p.Hidden))
-	}
-	return wide
+// check runs a pass alone.
+func check(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, layout guard.Layout, pass kit.Pass) {
+	t.Helper()
+	call.Test(t, d, newCall(p, o, pass), nil, layout, pass)
 }
 
-// named returns the tensors of a call by their names.
-func named(t map[string]vk.Tensor) (mlp.Tensors, mlp.Gradients) {
-	return mlp.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], Pre: t["pre"], Hidden: t["hidden"]},
-		mlp.Gradients{DY: t["dy"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}
-}
-
-// record records a pass.
-func record(p mlp.Problem, o mlp.Options, pass kit.Pass) guard.Record {
-	return func(c *vk.Cmd, list map[string]vk.Tensor) error {
-		t, g := named(list)
-		if pass == kit.Backward {
-			return mlp.Backward(c, t, g, p, o)
-		}
-		return mlp.Forward(c, t, p, o)
+// caseOf returns a pass alone as a case of package guard, and what records it in a workspace.
+func caseOf(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, pass kit.Pass) (guard.Case, func(*vk.Buffer) guard.Record) {
+	t.Helper()
+	m := newCall(p, o, pass)
+	c, _, err := call.Case(d.Caps(), m, pass, call.Inputs(m))
+	require.NoError(t, err)
+	return c, func(workspace *vk.Buffer) guard.Record {
+		return func(c *vk.Cmd, x map[string]vk.Tensor) error { return m.Record(c, x, workspace, pass) }
 	}
 }
 
@@ -161,14 +105,12 @@ func TestOne(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
 		run(t, d, impl, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-			in := inputs(p)
 			for _, pass := range passes {
 				for _, p.Keep = range mlp.Keeps() {
 					t.Logf("%v keep=%v", pass, p.Keep)
 					p := p
 					p.Float32 = pass == kit.Forward && p.Keep == mlp.KeepPre
-					c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, pass)}
-					c.Test(t, d, record(p, o, pass))
+					check(t, d, p, o, layout, pass)
 				}
 			}
 		})
@@ -180,7 +122,6 @@ func TestHeads(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
 		run(t, d, impl, headsCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-			in := inputs(p)
 			for _, x := range []struct {
 				pass              kit.Pass
 				products, float32 bool
@@ -196,8 +137,7 @@ func TestHeads(t *testing.T) {
 				t.Logf("%+v", x)
 				p, o := p, o
 				p.Keep, p.Float32, o.Products = x.keep, x.float32, x.products
-				c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, in, x.pass)}
-				c.Test(t, d, record(p, o, x.pass))
+				check(t, d, p, o, layout, x.pass)
 			}
 		})
 	}
@@ -209,11 +149,14 @@ func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
 		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-			c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Backward)}
+			c, _ := caseOf(t, d, p, o, kit.Backward)
+			c.Layout = layout
 			for _, o.Products = range []bool{false, true} {
 				t.Logf("products=%v", o.Products)
 				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
-					t, g := named(list)
+					var t mlp.Tensors
+					var g mlp.Gradients
+					call.Bind(list, &t, &g)
 					given := g.DY
 					g.DY = vk.Tensor{}
 					return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error { return engine.Pad(c, matrices(dy), matrices(given)) }, p, o)
@@ -239,10 +182,8 @@ func TestMany(t *testing.T) {
 	plan, err := mlp.Choose(d.Caps(), p, kit.Forward, mlp.Options{})
 	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)
-	in := inputs(p)
 	for _, pass := range passes {
-		c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
-		c.Test(t, d, record(p, mlp.Options{}, pass))
+		check(t, d, p, mlp.Options{}, guard.Packed, pass)
 	}
 }
 
@@ -272,11 +213,7 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	require.Equal(t, 48, mlp.KeptUnits(d.Caps(), p, o))
-	in := inputs(p)
-	for _, pass := range passes {
-		c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
-		c.Test(t, d, record(p, o, pass))
-	}
+	call.Test(t, d, newCall(p, o, kit.Forward), nil, guard.Packed, passes...)
 }
 
 // TestWorkspace runs both passes in workspaces full of NaN. It wants one that is too small to be
@@ -285,7 +222,6 @@ func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
 	o := mlp.Options{Impl: engine.Scalar}
-	in := inputs(p)
 	for _, pass := range passes {
 		for _, p.Keep = range mlp.Keeps() {
 			bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
@@ -301,12 +237,8 @@ func TestWorkspace(t *testing.T) {
 			if bytes == 0 {
 				continue
 			}
-			c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
-			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) guard.Record {
-				o := o
-				o.Workspace = workspace
-				return record(p, o, pass)
-			})
+			c, record := caseOf(t, d, p, o, pass)
+			c.TestWorkspace(t, d, bytes, record)
 		}
 	}
 }
@@ -315,7 +247,6 @@ func TestWorkspace(t *testing.T) {
 func TestWorkspaceOfHeads(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
-	in := inputs(p)
 	for _, impl := range engine.Impls() {
 		for _, pass := range passes {
 			for _, p.Keep = range []mlp.Keep{mlp.KeepNothing, mlp.KeepPre} {
@@ -328,11 +259,8 @@ func TestWorkspaceOfHeads(t *testing.T) {
 				all, err := mlp.Workspace(d.Caps(), p, pass, mlp.Options{Impl: impl})
 				require.NoError(t, err)
 				require.Less(t, bytes, all, "fewer heads at a time need less memory")
-				c := guard.Case{Name: "mlp", Tensors: tensors(p, in, pass)}
-				c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) guard.Record {
-					o.Workspace = workspace
-					return record(p, o, pass)
-				})
+				c, record := caseOf(t, d, p, o, pass)
+				c.TestWorkspace(t, d, bytes, record)
 			}
 		}
 	}
@@ -398,8 +326,8 @@ func TestKernels(t *testing.T) {
 					continue
 				}
 				require.NoError(t, err)
-				c := guard.Case{Name: "mlp", Tensors: tensors(p, inputs(p), pass)}
-				c.TestKernels(t, d, plan, record(p, mlp.Options{Impl: impl}, pass))
+				c, record := caseOf(t, d, p, mlp.Options{Impl: impl}, pass)
+				c.TestKernels(t, d, plan, record(nil))
 			}
 		}
 	}

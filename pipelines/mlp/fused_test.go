@@ -30,15 +30,15 @@ func TestFused(t *testing.T) {
 		workspace, err := d.NewBuffer("workspace", plan.Workspace())
 		require.NoError(t, err)
 		defer workspace.Close()
-		c := guard.Case{Name: "mlp", Layout: layout, Tensors: tensors(p, inputs(p), kit.Forward)}
-		for _, o.Workspace = range []*vk.Buffer{nil, workspace} {
-			c.Test(t, d, record(p, o, kit.Forward))
+		c, record := caseOf(t, d, p, o, kit.Forward)
+		c.Layout = layout
+		for _, w := range []*vk.Buffer{nil, workspace} {
+			c.Test(t, d, record(w))
 		}
 		less, err := d.NewBuffer("less", plan.Workspace()-256)
 		require.NoError(t, err)
 		defer less.Close()
-		o.Workspace = less
-		_, err = c.Check(d, record(p, o, kit.Forward))
+		_, err = c.Check(d, record(less))
 		require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", plan.Workspace()-256, plan.Workspace()))
 	})
 }

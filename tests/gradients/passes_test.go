@@ -9,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	mixtureref "github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
-	mlpref "github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -27,7 +26,11 @@ func passes(caps *vk.Caps) (list []pass) {
 		for _, heads := range []int{0, 3} {
 			for _, keep := range mlp.Keeps() {
 				if heads == 0 || keep != mlp.KeepHidden {
-					list = append(list, mlpPass(caps, mlp.Options{Impl: impl}, heads, keep))
+					p := mlp.Problem{Tokens: 7, Heads: heads, In: 6, Hidden: 10, Out: 3, Keep: keep}
+					name := fmt.Sprintf("mlp/%v/heads=%d/%v", impl, heads, keep)
+					x := callPass(caps, name, "mlp.Backward", &call.MLP{Problem: p, Impl: impl.String()})
+					x.long = impl == engine.CoopMat
+					list = append(list, x)
 				}
 			}
 		}
@@ -80,33 +83,6 @@ func attentionPasses(caps *vk.Caps, o attention.Options) (list []pass) {
 		list = append(list, x)
 	}
 	return list
-}
-
-func mlpPass(caps *vk.Caps, o mlp.Options, heads int, keep mlp.Keep) pass {
-	p := mlp.Problem{Tokens: 7, Heads: heads, In: 6, Hidden: 10, Out: 3, Keep: keep}
-	x := pass{
-		name: fmt.Sprintf("mlp/%v/heads=%d/%v", o.Impl, heads, keep), function: "mlp.Backward",
-		inputs:  map[string][]int{"x": p.XShape(), "w1": p.W1Shape(), "w2": p.W2Shape(), "dy": p.YShape()},
-		outputs: map[string][]int{"y": p.YShape()}, by: []string{"x", "w1", "w2"},
-		unsupported: mlp.Supports(caps, p, kit.Backward, o), long: o.Impl == engine.CoopMat,
-	}
-	if keep != mlp.KeepNothing {
-		x.outputs["pre"] = p.PreShape()
-	}
-	if keep == mlp.KeepHidden {
-		x.outputs["hidden"] = p.PreShape()
-	}
-	x.loss = func(x values) float64 {
-		return dot(mlpref.Compute(mlpref.Inputs{X: x["x"], W1: x["w1"], W2: x["w2"]}, p).Y, x["dy"])
-	}
-	x.record = func(c *vk.Cmd, on tensors) error {
-		t := mlp.Tensors{X: on("x"), W1: on("w1"), W2: on("w2"), Y: on("y"), Pre: on("pre"), Hidden: on("hidden")}
-		if err := mlp.Forward(c, t, p, o); err != nil {
-			return err
-		}
-		return mlp.Backward(c, t, mlp.Gradients{DY: on("dy"), DX: on("dx"), DW1: on("dw1"), DW2: on("dw2")}, p, o)
-	}
-	return x
 }
 
 // mixturePass is also the pass of mlp.BackwardLoss, which runs within it.

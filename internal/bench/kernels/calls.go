@@ -1,14 +1,19 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -17,19 +22,28 @@ import (
 type calls[C call.Call] struct {
 	name     string
 	flags    []flag
-	base     func(cpu bool) C                                 // the call of no flags
-	file     func(h Header, c C) error                        // sets sizes and formats from the tensors of a file
-	suite    func(small bool) []C                             // the training workload
-	describe func(c C) string                                 // for Op.Describe
-	keys     func(c C) []bench.Key                            // for Op.Keys; fieldKeys
-	tune     func(op calledOp[C], p bench.Pass) bench.Tunable // nil: there are no configurations
+	base     func(cpu bool) C                           // the call of no flags
+	file     func(h Header, c C) error                  // sets sizes and formats from the tensors of a file
+	suite    func(small bool) []C                       // the training workload
+	describe func(c C) string                           // for Op.Describe
+	keys     func(c C) []bench.Key                      // for Op.Keys; fieldKeys
+	check    func(c C) error                            // of flags, beside what Validate checks; nil: none
+	path     func(c C, impl string, p bench.Pass) error // sets the fields of a path; nil: Impl, if there is one
+	sample   func(c C) int                              // how many rows the reference has, if there are more; nil: all
+	// tune returns what is tuned; nil: there are no configurations.
+	tune func(caps *vk.Caps, op tunedOp[C], p bench.Pass) ([]bench.Tunable, error)
 }
 
 // A flag is a flag of the field of a call with its name.
 type flag struct {
 	name, usage string
-	size        bool // command run has it from the file
+	size        bool       // command run has it from the file
+	field       string     // of another name
+	keeps       []mlp.Keep // its values
 }
+
+// of returns the field of a call.
+func (f *flag) of(c call.Call) reflect.Value { return call.Field(c, cmp.Or(f.field, f.name)) }
 
 // callFlags implements Flags.
 type callFlags[C call.Call] struct {
@@ -48,7 +62,7 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 		if x.size && !sizes {
 			continue
 		}
-		field, cpu := call.Field(f.given, x.name), call.Field(f.base(true), x.name)
+		field, cpu := x.of(f.given), x.of(f.base(true))
 		if !field.Equal(cpu) {
 			field.SetZero()
 		}
@@ -59,8 +73,14 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 			set.IntVar(to, x.name, *to, x.usage)
 		case *float64:
 			set.Float64Var(to, x.name, *to, x.usage)
+		case *string:
+			set.StringVar(to, x.name, *to, x.usage)
 		case *dtype.DType:
 			DTypeVar(set, to, x.name, x.usage)
+		case *dtype.Option:
+			set.Var(Value[dtype.Option]{to, parseOption, dtypeKind}, x.name, x.usage)
+		case *mlp.Keep:
+			keepVar(set, to, x.keeps, x.usage)
 		default:
 			panic("kernels: no flag has the type of " + x.name)
 		}
@@ -70,12 +90,17 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 // FromFlags implements Flags.
 func (f *callFlags[C]) FromFlags(cpu bool) (bench.Op, error) {
 	c := f.base(cpu)
+	f.change(c, true)
+	return f.valid(calledOp[C]{f.calls, c, true})
+}
+
+// change sets the fields of a call whose flags are given, those of sizes too or not.
+func (f *callFlags[C]) change(c C, sizes bool) {
 	for _, x := range f.flags {
-		if f.set.Changed(x.name) {
-			call.Field(c, x.name).Set(call.Field(f.given, x.name))
+		if f.set != nil && f.set.Changed(x.name) && (sizes || !x.size) {
+			x.of(c).Set(x.of(f.given))
 		}
 	}
-	return f.op(c), c.Validate()
 }
 
 // FromFile implements Flags.
@@ -83,29 +108,32 @@ func (f *callFlags[C]) FromFile(in File) (bench.Op, error) {
 	c := call.Copy(f.given).(C)
 	for _, x := range f.flags {
 		if x.size {
-			call.Field(c, x.name).SetZero()
+			x.of(c).SetZero()
 		}
 	}
 	if err := f.file(in.Tensors(), c); err != nil {
 		return nil, err
 	}
-	return f.op(c), c.Validate()
+	return f.valid(calledOp[C]{f.calls, c, false})
 }
 
-// Suite implements Flags.
+// valid returns a call as a bench.Op, or what is wrong with it.
+func (k *calls[C]) valid(o calledOp[C]) (bench.Op, error) {
+	if k.check != nil {
+		if err := k.check(o.c); err != nil {
+			return nil, err
+		}
+	}
+	return o.op(), o.c.Validate()
+}
+
+// Suite implements Flags. Flags that are not sizes hold for its cases.
 func (f *callFlags[C]) Suite(small bool) (list []bench.Op) {
 	for _, c := range f.suite(small) {
-		list = append(list, f.op(c))
+		f.change(c, false)
+		list = append(list, calledOp[C]{f.calls, c, true}.op())
 	}
 	return list
-}
-
-// op returns a call as a bench.Op, and as a bench.Tuner if there are configurations.
-func (k *calls[C]) op(c C) bench.Op {
-	if k.tune != nil {
-		return tunedOp[C]{calledOp[C]{k, c}}
-	}
-	return calledOp[C]{k, c}
 }
 
 // into sets the fields of a call that have the names of a tensor's format and axes. The first tensor
@@ -138,8 +166,17 @@ func fieldKeys(c call.Call, names ...string) (list []bench.Key) {
 
 // A calledOp is a call as a bench.Op.
 type calledOp[C call.Call] struct {
-	of *calls[C]
-	c  C
+	of    *calls[C]
+	c     C
+	lines bool // rows lie at whole lines of memory if call.Tensor.Lines says so
+}
+
+// op returns the call as a bench.Tuner if there are configurations.
+func (o calledOp[C]) op() bench.Op {
+	if o.of.tune != nil {
+		return tunedOp[C]{o}
+	}
+	return o
 }
 
 // Name implements bench.Op.
@@ -161,6 +198,9 @@ func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
 			continue
 		}
 		x := bench.OpTensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Role: bench.Role(t.Role)}
+		if stride := o.stride(&t); stride > 0 {
+			x.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
+		}
 		if scale := float32(call.OrOne(t.Scale)); scale != 1 {
 			x.Draw = func(x float32) float32 { return scale * x }
 		}
@@ -169,31 +209,69 @@ func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
 	return list
 }
 
+// stride returns the elements from row to row of a tensor whose rows lie apart; 0: they do not.
+func (o calledOp[C]) stride(t *call.Tensor) int {
+	if cols := t.Shape[len(t.Shape)-1]; o.lines && t.Lines && engine.RowStride(cols) > cols {
+		return engine.RowStride(cols)
+	}
+	return 0
+}
+
+// on returns the call on a path.
+func (o calledOp[C]) on(impl string, p bench.Pass) (C, error) {
+	c := call.Copy(o.c).(C)
+	if o.of.path != nil {
+		return c, o.of.path(c, impl, p)
+	}
+	if field := call.Field(c, "impl"); field.IsValid() {
+		field.SetString(impl)
+	}
+	return c, nil
+}
+
 // Choose implements bench.Op.
-func (o calledOp[C]) Choose(caps *vk.Caps, _ string, p bench.Pass) (kit.Plan, error) {
-	return o.c.Choose(caps, p.Kit())
+func (o calledOp[C]) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
+	c, err := o.on(impl, p)
+	if err != nil {
+		return nil, err
+	}
+	return c.Choose(caps, p.Kit())
 }
 
 // Record implements bench.Op.
-func (o calledOp[C]) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p bench.Pass) error {
-	return o.c.Record(c, t, workspace, p.Kit())
+func (o calledOp[C]) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
+	of, err := o.on(impl, p)
+	if err != nil {
+		return err
+	}
+	t = maps.Clone(t)
+	for _, x := range of.Tensors() {
+		if on, ok := t[x.Name]; ok && o.stride(&x) > 0 {
+			on.Shape = x.Shape
+			t[x.Name] = on
+		}
+	}
+	return of.Record(c, t, workspace, p.Kit())
 }
 
 // Reference implements bench.Op.
 func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Reference, error) {
-	x := call.Values{}
+	x, c := call.Values{}, call.Copy(o.c).(C)
 	for name, values := range t {
 		x[name] = wide(values)
 	}
-	want := o.c.Want(x, p.Kit())
+	if o.of.sample != nil {
+		c.Given().Sample = o.of.sample(c)
+	}
+	want := c.Want(x, p.Kit())
 	var list bench.Expectations
-	for _, t := range o.Tensors() {
+	for _, t := range c.Tensors() {
 		w, ok := want.Of(t.Name)
-		if !ok || !t.Written(p) {
+		if op := (bench.OpTensor{Role: bench.Role(t.Role)}); !ok || t.Off || !op.Written(p) {
 			continue
 		}
 		if w.Bounds == nil {
-			list = append(list, bench.Expected{Name: t.Name, Want: w.Want, Limit: w.Bound, At: w.Sample})
+			list = append(list, o.expected(&t, w))
 		}
 		for i, limit := range w.Bounds { // each element, or each of the last axis, has a limit of its own
 			e := bench.Expected{Name: t.Name, Limit: limit}
@@ -206,6 +284,23 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Refe
 	return list, nil
 }
 
+// expected returns an output of one limit, in rows that may lie apart.
+func (o calledOp[C]) expected(t *call.Tensor, w call.Wanted) bench.Expected {
+	e := bench.Expected{Name: t.Name, Want: w.Want, Limit: w.Bound, At: w.Sample}
+	if e.Stride = o.stride(t); e.Stride == 0 {
+		return e
+	}
+	e.At, e.Columns = make([]int, len(w.Want)), t.Shape[len(t.Shape)-1]
+	for i := range e.At {
+		at := i
+		if w.Sample != nil {
+			at = w.Sample[i]
+		}
+		e.At[i] = at/e.Columns*e.Stride + at%e.Columns
+	}
+	return e
+}
+
 // A tunedOp is a calledOp with configurations: a bench.Tuner.
 type tunedOp[C call.Call] struct{ calledOp[C] }
 
@@ -213,7 +308,7 @@ type tunedOp[C call.Call] struct{ calledOp[C] }
 func (o calledOp[C]) with(change func(c C)) bench.Op {
 	c := call.Copy(o.c).(C)
 	change(c)
-	return o.of.op(c)
+	return calledOp[C]{o.of, c, o.lines}.op()
 }
 
 // Use implements bench.Tuner.
@@ -222,6 +317,6 @@ func (o tunedOp[C]) Use(tuning *kit.Tuning) bench.Op {
 }
 
 // Tunables implements bench.Tuner.
-func (o tunedOp[C]) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
-	return []bench.Tunable{o.of.tune(o.calledOp, p)}, nil
+func (o tunedOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	return o.of.tune(caps, o, p)
 }

@@ -1,15 +1,16 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
-	"github.com/spf13/pflag"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/vk"
 )
 
 const mlpFormulas = `
@@ -74,7 +75,7 @@ Problem and default sizes are those of bench mlp.`,
 			},
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: func() Flags { return &mlpFlags{} },
+		New: perceptronCalls(false).New,
 		How: []string{"keep"},
 	}
 }
@@ -135,134 +136,147 @@ default sizes are those of bench grouped.`,
 			},
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: func() Flags { return &mlpFlags{grouped: true} },
+		New: perceptronCalls(true).New,
 		How: []string{"products", "keep"},
 	}
 }
 
-// mlpFlags are the flags of the commands of mlp and of grouped.
-type mlpFlags struct {
-	grouped                        bool
-	tokens, heads, in, hidden, out int
-	dtype, grad                    dtype.DType
-	keep                           mlp.Keep
-	config                         string
-	opt                            mlp.Options
-	set                            *pflag.FlagSet
-}
-
-// Add implements Flags.
-func (m *mlpFlags) Add(f *pflag.FlagSet, sizes bool) {
-	m.set = f
-	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	units, columns := "hidden units (default 1365, or 85)", "columns of y (default 512, or 32)"
-	if m.grouped {
-		f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "most heads whose hidden units are in memory at a time (default: 256 MiB of them, 512 MiB if a pass has one such tensor instead of two, 256 MiB of sums of outputs if it has none)")
-		f.BoolVar(&m.opt.Products, "products", false, "write hidden units to memory, also where a pass needs not")
-		keepVar(f, &m.keep, mlp.Keeps()[:2], "what the forward pass writes for the backward pass: nothing (default) or pre")
-		units, columns = "hidden units of a head (default 1365, or 85)", "columns of y of a head (default 3)"
-	} else {
-		keepVar(f, &m.keep, mlp.Keeps(), "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)")
+// perceptronCalls are the calls of commands mlp and grouped. The suites have the tokens of the
+// training shapes, and the heads of that workload.
+func perceptronCalls(grouped bool) *calls[*call.MLP] {
+	k := &calls[*call.MLP]{
+		name: "mlp", describe: describeMLP, keys: mlpKeys, path: mlpPath, check: checkMLP, sample: sampleMLP,
+		flags: []flag{
+			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
+			{name: "keep", keeps: mlp.Keeps(), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
+			{name: "tokens", usage: "rows of x (default 18048 on a GPU, 128 on a CPU device)", size: true},
+			{name: "in", usage: "columns of x (default 512, or 32)", size: true},
+			{name: "hidden", usage: "hidden units (default 1365, or 85)", size: true},
+			{name: "out", usage: "columns of y (default 512, or 32)", size: true},
+			{name: "dtype", usage: "format of all tensors: float16, bfloat16 (default on a GPU) or float32", size: true},
+			{name: "config", field: "FusedConfig", usage: "tile sizes of path fused, in the words of the column runs, instead of the table's", size: true},
+		},
+		base: func(cpu bool) *call.MLP { return newMLP(18048, 0, 512, cpu) },
+		file: func(h Header, m *call.MLP) error {
+			err := h.into(m, "w2", "dtype", "hidden", "out")
+			return cmp.Or(h.into(m, "x", "dtype", "tokens", "in"), err)
+		},
+		tune: func(caps *vk.Caps, op tunedOp[*call.MLP], p bench.Pass) ([]bench.Tunable, error) {
+			return partTunables(caps, op, p, op.c.Out)
+		},
 	}
-	if !sizes {
-		return
-	}
-	f.IntVar(&m.tokens, "tokens", 0, fmt.Sprintf("rows of x (default %d on a GPU, 128 on a CPU device)", m.defaults(false).Tokens))
-	if m.grouped {
-		f.IntVar(&m.heads, "heads", 0, "heads (default 10, or 3)")
-	}
-	f.IntVar(&m.in, "in", 0, "columns of x (default 512, or 32)")
-	f.IntVar(&m.hidden, "hidden", 0, units)
-	f.IntVar(&m.out, "out", 0, columns)
-	DTypeVar(f, &m.dtype, "dtype", "format of all tensors: float16, bfloat16 (default on a GPU) or float32")
-	if !m.grouped {
-		f.StringVar(&m.config, "config", "", "tile sizes of path fused, in the words of the column runs, instead of the table's")
-	}
-}
-
-// defaults returns the problem of no flags.
-func (m *mlpFlags) defaults(cpu bool) mlp.Problem {
-	p := mlp.Problem{Tokens: 18048, In: 512, Hidden: 1365, Out: 512, DType: dtype.BFloat16}
-	if cpu {
-		p = mlp.Problem{Tokens: 128, In: 32, Hidden: 85, Out: 32, DType: dtype.Float16}
-	}
-	if m.grouped {
-		p.Heads, p.Out = 10, 3
-		if p.Tokens = 16000; cpu {
-			p.Tokens, p.Heads = 128, 3
-		}
-	}
-	return p
-}
-
-// FromFlags implements Flags.
-func (m *mlpFlags) FromFlags(cpu bool) (bench.Op, error) {
-	p := m.defaults(cpu)
-	setGiven(m.set, []sizeFlag{{"tokens", &p.Tokens, &m.tokens}, {"heads", &p.Heads, &m.heads}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}, {"out", &p.Out, &m.out}})
-	if m.set.Changed("dtype") {
-		p.DType = m.dtype
-	}
-	return m.op(p, engine.RowStride(p.Hidden))
-}
-
-// op adds the flags that both commands have to a problem. Stride is the distance of rows of hidden
-// units in elements.
-func (m *mlpFlags) op(p mlp.Problem, stride int) (bench.Op, error) {
-	if m.grouped && p.Heads < 1 {
-		return nil, fmt.Errorf("grouped: heads=%d is not positive", p.Heads)
-	}
-	p.Keep = m.keep
-	if m.set.Changed("grad-dtype") {
-		p.Grad = dtype.Some(m.grad)
-	}
-	opt := m.opt
-	if err := opt.Validate(); err != nil {
-		return nil, err
-	}
-	if opt.FusedConfig = m.config; opt.Validate() != nil {
-		return nil, fmt.Errorf("--config: %w", opt.Validate())
-	}
-	return mlpOp{p, opt, stride}, p.Validate()
-}
-
-// FromFile implements Flags.
-func (m *mlpFlags) FromFile(in File) (bench.Op, error) {
-	h := Header(in.Tensors())
-	x, format, err := h.Floats("x", "tokens", "in")
-	if err != nil {
-		return nil, err
-	}
-	axes := []string{"heads", "hidden", "out"}
-	if !m.grouped {
-		axes = axes[1:]
-	}
-	w2, _, err := h.Floats("w2", axes...)
-	if err != nil {
-		return nil, err
-	}
-	p := mlp.Problem{Tokens: x[0], In: x[1], DType: format}
-	if m.grouped {
-		p.Heads, w2 = w2[0], w2[1:]
-	}
-	p.Hidden, p.Out = w2[0], w2[1]
-	return m.op(p, p.Hidden)
-}
-
-// Suite implements Flags. Its cases are the tokens of the training shapes, or the heads of that
-// workload.
-func (m *mlpFlags) Suite(small bool) []bench.Op {
 	tokens := []int{18048, 11000, 205000}
-	if m.grouped {
-		tokens = []int{16000, 5000}
-	}
-	var list []bench.Op
-	for _, n := range tokens {
-		p := m.defaults(small)
-		if p.Tokens = n; small {
-			p.Tokens = n / 200
+	if grouped {
+		k.name, tokens = "grouped", []int{16000, 5000}
+		k.flags = slices.Concat(headFlags, k.flags[:len(k.flags)-1])
+		k.base = func(cpu bool) *call.MLP { return newMLP(16000, 10, 3, cpu) }
+		k.check = func(m *call.MLP) error {
+			if m.Heads < 1 {
+				return fmt.Errorf("grouped: heads=%d is not positive", m.Heads)
+			}
+			return checkMLP(m)
 		}
-		p.Keep = m.keep
-		list = append(list, mlpOp{p, m.opt, engine.RowStride(p.Hidden)})
+		k.file = func(h Header, m *call.MLP) error {
+			err := h.into(m, "w2", "dtype", "heads", "hidden", "out")
+			return cmp.Or(h.into(m, "x", "dtype", "tokens", "in"), err)
+		}
+		for i := range k.flags {
+			switch x := &k.flags[i]; x.name {
+			case "keep":
+				x.keeps, x.usage = mlp.Keeps()[:2], "what the forward pass writes for the backward pass: nothing (default) or pre"
+			case "tokens":
+				x.usage = "rows of x (default 16000 on a GPU, 128 on a CPU device)"
+			case "hidden":
+				x.usage = "hidden units of a head (default 1365, or 85)"
+			case "out":
+				x.usage = "columns of y of a head (default 3)"
+			}
+		}
 	}
-	return list
+	k.suite = func(small bool) (list []*call.MLP) {
+		for _, n := range tokens {
+			m := k.base(small)
+			if m.Tokens = n; small {
+				m.Tokens = n / 200
+			}
+			list = append(list, m)
+		}
+		return list
+	}
+	return k
+}
+
+// headFlags are the flags of heads.
+var headFlags = []flag{
+	{name: "heads-at-a-time", usage: "most heads whose hidden units are in memory at a time (default: 256 MiB of them, 512 MiB if a pass has one such tensor instead of two, 256 MiB of sums of outputs if it has none)"},
+	{name: "products", usage: "write hidden units to memory, also where a pass needs not"},
+	{name: "heads", usage: "heads (default 10, or 3)", size: true},
+}
+
+// newMLP returns a call of the training workload, or a small one for a CPU device.
+func newMLP(tokens, heads, out int, cpu bool) *call.MLP {
+	m := &call.MLP{Problem: mlp.Problem{Tokens: tokens, Heads: heads, In: 512, Hidden: 1365, Out: out, DType: dtype.BFloat16}}
+	if cpu {
+		m.Problem = mlp.Problem{Tokens: 128, Heads: min(heads, 3), In: 32, Hidden: 85, Out: min(out, 32), DType: dtype.Float16}
+	}
+	return m
+}
+
+// checkMLP names the flag of a configuration that is wrong.
+func checkMLP(m *call.MLP) error {
+	if err := (mlp.Options{FusedConfig: m.FusedConfig}).Validate(); err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	return nil
+}
+
+// sampleMLP returns the tokens whose products are some tenths of a second of float64.
+func sampleMLP(m *call.MLP) int {
+	const most = 1 << 28 // multiplications of a product
+	return max(4, most/(max(m.Heads, 1)*m.Hidden*max(m.In, m.Out)))
+}
+
+// mlpPath sets the fields of a path.
+func mlpPath(m *call.MLP, impl string, p bench.Pass) error {
+	switch {
+	case impl == fusedImpl && p == bench.Backward:
+		return fmt.Errorf("mlp: path fused: the backward pass has no such kernel: %w", vk.ErrUnsupported)
+	case impl == fusedImpl:
+		m.Fused = mlp.FusedOn
+		return nil
+	case m.FusedConfig != "":
+		return fmt.Errorf("mlp: path %s: --config is of path %s: %w", impl, fusedImpl, vk.ErrUnsupported)
+	case impl != gemm.Auto.String():
+		m.Fused = mlp.FusedOff
+	}
+	m.Impl = impl
+	return nil
+}
+
+// describeMLP returns sizes and formats, and what is kept.
+func describeMLP(m *call.MLP) string {
+	return describePerceptron(m.Problem) + map[mlp.Keep]string{mlp.KeepPre: ", pre kept", mlp.KeepHidden: ", pre and silu(pre) kept"}[m.Keep]
+}
+
+// describePerceptron returns sizes and formats.
+func describePerceptron(p mlp.Problem) string {
+	heads := ""
+	if p.Heads > 0 {
+		heads = fmt.Sprintf("heads %d, ", p.Heads)
+	}
+	s := fmt.Sprintf("%v: tokens %d, %sin %d, hidden %d, out %d", p.DType, p.Tokens, heads, p.In, p.Hidden, p.Out)
+	if p.GradDType() != p.DType {
+		s += fmt.Sprintf(", weight gradients %v", p.GradDType())
+	}
+	return s
+}
+
+// mlpKeys returns the fields that say what is measured.
+func mlpKeys(m *call.MLP) []bench.Key {
+	names := []string{"tokens", "in", "hidden", "out", "keep"}
+	if m.Heads > 0 {
+		names = []string{"tokens", "heads", "in", "hidden", "out", "heads_at_a_time", "products", "keep"}
+	}
+	formats := []bench.Key{{Name: "dtype", Value: m.DType.String()}, {Name: "grad_dtype", Value: m.GradDType().String()}}
+	return append(formats, fieldKeys(m, names...)...)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/vk"
 )
 
 const normFormulas = `
@@ -110,10 +111,10 @@ var normCalls = calls[*call.Norm]{
 	keys: func(n *call.Norm) []bench.Key {
 		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
 	},
-	tune: func(op calledOp[*call.Norm], p bench.Pass) bench.Tunable {
-		return bench.ChoicesOf("norm", tunedOp[*call.Norm]{op}, p, op.c.Problem, func(c norm.Config) bench.Op {
+	tune: func(_ *vk.Caps, op tunedOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
+		return []bench.Tunable{bench.ChoicesOf("norm", op, p, op.c.Problem, func(c norm.Config) bench.Op {
 			return op.with(func(n *call.Norm) { n.Config = &c })
-		})
+		})}, nil
 	},
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 )
 
 // costs are methods of problems with two passes.
@@ -38,4 +39,22 @@ func wide(x []float32) []float64 {
 		y[i] = float64(v)
 	}
 	return y
+}
+
+// rowsAt returns the elements of some rows of a matrix of n rows; nil if they are all.
+func rowsAt(rows []int, n, cols int) []int {
+	if len(rows) == n {
+		return nil
+	}
+	return call.Elements(rows, cols)
+}
+
+// sample returns the wanted number of n indices, at least 4, the first and the last among them.
+func sample(n, wanted int) []int {
+	wanted = min(max(wanted, 4), n)
+	list := make([]int, 0, wanted)
+	for i := range wanted {
+		list = append(list, i*(n-1)/max(wanted-1, 1))
+	}
+	return list
 }

@@ -129,7 +129,16 @@ func BoolVar(f *pflag.FlagSet, p *bool, name, usage string) {
 
 // DTypeVar adds a flag whose value is the name of a floating-point format.
 func DTypeVar(f *pflag.FlagSet, p *dtype.DType, name, usage string) {
-	f.Var(Value[dtype.DType]{p, ParseDType, "TYPE"}, name, usage)
+	f.Var(Value[dtype.DType]{p, ParseDType, dtypeKind}, name, usage)
+}
+
+// dtypeKind is the word for a format in help.
+const dtypeKind = "TYPE"
+
+// parseOption reads the name of a format as an option.
+func parseOption(text string) (dtype.Option, error) {
+	t, err := ParseDType(text)
+	return dtype.Some(t), err
 }
 
 // keepVar adds --keep, whose value is the name of what a kernel can keep.

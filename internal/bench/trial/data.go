@@ -106,35 +106,6 @@ func within(rng *rand.Rand, limit float64, cost func() float64, sizes ...*int) {
 	}
 }
 
-// sampleRows returns some rows in order, the first and the last among them.
-func sampleRows(rng *rand.Rand, rows, n int) []int {
-	if n <= 0 || n >= rows {
-		return nil
-	}
-	taken := map[int]bool{0: true, rows - 1: true}
-	for len(taken) < max(n, 2) {
-		taken[rng.IntN(rows)] = true
-	}
-	var list []int
-	for row := range rows {
-		if taken[row] {
-			list = append(list, row)
-		}
-	}
-	return list
-}
-
-// elements returns the indices of the elements of some rows.
-func elements(rows []int, cols int) []int {
-	list := make([]int, 0, len(rows)*cols)
-	for _, r := range rows {
-		for c := range cols {
-			list = append(list, r*cols+c)
-		}
-	}
-	return list
-}
-
 // sizeOf draws a size for a Space.
 func sizeOf(rng *rand.Rand, s Space, most int) int {
 	if s.Soft {

@@ -117,7 +117,7 @@ func (p *gemmProblem) placeOfB(i int) (k, n int) {
 // tensors returns those of the call.
 func (p *gemmProblem) tensors() []guard.Tensor {
 	in := p.inputs()
-	rows := sampleRows(p.Rand(10), p.M, p.Sample)
+	rows := call.SampleRows(p.Rand(10), p.M, p.Sample)
 	part, some, sample := p.Problem, in, []int(nil)
 	if rows != nil {
 		part, some = ref.Rows(rows, in, p.Problem)
@@ -127,7 +127,7 @@ func (p *gemmProblem) tensors() []guard.Tensor {
 				all = append(all, batch*p.M+row)
 			}
 		}
-		sample = elements(all, p.N)
+		sample = call.Elements(all, p.N)
 	}
 	want, plain := ref.Multiply(some, part), ref.Plain(some, part)
 	bounds := ref.NewBounds(want, plain, some, part)

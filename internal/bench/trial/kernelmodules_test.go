@@ -13,10 +13,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mixture"
-	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -75,8 +73,6 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		c, err := engine.ChooseGroup(caps, p.Group, opt)
 		require.NoError(t, err)
 		m.add(map[engine.Impl]string{engine.Scalar: "gemm_scalar_group", engine.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
-	case *mlpProblem:
-		m.ofMLP(p)
 	case *mixtureProblem:
 		m.ofMixture(p)
 	case *called:
@@ -148,29 +144,6 @@ func (m *moduleList) ofGemm(p *gemmProblem) {
 	}
 }
 
-func (m *moduleList) ofMLP(p *mlpProblem) {
-	if p.Skinny {
-		switch {
-		case p.Backward && p.Keep == mlp.KeepPre:
-			m.add("gemm_narrow_dsilu", p.DType)
-		case p.Backward:
-			m.add("gemm_narrow_bwd", p.DType)
-		default:
-			x, opt, err := p.product()
-			require.NoError(m.t, err)
-			plan, err := skinny.ChooseForward(m.caps, x, p.Out, opt)
-			require.NoError(m.t, err)
-			m.list(plan.Kernels("gemm_narrow"), p.DType)
-		}
-		return
-	}
-	opt, err := p.options()
-	require.NoError(m.t, err)
-	plan, err := mlp.Choose(m.caps, p.Problem, passOf(p.Backward), opt)
-	require.NoError(m.t, err)
-	m.plan(plan, p.DType)
-}
-
 // plan adds those of a plan.
 func (m *moduleList) plan(plan kit.Plan, format dtype.DType) { m.list(plan.Kernels(), format) }
 
@@ -196,7 +169,7 @@ func (m *moduleList) ofMixture(p *mixtureProblem) {
 	}
 	opt, err := p.options()
 	require.NoError(m.t, err)
-	plan, err := mixture.Choose(m.caps, p.Problem, passOf(p.Backward), opt)
+	plan, err := mixture.Choose(m.caps, p.Problem, call.Direction{Backward: p.Backward}.Pass(), opt)
 	require.NoError(m.t, err)
 	m.plan(plan, p.DType)
 }

@@ -79,7 +79,7 @@ func (p *mixtureProblem) bytes(caps *vk.Caps) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return mixture.Workspace(caps, p.Problem, passOf(p.Backward), opt)
+	return mixture.Workspace(caps, p.Problem, call.Direction{Backward: p.Backward}.Pass(), opt)
 }
 
 // Supports implements Problem.
@@ -133,7 +133,7 @@ func (s *mixtureSample) outputs() gmmref.Inputs { return ref.Outputs(s.in, s.p) 
 // sampled returns the part of the problem that the reference computes.
 func (p *mixtureProblem) sampled(in ref.Inputs) *mixtureSample {
 	s := &mixtureSample{p: p.Problem, in: in, dloss: call.OrOne(p.DLoss)}
-	if rows := sampleRows(p.Rand(30), p.Tokens, p.Sample); rows != nil {
+	if rows := call.SampleRows(p.Rand(30), p.Tokens, p.Sample); rows != nil {
 		s.rows = rows
 		s.p, s.in, s.dloss = ref.Tokens(rows, in, s.dloss, p.Problem)
 	}
@@ -170,8 +170,8 @@ func (p *mixtureProblem) tensors() []guard.Tensor {
 	}
 	want := ref.Backward(s.in, s.dloss, s.p)
 	dloss, given := call.OrOne(p.DLoss), p.DLoss != 0
-	if most := p.largest(s, want); most > roomy {
-		factor := math.Ldexp(1, -int(math.Ceil(math.Log2(most/roomy))))
+	if most := p.largest(s, want); most > call.Roomy {
+		factor := math.Ldexp(1, -int(math.Ceil(math.Log2(most/call.Roomy))))
 		dloss, s.dloss, given = dloss*factor, s.dloss*factor, true
 		want = ref.Backward(s.in, s.dloss, s.p)
 	}
@@ -181,7 +181,7 @@ func (p *mixtureProblem) tensors() []guard.Tensor {
 	}
 	dx := guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX}
 	if s.rows != nil {
-		dx.Sample = elements(s.rows, p.In)
+		dx.Sample = call.Elements(s.rows, p.In)
 	}
 	return append(list, dx,
 		unknown(guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1}),
@@ -239,9 +239,9 @@ func (p *mixtureProblem) checkDirect(ctx context.Context, r *Runner, list []guar
 	for i := range list {
 		switch t := &list[i]; {
 		case t.Name == "x" && p.TransA:
-			t.Values, t.Shape = turn(t.Values, p.Tokens, p.In), []int{p.In, p.Tokens}
+			t.Values, t.Shape = call.Turn(t.Values, p.Tokens, p.In), []int{p.In, p.Tokens}
 		case t.Name == "w1" && p.TransB:
-			t.Values, t.Shape = turn(t.Values, p.In, p.Hidden), []int{p.Heads, p.Hidden, p.In}
+			t.Values, t.Shape = call.Turn(t.Values, p.In, p.Hidden), []int{p.Heads, p.Hidden, p.In}
 		}
 	}
 	groups := max(1, min(p.Groups, p.Heads))
@@ -305,7 +305,7 @@ func drawMixture(family, rng *rand.Rand, s Space) Problem {
 			s = half
 		}
 	}
-	x, ok := drawPerceptron(family, rng, s, 1+rng.IntN(12), 3, p.Backward, &p.kernelData)
+	x, ok := drawPerceptron(family, rng, s, 1+rng.IntN(12), 3, p.Backward, &p.Data)
 	if !ok {
 		return nil
 	}

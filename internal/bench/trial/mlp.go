@@ -1,161 +1,17 @@
 package trial
 
 import (
-	"context"
-	"fmt"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/pipelines/mlp"
-	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// mlpKernel draws two-layer perceptrons.
-func mlpKernel() Kernel {
-	return Kernel{Name: "mlp", Weight: 2, New: func() Problem { return &mlpProblem{} }, Draw: drawMLP}
-}
-
-// groupedKernel draws perceptrons that share their input, and calls of the kernels of package
-// skinny that compute their outputs and gradients.
-func groupedKernel() Kernel {
-	return Kernel{Name: "grouped", Weight: 3, New: func() Problem { return &mlpProblem{} }, Draw: drawGrouped}
-}
-
-// mlpProblem is a call of mlp.Forward or mlp.Backward. With Skinny it is a call of a kernel of
-// package skinny.
-type mlpProblem struct {
-	mlp.Problem
-	Impl        string
-	Backward    bool
-	Fused       mlp.Fused
-	FusedConfig string // "": what the table has
-	AtATime     int    // heads
-	Products    bool
-
-	Skinny         bool   `json:"Narrow"` // as records have it
-	Config         string // of Skinny; "": the table's
-	TransA, TransB bool
-	Alpha          float64 // a power of two
-	kernelData
-}
-
-// String implements Problem.
-func (p *mlpProblem) String() string {
-	s := fmt.Sprintf("%v, backward=%v keep=%v ", p.Problem, p.Backward, p.Keep)
-	if p.Heads == 0 {
-		return s + fmt.Sprintf("fused=%v %s (%s)", p.Fused, p.Impl, p.FusedConfig)
-	}
-	return s + fmt.Sprintf("skinny=%v at_a_time=%d products=%v %s (%s)", p.Skinny, p.AtATime, p.Products, p.Impl, p.Config)
-}
-
-// options returns the options of a call of package mlp.
-func (p *mlpProblem) options() (opt mlp.Options, err error) {
-	if opt.Impl, err = engine.ParseImpl(p.Impl); err != nil {
-		return opt, err
-	}
-	opt.Fused, opt.HeadsAtATime, opt.Products = p.Fused, p.AtATime, p.Products
-	opt.FusedConfig = p.FusedConfig
-	return opt, nil
-}
-
-// passOf returns the direction.
-func passOf(backward bool) kit.Pass {
-	if backward {
-		return kit.Backward
-	}
-	return kit.Forward
-}
-
-// y returns the format of y.
-func (p *mlpProblem) y() dtype.DType {
-	if p.Float32 {
-		return dtype.Float32
-	}
-	return p.DType
-}
-
-// bytes returns the workspace.
-func (p *mlpProblem) bytes(caps *vk.Caps) (int64, error) {
-	if p.Skinny {
-		return p.skinnyBytes(caps)
-	}
-	opt, err := p.options()
-	if err != nil {
-		return 0, err
-	}
-	return mlp.Workspace(caps, p.Problem, passOf(p.Backward), opt)
-}
-
-// Supports implements Problem.
-func (p *mlpProblem) Supports(caps *vk.Caps) error {
-	_, err := p.bytes(caps)
-	return err
-}
-
-// Check implements Problem.
-func (p *mlpProblem) Check(ctx context.Context, r *Runner) error {
-	bytes, err := p.bytes(r.Device().Caps())
-	if err != nil {
-		return err
-	}
-	of := perceptronCall{p: p.Problem, data: &p.kernelData, alpha: p.Alpha, y: p.y(), backward: p.Backward}
-	list := of.tensors()
-	if p.Skinny {
-		return p.checkSkinny(ctx, r, list, bytes)
-	}
-	opt, err := p.options()
-	if err != nil {
-		return err
-	}
-	list = append(without(list, "dpre"), p.WorkspaceTensor(bytes, 0)...)
-	return p.check(ctx, r, "mlp", list, func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		opt := opt
-		opt.Workspace = t[call.WorkspaceName].Buffer
-		x := mlp.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], Pre: t["pre"], Hidden: t["hidden"]}
-		if p.Backward {
-			return mlp.Backward(c, x, mlp.Gradients{DY: t["dy"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p.Problem, opt)
-		}
-		return mlp.Forward(c, x, p.Problem, opt)
-	})
-}
-
-// Smaller implements Problem.
-func (p *mlpProblem) Smaller() (list []Problem) {
-	add := func(change func(q *mlpProblem)) {
-		q := *p
-		change(&q)
-		if q != *p && q.Validate() == nil {
-			list = append(list, &q)
-		}
-	}
-	add(func(q *mlpProblem) { q.FusedConfig = "" })
-	add(func(q *mlpProblem) { q.Config = "" })
-	sizes := *p
-	halves([]*int{&sizes.Heads, &sizes.Tokens, &sizes.In, &sizes.Hidden, &sizes.Out}, func() {
-		add(func(q *mlpProblem) {
-			q.Heads, q.Tokens, q.In, q.Hidden, q.Out = sizes.Heads, sizes.Tokens, sizes.In, sizes.Hidden, sizes.Out
-		})
-	})
-	add(func(q *mlpProblem) { q.AtATime = 0 })
-	add(func(q *mlpProblem) { q.Keep = mlp.KeepNothing })
-	add(func(q *mlpProblem) { q.Keep = min(q.Keep, mlp.KeepPre) })
-	add(func(q *mlpProblem) { q.Products = false })
-	add(func(q *mlpProblem) { q.Float32 = false })
-	add(func(q *mlpProblem) { q.TransA = false })
-	add(func(q *mlpProblem) { q.TransB = false })
-	add(func(q *mlpProblem) { q.Alpha = 0 })
-	add(func(q *mlpProblem) { q.Grad = 0 })
-	p.smaller(func(d kernelData) { add(func(q *mlpProblem) { q.kernelData = d }) })
-	return list
-}
-
-// drawMLP draws a problem.
-func drawMLP(family, rng *rand.Rand, s Space) Problem {
-	p := &mlpProblem{Backward: family.IntN(2) == 0}
+// drawMLP draws a two-layer perceptron.
+func drawMLP(family, rng *rand.Rand, s Space) *call.MLP {
+	p := &call.MLP{Direction: call.Direction{Backward: family.IntN(2) == 0}}
 	keep := mlp.Keeps()[family.IntN(3)]
 	var ok bool
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
@@ -169,7 +25,7 @@ func drawMLP(family, rng *rand.Rand, s Space) Problem {
 			config = drawFusedConfig(family, s)
 		}
 	}
-	if p.Problem, ok = drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.kernelData); !ok {
+	if p.Problem, ok = drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.Data); !ok {
 		return nil
 	}
 	p.Heads, p.Keep = 0, keep
@@ -214,4 +70,53 @@ func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
 		}
 	}
 	return nil
+}
+
+// drawPerceptron draws sizes, formats and data of perceptrons. A kernel takes at most `most`
+// outputs.
+func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward bool, d *call.Data) (p mlp.Problem, ok bool) {
+	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
+		return p, false
+	}
+	if family.IntN(2) == 0 {
+		p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
+	}
+	*d = drawData(family, rng)
+	if d.Magnitude != 0 {
+		d.Magnitude = min(d.Magnitude, call.Roomy/d.Largest())
+		d.Second = tenTo(rng, -2, 1.5) // of pre
+		if p.DType == dtype.Float16 {
+			d.Magnitude = max(d.Magnitude, 4*d.Second/call.Roomy*8) // W1 is in the format
+		}
+	}
+	p.Heads = heads
+	p.Tokens, p.In, p.Hidden, p.Out = sizeOf(rng, s, 1500), sizeOf(rng, s, 300), sizeOf(rng, s, 400), min(most, sizeOf(rng, s, 300))
+	passes := 8.0
+	if backward {
+		passes = 24
+	}
+	tokens := func() float64 {
+		if d.Sample > 0 {
+			return float64(d.Sample)
+		}
+		return float64(p.Tokens)
+	}
+	sizes := []*int{&p.Tokens, &p.In, &p.Hidden, &p.Out, &p.Heads}
+	if rng.IntN(8) == 0 && !s.Soft { // many workgroups
+		p.Tokens, p.In, p.Hidden, p.Out = 8000+rng.IntN(20000), 4+rng.IntN(40), 40+rng.IntN(120), min(most, 1+rng.IntN(40))
+		d.Sample = 40
+		within(rng, mostElements/2, func() float64 { return float64(p.Tokens) * float64(p.Heads) * float64(p.Hidden+p.Out) }, &p.Heads, &p.Hidden)
+		sizes = append(sizes[1:], &d.Sample)
+	}
+	within(rng, budget(rng, s), func() float64 {
+		cost := passes * tokens() * float64(p.Heads) * float64(p.Hidden) * float64(p.In+p.Out)
+		if d.Sample > 0 && backward {
+			cost += passes * float64(p.Tokens) * float64(p.Heads) * 2 * float64(p.In+p.Out) / 4
+		}
+		return cost
+	}, sizes...)
+	if d.Sample > 0 {
+		d.Sample = max(d.Sample, 2)
+	}
+	return p, true
 }

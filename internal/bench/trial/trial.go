@@ -109,7 +109,8 @@ func Size(rng *rand.Rand, most int) int {
 func All() []Kernel {
 	return []Kernel{
 		attentionKernel(), callKernel("decode", 3, drawDecode), callKernel("append", 2, drawAppend), callKernel("step", 2, drawStep),
-		gemmKernel(), gemmGroupKernel(), mlpKernel(), groupedKernel(), mixtureKernel(), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), optimKernel(),
+		gemmKernel(), gemmGroupKernel(), callKernel("mlp", 2, drawMLP), callKernel("grouped", 3, drawGrouped),
+		mixtureKernel(), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), optimKernel(),
 	}
 }
 

@@ -1,0 +1,236 @@
+package call
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	gemmref "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// MLP is a call of mlp.Forward or mlp.Backward: of one perceptron, or of heads. With Skinny it is a
+// call of the kernel of package skinny that computes the same (skinny.go).
+//
+// With Backward the call is the backward pass alone, and the tensor pre is not that of x.
+type MLP struct {
+	mlp.Problem
+	Direction
+	Impl         string
+	Fused        mlp.Fused
+	FusedConfig  string // "": what the table has
+	HeadsAtATime int    `json:"AtATime"`
+	Products     bool
+
+	Skinny         bool   `json:"Narrow"`
+	Config         string // of Skinny; "": the table's
+	TransA, TransB bool
+	Alpha          float64 // a power of two
+	Data
+}
+
+// Validate implements Call.
+func (m *MLP) Validate() error {
+	if m.Skinny && m.Heads == 0 {
+		return errors.New("call: a skinny kernel has heads")
+	}
+	return cmp.Or(m.Problem.Validate(), mlp.Options{Fused: m.Fused, FusedConfig: m.FusedConfig, HeadsAtATime: m.HeadsAtATime}.Validate())
+}
+
+// Tensors implements Call. Elements of pre are about Second, products of hidden units and w2 about 1.
+func (m *MLP) Tensors() []Tensor {
+	if m.Skinny {
+		return m.skinnyTensors()
+	}
+	p, t, kept := m.Problem, m.DType, Output
+	if m.Backward {
+		kept = Input
+	}
+	first := OrOne(m.Second) / OrOne(m.Magnitude) / math.Sqrt(float64(p.In))
+	return []Tensor{
+		{Name: "x", DType: t, Shape: p.XShape(), Scale: m.Magnitude, Main: true},
+		{Name: "w1", DType: t, Shape: p.W1Shape(), Scale: first},
+		{Name: "w2", DType: t, Shape: p.W2Shape(), Scale: 1 / math.Sqrt(float64(p.Hidden))},
+		{Name: "dy", DType: t, Shape: p.YShape(), Role: Upstream},
+		{Name: "pre", DType: t, Shape: p.PreShape(), Scale: min(OrOne(m.Second), 10), Role: kept, Lines: true, Off: p.Keep == mlp.KeepNothing},
+		{Name: "hidden", DType: t, Shape: p.PreShape(), Role: kept, Lines: true, Off: p.Keep != mlp.KeepHidden},
+		{Name: "y", DType: m.y(), Shape: p.YShape(), Role: Output, Once: true},
+		{Name: "dx", DType: t, Shape: p.XShape(), Role: Gradient},
+		{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Role: Gradient},
+		{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Role: Gradient},
+	}
+}
+
+// y returns the format of y.
+func (m *MLP) y() dtype.DType {
+	if m.Float32 {
+		return dtype.Float32
+	}
+	return m.DType
+}
+
+// inputs returns what the reference of a pass reads.
+func (m *MLP) inputs(x Values, pass kit.Pass) (in ref.Inputs) {
+	Bind(x, &in)
+	if pass == kit.Forward {
+		in.DY = nil
+	}
+	if !m.Backward || m.Keep == mlp.KeepNothing {
+		in.Pre = nil
+	}
+	if m.TransA {
+		in.X = Turn(in.X, m.In, m.Tokens)
+	}
+	if m.TransB {
+		in.W1 = Turn(in.W1, m.Hidden, m.In)
+	}
+	if m.Alpha != 0 { // a power of two: before and after the product are the same
+		in.X = times(in.X, m.Alpha)
+	}
+	return in
+}
+
+// A mlpPart is a part of a call that has the same outputs as the whole.
+type mlpPart struct {
+	p           mlp.Problem
+	in          ref.Inputs
+	rows, units []int // nil: all
+}
+
+// parts returns the part with some tokens, and for the gradients of weights the part with some units
+// of each head, as large a share of all.
+func (m *MLP) parts(in ref.Inputs) []mlpPart {
+	tokens := mlpPart{p: m.Problem, in: in}
+	units := tokens
+	if tokens.rows = SampleRows(m.Rand(30), m.Tokens, m.Sample); tokens.rows != nil {
+		tokens.p, tokens.in = ref.Tokens(tokens.rows, in, m.Problem)
+	}
+	if tokens.rows == nil || in.DY == nil {
+		return []mlpPart{tokens}
+	}
+	if units.units = SampleRows(m.Rand(31), m.Hidden, max(4, m.Sample*m.Hidden/m.Tokens)); units.units != nil {
+		units.p, units.in = ref.Units(units.units, in, m.Problem)
+	}
+	return []mlpPart{tokens, units}
+}
+
+// Adjust implements Call: float16 holds the results, and hidden is silu(pre).
+func (m *MLP) Adjust(x Values) {
+	in := m.inputs(x, m.Pass())
+	for again := m.DType == dtype.Float16 || m.GradDType() == dtype.Float16; again; {
+		again = slices.ContainsFunc(m.parts(in), func(s mlpPart) bool { return m.lower(in, s) })
+	}
+	if x["w1"] = in.W1; m.TransB {
+		x["w1"] = Turn(in.W1, m.In, m.Hidden)
+	}
+	if x["hidden"] != nil {
+		for i, v := range x["pre"] {
+			x["hidden"][i] = float64(m.DType.Round(float32(gemmref.SiLU(v))))
+		}
+	}
+}
+
+// lower divides inputs by powers of two if float16 does not hold the results of a part.
+func (m *MLP) lower(in ref.Inputs, s mlpPart) bool {
+	half, grad := m.DType == dtype.Float16, m.GradDType() == dtype.Float16
+	out := ref.Compute(s.in, s.p)
+	if half && (Lower(in.W1, m.DType, tolerance.Largest(out.Pre)) || Lower(in.W2, m.DType, tolerance.Largest(out.Y))) {
+		return true
+	}
+	most := 0.0
+	if half {
+		most = max(tolerance.Largest(out.DPre), tolerance.Largest(out.DX))
+	}
+	if grad {
+		most = max(most, tolerance.Largest(out.DW1), tolerance.Largest(out.DW2))
+	}
+	return Lower(in.DY, m.DType, most)
+}
+
+// Want implements Call.
+func (m *MLP) Want(x Values, pass kit.Pass) Outputs {
+	parts := m.parts(m.inputs(x, pass))
+	list := parts[0].want()
+	for name, w := range list {
+		if parts[0].rows != nil && len(w.Want) > 0 {
+			w.Sample = Elements(parts[0].rows, len(w.Want)/len(parts[0].rows))
+		}
+		switch {
+		case name == "dpre":
+			w.pad(m.Hidden, m.padded())
+		case (name == "pre" || name == "hidden") && m.Units > m.Hidden:
+			w.pad(m.Hidden, m.Units)
+		}
+		list[name] = w
+	}
+	if len(parts) > 1 {
+		units := parts[1].want()
+		list["dw1"], list["dw2"] = units["dw1"].of(m.columns(parts[1].units)), units["dw2"].of(m.rows(parts[1].units))
+	}
+	return list
+}
+
+// want returns the outputs of a part, without what they are a sample of.
+func (s *mlpPart) want() Outputs {
+	want := ref.Compute(s.in, s.p)
+	return Pair(want, ref.BoundsAtLeast(want, ref.Plain(s.in, s.p), ref.Spread(s.in, nil, s.p), s.p))
+}
+
+// columns returns the elements of dw1 of some units; nil of nil.
+func (m *MLP) columns(units []int) (at []int) {
+	for row := range max(m.Heads, 1) * m.In {
+		for _, u := range units {
+			at = append(at, row*m.Hidden+u)
+		}
+	}
+	return at
+}
+
+// rows returns the elements of dw2 of some units; nil of nil.
+func (m *MLP) rows(units []int) (at []int) {
+	for k := range max(m.Heads, 1) {
+		for _, u := range units {
+			at = append(at, Elements([]int{k*m.Hidden + u}, m.Out)...)
+		}
+	}
+	return at
+}
+
+// Choose implements Call.
+func (m *MLP) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	if m.Skinny {
+		return m.chooseSkinny(caps)
+	}
+	opt, err := m.options()
+	if err != nil {
+		return nil, err
+	}
+	return mlp.Choose(caps, m.Problem, pass, opt)
+}
+
+// Record implements Call.
+func (m *MLP) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+	if m.Skinny {
+		return m.recordSkinny(c, t, workspace)
+	}
+	opt, err := m.options()
+	if err != nil {
+		return err
+	}
+	opt.Workspace = workspace
+	return record(c, t, m.Problem, opt, pass, mlp.Forward, mlp.Backward)
+}
+
+func (m *MLP) options() (mlp.Options, error) {
+	impl, err := engine.ParseImpl(cmp.Or(m.Impl, "auto"))
+	return mlp.Options{
+		Impl: impl, Fused: m.Fused, FusedConfig: m.FusedConfig, HeadsAtATime: m.HeadsAtATime, Products: m.Products, Tuning: m.Tuning,
+	}, err
+}
