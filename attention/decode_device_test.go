@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -12,62 +11,13 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/cover"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// A decodeCase is a problem with the lengths of its sequences.
-type decodeCase struct {
-	attention.DecodeProblem
-	lens []int // SeqLens
-}
-
-func (c *decodeCase) seqLens() (lens []int32) {
-	for _, n := range c.lens {
-		lens = append(lens, int32(n))
-	}
-	return lens
-}
-
-// decodeData is what a case has on the host, as float32 that the format holds.
-type decodeData struct {
-	q, k, v             []float32 // of contiguous tensors of the problem's shapes
-	table, rows, pad    []int32
-	tree                []int32
-	bias, slopes, sinks []float32
-
-	k8, v8         ref.Cache8[float32] // of a cache of 8 bits, of which k and v are the values
-	kScale, vScale []float32           // of e4m3: of each key head
-}
-
-// quantise makes the cache one of 8 bits.
-func (d *decodeData) quantise(r *rand.Rand, p *attention.DecodeProblem) {
-	if p.Cache == attention.CacheSame {
-		return
-	}
-	for range p.NumKVHeads {
-		d.kScale, d.vScale = append(d.kScale, float32(math.Exp2(4*r.Float64()-6))), append(d.vScale, float32(math.Exp2(4*r.Float64()-6)))
-	}
-	head := func(row int) int { return row / p.KShape()[2] % p.NumKVHeads }
-	d.k8 = ref.Quantise(p.Cache, d.k, p.HeadDim, func(row int) float32 { return d.kScale[head(row)] })
-	d.v8 = ref.Quantise(p.Cache, d.v, p.ValueHeadDim(), func(row int) float32 { return d.vScale[head(row)] })
-	d.k, d.v = d.k8.Values, d.v8.Values
-}
-
-// upload stores numbers of an 8-bit format, or of another one.
-func upload(t *testing.T, x vk.Tensor, data []float32) {
-	if x.DType != dtype.Int8 {
-		require.NoError(t, x.Upload(t.Context(), data))
-		return
-	}
-	raw := make([]byte, len(data))
-	for i, y := range data {
-		raw[i] = byte(int8(y))
-	}
-	require.NoError(t, x.UploadRaw(t.Context(), raw))
-}
 
 func size(shape []int) int {
 	n := 1
@@ -77,180 +27,42 @@ func size(shape []int) int {
 	return n
 }
 
-// newDecodeData draws a case. Keys beyond the lengths are NaN, and so are pages of no sequence.
-func newDecodeData(r *rand.Rand, c *decodeCase) *decodeData {
-	p := &c.DecodeProblem
-	draw := func(n int, scale float64) []float32 {
-		x := make([]float32, n)
-		for i := range x {
-			x[i] = p.DType.Round(float32(r.NormFloat64() * scale))
+// uploaded returns tensors of a call on a device, contiguous, from what Inputs returns.
+func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[string]vk.Tensor {
+	list := map[string]vk.Tensor{}
+	for _, in := range c.Tensors() {
+		if in.Off {
+			continue
 		}
-		return x
-	}
-	d := &decodeData{q: draw(size(p.QShape()), 2), k: draw(size(p.KShape()), 1), v: draw(size(p.VShape()), 1)}
-	if p.PageSize > 0 {
-		pages := r.Perm(p.Pages)
-		each := p.SeqKV / p.PageSize
-		for b := range p.Batch {
-			for i := range each {
-				d.table = append(d.table, int32(pages[(b*each+i)%p.Pages]))
+		y := vktest.Tensor(t, dev, in.DType, in.Shape...)
+		list[in.Name] = y
+		if in.Role == call.Output {
+			continue
+		}
+		if in.DType == dtype.Int32 {
+			data := make([]int32, len(x[in.Name]))
+			for i, n := range x[in.Name] {
+				data[i] = int32(n)
 			}
+			require.NoError(t, y.UploadInts(t.Context(), data))
+			continue
 		}
-	}
-	if p.CacheRows > 0 {
-		for _, row := range r.Perm(p.CacheRows)[:p.Batch] {
-			d.rows = append(d.rows, int32(row))
+		data := make([]float32, len(x[in.Name]))
+		for i, n := range x[in.Name] {
+			data[i] = float32(n)
 		}
+		require.NoError(t, y.Upload(t.Context(), data))
 	}
-	for b := range p.Batch {
-		d.pad = append(d.pad, int32(r.IntN(c.lens[b]+p.NewKeys+1)))
-	}
-	for range p.Batch * p.SeqQ {
-		d.tree = append(d.tree, int32(r.Uint32()), int32(r.Uint32()))
-	}
-	d.bias, d.slopes, d.sinks = draw(size(p.BiasShape()), 1), draw(size(p.SlopesShape()), 0.1), draw(p.NumHeads, 1)
-	// What no query sees may be anything.
-	seen, in := make([]bool, len(d.k)), d.inputs(c)
-	for b := range p.Batch {
-		for h := range p.NumKVHeads {
-			for j := range c.lens[b] + p.NewKeys {
-				at := in.At(p, b, h, j) * p.HeadDim
-				for e := range p.HeadDim {
-					seen[at+e] = true
-				}
-			}
-		}
-	}
-	nan := float32(math.NaN())
-	for i := range d.k {
-		if !seen[i] {
-			d.k[i] = nan
-		}
-	}
-	for i := range d.v {
-		if !seen[i/p.ValueHeadDim()*p.HeadDim] {
-			d.v[i] = nan
-		}
-	}
-	d.quantise(r, p)
-	return d
+	return list
 }
 
-// inputs returns what the reference reads.
-func (d *decodeData) inputs(c *decodeCase) *ref.DecodeInputs[float32] {
-	return &ref.DecodeInputs[float32]{
-		Q: d.q, K: d.k, V: d.v, SeqLens: c.seqLens(), BlockTable: d.table, CacheBatchIdx: d.rows, LeftPad: d.pad,
-		TreeMask: d.tree, Bias: d.bias, ALiBiSlopes: d.slopes, Sinks: d.sinks,
-	}
-}
-
-// check compares O and LSE of a case with float64.
-func (d *decodeData) check(t *testing.T, c *decodeCase, o, lse []float32) {
-	p := &c.DecodeProblem
-	heads, err := ref.Decode(*d.inputs(c), *p, 0)
+// submit runs a call on tensors.
+func submit(t *testing.T, dev *vk.Device, c call.Call, on map[string]vk.Tensor) {
+	cmd, err := dev.NewCmd("call")
 	require.NoError(t, err)
-	dv := p.ValueHeadDim()
-	for _, h := range heads {
-		for x, r := range h.Rows {
-			at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
-			for e, want := range h.O[x*dv:][:dv] {
-				if off := math.Abs(float64(o[at*dv+e]) - want); !(off <= h.Bound.O) {
-					t.Fatalf("o of row %v, column %d = %v, want %v: off by %.3g, tolerance %.3g", r, e, o[at*dv+e], want, off, h.Bound.O)
-				}
-			}
-			if off := math.Abs(float64(lse[at]) - h.LSE[x]); float64(lse[at]) != h.LSE[x] && !(off <= h.Bound.LSE) {
-				t.Fatalf("lse of row %v = %v, want %v: off by %.3g, tolerance %.3g", r, lse[at], h.LSE[x], off, h.Bound.LSE)
-			}
-		}
-	}
-}
-
-// A decodeRun is a case on a device.
-type decodeRun struct {
-	t attention.DecodeTensors
-	c *vk.Cmd
-}
-
-func newDecodeRun(t *testing.T, dev *vk.Device, c *decodeCase, d *decodeData, config *attention.DecodeConfig) *decodeRun {
-	p := &c.DecodeProblem
-	floats := func(f dtype.DType, shape []int, data []float32) vk.Tensor {
-		x := vktest.Tensor(t, dev, f, shape...)
-		if data != nil {
-			upload(t, x, data)
-		}
-		return x
-	}
-	k, v := d.k, d.v
-	if p.Cache != attention.CacheSame {
-		k, v = d.k8.Stored, d.v8.Stored
-	}
-	ints := func(shape []int, data []int32) vk.Tensor {
-		x := floats(dtype.Int32, shape, nil)
-		require.NoError(t, x.UploadInts(t.Context(), data))
-		return x
-	}
-	x := attention.DecodeTensors{
-		Q: floats(p.DType, p.QShape(), d.q), K: floats(p.CacheDType(), p.KShape(), k), V: floats(p.CacheDType(), p.VShape(), v),
-		O: floats(p.DType, p.OShape(), nil), LSE: floats(dtype.Float32, p.LSEShape(), nil),
-		SeqLens: ints(p.SeqLensShape(), c.seqLens()), State: ints(p.StateShape(), make([]int32, size(p.StateShape()))),
-	}
-	switch p.Cache {
-	case attention.CacheE4M3:
-		x.KScale, x.VScale = floats(dtype.Float32, p.KScaleShape(), d.kScale), floats(dtype.Float32, p.VScaleShape(), d.vScale)
-	case attention.CacheQ8_0:
-		x.KScale, x.VScale = floats(dtype.Float16, p.KScaleShape(), d.k8.Scales), floats(dtype.Float16, p.VScaleShape(), d.v8.Scales)
-	}
-	if p.PageSize > 0 {
-		x.BlockTable = ints(p.BlockTableShape(), d.table)
-	}
-	if p.CacheRows > 0 {
-		x.CacheBatchIdx = ints(p.SeqLensShape(), d.rows)
-	}
-	if p.LeftPad {
-		x.LeftPad = ints(p.SeqLensShape(), d.pad)
-	}
-	if p.Tree {
-		x.TreeMask = ints(p.TreeMaskShape(), d.tree)
-	}
-	if p.Bias.On {
-		x.Bias = floats(p.Bias.DType, p.BiasShape(), d.bias)
-	}
-	if p.ALiBi != attention.ALiBiOff {
-		x.ALiBiSlopes = floats(dtype.Float32, p.SlopesShape(), d.slopes)
-	}
-	if p.Sinks {
-		x.Sinks = floats(dtype.Float32, p.SinksShape(), d.sinks)
-	}
-	cmd, err := dev.NewCmd("decode")
-	require.NoError(t, err)
-	t.Cleanup(cmd.Close)
-	require.NoError(t, attention.Decode(cmd, x, *p, attention.Options{DecodeConfig: config}))
-	return &decodeRun{x, cmd}
-}
-
-// run returns O, LSE and the state after one more run.
-func (r *decodeRun) run(t *testing.T) (o, lse []float32, state []byte) {
-	require.NoError(t, r.c.Submit(t.Context()))
-	o, lse = make([]float32, r.t.O.NumElements()), make([]float32, r.t.LSE.NumElements())
-	require.NoError(t, r.t.O.Download(t.Context(), o))
-	require.NoError(t, r.t.LSE.Download(t.Context(), lse))
-	state = make([]byte, 4*r.t.State.NumElements())
-	require.NoError(t, r.t.State.DownloadRaw(t.Context(), state))
-	return o, lse, state
-}
-
-// checkDecode runs a case twice, the second time with the first's counters, and compares both.
-func checkDecode(t *testing.T, dev *vk.Device, c decodeCase, config *attention.DecodeConfig) {
-	r := rand.New(rand.NewPCG(1, uint64(c.SeqKV)))
-	d := newDecodeData(r, &c)
-	run := newDecodeRun(t, dev, &c, d, config)
-	o, lse, state := run.run(t)
-	for _, x := range state {
-		require.Zero(t, x, "state is zero after a call")
-	}
-	again, lseAgain, _ := run.run(t)
-	require.True(t, sameBits(o, again) && sameBits(lse, lseAgain), "the same bits in a second run")
-	d.check(t, &c, o, lse)
+	defer cmd.Close()
+	require.NoError(t, c.Record(cmd, on, nil, kit.Forward))
+	require.NoError(t, cmd.Submit(t.Context()))
 }
 
 func sameBits(a, b []float32) bool {
@@ -264,18 +76,18 @@ func sameBits(a, b []float32) bool {
 
 // decodeCases are problems with every feature, sizes that fill nothing, and lengths from nothing
 // to the capacity.
-func decodeCases() []decodeCase {
-	problem := func(heads, kv, seqQ, capacity, dim int, change func(p *attention.DecodeProblem), lens ...int) decodeCase {
-		c := decodeCase{attention.DecodeProblem{Problem: attention.Problem{
+func decodeCases() []call.Decode {
+	problem := func(heads, kv, seqQ, capacity, dim int, change func(p *attention.DecodeProblem), lens ...int) call.Decode {
+		c := call.Decode{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 			Batch: len(lens), NumHeads: heads, NumKVHeads: kv, SeqQ: seqQ, SeqKV: capacity, HeadDim: dim, DType: dtype.Float16, Causal: true,
-		}, NewKeys: seqQ}, lens}
+		}, NewKeys: seqQ}, Lens: lens, Scales: call.AllScales, Data: call.Data{Seed: uint64(capacity), Magnitude: 2}}
 		if change != nil {
 			change(&c.DecodeProblem)
 		}
 		return c
 	}
 	type P = attention.DecodeProblem
-	return []decodeCase{
+	return []call.Decode{
 		problem(4, 1, 1, 300, 64, nil, 299),
 		problem(1, 1, 1, 100, 128, nil, 0, 1, 99, 50),
 		problem(8, 2, 1, 1000, 128, func(p *P) { p.DType = dtype.BFloat16 }, 900, 0, 333),
@@ -316,7 +128,7 @@ func decodeCases() []decodeCase {
 // cache8Cases are those of decodeCases that a cache of 8 bits can have, in both formats. Software has,
 // unless there is time, one with every feature that changes scores and those without: scores do not know
 // what a key was stored as, and each feature is another kernel.
-func cache8Cases(dev *vk.Device) (list []decodeCase) {
+func cache8Cases(dev *vk.Device) (list []call.Decode) {
 	for _, c := range decodeCases() {
 		scores := c.Window.On || c.Softcap != 0 || c.ALiBi != attention.ALiBiOff || c.Bias.On || c.Sinks || c.LeftPad || c.Tree
 		if scores && c.PageSize == 0 && !vktest.Thorough(dev) {
@@ -338,7 +150,7 @@ func cache8Cases(dev *vk.Device) (list []decodeCase) {
 func TestDecode(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, c := range slices.Concat(decodeCases(), cache8Cases(dev)) {
-		t.Run(fmt.Sprintf("%v/lens=%v", c.DecodeProblem, c.lens), func(t *testing.T) { checkDecode(t, dev, c, nil) })
+		t.Run(fmt.Sprintf("%v/lens=%v", c.DecodeProblem, c.Lens), func(t *testing.T) { call.Test(t, dev, &c, nil, guard.Packed, kit.Forward) })
 	}
 }
 
@@ -346,7 +158,7 @@ func TestDecode(t *testing.T) {
 func TestDecodeScalar(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, c := range slices.Concat(decodeCases(), cache8Cases(dev)) {
-		t.Run(fmt.Sprintf("%v/lens=%v", c.DecodeProblem, c.lens), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%v/lens=%v", c.DecodeProblem, c.Lens), func(t *testing.T) {
 			plan, err := attention.ChooseDecode(dev.Caps(), c.DecodeProblem, attention.Options{Impl: attention.Scalar})
 			require.NoError(t, err)
 			taken, err := attention.ChooseDecode(dev.Caps(), c.DecodeProblem, attention.Options{})
@@ -354,7 +166,8 @@ func TestDecodeScalar(t *testing.T) {
 			if taken.Decode == plan.Decode {
 				t.Skip("TestDecode has it")
 			}
-			checkDecode(t, dev, c, &plan.Decode)
+			c.Config = &plan.Decode
+			call.Test(t, dev, &c, nil, guard.Packed, kit.Forward)
 		})
 	}
 }
@@ -363,17 +176,13 @@ func TestDecodeScalar(t *testing.T) {
 // time, those in which any two choices of a kernel meet.
 func TestDecodeConfigs(t *testing.T) {
 	dev := vktest.Open(t)
-	type division struct {
-		decodeCase
-		attention.DecodeConfig
-	}
-	var all []division
+	var all []call.Decode
 	add := func(config attention.DecodeConfig) {
 		for _, cache := range []attention.CacheFormat{attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0} {
 			c := decodeCases()[4]
-			c.Cache = cache
+			c.Cache, c.Config = cache, &config
 			if config.Feasible(dev.Caps(), c.DecodeProblem) == nil {
-				all = append(all, division{c, config})
+				all = append(all, c)
 			}
 		}
 	}
@@ -388,10 +197,11 @@ func TestDecodeConfigs(t *testing.T) {
 		}
 	}
 	if !vktest.Thorough(dev) {
-		all = cover.Pairs(all, func(x division) []any { return []any{x.Impl, x.Rows, x.Subgroups, x.Cache} }, func(x division) []any { return []any{x.Groups} })
+		all = cover.Pairs(all, func(x call.Decode) []any { return []any{x.Config.Impl, x.Config.Rows, x.Config.Subgroups, x.Cache} },
+			func(x call.Decode) []any { return []any{x.Config.Groups} })
 	}
-	for _, x := range all {
-		t.Run(fmt.Sprintf("%v/%v", x.DecodeConfig, x.Cache), func(t *testing.T) { checkDecode(t, dev, x.decodeCase, &x.DecodeConfig) })
+	for _, c := range all {
+		t.Run(fmt.Sprintf("%v/%v", c.Config, c.Cache), func(t *testing.T) { call.Test(t, dev, &c, nil, guard.Packed, kit.Forward) })
 	}
 }
 
@@ -403,22 +213,29 @@ func TestDecodeInfinite(t *testing.T) {
 	for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
 		for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
 			for _, dim := range []int{64, 96, 128, 256} {
-				c := decodeCase{attention.DecodeProblem{Problem: attention.Problem{
+				c := call.Decode{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 					Batch: 2, NumHeads: 8, NumKVHeads: 2, SeqQ: 2, SeqKV: 256, HeadDim: dim, DType: format, Causal: true,
-				}}, []int{200, 90}}
+				}}, Lens: []int{200, 90}, Data: call.Data{Magnitude: 2}}
 				t.Run(fmt.Sprintf("%v/%v/%v", impl, format, dim), func(t *testing.T) {
 					plan, err := attention.ChooseDecode(dev.Caps(), c.DecodeProblem, attention.Options{Impl: impl})
 					if impl == attention.CoopMat && errors.Is(err, vk.ErrUnsupported) {
 						t.Skip("not NVIDIA's matrices")
 					}
 					require.NoError(t, err)
-					d := newDecodeData(rand.New(rand.NewPCG(3, uint64(dim))), &c)
-					finite, _, _ := newDecodeRun(t, dev, &c, d, &plan.Decode).run(t)
+					c.Config = &plan.Decode
+					x := call.Inputs(&c)
+					run := func() []float32 {
+						on := uploaded(t, dev, &c, x)
+						submit(t, dev, &c, on)
+						return elements(t, on["o"])
+					}
+					finite := run()
 					for _, at := range []struct{ key, column, from int }{{7, 3, 0}, {199, dim - 1, 1}} { // from: the first query that sees the key
-						old := d.v[at.key*dim+at.column]
-						d.v[at.key*dim+at.column] = float32(math.Inf(1))
-						o, _, _ := newDecodeRun(t, dev, &c, d, &plan.Decode).run(t)
-						d.v[at.key*dim+at.column] = old
+						element := &x["v"][at.key*dim+at.column]
+						old := *element
+						*element = math.Inf(1)
+						o := run()
+						*element = old
 						checkInfinite(t, &c, at.column, at.from, finite, o)
 					}
 				})
@@ -428,7 +245,7 @@ func TestDecodeInfinite(t *testing.T) {
 }
 
 // checkInfinite compares O with what it is without an infinite value in a column of the first key head.
-func checkInfinite(t *testing.T, c *decodeCase, column, from int, finite, o []float32) {
+func checkInfinite(t *testing.T, c *call.Decode, column, from int, finite, o []float32) {
 	isNaN := func(x float32) bool { return math.IsNaN(float64(x)) }
 	for row := range len(o) / c.HeadDim {
 		shares := row/c.SeqQ < c.NumHeads/c.NumKVHeads
