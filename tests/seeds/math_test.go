@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -37,59 +38,21 @@ func newInputs(p attention.Problem) inputs {
 // results are o and the gradients of q, k and v, by names.
 type results map[string][]float64
 
-// inFloat64 is softmax(q kᵀ / sqrt(dim)) v with the matrix of weights written out, which is
-// what PyTorch calls MATH, and its gradients.
-func inFloat64(in inputs, p attention.Problem) results {
-	d, group := p.HeadDim, p.NumHeads/p.NumKVHeads
-	r := results{"o": make([]float64, len(in.q)), "dq": make([]float64, len(in.q)), "dk": make([]float64, len(in.k)), "dv": make([]float64, len(in.v))}
-	scale := 1 / math.Sqrt(float64(d))
-	weights := make([]float64, p.SeqKV)
-	for bh := range p.Batch * p.NumHeads {
-		kv := (bh/p.NumHeads*p.NumKVHeads + bh%p.NumHeads/group) * p.SeqKV * d
-		for i := range p.SeqQ {
-			at := (bh*p.SeqQ + i) * d
-			seen := p.SeqKV
-			if p.Causal {
-				seen = min(seen, i+1+p.SeqKV-p.SeqQ)
-			}
-			top, sum := math.Inf(-1), 0.0
-			for j := range seen {
-				s := 0.0
-				for c := range d {
-					s += float64(in.q[at+c]) * float64(in.k[kv+j*d+c])
-				}
-				weights[j] = s * scale
-				top = max(top, weights[j])
-			}
-			for j := range seen {
-				weights[j] = math.Exp(weights[j] - top)
-				sum += weights[j]
-			}
-			delta := 0.0
-			for j := range seen {
-				weights[j] /= sum
-				for c := range d {
-					r["o"][at+c] += weights[j] * float64(in.v[kv+j*d+c])
-				}
-			}
-			for c := range d {
-				delta += r["o"][at+c] * float64(in.do[at+c])
-			}
-			for j := range seen {
-				dw := 0.0
-				for c := range d {
-					dw += float64(in.do[at+c]) * float64(in.v[kv+j*d+c])
-					r["dv"][kv+j*d+c] += weights[j] * float64(in.do[at+c])
-				}
-				ds := weights[j] * (dw - delta) * scale
-				for c := range d {
-					r["dq"][at+c] += ds * float64(in.k[kv+j*d+c])
-					r["dk"][kv+j*d+c] += ds * float64(in.q[at+c])
-				}
-			}
-		}
+// inFloat64 is attention in float64, and its gradients.
+func inFloat64(t *testing.T, in inputs, p attention.Problem) results {
+	t.Helper()
+	o, g, x := make([]float64, len(in.q)), ref.NewGradients(p), ref.Inputs[float32]{Q: in.q, K: in.k, V: in.v}
+	require.NoError(t, ref.Forward(o, nil, x, p))
+	require.NoError(t, ref.Backward(g, ref.Upstream[float32]{DO: in.do}, x, p))
+	return results{"o": o, "dq": g.DQ, "dk": g.DK, "dv": g.DV}
+}
+
+func float64s(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i := range x {
+		y[i] = float64(x[i])
 	}
-	return r
+	return y
 }
 
 // onDevice computes the same with package attention, and submits the recording some times. The
@@ -120,9 +83,7 @@ func onDevice(t *testing.T, in inputs, p attention.Problem, o attention.Options,
 	for name, x := range out {
 		data := make([]float32, x.NumElements())
 		require.NoError(t, x.Download(ctx, data))
-		for _, v := range data {
-			r[name] = append(r[name], float64(v))
-		}
+		r[name] = float64s(data)
 	}
 	return r
 }

@@ -38,7 +38,7 @@ func TestOneBackwardKernel(t *testing.T) {
 	in := newInputs(p)
 	one := &attention.BackwardConfig{Impl: attention.CoopMat, Splits: 2, Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}}
 	vktest.Require(t, attention.CoopMat.String(), one.Feasible(vktest.Open(t).Caps(), p))
-	want := inFloat64(in, p)
+	want := inFloat64(t, in, p)
 	for _, config := range []*attention.BackwardConfig{one, nil} {
 		got := onDevice(t, in, p, attention.Options{BackwardConfig: config}, true, 1)
 		for _, name := range []string{"dq", "dk", "dv"} {
