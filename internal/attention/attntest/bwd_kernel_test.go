@@ -148,6 +148,7 @@ func (k *bwdKernel) pair(b, h, kh, i, j int) (x pairGradient) {
 	if k.is("dX in 8 bits") {
 		x.dX = float64(dtype.BFloat16.Round(float32(x.dX)))
 	}
+	x.W, x.dX = k.stored(x.W), k.stored(x.dX)
 	return x
 }
 
@@ -243,7 +244,10 @@ func (k *bwdKernel) key(b, kh, j int) {
 		scale = 1
 	}
 	for e := range dk {
-		dk[e] *= scale
+		dk[e] = k.stored(dk[e] * scale)
+	}
+	for e := range dv {
+		dv[e] = k.stored(dv[e])
 	}
 	outK, outV := *k.g.DK, *k.g.DV
 	switch {
@@ -288,7 +292,7 @@ func (k *bwdKernel) query(b, h, i int) {
 		scale = 1
 	}
 	for e := range dq {
-		dq[e] *= scale
+		dq[e] = k.stored(dq[e] * scale)
 		if k.is("differs from call to call") && k.calls > 1 && i == k.m.SeqQ-1 {
 			dq[e] = math.Nextafter(dq[e], 9)
 		}

@@ -66,8 +66,7 @@ func (f BackwardFunc) Backward(g Gradients, in BackwardInputs, p attention.Probl
 }
 
 // ContiguousBackward makes a Backwarder of a function on contiguous slices in
-// logical order, such as ref.PlainBackward[float64] or
-// ref.BackwardModel.Backward.
+// logical order, such as ref.PlainBackward[float64].
 func ContiguousBackward(f func(g ref.Gradients, o, lse []float64, up ref.Upstream[float64], in ref.Inputs[float64], p attention.Problem) error) Backwarder {
 	return BackwardFunc(func(g Gradients, in BackwardInputs, p attention.Problem) error {
 		gather := func(t *guard.View) []float64 {

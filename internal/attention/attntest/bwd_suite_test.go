@@ -11,9 +11,9 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// TestBackwardModel says that everything in package ref passes the suite: the
-// tolerances have room for tiles of any size.
-func TestBackwardModel(t *testing.T) {
+// TestBackwardPrecision says that the tolerance for kernels allows an implementation that rounds
+// where kernels round, and everything in package ref.
+func TestBackwardPrecision(t *testing.T) {
 	sequential(t)
 	most := 1e7
 	if raceDetector {
@@ -26,8 +26,7 @@ func TestBackwardModel(t *testing.T) {
 		name  string
 		got   Backwarder
 	}{
-		{s, "model", ContiguousBackward(ref.BackwardModel{BlockM: 64, BlockN: 64, RoundS: true}.Backward)},
-		{small, "model-small-tiles", ContiguousBackward(ref.BackwardModel{BlockM: 16, BlockN: 32}.Backward)},
+		{s, "tiles", &bwdKernel{kernel: kernel{rounds: true}}},
 		{small, "plain", ContiguousBackward(ref.PlainBackward[float64])},
 		{small, "reference", BackwardReference},
 	} {

@@ -14,7 +14,8 @@ import (
 // tolerance is TwicePlain, as for kernels.
 type kernel struct {
 	mistake string
-	calls   int // Forward was called so often
+	rounds  bool // weights and results to the problem's format, scores and sums to float32
+	calls   int  // Forward was called so often
 
 	in Inputs // of the call
 	p  attention.Problem
@@ -24,6 +25,14 @@ type kernel struct {
 const kernelBlock = 16
 
 func (k *kernel) is(mistake string) bool { return k.mistake == mistake }
+
+// stored returns x as a kernel that rounds stores it.
+func (k *kernel) stored(x float64) float64 {
+	if k.rounds {
+		return float64(k.p.DType.Round(float32(x)))
+	}
+	return x
+}
 
 // at returns the position of row (b, h, i) in the data of O, Q, K or V: row i of
 // sequence b, packed or not.
@@ -310,13 +319,20 @@ func (k *kernel) accumulate(r *rowState, P float64, j int, value []float64) {
 	case k.is("lazy rescale against the last tile") && P > 65504:
 		P = math.Inf(1) // P is float16 on matrix units
 	}
+	P = k.stored(P) * kept
 	for e, y := range value {
-		r.acc[e] += P * kept * y
+		r.acc[e] += P * y
 	}
 }
 
 // roundSums rounds the sums after a tile.
 func (k *kernel) roundSums(r *rowState) {
+	if k.rounds {
+		r.l = float64(float32(r.l))
+		for e, x := range r.acc {
+			r.acc[e] = float64(float32(x))
+		}
+	}
 	if k.is("l summed in float16") {
 		r.l = float64(dtype.Float16.Round(float32(r.l)))
 	}
@@ -363,7 +379,7 @@ func (k *kernel) store(o, lse *guard.View, b, h, kh int, r *rowState) {
 		if k.is("differs from call to call") && k.calls > 1 && i == p.SeqQ-1 {
 			x = math.Nextafter(x, 9)
 		}
-		o.Data[to+e] = x
+		o.Data[to+e] = k.stored(x)
 	}
 	if lse == nil {
 		return

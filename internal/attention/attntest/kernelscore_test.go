@@ -53,6 +53,9 @@ func (k *kernel) product(b, h, kh, i, j int) float64 {
 	if k.is("S in float16") {
 		sum = float64(dtype.Float16.Round(float32(sum)))
 	}
+	if k.rounds {
+		sum = float64(float32(sum))
+	}
 	return sum
 }
 

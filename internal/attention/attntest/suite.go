@@ -93,8 +93,8 @@ func (f ForwardFunc) Forward(o, lse *guard.View, in Inputs, p attention.Problem)
 }
 
 // Contiguous makes a Forwarder of a function on contiguous slices in logical order, such as
-// ref.Forward[float64], ref.Plain[float64] or ref.Model.Forward. It also copies Q, K and V back, so
-// that the suite finds a function that changes them.
+// ref.Forward[float64] or ref.Plain[float64]. It also copies Q, K and V back, so that the suite
+// finds a function that changes them.
 func Contiguous(f func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error) Forwarder {
 	return ForwardFunc(func(o, lse *guard.View, in Inputs, p attention.Problem) error {
 		values := in.contiguous()

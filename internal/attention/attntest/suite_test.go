@@ -60,26 +60,11 @@ func TestReference(t *testing.T) {
 	TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < quick(3e6) && c.Problem.DType != dtype.BFloat16 }), Reference)
 }
 
-// TestAlgorithm compares the tiled algorithm, without rounding, with the reference. Tiles are
-// square, wide, tall, and larger than the problem; one has a lazy rescale.
+// TestAlgorithm compares the tiled algorithm, without rounding, with the reference.
 func TestAlgorithm(t *testing.T) {
 	sequential(t)
 	s := NewSuite(Short, Reference, Float64)
-	for _, m := range []ref.Model{
-		{BlockM: 16, BlockN: 32, Float64: true},
-		{BlockM: 128, BlockN: 64, RescaleAbove: 8, Float64: true},
-		{BlockM: 2000, BlockN: 2000, Float64: true},
-		{BlockM: 7, BlockN: 1, RescaleAbove: 8, Float64: true},
-	} {
-		t.Run(m.String(), func(t *testing.T) {
-			// Tiny and giant tiles exercise nothing more on long problems.
-			limit := quick(1e7)
-			if m.BlockM == 16 && !raceDetector {
-				limit = math.Inf(1)
-			}
-			TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < limit && c.Problem.DType == dtype.Float16 }), Contiguous(m.Forward))
-		})
-	}
+	TestForward(t, s.Where(func(c *Case) bool { return c.FLOPs() < quick(1e7) && c.Problem.DType == dtype.Float16 }), &kernel{})
 }
 
 // TestKernelPrecision says that the tolerance for kernels allows an implementation that rounds
@@ -90,13 +75,8 @@ func TestKernelPrecision(t *testing.T) {
 	if raceDetector {
 		s = s.Where(func(c *Case) bool { return c.FLOPs() < 3e5 })
 	}
-	t.Run("model", func(t *testing.T) {
-		TestForward(t, s, Contiguous(ref.Model{BlockM: 64, BlockN: 64, RoundP: true, RescaleAbove: 8}.Forward))
-	})
 	small := s.Where(func(c *Case) bool { return c.FLOPs() < 1e7 })
-	t.Run("model-small-tiles", func(t *testing.T) {
-		TestForward(t, small, Contiguous(ref.Model{BlockM: 16, BlockN: 16, RoundP: true}.Forward))
-	})
+	t.Run("tiles", func(t *testing.T) { TestForward(t, small, &kernel{rounds: true}) })
 	t.Run("plain", func(t *testing.T) { TestForward(t, small, Contiguous(ref.Plain[float64])) })
 	t.Run("reference", func(t *testing.T) { TestForward(t, small, Reference) })
 }

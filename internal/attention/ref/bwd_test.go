@@ -211,9 +211,6 @@ var backwards = map[string]func(g Gradients, up Upstream[float64], in Inputs[flo
 	"plain": func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error {
 		return fromSaved(PlainBackward[float64], g, up, in, p)
 	},
-	"model": func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error {
-		return fromSaved(BackwardModel{BlockM: 2, BlockN: 3}.Backward, g, up, in, p)
-	},
 }
 
 // fromSaved calls f with O and LSE as a kernel is given them.
@@ -302,16 +299,11 @@ func TestBackwardErrors(t *testing.T) {
 	}
 }
 
-// TestSavedErrors: O and LSE are checked, too, and the model's tiles.
+// TestSavedErrors: O and LSE are checked, too.
 func TestSavedErrors(t *testing.T) {
 	d := newBwdData(tiny)
-	for _, f := range []func(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p attention.Problem) error{
-		PlainBackward[float64], BackwardModel{BlockM: 1, BlockN: 1}.Backward,
-	} {
-		require.EqualError(t, f(d.g, d.o[1:], d.lse, d.up, d.in, d.p), "attention: o has 191 elements, want 192 of shape [2 4 3 8]")
-		require.EqualError(t, f(d.g, d.o, nil, d.up, d.in, d.p), "attention: lse has 0 elements, want 24 of shape [2 4 3]")
-	}
-	require.EqualError(t, BackwardModel{BlockM: 1}.Backward(d.g, d.o, d.lse, d.up, d.in, d.p), "attention: model: block_m=1, block_n=0: not positive")
+	require.EqualError(t, PlainBackward(d.g, d.o[1:], d.lse, d.up, d.in, d.p), "attention: o has 191 elements, want 192 of shape [2 4 3 8]")
+	require.EqualError(t, PlainBackward(d.g, d.o, nil, d.up, d.in, d.p), "attention: lse has 0 elements, want 24 of shape [2 4 3]")
 }
 
 // TestBackwardLarge: dK[1, 0, 20] is the sum over the chunks of rows of the

@@ -1,12 +1,10 @@
 // Package ref holds what attention kernels are judged by: a float64
-// reference, a plain implementation in the storage type, a Go model of the
-// kernels' tiled algorithm, and the tolerances that follow from them. It
-// uses no device.
+// reference, a plain implementation in the storage type, and the tolerances
+// that follow from them. It uses no device.
 //
 //	           arithmetic                rounds to DType   order of sums       used as
 //	Forward    float64, gonum's Gemm     nothing           whole rows          the truth
 //	Plain      float32                   P, O              one key at a time   the size of an honest error
-//	Model      float32 (or float64)      P if RoundP, O    tiles, running max  the kernel, in Go
 //
 // All compute, for each batch and head,
 //
@@ -25,8 +23,8 @@
 //	          ├── Forward ─────────── want ─┼── |got-want| <= times*|plain-want| + rounding
 //	          └── Plain ───────────── plain ┘
 //
-// The backward pass has the same four, but for the rows: Backward, PlainBackward,
-// BackwardModel, and GradientBounds. Saved is what a forward pass leaves for it.
+// The backward pass has the same, but for the rows: Backward, PlainBackward,
+// and GradientBounds. Saved is what a forward pass leaves for it.
 //
 // ForwardRows, PlainRows and Verify do the same on sampled rows, so that a
 // shape of any size is checked at the cost of the rows looked at.

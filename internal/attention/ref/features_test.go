@@ -14,9 +14,6 @@ import (
 var implementations = map[string]func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
 	"forward": Forward[float64],
 	"plain":   Plain[float64],
-	"model":   Model{BlockM: 2, BlockN: 2}.Forward,
-	"lazy":    Model{BlockM: 16, BlockN: 16, RescaleAbove: 8}.Forward,
-	"model64": Model{BlockM: 3, BlockN: 1, Float64: true}.Forward,
 }
 
 // weights returns the weights that implementations give to the keys of p for

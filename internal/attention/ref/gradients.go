@@ -138,3 +138,10 @@ func sumSinks[F Float](dsinks []float64, parts []F) {
 		dsinks[h] = float64(x)
 	}
 }
+
+// round rounds float32 values to t in place.
+func round(x []float64, t dtype.DType) {
+	for i := range x {
+		x[i] = float64(t.Round(float32(x[i])))
+	}
+}

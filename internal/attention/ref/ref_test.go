@@ -65,12 +65,6 @@ func TestHandValues(t *testing.T) {
 	q[0], q[8] = 1, -1
 	k[0], k[8] = 5, 5+math.Log(3)/2
 	v[0], v[8], v[1] = 4, 8, -4
-	implementations := map[string]func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
-		"forward": Forward[float64],
-		"plain":   Plain[float64],
-		"model":   Model{BlockM: 1, BlockN: 1}.Forward,
-		"model64": Model{BlockM: 4, BlockN: 4, Float64: true}.Forward,
-	}
 	for name, forward := range implementations {
 		o, lse := make([]float64, 16), make([]float64, 2)
 		require.NoError(t, forward(o, lse, Inputs[float64]{Q: q, K: k, V: v}, p))
@@ -96,7 +90,7 @@ func TestHandValues(t *testing.T) {
 func TestNoLSE(t *testing.T) {
 	d := newData(small)
 	for _, f := range []func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
-		Forward[float64], Plain[float64], Model{BlockM: 16, BlockN: 16}.Forward,
+		Forward[float64], Plain[float64],
 	} {
 		require.NoError(t, f(d.o, d.lse, d.in, d.p))
 		o := make([]float64, len(d.o))
@@ -200,7 +194,6 @@ func TestErrors(t *testing.T) {
 		return []error{
 			Forward(o, lse, in, p),
 			Plain(o, lse, in, p),
-			Model{BlockM: 16, BlockN: 16}.Forward(o, lse, in, p),
 		}
 	}
 	bad := p
@@ -215,8 +208,6 @@ func TestErrors(t *testing.T) {
 		{all(d.o, d.lse, d.in.Q, d.in.K, nil, p), "attention: v has 0 elements, want 14400 of shape [2 2 150 24]"},
 		{all(d.o[1:], d.lse, d.in.Q, d.in.K, d.in.V, p), "attention: o has 10655 elements, want 444 rows of value_dim=24"},
 		{all(d.o, d.lse[1:], d.in.Q, d.in.K, d.in.V, p), "attention: lse has 443 elements, want 444 rows"},
-		{[]error{Model{BlockM: 0, BlockN: 8}.Forward(d.o, d.lse, d.in, p)}, "attention: model: block_m=0, block_n=8: not positive"},
-		{[]error{Model{BlockM: 8, BlockN: 8, RescaleAbove: math.NaN()}.Forward(d.o, d.lse, d.in, p)}, "attention: model: rescale_above=NaN is negative"},
 		{[]error{
 			ForwardRows(d.o[:24], nil, d.in, p, []Row{{0, 6, 0}}),
 			PlainRows(d.o[:24], nil, d.in, p, []Row{{0, 6, 0}}),

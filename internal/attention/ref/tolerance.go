@@ -80,10 +80,10 @@ func largest[T Float](x []T) float64 {
 // result where plain is exact by luck or by construction (one key, O = V).
 //
 // Times is 2 for float16 and bfloat16, where the rounding of P and O dominates: over 60 seeds of
-// nine shapes, a Model never needed more than 0.55 of the bound. For float32 it is 4, the
+// nine shapes, float32 tiles in Go never needed more than 0.55 of the bound. For float32 it is 4, the
 // project's promise for float32. Plain's error is then a few units in the last place of a few
 // sums, its maximum over a small problem varies by more than 2, and exp2 is right to half a unit
-// in Go but to three or more on a device. With times 2 the Model failed 4 of 3240 such runs
+// in Go but to three or more on a device. With times 2 those tiles failed 4 of 3240 such runs
 // (worst 1.19 of the bound), and 63 (worst 1.80) with an exp2 off by up to 4 units.
 //
 // In float32 plain's error counts as one rounding of the largest O at least. With one key plain
@@ -161,7 +161,7 @@ func ceiling(s Scope, p attention.Problem) float64 {
 }
 
 // Float64Bound returns the bound for an implementation that computes in
-// float64 throughout and rounds nothing, such as a Model with Float64:
+// float64 throughout and rounds nothing, such as the tiled algorithm:
 // numerator and denominator of O = sum(P*V)/sum(P) are off by weightBound
 // each, and the sum of P*V rounds once more.
 func Float64Bound(lse []float64, s Scope, p attention.Problem) Bound {

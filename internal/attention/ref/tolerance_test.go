@@ -44,6 +44,23 @@ func TestPlainBound(t *testing.T) {
 	}
 }
 
+// TestPlainRounds: P and O are rounded to the storage type, for float32 too.
+func TestPlainRounds(t *testing.T) {
+	for _, dt := range dtype.All() {
+		p := small
+		p.DType = dt
+		d := newData(p).forward(t)
+		o := make([]float64, len(d.o))
+		require.NoError(t, Plain(o, nil, d.in, p))
+		for _, x := range o {
+			require.Equal(t, x, float64(dt.Round(float32(x))))
+		}
+		off := guard.MaxDiff(o, d.o).Off
+		require.Greater(t, off, dt.Eps()/50, "%v", dt)
+		require.Less(t, off, 4*dt.Eps(), "%v", dt)
+	}
+}
+
 // TestBoundOneKey: where plain is exact, the bound is one rounding.
 func TestBoundOneKey(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 8, DType: dtype.Float16}
@@ -71,7 +88,7 @@ func TestVerify(t *testing.T) {
 	p := small
 	p.Causal = true
 	d := newData(p)
-	require.NoError(t, Model{BlockM: 32, BlockN: 32, RoundP: true}.Forward(d.o, d.lse, d.in, p))
+	require.NoError(t, Plain(d.o, d.lse, d.in, p))
 	o, lse, in := float32s(d.o), float32s(d.lse), inputs32(d.in)
 	for _, n := range []int{1, 20, 10000} {
 		r, err := Verify(o, lse, in, p, SampleRows(in, p, n))
