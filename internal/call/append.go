@@ -32,12 +32,12 @@ func (a *Append) String() string {
 	return fmt.Sprintf("%v/rope=%d,%v lens=%v", a.AppendProblem.DecodeProblem, a.RoPE.Dims, a.RoPE.Interleaved, a.Lens)
 }
 
-// Validate implements Call. A sequence may have no room.
+// Validate implements Call. A sequence may have any length.
 func (a *Append) Validate() error {
 	if err := a.AppendProblem.Validate(); err != nil {
 		return err
 	}
-	return checkLens(&a.DecodeProblem, a.Lens, math.MaxInt32)
+	return checkLens(&a.DecodeProblem, a.Lens, math.MinInt32, math.MaxInt32)
 }
 
 // Tidy gives each sequence pages or a row of its own, and rotations as many elements as rows have.
@@ -146,9 +146,16 @@ func (a *Append) Want(x Values, _ kit.Pass) Outputs {
 		out[joined(name)] = Wanted{Want: slices.Clone(x[name]), Bounds: make([]float64, len(x[name]))}
 	}
 	p, in := &a.DecodeProblem, a.decode().inputs(x)
-	dim, dv, eps, least := p.HeadDim, p.ValueHeadDim(), p.DType.Eps(), 0x1p-24
+	dim, dv, half, least := p.HeadDim, p.ValueHeadDim(), p.DType.Eps()/2, 0x1p-24
+	state := 0.0
 	key := func(r ref.Row, position int) {
 		from, at := (r.Batch*p.NumKVHeads+r.Head)*p.NewKeys+r.Row, in.At(p, r.Batch, r.Head, position)
+		if at < 0 || at*dim >= len(x["k"]) {
+			if state = badPage; p.PageSize == 0 {
+				state = badBatch
+			}
+			return
+		}
 		newKey, value := x["new_k"][from*dim:][:dim], x["new_v"][from*dv:][:dv]
 		if p.Cache != attention.CacheSame {
 			rotated, bounds := a.rotate(x, newKey, position, 0, 0)
@@ -156,40 +163,49 @@ func (a *Append) Want(x Values, _ kit.Pass) Outputs {
 			a.want8(out["v"], out["vscale"], at, r.Head, value, make([]float64, dv))
 			return
 		}
-		rotated, bounds := a.rotate(x, newKey, position, eps, least)
+		rotated, bounds := a.rotate(x, newKey, position, half, least)
 		copy(out["k"].Want[at*dim:], rotated)
 		copy(out["k"].Bounds[at*dim:], bounds)
 		copy(out["v"].Want[at*dv:], value)
 	}
 	query := func(r ref.Row, position int) {
 		at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * dim
+		if row := in.CacheBatchIdx; row != nil && (row[r.Batch] < 0 || int(row[r.Batch]) >= p.CacheRows) {
+			return // queries of such a sequence are left
+		}
 		if q := x["q"]; q != nil {
-			rotated, bounds := a.rotate(x, q[at:][:dim], position, eps, least)
+			rotated, bounds := a.rotate(x, q[at:][:dim], position, half, least)
 			copy(out["q"].Want[at:], rotated)
 			copy(out["q"].Bounds[at:], bounds)
 		}
 	}
-	state := []float64{0}
 	if !ref.Append(a.AppendProblem, a.Lens, key, query) {
-		state[0] = 1 // BAD_LENGTH of lib/cache_status.glsl
+		state += badLength
 	}
-	out["state"] = Wanted{Want: state}
+	out["state"] = Wanted{Want: []float64{state}}
 	return out
 }
 
+// The bits of State, as lib/cache_status.glsl has them.
+const (
+	badLength = 1
+	badPage   = 2
+	badBatch  = 4
+)
+
 // rotate returns row rotated by RoPE for a position, and the error that each element may have.
-// Elements are rounded to a format with relative spacing eps, and spacing least near 0.
-func (a *Append) rotate(x Values, row []float64, position int, eps, least float64) (out, bounds []float64) {
-	bounds = make([]float64, len(row))
+// Elements are rounded to a format by a relative half, and least near 0.
+func (a *Append) rotate(x Values, row []float64, position int, half, least float64) (out, bounds []float64) {
+	out, bounds = ref.Rotate(a.RoPE, row, x["cos"], x["sin"], position), make([]float64, len(row))
 	for i := range a.RoPE.Dims / 2 {
 		x, y := ref.RotaryPair(a.RoPE, i)
 		// The error is that of two products and a sum in float32, then of rounding to the
 		// format, where the result may be subnormal.
-		size := max(row[x], -row[x]) + max(row[y], -row[y])
-		bounds[x] = (eps+0x1p-21)*size + least
-		bounds[y] = bounds[x]
+		size := math.Abs(row[x]) + math.Abs(row[y])
+		bounds[x] = half*math.Abs(out[x]) + 0x1p-21*size + least
+		bounds[y] = half*math.Abs(out[y]) + 0x1p-21*size + least
 	}
-	return ref.Rotate(a.RoPE, row, x["cos"], x["sin"], position), bounds
+	return out, bounds
 }
 
 // want8 stores a row of head h as row `at` of k or v in a cache of 8 bits, with its scales for

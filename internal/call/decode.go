@@ -40,17 +40,17 @@ func (d *Decode) Validate() error {
 	if err := d.DecodeProblem.Validate(); err != nil {
 		return err
 	}
-	return checkLens(&d.DecodeProblem, d.Lens, d.SeqKV-d.NewKeys)
+	return checkLens(&d.DecodeProblem, d.Lens, 0, d.SeqKV-d.NewKeys)
 }
 
 // checkLens checks the lengths of sequences.
-func checkLens(p *attention.DecodeProblem, lens []int, most int) error {
+func checkLens(p *attention.DecodeProblem, lens []int, least, most int) error {
 	if len(lens) != p.Batch {
 		return fmt.Errorf("call: %d lengths of %d sequences", len(lens), p.Batch)
 	}
 	for b, n := range lens {
-		if n < 0 || n > most {
-			return fmt.Errorf("call: length %d of sequence %d is not from 0 to %d", n, b, most)
+		if n < least || n > most {
+			return fmt.Errorf("call: length %d of sequence %d is not from %d to %d", n, b, least, most)
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ func (s *Step) within() *Decode {
 	d := s.Decode
 	d.Lens = slices.Clone(s.Lens)
 	for b, n := range d.Lens {
-		d.Lens[b] = min(n, s.SeqKV-s.NewKeys)
+		d.Lens[b] = max(0, min(n, s.SeqKV-s.NewKeys))
 	}
 	return &d
 }
