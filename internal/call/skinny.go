@@ -69,12 +69,16 @@ func engineOptions(impl, config string) (opt engine.Options, err error) {
 
 // A skinnyPlan is a plan of a kernel of package skinny.
 type skinnyPlan struct {
-	skinny.Plan
+	config  engine.Config
+	bytes   int64
 	kernels []string
 }
 
 // String implements kit.Plan.
-func (p *skinnyPlan) String() string { return "skinny " + p.Config.String() }
+func (p *skinnyPlan) String() string { return "skinny " + p.config.String() }
+
+// Workspace implements kit.Plan.
+func (p *skinnyPlan) Workspace() int64 { return p.bytes }
 
 // Kernels implements kit.Plan.
 func (p *skinnyPlan) Kernels() []string { return p.kernels }
@@ -84,22 +88,19 @@ func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &skinnyPlan{}
+	var p skinny.Plan
+	kernels := []string{"gemm_narrow_bwd"}
 	switch {
 	case m.kept():
-		p.Plan, err = skinny.ChooseKept(caps, x)
-		p.kernels = []string{"gemm_narrow_dsilu"}
+		p, err = skinny.ChooseKept(caps, x)
+		kernels = []string{"gemm_narrow_dsilu"}
 	case m.Backward:
-		p.Plan, err = skinny.ChooseBackward(caps, x, m.Out, opt)
-		p.kernels = []string{"gemm_narrow_bwd"}
+		p, err = skinny.ChooseBackward(caps, x, m.Out, opt)
 	default:
-		p.Plan, err = skinny.ChooseForward(caps, x, m.Out, opt)
-		p.kernels = p.Plan.Kernels("gemm_narrow")
+		p, err = skinny.ChooseForward(caps, x, m.Out, opt)
+		kernels = p.Kernels("gemm_narrow")
 	}
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return &skinnyPlan{p.Config, p.Workspace(), kernels}, err
 }
 
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.

@@ -3,13 +3,12 @@ package mixture_test
 import (
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
@@ -19,50 +18,18 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// inputs returns random inputs. Weights are small, so that outputs of heads are about 1.
-func inputs(p mixture.Problem) ref.Inputs {
-	rng := rand.New(rand.NewPCG(uint64(p.Tokens), uint64(p.Hidden)))
-	random := func(n int, t dtype.DType, scale float64) []float64 { return guard.Random(rng, t, n, scale) }
-	return ref.Inputs{
-		X: random(p.Tokens*p.In, p.DType, 1), W1: random(p.Heads*p.In*p.Hidden, p.DType, 1/math.Sqrt(float64(p.In))),
-		W2: random(p.Heads*p.Hidden*3, p.DType, 1/math.Sqrt(float64(p.Hidden))), Y: random(p.Tokens, dtype.Float32, 1),
+// caseOf returns a pass as a case of package guard, and what records it in a workspace. The inputs
+// x are drawn if they are nil.
+func caseOf(t *testing.T, d *vk.Device, m *call.Mixture, x call.Values, pass kit.Pass) (guard.Case, func(*vk.Buffer) guard.Record) {
+	t.Helper()
+	m.LogP, m.Loss, m.Seed = true, true, 1
+	if x == nil {
+		x = call.Inputs(m)
 	}
-}
-
-// tensors returns the tensors of a pass.
-func tensors(p mixture.Problem, in ref.Inputs, dloss float64, pass kit.Pass) []guard.Tensor {
-	list := []guard.Tensor{
-		{Name: "x", DType: p.DType, Shape: p.XShape(), Values: in.X},
-		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Values: in.W1},
-		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Values: in.W2},
-		{Name: "y", Shape: []int{p.Tokens}, Values: in.Y},
-	}
-	if pass == kit.Forward {
-		logP, loss := ref.Forward(in, p)
-		b := ref.ForwardBounds(in, p)
-		return append(list,
-			guard.Tensor{Name: "log_p", Shape: []int{p.Tokens}, Want: logP, Bound: b.LogP},
-			guard.Tensor{Name: "loss", Shape: []int{1}, Want: []float64{loss}, Bound: b.Loss})
-	}
-	if dloss != 1 {
-		list = append(list, guard.Tensor{Name: "dloss", Shape: []int{1}, Values: []float64{dloss}})
-	}
-	want := ref.Backward(in, dloss, p)
-	b := ref.BackwardBounds(in, want, dloss, p)
-	return append(list,
-		guard.Tensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Want: want.DX, Bound: b.DX},
-		guard.Tensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Want: want.DW1, Bound: b.DW1},
-		guard.Tensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Want: want.DW2, Bound: b.DW2})
-}
-
-// record records a pass on named tensors.
-func record(p mixture.Problem, opt mixture.Options, pass kit.Pass) guard.Record {
-	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
-		if pass == kit.Backward {
-			return mixture.Backward(c, x, mixture.Gradients{DLoss: t["dloss"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, p, opt)
-		}
-		return mixture.Forward(c, x, p, opt)
+	c, _, err := call.Case(d.Caps(), m, pass, x)
+	require.NoError(t, err)
+	return c, func(workspace *vk.Buffer) guard.Record {
+		return func(c *vk.Cmd, x map[string]vk.Tensor) error { return m.Record(c, x, workspace, pass) }
 	}
 }
 
@@ -89,18 +56,20 @@ func TestPasses(t *testing.T) {
 				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.Some(dtype.All()[i%3])}
 				layout := guard.Layout(i) % guard.Layouts
 				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
-					in := inputs(p)
 					for _, x := range []struct {
 						pass    kit.Pass
 						outputs bool
 						dloss   float64
-					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{1, -2.5}[i%2]}} {
-						c := guard.Case{Name: "mixture", Layout: layout, Tensors: tensors(p, in, x.dloss, x.pass)}
-						if impl == engine.CoopMat && x.pass == kit.Forward && !x.outputs {
+					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{0, -2.5}[i%2]}} {
+						m := &call.Mixture{Problem: p, Impl: impl.String(), Groups: s.groups, Outputs: x.outputs, HeadsAtATime: s.atATime, DLoss: x.dloss}
+						c, record := caseOf(t, d, m, nil, x.pass)
+						if c.Layout = layout; impl == engine.CoopMat && x.pass == kit.Forward && !x.outputs {
+							var in ref.Inputs
+							call.Bind(call.Inputs(m), &in)
 							tighten(&c, p, in)
 						}
 						t.Logf("%+v", x)
-						c.Test(t, d, record(p, mixture.Options{Impl: impl, Groups: s.groups, Outputs: x.outputs, HeadsAtATime: s.atATime}, x.pass))
+						c.Test(t, d, record(nil))
 					}
 				})
 			}
@@ -128,7 +97,6 @@ func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
-	in := inputs(p)
 	for _, impl := range engine.Impls() {
 		for i, pass := range []kit.Pass{kit.Forward, kit.Backward, kit.Backward} {
 			opt := mixture.Options{Impl: impl, Groups: 2, HeadsAtATime: i}
@@ -137,11 +105,8 @@ func TestWorkspace(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			c := guard.Case{Name: "mixture", Tensors: tensors(p, in, 1, pass)}
-			c.TestWorkspace(t, d, bytes, func(workspace *vk.Buffer) guard.Record {
-				opt.Workspace = workspace
-				return record(p, opt, pass)
-			})
+			c, record := caseOf(t, d, &call.Mixture{Problem: p, Impl: impl.String(), Groups: 2, HeadsAtATime: i}, nil, pass)
+			c.TestWorkspace(t, d, bytes, record)
 		}
 	}
 }
@@ -188,8 +153,8 @@ func TestKernels(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			c := guard.Case{Name: "mixture", Tensors: tensors(p, inputs(p), 1, pass)}
-			c.TestKernels(t, d, plan, record(p, mixture.Options{Impl: impl}, pass))
+			c, record := caseOf(t, d, &call.Mixture{Problem: p, Impl: impl.String()}, nil, pass)
+			c.TestKernels(t, d, plan, record(nil))
 		}
 	}
 }

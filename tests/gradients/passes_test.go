@@ -8,7 +8,6 @@ import (
 	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	mixtureref "github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -34,7 +33,10 @@ func passes(caps *vk.Caps) (list []pass) {
 				}
 			}
 		}
-		list = append(list, mixturePass(caps, mixture.Options{Impl: impl}))
+		heads := &call.Mixture{Problem: mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}, Impl: impl.String(), Loss: true, DLoss: 1}
+		x := callPass(caps, fmt.Sprintf("mixture/%v", impl), "mixture.Backward mlp.BackwardLoss", heads)
+		x.long = impl == engine.CoopMat
+		list = append(list, x)
 	}
 	for _, rms := range []bool{false, true} {
 		for _, residual := range []bool{false, true} {
@@ -83,24 +85,6 @@ func attentionPasses(caps *vk.Caps, o attention.Options) (list []pass) {
 		list = append(list, x)
 	}
 	return list
-}
-
-// mixturePass is also the pass of mlp.BackwardLoss, which runs within it.
-func mixturePass(caps *vk.Caps, o mixture.Options) pass {
-	p := mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}
-	return pass{
-		name: fmt.Sprintf("mixture/%v", o.Impl), function: "mixture.Backward mlp.BackwardLoss",
-		inputs: map[string][]int{"x": p.XShape(), "w1": p.W1Shape(), "w2": p.W2Shape(), "y": {p.Tokens}},
-		by:     []string{"x", "w1", "w2"}, unsupported: mixture.Supports(caps, p, kit.Backward, o), long: o.Impl == engine.CoopMat,
-		loss: func(x values) float64 {
-			_, loss := mixtureref.Forward(mixtureref.Inputs{X: x["x"], W1: x["w1"], W2: x["w2"], Y: x["y"]}, p)
-			return loss
-		},
-		record: func(c *vk.Cmd, on tensors) error {
-			t := mixture.Tensors{X: on("x"), W1: on("w1"), W2: on("w2"), Y: on("y")}
-			return mixture.Backward(c, t, mixture.Gradients{DX: on("dx"), DW1: on("dw1"), DW2: on("dw2")}, p, o)
-		},
-	}
 }
 
 // callPass is the pass of a call: the loss is the sum of the outputs' products with their gradients.

@@ -1,17 +1,14 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
-
-	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
-	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const headMixtureFormulas = `
@@ -73,211 +70,62 @@ Problem and default sizes are those of bench mixture.`,
 			},
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: func() Flags { return &mixtureFlags{} },
+		New: mixtureCalls.New,
 		How: []string{"outputs"},
 	}
 }
 
-// mixtureFlags are the flags of both commands.
-type mixtureFlags struct {
-	tokens, heads, in, hidden int
-	dtype, grad               dtype.DType
-	opt                       mixture.Options
-	set                       *pflag.FlagSet
+// mixtureCalls are the calls that commands make. The suite has the heads of the training workload.
+var mixtureCalls = calls[*call.Mixture]{
+	name: "mixture",
+	flags: []flag{
+		{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
+		{name: "groups", usage: "most groups of heads that workgroups divide (default: what fills the device)"},
+		{name: "outputs", usage: "write the outputs of heads to memory in the forward pass, also where it needs not"},
+		headFlags[0],
+		{name: "tokens", usage: "rows of x (default 16000 on a GPU, 128 on a CPU device)", size: true},
+		headFlags[2],
+		{name: "in", usage: "columns of x (default 512, or 32)", size: true},
+		{name: "hidden", usage: "hidden units of a head (default 1365, or 85)", size: true},
+		{name: "dtype", usage: "format of x, w1 and w2: float16, bfloat16 (default on a GPU) or float32", size: true},
+	},
+	base: newMixture,
+	file: func(h Header, m *call.Mixture) error {
+		if _, ok := h.Tensor("dloss"); ok {
+			m.DLoss = 1
+		}
+		err := h.into(m, "w2", "dtype", "heads", "hidden", "logit mu log_sigma")
+		if w2, _ := h.Tensor("w2"); err == nil && w2.Shape[2] != 3 {
+			err = fmt.Errorf(`tensor "w2": shape %v has a last axis of %d, want 3: logit, mu, log sigma`, w2.Shape, w2.Shape[2])
+		}
+		return cmp.Or(h.into(m, "x", "dtype", "tokens", "in"), err)
+	},
+	suite: func(small bool) (list []*call.Mixture) {
+		for _, tokens := range []int{16000, 5000} {
+			m := newMixture(small)
+			if m.Tokens = tokens; small {
+				m.Tokens /= 200
+			}
+			list = append(list, m)
+		}
+		return list
+	},
+	describe: func(m *call.Mixture) string { return describePerceptron(m.Perceptrons()) },
+	keys: func(m *call.Mixture) []bench.Key {
+		formats := []bench.Key{{Name: "dtype", Value: m.DType.String()}, {Name: "grad_dtype", Value: m.GradDType().String()}}
+		return append(formats, fieldKeys(m, "tokens", "heads", "in", "hidden", "groups", "outputs", "heads_at_a_time")...)
+	},
+	sample: func(m *call.Mixture) int { return sampleTokens(m.Perceptrons()) },
+	tune: func(caps *vk.Caps, op tunedOp[*call.Mixture], p bench.Pass) ([]bench.Tunable, error) {
+		return partTunables(caps, op, p, 3)
+	},
 }
 
-// Add implements Flags.
-func (m *mixtureFlags) Add(f *pflag.FlagSet, sizes bool) {
-	m.set = f
-	DTypeVar(f, &m.grad, "grad-dtype", "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)")
-	f.IntVar(&m.opt.Groups, "groups", 0, "most groups of heads that workgroups divide (default: what fills the device)")
-	f.BoolVar(&m.opt.Outputs, "outputs", false, "write the outputs of heads to memory in the forward pass, also where it needs not")
-	f.IntVar(&m.opt.HeadsAtATime, "heads-at-a-time", 0, "most heads whose hidden units are in memory at a time (default: 256 MiB of them, 512 MiB if a pass has one such tensor instead of two, 256 MiB of sums of outputs if it has none)")
-	if !sizes {
-		return
-	}
-	f.IntVar(&m.tokens, "tokens", 0, "rows of x (default 16000 on a GPU, 128 on a CPU device)")
-	f.IntVar(&m.heads, "heads", 0, "heads (default 10, or 3)")
-	f.IntVar(&m.in, "in", 0, "columns of x (default 512, or 32)")
-	f.IntVar(&m.hidden, "hidden", 0, "hidden units of a head (default 1365, or 85)")
-	DTypeVar(f, &m.dtype, "dtype", "format of x, w1 and w2: float16, bfloat16 (default on a GPU) or float32")
-}
-
-// FromFlags implements Flags.
-func (m *mixtureFlags) FromFlags(cpu bool) (bench.Op, error) {
+// newMixture returns a call of the training workload, or a small one for a CPU device.
+func newMixture(cpu bool) *call.Mixture {
 	p := mixture.Problem{Tokens: 16000, Heads: 10, In: 512, Hidden: 1365, DType: dtype.BFloat16}
 	if cpu {
 		p = mixture.Problem{Tokens: 128, Heads: 3, In: 32, Hidden: 85, DType: dtype.Float16}
 	}
-	setGiven(m.set, []sizeFlag{{"tokens", &p.Tokens, &m.tokens}, {"heads", &p.Heads, &m.heads}, {"in", &p.In, &m.in}, {"hidden", &p.Hidden, &m.hidden}})
-	if m.set.Changed("dtype") {
-		p.DType = m.dtype
-	}
-	return m.op(p)
-}
-
-// op adds the flags that both commands have to a problem.
-func (m *mixtureFlags) op(p mixture.Problem) (bench.Op, error) {
-	if m.set.Changed("grad-dtype") {
-		p.Grad = dtype.Some(m.grad)
-	}
-	if err := m.opt.Validate(); err != nil {
-		return nil, err
-	}
-	return mixtureOp{p: p, opt: m.opt}, p.Validate()
-}
-
-// FromFile implements Flags.
-func (m *mixtureFlags) FromFile(in File) (bench.Op, error) {
-	h := Header(in.Tensors())
-	x, format, err := h.Floats("x", "tokens", "in")
-	if err != nil {
-		return nil, err
-	}
-	w2, _, err := h.Floats("w2", "heads", "hidden", "logit mu log_sigma")
-	if err != nil {
-		return nil, err
-	}
-	if w2[2] != 3 {
-		return nil, fmt.Errorf(`tensor "w2": shape %v has a last axis of %d, want 3: logit, mu, log sigma`, w2, w2[2])
-	}
-	op, err := m.op(mixture.Problem{Tokens: x[0], Heads: w2[0], In: x[1], Hidden: w2[1], DType: format})
-	if err != nil {
-		return nil, err
-	}
-	one := op.(mixtureOp)
-	_, one.dloss = h.Tensor("dloss")
-	return one, nil
-}
-
-// Suite implements Flags: the heads of the training workload.
-func (m *mixtureFlags) Suite(small bool) []bench.Op {
-	var list []bench.Op
-	for _, tokens := range []int{16000, 5000} {
-		p := mixture.Problem{Tokens: tokens, Heads: 10, In: 512, Hidden: 1365, DType: dtype.BFloat16}
-		if small {
-			p = mixture.Problem{Tokens: tokens / 200, Heads: 3, In: 32, Hidden: 85, DType: dtype.Float16}
-		}
-		list = append(list, mixtureOp{p: p, opt: m.opt})
-	}
-	return list
-}
-
-// A mixtureOp is a problem of package mixture.
-type mixtureOp struct {
-	p     mixture.Problem
-	opt   mixture.Options
-	dloss bool // there is a tensor dloss
-}
-
-// Name implements bench.Op.
-func (o mixtureOp) Name() string { return "mixture" }
-
-// Describe implements bench.Op.
-func (o mixtureOp) Describe() string { return describePerceptron(o.p.Perceptrons()) }
-
-// Keys implements bench.Op.
-func (o mixtureOp) Keys() []bench.Key {
-	p := o.p
-	return []bench.Key{
-		{Name: "dtype", Value: p.DType.String()}, {Name: "grad_dtype", Value: p.GradDType().String()},
-		{Name: "tokens", Value: p.Tokens}, {Name: "heads", Value: p.Heads}, {Name: "in", Value: p.In}, {Name: "hidden", Value: p.Hidden},
-		{Name: "groups", Value: o.opt.Groups}, {Name: "outputs", Value: o.opt.Outputs}, {Name: "heads_at_a_time", Value: o.opt.HeadsAtATime},
-	}
-}
-
-// Cost implements bench.Op.
-func (o mixtureOp) Cost(p bench.Pass) (flops, bytes float64) { return cost(o.p, p) }
-
-// Tensors implements bench.Op.
-func (o mixtureOp) Tensors() []bench.OpTensor {
-	p := o.p
-	list := []bench.OpTensor{
-		{Name: "x", DType: p.DType, Shape: p.XShape()},
-		{Name: "w1", DType: p.DType, Shape: p.W1Shape(), Draw: perRoot(p.In)},
-		{Name: "w2", DType: p.DType, Shape: p.W2Shape(), Draw: perRoot(p.Hidden)},
-		{Name: "y", DType: dtype.Float32, Shape: []int{p.Tokens}},
-	}
-	if o.dloss {
-		list = append(list, bench.OpTensor{Name: "dloss", DType: dtype.Float32, Shape: []int{1}, Role: bench.Upstream})
-	}
-	return append(list,
-		bench.OpTensor{Name: "log_p", DType: dtype.Float32, Shape: []int{p.Tokens}, Role: bench.Output},
-		bench.OpTensor{Name: "loss", DType: dtype.Float32, Shape: []int{1}, Role: bench.Output},
-		bench.OpTensor{Name: "dx", DType: p.DType, Shape: p.XShape(), Role: bench.Gradient},
-		bench.OpTensor{Name: "dw1", DType: p.GradDType(), Shape: p.W1Shape(), Role: bench.Gradient},
-		bench.OpTensor{Name: "dw2", DType: p.GradDType(), Shape: p.W2Shape(), Role: bench.Gradient})
-}
-
-// options returns those of a call on a path.
-func (o mixtureOp) options(impl string) (opt mixture.Options, err error) {
-	opt = o.opt
-	opt.Impl, err = gemm.ParseImpl(impl)
-	return opt, err
-}
-
-// Use implements bench.Tuner.
-func (o mixtureOp) Use(tuning *kit.Tuning) bench.Op {
-	o.opt.Tuning = tuning
-	return o
-}
-
-// Tunables implements bench.Tuner: choices of the one kernel, or of the products and kernels of the
-// heads.
-func (o mixtureOp) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
-	return partTunables(caps, o, p, 3)
-}
-
-// Choose implements bench.Op.
-func (o mixtureOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
-	opt, err := o.options(impl)
-	if err != nil {
-		return nil, err
-	}
-	return mixture.Choose(caps, o.p, p.Kit(), opt)
-}
-
-// Record implements bench.Op.
-func (o mixtureOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
-	opt, err := o.options(impl)
-	if err != nil {
-		return err
-	}
-	opt.Workspace = workspace
-	x := mixture.Tensors{X: t["x"], W1: t["w1"], W2: t["w2"], Y: t["y"], LogP: t["log_p"], Loss: t["loss"]}
-	if p == bench.Backward {
-		return mixture.Backward(c, x, mixture.Gradients{DLoss: t["dloss"], DX: t["dx"], DW1: t["dw1"], DW2: t["dw2"]}, o.p, opt)
-	}
-	return mixture.Forward(c, x, o.p, opt)
-}
-
-// Reference implements bench.Op. For large problems it has some tokens of each tensor by token.
-// Sums over all tokens then only have to be written.
-func (o mixtureOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
-	p := o.p
-	in := ref.Inputs{X: wide(t["x"]), W1: wide(t["w1"]), W2: wide(t["w2"]), Y: wide(t["y"])}
-	const most = 1 << 28 // multiplications of a product
-	tokens := sample(p.Tokens, most/(p.Heads*p.Hidden*max(p.In, 3)))
-	dloss := 1.0
-	if o.dloss && pass == bench.Backward {
-		dloss = float64(t["dloss"][0])
-	}
-	part, some, dloss := ref.Tokens(tokens, in, dloss, p)
-	all := len(tokens) == p.Tokens
-	if pass != bench.Backward {
-		logP, loss := ref.Forward(some, part)
-		b := ref.ForwardBounds(some, part)
-		sum := bench.Expected{Name: "loss", At: []int{}}
-		if all {
-			sum = bench.Expected{Name: "loss", Want: []float64{loss}, Limit: b.Loss}
-		}
-		return bench.Expectations{{Name: "log_p", At: rowsAt(tokens, p.Tokens, 1), Want: logP, Limit: b.LogP}, sum}, nil
-	}
-	want := ref.Backward(some, dloss, part)
-	b := ref.BackwardBounds(some, want, dloss, part)
-	list := bench.Expectations{{Name: "dx", At: rowsAt(tokens, p.Tokens, p.In), Want: want.DX, Limit: b.DX}}
-	if !all {
-		return append(list, bench.Expected{Name: "dw1", At: []int{}}, bench.Expected{Name: "dw2", At: []int{}}), nil
-	}
-	return append(list, bench.Expected{Name: "dw1", Want: want.DW1, Limit: b.DW1}, bench.Expected{Name: "dw2", Want: want.DW2, Limit: b.DW2}), nil
+	return &call.Mixture{Problem: p, LogP: true, Loss: true}
 }

@@ -145,7 +145,8 @@ default sizes are those of bench grouped.`,
 // training shapes, and the heads of that workload.
 func perceptronCalls(grouped bool) *calls[*call.MLP] {
 	k := &calls[*call.MLP]{
-		name: "mlp", describe: describeMLP, keys: mlpKeys, path: mlpPath, check: checkMLP, sample: sampleMLP,
+		name: "mlp", describe: describeMLP, keys: mlpKeys, path: mlpPath, check: checkMLP,
+		sample: func(m *call.MLP) int { return sampleTokens(m.Problem) },
 		flags: []flag{
 			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
 			{name: "keep", keeps: mlp.Keeps(), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
@@ -230,10 +231,10 @@ func checkMLP(m *call.MLP) error {
 	return nil
 }
 
-// sampleMLP returns the tokens whose products are some tenths of a second of float64.
-func sampleMLP(m *call.MLP) int {
+// sampleTokens returns the tokens whose products are some tenths of a second of float64.
+func sampleTokens(p mlp.Problem) int {
 	const most = 1 << 28 // multiplications of a product
-	return max(4, most/(max(m.Heads, 1)*m.Hidden*max(m.In, m.Out)))
+	return max(4, most/(max(p.Heads, 1)*p.Hidden*max(p.In, p.Out)))
 }
 
 // mlpPath sets the fields of a path.

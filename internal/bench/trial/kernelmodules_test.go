@@ -14,7 +14,6 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -73,8 +72,6 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		c, err := engine.ChooseGroup(caps, p.Group, opt)
 		require.NoError(t, err)
 		m.add(map[engine.Impl]string{engine.Scalar: "gemm_scalar_group", engine.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
-	case *mixtureProblem:
-		m.ofMixture(p)
 	case *called:
 		m.ofCall(p.Call)
 	case *optimProblem:
@@ -151,7 +148,7 @@ func (m *moduleList) plan(plan kit.Plan, format dtype.DType) { m.list(plan.Kerne
 func (m *moduleList) list(kernels []string, format dtype.DType) {
 	for _, name := range kernels {
 		switch {
-		case strings.HasPrefix(name, "attention_") || slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts"}, name):
+		case strings.HasPrefix(name, "attention_") || slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts", "gmm_merge"}, name):
 			m.names = append(m.names, name)
 		case name == "gemm_coopmat" && format == dtype.Float32: // in two parts
 			m.add(name, dtype.Float16)
@@ -159,19 +156,6 @@ func (m *moduleList) list(kernels []string, format dtype.DType) {
 			m.add(name, format)
 		}
 	}
-}
-
-func (m *moduleList) ofMixture(p *mixtureProblem) {
-	if p.Direct {
-		m.add("gemm_mixture", p.DType)
-		m.names = append(m.names, "gmm_merge")
-		return
-	}
-	opt, err := p.options()
-	require.NoError(m.t, err)
-	plan, err := mixture.Choose(m.caps, p.Problem, call.Direction{Backward: p.Backward}.Pass(), opt)
-	require.NoError(m.t, err)
-	m.plan(plan, p.DType)
 }
 
 func (m *moduleList) ofOptim(p *optimProblem) {
