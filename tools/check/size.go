@@ -33,7 +33,7 @@ var wings = []wing{
 		"internal/call", "internal/guard", "internal/attention/attntest", "internal/attention/ondevice",
 		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",
 		"tests/conformance", "tests/determinism", "tests/gradients",
-	}, 22065, 0},
+	}, 22045, 0},
 	{"the program", []string{"bench", "internal/bench"}, 22400, 0},
 	{"trainer and models", []string{
 		"pipelines/tnp", "pipelines/train", "pipelines/lm", "internal/pipelines/tnp", "internal/bench/train",

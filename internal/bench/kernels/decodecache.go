@@ -116,26 +116,17 @@ func (o *decodeOp) stored(t map[string][]float32, name string) storedCache {
 	return storedCache{dim, t[name+"_cache"], t[name+"_scale"]}
 }
 
-// headOf returns the key head of a row of the cache.
-func (o *decodeOp) headOf(row int) int {
-	if o.heads {
-		row /= o.p.KShape()[2]
-	}
-	return row % o.p.NumKVHeads
-}
-
 // put stores a row as Append does.
 func (o *decodeOp) put(c *storedCache, row int, x []float32) {
 	if o.p.Cache == attention.CacheSame {
 		copy(c.elements[row*c.dim:], x)
 		return
 	}
-	q := ref.Quantise(o.p.Cache, x, c.dim, func(int) float32 {
-		if c.scales == nil {
-			return 1
-		}
-		return c.scales[o.headOf(row)]
-	})
+	scale := ref.HeadScale(&o.p, !o.heads, c.scales)
+	if of := scale; of != nil {
+		scale = func(int) float32 { return of(row) }
+	}
+	q := ref.Quantise(o.p.Cache, x, c.dim, scale)
 	copy(c.elements[row*c.dim:], q.Stored)
 	if o.p.Cache == attention.CacheQ8_0 {
 		copy(c.scales[row*c.dim/attention.QuantBlock:], q.Scales)
@@ -144,20 +135,8 @@ func (o *decodeOp) put(c *storedCache, row int, x []float32) {
 
 // values returns the numbers that the elements of a cache stand for.
 func (o *decodeOp) values(c storedCache) []float32 {
-	x, scales := c.elements, c.scales
-	p := &o.p
-	if p.Cache == attention.CacheSame || scales == nil {
-		return x
+	if o.p.Cache == attention.CacheSame {
+		return c.elements
 	}
-	y := make([]float32, len(x))
-	for i := range x {
-		at := i / attention.QuantBlock
-		if p.Cache == attention.CacheE4M3 {
-			at = o.headOf(i / c.dim)
-		}
-		if y[i] = x[i] * scales[at]; p.Cache == attention.CacheQ8_0 {
-			y[i] = dtype.Float16.Round(y[i])
-		}
-	}
-	return y
+	return ref.Values8(o.p.Cache, c.elements, c.dim, ref.HeadScale(&o.p, !o.heads, c.scales), c.scales)
 }
