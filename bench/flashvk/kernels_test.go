@@ -148,7 +148,7 @@ func TestKernelErrors(t *testing.T) {
 		{"bench norm --weight-dtype float16", 2, "norm: weight dtype=float16 is neither float32 nor that of the rows, bfloat16"},
 		{"bench norm --impl scalar", 2, `"scalar" is not one of auto`},
 		{"bench norm --impl auto,auto", 2, `"auto" occurs twice`},
-		{"bench norm --suite all", 2, `invalid argument "all" for "--suite" flag: "all" is not one of training`},
+		{"bench norm --suite all", 2, `invalid argument "all" for "--suite" flag: not one of training`},
 		{"bench norm --suite training --rows 3", 2, "--suite training and --rows contradict each other"},
 		{"bench norm --small", 2, "--small needs --suite"},
 		{"bench norm --count 0", 2, "--count 0 is less than 1"},
