@@ -91,6 +91,10 @@ type Tensor struct {
 	Align int          // what its offset and strides are multiples of; 0: 1
 	Place *guard.Place // where it lies; nil: Data says it
 	Lines bool         // rows lie at whole lines of memory in benchmarks
+	// Draw makes a number of an input from one of the standard normal distribution, instead of
+	// Scale. Most is the largest value of a count.
+	Draw func(x float64) float64
+	Most int
 }
 
 // reads reports whether a pass reads what was in t before.
@@ -127,7 +131,7 @@ type Wanted struct {
 	Any    bool      // the pass may write anything
 }
 
-// Outputs are those of a pass, by name, in the form of joined.
+// Outputs are those of a pass, by name, or by joined names.
 type Outputs map[string]Wanted
 
 // joined returns a name in the form in which names of tensors, flags and fields are equal.
@@ -155,7 +159,9 @@ func (w *Wanted) pad(cols, to int) {
 
 // Of returns the output of a tensor.
 func (o Outputs) Of(name string) (w Wanted, ok bool) {
-	w, ok = o[joined(name)]
+	if w, ok = o[name]; !ok {
+		w, ok = o[joined(name)]
+	}
 	return w, ok
 }
 

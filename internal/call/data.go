@@ -94,6 +94,11 @@ func (d *Data) input(i int, t *Tensor) []float64 {
 		numbers = d.Numbers
 	}
 	x := numbers(i, t.DType, n, scale)
+	for i, v := range x {
+		if t.Draw != nil {
+			x[i] = float64(t.DType.Round(float32(t.Draw(v))))
+		}
+	}
 	if !t.Rows || d.Mean == 0 && !d.Equal {
 		return x
 	}

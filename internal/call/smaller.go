@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Smaller returns calls that are a step simpler, the boldest step first: no configuration, one element
+// Smaller returns calls that are a step simpler, the boldest step first: no configuration, a part
 // of a list, no size or half of it, one less, a feature less, plain data. Each is valid. A DType and a
 // path stay.
 func Smaller(c Call) (list []Call) {
@@ -25,8 +25,10 @@ func Smaller(c Call) (list []Call) {
 		switch {
 		case name == "DType" || name == "Impl" || f.IsZero():
 		case f.Kind() == reflect.Slice:
-			first, last := f.Slice(0, 1), f.Slice(f.Len()-1, f.Len())
-			bold = append(bold, change{path, first}, change{path, last})
+			n := f.Len()
+			for _, part := range [][2]int{{0, 1}, {n - 1, n}, {0, (n + 1) / 2}, {n / 2, n}, {min(1, n-1), n}} {
+				bold = append(bold, change{path, f.Slice(part[0], part[1])})
+			}
 			for i := range f.Len() {
 				if x := f.Index(i); x.Kind() == reflect.Int && x.Int() > 0 {
 					halves = append(halves, change{path, element(f, i, x.Int()/2)})
@@ -67,7 +69,7 @@ func walk(v reflect.Value, path []int, f func(path []int, name string, x reflect
 	for i := range v.NumField() {
 		field, at := v.Type().Field(i), append(slices.Clone(path), i)
 		switch {
-		case field.Type == reflect.TypeFor[Data]() || field.Type == reflect.TypeFor[Direction]():
+		case !field.IsExported() || field.Type == reflect.TypeFor[Data]() || field.Type == reflect.TypeFor[Direction]():
 		case field.Type.Kind() == reflect.Struct:
 			walk(v.Field(i), at, f)
 		default:

@@ -5,139 +5,56 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
-	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// A modelCase is a step of several tensors of different sizes.
-type modelCase struct {
-	name         string
-	sizes        []int
-	grad, copyTo dtype.DType // copyTo is Float32 for no copy
-	hyper        optim.Problem
-	done         int // steps before
-	layout       guard.Layout
-}
-
-// round returns x in a format.
-func round(t dtype.DType, x float64) float64 { return float64(t.Round(float32(x))) }
-
-// build returns the case for package guard, the parameters made of its tensors, and the norm of
-// the gradients.
-func (m *modelCase) build() (c guard.Case, params func(x map[string]vk.Tensor) []optim.Param, norm float64) {
-	rng := rand.New(rand.NewPCG(7, uint64(len(m.sizes))))
-	draw := func(n int, f func() float64, t dtype.DType) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = round(t, f())
-		}
-		return x
-	}
-	f32 := dtype.Float32
-	c = guard.Case{Name: m.name, Layout: m.layout}
-	var before []ref.Param
-	var grads [][]float64
-	for i, n := range m.sizes {
-		before = append(before, ref.Param{
-			Param: draw(n, rng.NormFloat64, f32), M: draw(n, func() float64 { return 0.1 * rng.NormFloat64() }, f32),
-			V: draw(n, func() float64 { return 0.01 * rng.ExpFloat64() }, f32), NoDecay: i%2 == 1,
-		})
-		if m.done == 0 {
-			clear(before[i].M)
-			clear(before[i].V)
-		}
-		grads = append(grads, draw(n, rng.NormFloat64, m.grad))
-	}
-	norm = ref.Norm(grads...)
-	scale := ref.Scale(m.hyper, norm)
-	for i, b := range before {
-		want, plain := ref.Step(m.hyper, b, grads[i], scale, m.done+1), ref.PlainStep(m.hyper, b, grads[i], scale, m.done+1)
-		shape := []int{m.sizes[i]}
-		name := func(what string) string { return fmt.Sprint(what, i) }
-		c.Tensors = append(c.Tensors,
-			guard.Tensor{Name: name("grad"), DType: m.grad, Shape: shape, Values: grads[i]},
-			guard.Tensor{Name: name("param"), DType: f32, Shape: shape, Values: b.Param, Want: want.Param, Bound: tolerance.Plain(f32, want.Param, plain.Param, 0)},
-			guard.Tensor{Name: name("m"), DType: f32, Shape: shape, Values: b.M, Want: want.M, Bound: tolerance.Plain(f32, want.M, plain.M, 0)},
-			guard.Tensor{Name: name("v"), DType: f32, Shape: shape, Values: b.V, Want: want.V, Bound: tolerance.Plain(f32, want.V, plain.V, 0)})
-		if m.copyTo == f32 {
-			continue
-		}
-		rounded := make([]float64, len(plain.Param))
-		for j, x := range plain.Param {
-			rounded[j] = round(m.copyTo, x)
-		}
-		c.Tensors = append(c.Tensors, guard.Tensor{Name: name("copy"), DType: m.copyTo, Shape: shape, Want: want.Param,
-			Bound: tolerance.Plain(m.copyTo, want.Param, rounded, 0)})
-	}
-	return c, func(x map[string]vk.Tensor) (list []optim.Param) {
-		for i := range m.sizes {
-			name := func(what string) vk.Tensor { return x[fmt.Sprint(what, i)] }
-			list = append(list, optim.Param{Name: fmt.Sprint(i), Tensors: optim.Tensors{Param: name("param"), Grad: name("grad"), M: name("m"), V: name("v"), Copy: name("copy")}, NoDecay: i%2 == 1})
-		}
-		return list
-	}, norm
-}
 
 // TestSuite makes a step of tensors of one element to several pieces: with gradients and copies
 // of every format, the first step and a later one, with clipping and without.
 func TestSuite(t *testing.T) {
 	d := vktest.Open(t)
-	ctx := context.Background()
 	sizes := []int{1, 3, 4, 255, optim.ChunkElements - 1, optim.ChunkElements, optim.ChunkElements + 5, 3 * optim.ChunkElements}
 	clip := optim.Default()
 	clip.MaxNorm, clip.LR = 1, 1e-2
 	loose := optim.Default()
 	loose.MaxNorm = 1e6
 	odd := optim.Problem{LR: 1e-2, Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
-	for _, m := range []modelCase{
-		{"first step", sizes, dtype.Float32, dtype.Float32, optim.Default(), 0, guard.Packed},
-		{"bfloat16 copy", sizes, dtype.Float32, dtype.BFloat16, clip, 3, guard.Padded},
-		{"float16 gradients", sizes, dtype.Float16, dtype.Float16, loose, 100000, guard.Odd},
-		{"bfloat16 gradients", sizes, dtype.BFloat16, dtype.BFloat16, clip, 1, guard.Packed},
-		{"bfloat16 gradients, no copy", sizes[:5], dtype.BFloat16, dtype.Float32, odd, 0, guard.Odd},
-		{"float16 copy, no clipping", []int{7}, dtype.Float32, dtype.Float16, odd, 12, guard.Padded},
+	f32, f16, bf16 := dtype.Float32, dtype.Float16, dtype.BFloat16
+	for _, x := range []struct {
+		name         string
+		sizes        []int
+		grad, copyTo dtype.DType // copyTo is Float32 for no copy
+		p            optim.Problem
+		done         int
+		layout       guard.Layout
+	}{
+		{"first step", sizes, f32, f32, optim.Default(), 0, guard.Packed},
+		{"bfloat16 copy", sizes, f32, bf16, clip, 3, guard.Padded},
+		{"float16 gradients", sizes, f16, f16, loose, 100000, guard.Odd},
+		{"bfloat16 gradients", sizes, bf16, bf16, clip, 1, guard.Packed},
+		{"bfloat16 gradients, no copy", sizes[:5], bf16, f32, odd, 0, guard.Odd},
+		{"float16 copy, no clipping", []int{7}, f32, f16, odd, 12, guard.Padded},
 	} {
-		t.Run(m.name, func(t *testing.T) {
-			c, params, norm := m.build()
-			c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error {
-				a, err := optim.New(ctx, d, params(x), m.hyper)
-				if err != nil {
-					return err
-				}
-				t.Cleanup(a.Close)
-				t.Cleanup(func() {
-					want := 0.0
-					if m.hyper.MaxNorm > 0 {
-						want = norm
-					}
-					require.InEpsilon(t, 1+want, 1+float(t, a.Norm()), 1e-6)
-					require.Equal(t, int32(m.done+1), count(t, a.Count()))
-					require.Zero(t, count(t, a.Skipped()))
-				})
-				require.NoError(t, a.SetStep(ctx, m.done))
-				return a.Step(cmd)
-			})
+		t.Run(x.name, func(t *testing.T) {
+			o := &call.Optim{Problem: x.p, Sizes: x.sizes, Grad: x.grad, Copy: x.copyTo, HasCopy: x.copyTo != f32, Done: x.done}
+			o.Strict = true
+			defer o.Close()
+			call.Test(t, d, o, nil, x.layout, kit.Forward)
 		})
 	}
 }
 
-// float and count read a tensor of one element.
-func float(t *testing.T, x vk.Tensor) float64 {
-	var got [1]float32
-	require.NoError(t, x.Download(context.Background(), got[:]))
-	return float64(got[0])
-}
-
+// count reads a tensor of one element.
 func count(t *testing.T, x vk.Tensor) int32 {
 	var got [4]byte
 	require.NoError(t, x.DownloadRaw(context.Background(), got[:]))
@@ -209,6 +126,9 @@ func TestTraining(t *testing.T) {
 		}
 		require.Equal(t, int32(steps), count(t, a.Count()))
 		require.Equal(t, int32(i+1-steps), count(t, a.Skipped()))
+		norm := make([]float32, 1)
+		require.NoError(t, a.Norm().Download(ctx, norm))
+		require.Equal(t, bad, math.IsNaN(float64(norm[0]-norm[0])), "norm %g", norm[0])
 		got, rounded := make([]float32, 5020), make([]float32, 5020)
 		require.NoError(t, whole["param"].Download(ctx, got))
 		require.NoError(t, whole["copy"].Download(ctx, rounded))

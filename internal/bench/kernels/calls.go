@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"reflect"
@@ -191,17 +192,36 @@ func (o calledOp[C]) Keys() []bench.Key { return o.of.keys(o.c) }
 // Cost implements bench.Op.
 func (o calledOp[C]) Cost(p bench.Pass) (flops, bytes float64) { return cost(any(o.c).(costs), p) }
 
+// Close frees what Record made.
+func (o calledOp[C]) Close() {
+	if c, ok := any(o.c).(interface{ Close() }); ok {
+		c.Close()
+	}
+}
+
+// Note returns the call's warning of what was computed.
+func (o calledOp[C]) Note(ctx context.Context) (string, error) {
+	if c, ok := any(o.c).(interface {
+		Warning(ctx context.Context) (string, error)
+	}); ok {
+		return c.Warning(ctx)
+	}
+	return "", nil
+}
+
 // Tensors implements bench.Op.
 func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
 	for _, t := range o.c.Tensors() {
 		if t.Off {
 			continue
 		}
-		x := bench.OpTensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Role: bench.Role(t.Role)}
+		x := bench.OpTensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Role: bench.Role(t.Role), Most: t.Most}
 		if stride := o.stride(&t); stride > 0 {
 			x.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
 		}
-		if scale := float32(call.OrOne(t.Scale)); scale != 1 {
+		if t.Draw != nil {
+			x.Draw = func(x float32) float32 { return float32(t.Draw(float64(x))) }
+		} else if scale := float32(call.OrOne(t.Scale)); scale != 1 {
 			x.Draw = func(x float32) float32 { return scale * x }
 		}
 		list = append(list, x)

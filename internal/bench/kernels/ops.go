@@ -7,18 +7,21 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 )
 
-// costs are methods of problems with two passes.
+// costs are the operations and the least traffic of a problem. One with a backward pass also has
+// BackwardFLOPs and BackwardBytes.
 type costs interface {
 	FLOPs() float64
 	Bytes() float64
-	BackwardFLOPs() float64
-	BackwardBytes() float64
 }
 
 // cost returns the operations and bytes of a pass of a problem.
 func cost(p costs, pass bench.Pass) (flops, bytes float64) {
 	if pass == bench.Backward {
-		return p.BackwardFLOPs(), p.BackwardBytes()
+		back := p.(interface {
+			BackwardFLOPs() float64
+			BackwardBytes() float64
+		})
+		return back.BackwardFLOPs(), back.BackwardBytes()
 	}
 	return p.FLOPs(), p.Bytes()
 }

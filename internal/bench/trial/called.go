@@ -47,6 +47,9 @@ func (p *called) Supports(caps *vk.Caps) error {
 
 // Check implements Problem.
 func (p *called) Check(ctx context.Context, r *Runner) error {
+	if c, ok := p.Call.(interface{ Close() }); ok {
+		defer c.Close()
+	}
 	c, record, err := call.Case(r.Device().Caps(), p.Call, p.Pass(), call.Inputs(p.Call))
 	if err != nil {
 		return err

@@ -74,8 +74,6 @@ func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 		m.add(map[engine.Impl]string{engine.Scalar: "gemm_scalar_group", engine.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
 	case *called:
 		m.ofCall(p.Call)
-	case *optimProblem:
-		m.ofOptim(p)
 	}
 	return m.names
 }
@@ -113,6 +111,10 @@ func (m *moduleList) product(c engine.Config, format dtype.DType) {
 
 // ofCall adds those of a call's plan, and those that its plan does not tell.
 func (m *moduleList) ofCall(c call.Call) {
+	if o, ok := c.(*call.Optim); ok {
+		m.ofOptim(o)
+		return
+	}
 	plan, err := c.Choose(m.caps, c.Pass())
 	require.NoError(m.t, err)
 	if m.plan(plan, call.Field(c, "dtype").Interface().(dtype.DType)); c.Pass() == kit.Backward {
@@ -158,7 +160,7 @@ func (m *moduleList) list(kernels []string, format dtype.DType) {
 	}
 }
 
-func (m *moduleList) ofOptim(p *optimProblem) {
+func (m *moduleList) ofOptim(p *call.Optim) {
 	format := p.Copy
 	if p.Grad == dtype.Float32 && !p.HasCopy {
 		format = dtype.BFloat16

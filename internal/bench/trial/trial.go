@@ -110,7 +110,7 @@ func All() []Kernel {
 	return []Kernel{
 		attentionKernel(), callKernel("decode", 3, drawDecode), callKernel("append", 2, drawAppend), callKernel("step", 2, drawStep),
 		gemmKernel(), gemmGroupKernel(), callKernel("mlp", 2, drawMLP), callKernel("grouped", 3, drawGrouped),
-		callKernel("mixture", 2, drawMixture), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), optimKernel(),
+		callKernel("mixture", 2, drawMixture), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), callKernel("optim", 1, drawOptim),
 	}
 }
 
