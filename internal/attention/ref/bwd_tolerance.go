@@ -93,7 +93,10 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 // dX of one row add up to 0, as with equal keys, what is left of their roundings is one
 // random number, which may be small in plain alone. So it does for dBias without a Softcap,
 // which may be a sum of dX, as plain's is. And for float32 with a Softcap, one
-// rounding of that: it multiplies a tanh that is right to a rounding near 1.
+// rounding of that: it multiplies a tanh that is right to a rounding near 1. What a score is off by
+// before the cap, by Softcap, moves the slope of tanh by up to twice as much, relatively, and dQ and
+// dK with it: parts of float32 are right to 2^-22, four roundoffs, of each of head_dim products,
+// which add up to Product at the most and whose errors have random signs (slopeError).
 //
 // Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
 // 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
@@ -142,6 +145,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 		step = 0x1p-40
 		weights = keep * math.Sqrt(float64(p.SeqQ*p.NumHeads/p.NumKVHeads)/keep)
 	}
+	sloped := half + slopeError(&s, p)
 	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
 	rows := float64(p.SeqQ) * float64(p.NumHeads)
 	shared := max(cancel, roundoff32/4*(1+s.LSE)*s.DLSE*math.Sqrt(s.BiasWeight))
@@ -150,12 +154,21 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
 	return GradientBound{
-		DQ:     bound(want.DQ, plain.DQ, factor(4), half, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
-		DK:     bound(want.DK, plain.DK, factor(2), half, scale*s.Q*dX, most.DK) + flushed(scale*s.Q*size, rows),
+		DQ:     bound(want.DQ, plain.DQ, factor(4), sloped, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
+		DK:     bound(want.DK, plain.DK, factor(2), sloped, scale*s.Q*dX, most.DK) + flushed(scale*s.Q*size, rows),
 		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step*weights, most.DV) + flushed(s.DO, rows),
 		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}
+}
+
+// slopeError returns what the slope of a Softcap is off by in float32, relatively, in quarters, as
+// float32 bounds count it four times.
+func slopeError(s *GradientScope, p attention.Problem) float64 {
+	if p.Softcap == 0 || p.DType != dtype.Float32 {
+		return 0
+	}
+	return 2 * roundoff32 / math.Sqrt(float64(p.HeadDim)) * s.Product / p.Softcap
 }
 
 // gradientCeilings bounds what GradientBounds can come to when PlainBackward is

@@ -2,6 +2,7 @@ package ref
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -167,4 +168,32 @@ func TestGradientBoundSink(t *testing.T) {
 	require.Greater(t, off, 1e-3)
 	require.Less(t, off*largest(d.g.DV), bound.DV)
 	require.Less(t, bound.DV, 0.1*largest(d.g.DV))
+}
+
+// TestGradientBoundSoftcap: where products of a score cancel, their roundings to 2^-22 move the slope
+// of a Softcap, and all of dQ of a row that sees one key.
+func TestGradientBoundSoftcap(t *testing.T) {
+	p := attention.Problem{
+		Batch: 1, NumHeads: 8, NumKVHeads: 1, SeqQ: 33, SeqKV: 1, HeadDim: 64, DType: dtype.Float32, Scale: 2, Softcap: 0.5,
+	}
+	d := newBwdData(p)
+	bound, _, s := d.bounds(t)
+	rng, worst := rand.New(rand.NewPCG(3, 3)), 0.0
+	for row := range p.NumHeads * p.SeqQ {
+		x := 0.0
+		for i, k := range d.in.K {
+			x += p.Scale * d.in.Q[row*p.HeadDim+i] * k * (1 + 0x1p-22*(2*rng.Float64()-1))
+		}
+		slope := 1 - math.Pow(math.Tanh(x/p.Softcap), 2)
+		for i, k := range d.in.K {
+			worst = max(worst, math.Abs(p.Scale*d.up.DLSE[row]*slope*k-d.g.DQ[row*p.HeadDim+i]))
+		}
+	}
+	require.Less(t, worst, bound.DQ)
+	require.Greater(t, worst, bound.DQ*half32(s, p)/(half32(s, p)+slopeError(&s, p)), "the term decides")
+}
+
+// half32 is what GradientBounds counts for float32 beside slopeError.
+func half32(s GradientScope, p attention.Problem) float64 {
+	return roundoff32 * (1 + s.LSE + p.Softcap)
 }
