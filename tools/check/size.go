@@ -26,7 +26,7 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 15850, 0},
-	{"shaders", []string{"shaders", "internal/shaders"}, 2950, 16050},
+	{"shaders", []string{"shaders", "internal/shaders"}, 2910, 15870},
 	{"attention", []string{"attention", "internal/attention"}, 20530, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 18135, 0},
 	{"one engine for every proof", []string{
