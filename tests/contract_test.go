@@ -13,58 +13,41 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
-	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A face has the types and functions of a kernel package that package kit demands. Problem is a
-// valid one. Gradients and backward are nil for a kernel whose gradients are calls of itself. More
-// are the other functions that record into a Cmd.
-type face struct {
-	problem, tensors, gradients, options, plan any
-
-	forward, backward, choose, supports, workspace any
-
-	more map[string]any
-}
-
-// faces has a row for each kernel package that keeps the contract.
-var faces = map[string]face{
-	"attention": {
-		attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8}, attention.Tensors{}, attention.Gradients{}, attention.Options{}, attention.Plan{},
-		attention.Forward, attention.Backward, attention.Choose, attention.Supports, attention.Workspace,
-		map[string]any{"Decode": attention.Decode, "Append": attention.Append, "Step": attention.Step, "Advance": attention.Advance},
-	},
-	"pipelines/gemm": {
-		gemm.Problem{M: 3, N: 5, K: 7}, gemm.Tensors{}, nil, gemm.Options{}, gemm.Plan{},
-		gemm.Forward, nil, gemm.Choose, gemm.Supports, gemm.Workspace,
-		map[string]any{"ForwardGroup": gemm.ForwardGroup},
-	},
-	"pipelines/gmm": {
-		gmm.Problem{Tokens: 3, Components: 5}, gmm.Tensors{}, gmm.Gradients{}, gmm.Options{}, gmm.Plan{},
-		gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace,
-		map[string]any{"Merge": gmm.Merge},
-	},
-	"pipelines/mixture": {
-		mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, mixture.Tensors{}, mixture.Gradients{}, mixture.Options{}, mixture.Plan{},
-		mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace, nil,
-	},
-	"pipelines/mlp": {
-		mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, mlp.Tensors{}, mlp.Gradients{}, mlp.Options{}, mlp.Plan{},
-		mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
-		map[string]any{"BackwardLoss": mlp.BackwardLoss},
-	},
-	"pipelines/norm": {
-		norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Tensors{}, norm.Gradients{}, norm.Options{}, norm.Plan{},
-		norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil,
-	},
+// faces has the contract of each kernel package that keeps it.
+func faces() map[string]call.Contract {
+	all := map[string]call.Contract{
+		"attention": {
+			Problem: attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8},
+			Forward: attention.Forward, Backward: attention.Backward, Choose: attention.Choose, Supports: attention.Supports, Workspace: attention.Workspace,
+			More: map[string]any{"Decode": attention.Decode, "Append": attention.Append, "Step": attention.Step, "Advance": attention.Advance},
+		},
+		"pipelines/gemm": {
+			Problem: gemm.Problem{M: 3, N: 5, K: 7}, Forward: gemm.Forward, Choose: gemm.Choose, Supports: gemm.Supports, Workspace: gemm.Workspace, More: map[string]any{"ForwardGroup": gemm.ForwardGroup},
+		},
+		"pipelines/mixture": {
+			Problem: mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, Forward: mixture.Forward, Backward: mixture.Backward, Choose: mixture.Choose, Supports: mixture.Supports, Workspace: mixture.Workspace,
+		},
+		"pipelines/mlp": {
+			Problem: mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, Forward: mlp.Forward, Backward: mlp.Backward, Choose: mlp.Choose, Supports: mlp.Supports, Workspace: mlp.Workspace,
+			More: map[string]any{"BackwardLoss": mlp.BackwardLoss},
+		},
+	}
+	for _, k := range call.All() {
+		if p := k.Contract.Problem; p != nil {
+			all[strings.TrimPrefix(reflect.TypeOf(p).PkgPath(), "github.com/flashvk/flashvk/")] = k.Contract
+		}
+	}
+	return all
 }
 
 // Types of signatures.
@@ -80,41 +63,43 @@ type list = []reflect.Type
 // and Workspace agree about a valid problem, and refuse an invalid pass.
 func TestContract(t *testing.T) {
 	device := vktest.Open(t).Caps()
-	for name, f := range faces {
+	for name, f := range faces() {
 		t.Run(name, func(t *testing.T) {
-			of := reflect.TypeOf
-			p, x, o, plan := of(f.problem), of(f.tensors), of(f.options), of(f.plan)
+			forward := reflect.TypeOf(f.Forward)
+			require.Equal(t, 4, forward.NumIn())
+			p, x, o, plan := reflect.TypeOf(f.Problem), forward.In(1), forward.In(3), reflect.TypeOf(f.Choose).Out(0)
 			declared(t, name, map[string]reflect.Type{"Problem": p, "Tensors": x, "Options": o, "Plan": plan})
-			signature(t, f.forward, list{cmd, x, p, o}, list{failure})
-			signature(t, f.choose, list{caps, p, pass, o}, list{plan, failure})
-			signature(t, f.supports, list{caps, p, pass, o}, list{failure})
-			signature(t, f.workspace, list{caps, p, pass, o}, list{reflect.TypeFor[int64](), failure})
+			signature(t, f.Forward, list{cmd, x, p, o}, list{failure})
+			signature(t, f.Choose, list{caps, p, pass, o}, list{plan, failure})
+			signature(t, f.Supports, list{caps, p, pass, o}, list{failure})
+			signature(t, f.Workspace, list{caps, p, pass, o}, list{reflect.TypeFor[int64](), failure})
 			described(t, p, plan)
 			require.True(t, p.Implements(reflect.TypeFor[fmt.Stringer]()), "%v has no String", p)
 			named(t, x)
 			modify(t, name, o)
 			chosen(t, f, device, kit.Forward)
-			kept(t, f.forward, f.problem)
+			kept(t, f.Forward, f.Problem)
 			costs := []string{"FLOPs", "Bytes"}
-			if f.backward == nil {
+			if f.Backward == nil {
 				require.ErrorIs(t, supports(f, device, kit.Backward), vk.ErrUnsupported)
 			} else {
-				g := of(f.gradients)
+				require.Equal(t, 5, reflect.TypeOf(f.Backward).NumIn())
+				g := reflect.TypeOf(f.Backward).In(2)
 				declared(t, name, map[string]reflect.Type{"Gradients": g})
-				signature(t, f.backward, list{cmd, x, g, p, o}, list{failure})
+				signature(t, f.Backward, list{cmd, x, g, p, o}, list{failure})
 				named(t, g)
 				chosen(t, f, device, kit.Backward)
-				kept(t, f.backward, f.problem)
+				kept(t, f.Backward, f.Problem)
 				costs = append(costs, "BackwardFLOPs", "BackwardBytes")
 			}
 			for _, cost := range costs {
 				method, ok := p.MethodByName(cost)
 				require.True(t, ok, "%v has no %s", p, cost)
 				require.Equal(t, reflect.FuncOf(list{p}, list{reflect.TypeFor[float64]()}, false), method.Type)
-				require.Positive(t, method.Func.Call([]reflect.Value{reflect.ValueOf(f.problem)})[0].Float(), "%v.%s", p, cost)
+				require.Positive(t, method.Func.Call([]reflect.Value{reflect.ValueOf(f.Problem)})[0].Float(), "%v.%s", p, cost)
 			}
-			for more, function := range f.more {
-				t.Run(more, func(t *testing.T) { kept(t, function, f.problem) })
+			for more, function := range f.More {
+				t.Run(more, func(t *testing.T) { kept(t, function, f.Problem) })
 			}
 			none := supports(f, device, kit.Backward+1)
 			require.ErrorContains(t, none, "is neither the forward nor the backward pass")
@@ -123,11 +108,11 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// TestFaces wants a row of faces for every package with a Forward, and in it every function that
+// TestFaces wants a row of call.Contracts for every package with a Forward, and in it every function that
 // records into a Cmd. None of these has two tensors in a row, which a caller could swap.
 func TestFaces(t *testing.T) {
 	for _, name := range userPackages(t) {
-		f, listed := faces[name]
+		f, listed := faces()[name]
 		for _, d := range parseFunctions(t, filepath.Join("..", name)) {
 			function, tensors := d.Name.Name, 0
 			var params []string
@@ -148,9 +133,9 @@ func TestFaces(t *testing.T) {
 			if len(params) == 0 || params[0] != "*vk.Cmd" {
 				continue
 			}
-			require.True(t, listed, "%s.%s records: the package has no row in faces", name, function)
+			require.True(t, listed, "%s.%s records: the package has no contract in package call", name, function)
 			if function != "Forward" && function != "Backward" {
-				require.Contains(t, f.more, function, "%s", name)
+				require.Contains(t, f.More, function, "%s", name)
 			}
 		}
 	}
@@ -224,10 +209,10 @@ func kept(t *testing.T, function, problem any) {
 	c, err := vktest.Open(t).NewCmd("overlooked")
 	require.NoError(t, err)
 	defer c.Close()
-	call := reflect.TypeOf(function)
+	of := reflect.TypeOf(function)
 	in := []reflect.Value{reflect.ValueOf(c)}
-	for i := 1; i < call.NumIn(); i++ {
-		x := reflect.New(call.In(i)).Elem()
+	for i := 1; i < of.NumIn(); i++ {
+		x := reflect.New(of.In(i)).Elem()
 		if x.Kind() == reflect.Slice {
 			x = reflect.MakeSlice(x.Type(), 1, 1)
 			if x.Type().Elem() == reflect.TypeOf(problem) {
@@ -277,27 +262,27 @@ func holds(t, other reflect.Type) bool {
 }
 
 // ask calls Choose, Supports or Workspace about the valid problem of a face, with no options.
-func ask(f face, function any, device *vk.Caps, p kit.Pass) []reflect.Value {
+func ask(f call.Contract, function any, device *vk.Caps, p kit.Pass) []reflect.Value {
 	return reflect.ValueOf(function).Call([]reflect.Value{
-		reflect.ValueOf(device), reflect.ValueOf(f.problem), reflect.ValueOf(p), reflect.ValueOf(f.options),
+		reflect.ValueOf(device), reflect.ValueOf(f.Problem), reflect.ValueOf(p), reflect.Zero(reflect.TypeOf(f.Forward).In(3)),
 	})
 }
 
-func supports(f face, device *vk.Caps, p kit.Pass) error {
-	err, _ := ask(f, f.supports, device, p)[0].Interface().(error)
+func supports(f call.Contract, device *vk.Caps, p kit.Pass) error {
+	err, _ := ask(f, f.Supports, device, p)[0].Interface().(error)
 	return err
 }
 
 // chosen wants Choose, Supports and Workspace to agree. The device runs the problem without
 // options. A device without capabilities runs none, with an error that says so.
-func chosen(t *testing.T, f face, device *vk.Caps, p kit.Pass) {
+func chosen(t *testing.T, f call.Contract, device *vk.Caps, p kit.Pass) {
 	t.Helper()
 	require.NoError(t, supports(f, device, p))
-	plan := ask(f, f.choose, device, p)[0].Interface().(kit.Plan)
+	plan := ask(f, f.Choose, device, p)[0].Interface().(kit.Plan)
 	require.NotEmpty(t, plan.String())
 	require.NotEmpty(t, plan.Kernels())
-	require.Equal(t, plan.Workspace(), ask(f, f.workspace, device, p)[0].Int())
-	for _, function := range []any{f.choose, f.supports, f.workspace} {
+	require.Equal(t, plan.Workspace(), ask(f, f.Workspace, device, p)[0].Int())
+	for _, function := range []any{f.Choose, f.Supports, f.Workspace} {
 		out := ask(f, function, &vk.Caps{}, p)
 		err, _ := out[len(out)-1].Interface().(error)
 		require.ErrorIs(t, err, vk.ErrUnsupported)

@@ -185,7 +185,7 @@ func TestErrors(t *testing.T) {
 		{args: "selftest --impl auto", code: 2, want: "--impl auto is not a path to test"},
 		{args: "selftest --budget 0s", code: 2, want: "--budget 0s is not positive"},
 		{args: "selftest x", code: 2, want: `selftest: argument "x" is not expected`},
-		{args: "profile", code: 2, want: "profile: a command is missing: attention, decode, gemm, gmm, grouped, mixture, mlp, norm, optim"},
+		{args: "profile", code: 2, want: "profile: a command is missing: " + kernelNames()},
 		{args: "profile norml", code: 2, want: `profile: "norml" is not one of the commands attention, decode, gemm`},
 		{args: "profile gemm x", code: 2, want: `profile gemm: argument "x" is not expected`},
 		{args: "profile gemm --m 0", code: 2, want: "gemm: m=0 is not from 1 to"},

@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -98,7 +99,7 @@ func (r *randomFlags) useModules() error {
 func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
 	o := trial.Options{
 		Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures,
-		Budget: r.budget, Hang: randomHang, Shrink: r.shrink, Space: trial.Space{Work: randomWork},
+		Budget: r.budget, Hang: randomHang, Shrink: r.shrink, Space: call.Space{Work: randomWork},
 	}
 	if caps.Type == vk.CPU {
 		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,10 +61,20 @@ func TestTuneFlags(t *testing.T) {
 	}
 }
 
+// kernelNames lists the commands of kernels.
+func kernelNames() string {
+	var list []string
+	for _, k := range kernels.All() {
+		list = append(list, k.Name)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
+
 // TestTuneErrors has the mistakes that show without a device.
 func TestTuneErrors(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"tune", "tune: a command is missing: attention, decode, gemm, gmm, grouped, mixture, mlp, norm, optim, show; see flashvk tune --help"},
+		{"tune", "tune: a command is missing: " + kernelNames() + ", show; see flashvk tune --help"},
 		{"tune attention x", `tune attention: argument "x" is not expected`},
 		{"tune attention --impl auto", `"auto" is not one of coopmat2, coopmat, scalar, unfused`},
 		{"tune attention --impl scalar,scalar", `"scalar" occurs twice`},

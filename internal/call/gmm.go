@@ -2,6 +2,7 @@ package call
 
 import (
 	"maps"
+	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
@@ -137,4 +138,60 @@ func (g *GMM) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pa
 		t["dlogit"], t["dmu"], t["dlog_sigma"] = gmm.Interleaved(t["dp"])
 	}
 	return record(c, t, g.Problem, o, pass, gmm.Forward, gmm.Backward)
+}
+
+// kernelGMM is the row of All.
+func kernelGMM() Kernel {
+	const fixed = `"Tokens":37,"Components":5,"DType":$dtype,"Grad":$dtype,"LogP":true,"Loss":true,"Call":`
+	return Kernel{
+		Name: "gmm", Weight: 1, New: func() Call { return &GMM{} }, Draw: drawing(drawGMM), Backward: "gmm.Backward",
+		Cases: []Fixed{
+			{"gmm", "gmm.Forward", fixed + `"forward"`}, {"gmm-merge", "gmm.Merge", fixed + `"merge"`}, {"gmm-bwd", "gmm.Backward", fixed + `"backward"`},
+		},
+		Gradients: []Call{&GMM{Problem: gmm.Problem{Tokens: 9, Components: 4}, LogP: true, Loss: true, DLoss: 1}},
+		Contract: Contract{
+			gmm.Problem{Tokens: 3, Components: 5}, gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace, map[string]any{"Merge": gmm.Merge},
+		},
+	}
+}
+
+// drawGMM draws log-probabilities of tokens under mixtures.
+func drawGMM(family, rng *rand.Rand, s Space) *GMM {
+	p := &GMM{Call: []string{"forward", "forward", GMMBackward, GMMBackward, GMMMerge}[family.IntN(5)]}
+	var ok bool
+	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
+		return nil
+	}
+	p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
+	switch family.IntN(4) {
+	case 0:
+		p.LogP = true
+	case 1:
+		p.Loss = true
+	default:
+		p.LogP, p.Loss = true, true
+	}
+	p.Data = DrawData(family, rng)
+	p.Interleaved = rng.IntN(2) == 0
+	if p.Call == GMMBackward {
+		p.Saturate = family.IntN(3) == 0
+		if family.IntN(2) == 0 {
+			p.DLoss = float64(float32(rng.NormFloat64() * 10))
+		}
+	}
+	if p.Magnitude != 0 {
+		p.Magnitude = min(p.Magnitude, Most(p.DType)/p.Largest())
+		p.Second = TenTo(rng, -3, 0.4)
+	}
+	p.Tokens, p.Components = Size(rng, 3000), 1+rng.IntN(20)
+	switch rng.IntN(8) {
+	case 0:
+		p.Components = Size(rng, 2000)
+	case 1:
+		if !s.Soft {
+			p.Tokens, p.Components = 32000+rng.IntN(4000), 1+rng.IntN(10)
+		}
+	}
+	Within(rng, s.Budget(rng), func() float64 { return 100 * float64(p.Tokens) * float64(p.Components) }, &p.Tokens, &p.Components)
+	return p
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 )
 
@@ -88,16 +89,11 @@ func Table() []Entry {
 	add("mixture", "mixture.Forward gmm.Merge", gemms, mixture, "$more", "")
 	add("mixture-bwd", "mixture.Backward mlp.BackwardLoss", gemms, mixture, "$more", `,"Backward":true,"DLoss":0.5`)
 
-	gmm := `gmm:{"Tokens":37,"Components":5,"DType":$dtype,"Grad":$dtype,"Call":"$call","LogP":true,"Loss":true,` + data + `}`
-	add("gmm", "gmm.Forward", nil, gmm, "$call", "forward")
-	add("gmm-merge", "gmm.Merge", nil, gmm, "$call", "merge")
-	add("gmm-bwd", "gmm.Backward", nil, gmm, "$call", "backward")
-
-	norm := `norm:{"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype$more,` + data + `}`
-	add("norm", "norm.Forward", nil, norm, "$more", `,"Save":true`)
-	add("norm-bwd", "norm.Backward", nil, norm, "$more", `,"Backward":true,"DResidual":true`)
-
-	add("adamw", "optim.AdamW.Step", nil, `optim:{"Sizes":[300,7],"Grad":$dtype,"Copy":$half,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3,`+data+`}`)
+	for _, k := range call.All() {
+		for _, x := range k.Cases {
+			add(x.Name, x.Functions, nil, fmt.Sprintf("%s:{%s,%s}", k.Name, x.Problem, data))
+		}
+	}
 	return list
 }
 

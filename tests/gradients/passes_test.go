@@ -8,10 +8,8 @@ import (
 	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
-	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -38,15 +36,12 @@ func passes(caps *vk.Caps) (list []pass) {
 		x.long = impl == engine.CoopMat
 		list = append(list, x)
 	}
-	for _, rms := range []bool{false, true} {
-		for _, residual := range []bool{false, true} {
-			p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: rms, Residual: residual}
-			c := &call.Norm{Problem: p, Save: true, DResidual: true}
-			list = append(list, callPass(caps, fmt.Sprintf("norm/%v", p), "norm.Backward", c))
+	for _, k := range call.All() {
+		for i, c := range k.Gradients {
+			list = append(list, callPass(caps, fmt.Sprintf("%s/%d", k.Name, i), k.Backward, c))
 		}
 	}
-	mixtures := &call.GMM{Problem: gmm.Problem{Tokens: 9, Components: 4}, LogP: true, Loss: true, DLoss: 1}
-	return append(list, callPass(caps, "gmm", "gmm.Backward", mixtures))
+	return list
 }
 
 // attentionPasses are the passes of dO and dLSE for causal rows, and for features.

@@ -21,7 +21,7 @@ type wing struct {
 
 // wings are all of the repository. The first has what no other wing names.
 var wings = []wing{
-	{"files, tests, examples, tools", []string{""}, 9050, 0},
+	{"files, tests, examples, tools", []string{""}, 8960, 0},
 	{"devices, and what kernels share", []string{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
@@ -33,7 +33,7 @@ var wings = []wing{
 		"internal/call", "internal/guard", "internal/attention/attntest", "internal/attention/ondevice",
 		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",
 		"tests/conformance", "tests/determinism", "tests/gradients",
-	}, 21900, 0},
+	}, 21940, 0},
 	{"the program", []string{"bench", "internal/bench"}, 22400, 0},
 	{"trainer and models", []string{
 		"pipelines/tnp", "pipelines/train", "pipelines/lm", "internal/pipelines/tnp", "internal/bench/train",

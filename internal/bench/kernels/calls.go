@@ -144,7 +144,9 @@ func (h Header) into(c call.Call, tensor, format string, axes ...string) error {
 	if err != nil {
 		return err
 	}
-	call.Field(c, format).Set(reflect.ValueOf(t))
+	if to := call.Field(c, format); to.IsValid() {
+		to.Set(reflect.ValueOf(t))
+	}
 	for i, axis := range axes {
 		if to := call.Field(c, axis); to.IsValid() && to.IsZero() {
 			to.SetInt(int64(shape[i]))

@@ -9,7 +9,7 @@ import (
 )
 
 // drawAppend draws a call of attention.Append or attention.Advance.
-func drawAppend(family, rng *rand.Rand, s Space) *call.Append {
+func drawAppend(family, rng *rand.Rand, s call.Space) *call.Append {
 	p := &call.Append{}
 	var ok bool
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
@@ -35,15 +35,15 @@ func drawAppend(family, rng *rand.Rand, s Space) *call.Append {
 		p.CacheRows = 1 // a size
 	}
 	advance := chance(family, 6)
-	p.Data = drawData(family, rng)
+	p.Data = call.DrawData(family, rng)
 
 	heads, group := 1+rng.IntN(4), one(rng, 1, 2, 4, 8)
-	longest := Size(rng, 600)
+	longest := call.Size(rng, 600)
 	p.Batch, p.NewKeys = 1+rng.IntN(6), one(rng, 1, 1, 2, 3, 1+rng.IntN(40))
 	cost := func() float64 {
 		return 40 * float64(p.Batch*heads) * float64(p.HeadDim+p.ValueHeadDim()) * float64(longest+p.NewKeys*group)
 	}
-	within(rng, budget(rng, s), cost, &p.Batch, &p.NewKeys, &heads, &group, &longest)
+	call.Within(rng, s.Budget(rng), cost, &p.Batch, &p.NewKeys, &heads, &group, &longest)
 	p.NumHeads, p.NumKVHeads, p.SeqQ = heads*group, heads, max(1, p.NewKeys-rng.IntN(2))
 	p.SeqKV = longest + p.NewKeys
 	if p.PageSize > 0 {

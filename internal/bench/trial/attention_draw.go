@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -16,7 +17,7 @@ import (
 // An attentionDraw draws a problem.
 type attentionDraw struct {
 	*attentionProblem
-	space Space
+	space call.Space
 	rng   *rand.Rand
 
 	// Properties of the family that sizes and data depend on.
@@ -27,7 +28,7 @@ type attentionDraw struct {
 }
 
 // drawAttention is Kernel.Draw.
-func drawAttention(family, rng *rand.Rand, space Space) Problem {
+func drawAttention(family, rng *rand.Rand, space call.Space) Problem {
 	d := attentionDraw{attentionProblem: new(attentionProblem), space: space, rng: rng}
 	if d.space.Work == 0 {
 		d.space.Work = 1e8
@@ -191,7 +192,7 @@ func (d *attentionDraw) config(family *rand.Rand) {
 	}
 	if d.Impl == attention.CoopMat2 && p.Plain() && p.DType != dtype.Float32 && chance(family, 3) {
 		nvidia := *caps
-		nvidia.DriverID = kernelCaps(false).DriverID // the kernel knows where it keeps matrices
+		nvidia.DriverID = call.TypicalCaps(false).DriverID // the kernel knows where it keeps matrices
 		if c := d.stripes(family); c.Feasible(&nvidia, p) == nil {
 			d.Config = &c
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -39,7 +40,7 @@ func (d *attentionDraw) sizes() {
 	p.NumKVHeads = one(rng, 1, 1, 2, 2, 3, 4)
 	group := one(rng, 1, 1, 1, 2, 3, 4, 8)
 	p.Batch = one(rng, 1, 1, 2, 2, 3, 4)
-	p.SeqQ, p.SeqKV = Size(rng, min(d.longest(), 1100)), Size(rng, min(d.longest(), 1100))
+	p.SeqQ, p.SeqKV = call.Size(rng, min(d.longest(), 1100)), call.Size(rng, min(d.longest(), 1100))
 	if chance(rng, 4) {
 		p.SeqKV = p.SeqQ
 	}
@@ -80,7 +81,7 @@ func (d *attentionDraw) wide(group *int) {
 	if !d.decode {
 		p.SeqQ = max(1, min(int(math.Exp2(math.Log2(float64(rows)+1)*rng.Float64())), 4096))
 		if chance(rng, 2) {
-			p.SeqQ = Size(rng, max(1, rows/blocks))
+			p.SeqQ = call.Size(rng, max(1, rows/blocks))
 		}
 	}
 	each := (p.SeqQ + wideBlockRows - 1) / wideBlockRows
@@ -92,7 +93,7 @@ func (d *attentionDraw) wide(group *int) {
 	p.NumKVHeads = max(1, min(heads / *group, one(rng, 1, 2, 4, 8, 16, 64)))
 	p.Batch = max(1, (heads+*group*p.NumKVHeads-1)/(*group*p.NumKVHeads))
 	most := max(1, int(mostWide)/(dim*p.Batch*p.NumKVHeads))
-	p.SeqKV = min(Size(rng, max(d.longest(), 2048)), most)
+	p.SeqKV = min(call.Size(rng, max(d.longest(), 2048)), most)
 }
 
 // lengths draws the lengths of packed sequences. There are as many sequences as batches, and at
@@ -109,7 +110,7 @@ func (d *attentionDraw) lengths() {
 		case 2:
 			return 1
 		}
-		return Size(rng, most)
+		return call.Size(rng, most)
 	}
 	c.Lengths = make([][2]int, max(p.Batch, 1))
 	if chance(rng, 3) && p.Batch < 10 {
@@ -256,7 +257,7 @@ func (d *attentionDraw) featureSizes() {
 			case 3:
 				*s = 1 << 30
 			default:
-				*s = Size(rng, 300)
+				*s = call.Size(rng, 300)
 			}
 		}
 		side(&p.Window.Left)
@@ -283,7 +284,7 @@ func (d *attentionDraw) configSizes() {
 		d.BackwardConfig.Splits = one(rng, 0, 0, 1, 2, 3, 7)
 	}
 	drawGroups(rng, d.DecodeConfig, d.space)
-	if d.DecodeConfig != nil && attention.Supports(kernelCaps(d.space.Soft), *p, kit.Forward, d.options()) != nil {
+	if d.DecodeConfig != nil && attention.Supports(call.TypicalCaps(d.space.Soft), *p, kit.Forward, d.options()) != nil {
 		d.DecodeConfig = nil // a feature that decode has not
 	}
 }

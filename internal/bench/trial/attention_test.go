@@ -17,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
@@ -32,7 +33,7 @@ var (
 const attentionFamily = 8
 
 // drawAttentionNumber draws problem n of the tests' seed.
-func drawAttentionNumber(n int, s Space) *attentionProblem {
+func drawAttentionNumber(n int, s call.Space) *attentionProblem {
 	family := rand.New(rand.NewPCG(1, uint64(n/attentionFamily)))
 	return drawAttention(family, rand.New(rand.NewPCG(2, uint64(n))), s).(*attentionProblem)
 }
@@ -49,7 +50,7 @@ func TestAttentionProblems(t *testing.T) {
 		require.NoError(t, p.Check(context.Background(), r))
 		return
 	}
-	s := Space{Soft: *attentionSoft, Work: 2e7}
+	s := call.Space{Soft: *attentionSoft, Work: 2e7}
 	if *attentionImpl != "" {
 		s.Impls = []string{*attentionImpl}
 	}
@@ -73,7 +74,7 @@ func TestAttentionProblems(t *testing.T) {
 // that configurations are drawn for, and to be the same after JSON.
 func TestAttentionDraw(t *testing.T) {
 	vktest.Sequential(t)
-	for _, s := range []Space{{Work: 1e8}, {Soft: true, Work: 2e7}, {Impls: []string{"coopmat2"}, DTypes: []dtype.DType{dtype.Float32}, Work: 1e6}} {
+	for _, s := range []call.Space{{Work: 1e8}, {Soft: true, Work: 2e7}, {Impls: []string{"coopmat2"}, DTypes: []dtype.DType{dtype.Float32}, Work: 1e6}} {
 		refused := 0
 		for n := range 1000 {
 			p := drawAttentionNumber(n, s)
@@ -111,7 +112,7 @@ func TestAttentionShrinks(t *testing.T) {
 			func(list []Problem) Problem { return list[0] },
 			func(list []Problem) Problem { return one(rng, list...) },
 		} {
-			p := Problem(drawAttentionNumber(n*attentionFamily, Space{Work: 1e7}))
+			p := Problem(drawAttentionNumber(n*attentionFamily, call.Space{Work: 1e7}))
 			for steps := 0; len(p.Smaller()) > 0; steps++ {
 				require.Less(t, steps, 3000, "%v", p)
 				p = pick(p.Smaller())
@@ -128,7 +129,7 @@ func TestAttentionDistribution(t *testing.T) {
 	wide := 0
 	const draws = 4000
 	for n := range draws {
-		p := drawAttentionNumber(n*attentionFamily, Space{Work: 1e8})
+		p := drawAttentionNumber(n*attentionFamily, call.Space{Work: 1e8})
 		c, a := &p.Case, &p.Case.Problem
 		on := a.Features()
 		seen[fmt.Sprintf("features %d", min(len(on), 3))]++
@@ -201,7 +202,7 @@ func TestAttentionDistribution(t *testing.T) {
 // is the reference, computed twice more.
 func BenchmarkAttentionHost(b *testing.B) {
 	for i := range b.N {
-		require.NoError(b, drawAttentionNumber(i, Space{Work: 1e8}).check(attntest.Reference, attntest.BackwardReference))
+		require.NoError(b, drawAttentionNumber(i, call.Space{Work: 1e8}).check(attntest.Reference, attntest.BackwardReference))
 	}
 }
 
@@ -297,7 +298,7 @@ func TestAttentionMistakes(t *testing.T) {
 	for _, m := range attentionMistakes {
 		t.Run(m.name, func(t *testing.T) {
 			for n := range 400 {
-				p := drawAttentionNumber(n*attentionFamily, Space{Soft: true, Work: 3e5})
+				p := drawAttentionNumber(n*attentionFamily, call.Space{Soft: true, Work: 3e5})
 				if p.Backward != (m.backward != nil) {
 					continue
 				}

@@ -13,15 +13,28 @@ import (
 // A called is a call as a Problem. Its JSON is that of the call.
 type called struct{ call.Call }
 
+// described returns the Kernel of a described one.
+func described(k call.Kernel) Kernel {
+	return Kernel{
+		Name: k.Name, Weight: k.Weight, New: func() Problem { return &called{k.New()} },
+		Draw: func(family, rng *rand.Rand, s call.Space) Problem {
+			if c := k.Draw(family, rng, s); c != nil {
+				return &called{c}
+			}
+			return nil
+		},
+	}
+}
+
 // callKernel returns the Kernel whose problems are calls of type T. Draw returns nil if the Space
 // has none.
 func callKernel[T any, C interface {
 	*T
 	call.Call
-}](name string, weight int, draw func(family, rng *rand.Rand, s Space) C) Kernel {
+}](name string, weight int, draw func(family, rng *rand.Rand, s call.Space) C) Kernel {
 	return Kernel{
 		Name: name, Weight: weight, New: func() Problem { return &called{C(new(T))} },
-		Draw: func(family, rng *rand.Rand, s Space) Problem {
+		Draw: func(family, rng *rand.Rand, s call.Space) Problem {
 			if c := draw(family, rng, s); c != nil {
 				return &called{c}
 			}

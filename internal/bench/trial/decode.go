@@ -10,7 +10,7 @@ import (
 )
 
 // drawDecode draws a call of attention.Decode.
-func drawDecode(family, rng *rand.Rand, s Space) *call.Decode {
+func drawDecode(family, rng *rand.Rand, s call.Space) *call.Decode {
 	p := &call.Decode{}
 	paths := []string{"auto", "coopmat", "coopmat", "scalar", "scalar"}
 	if s.Soft { // no software driver has the matrix layouts that decoding needs
@@ -34,7 +34,7 @@ func drawDecode(family, rng *rand.Rand, s Space) *call.Decode {
 	}
 	p.Scales = drawCacheFormat(family, &p.DecodeProblem)
 	decodeFeatures(p, family)
-	p.Data = drawData(family, rng)
+	p.Data = call.DrawData(family, rng)
 	if family.IntN(2) > 0 && p.Impl != attention.Auto {
 		p.Config = drawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
 	}
@@ -45,7 +45,7 @@ func drawDecode(family, rng *rand.Rand, s Space) *call.Decode {
 }
 
 // drawGroups draws the number of workgroups of a configuration, if there is one.
-func drawGroups(rng *rand.Rand, c *attention.DecodeConfig, s Space) {
+func drawGroups(rng *rand.Rand, c *attention.DecodeConfig, s call.Space) {
 	if c == nil {
 		return
 	}
@@ -104,7 +104,7 @@ func decodeFeatures(p *call.Decode, family *rand.Rand) {
 
 // drawDecodeConfig draws a configuration of a path, without the number of workgroups. It is nil if
 // no draw is feasible for the format, head_dim and features of typical.
-func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
+func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s call.Space) *attention.DecodeConfig {
 	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
 		c.Rows, c.Subgroups = one(family, 8, 8, 16, 32), one(family, 1, 2, 4, 8, 12, 16)
@@ -114,7 +114,7 @@ func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.
 	if typical.PageSize > 0 {
 		typical.Pages = 256
 	}
-	caps := kernelCaps(s.Soft)
+	caps := call.TypicalCaps(s.Soft)
 	for ; c.Subgroups > 1; c.Subgroups /= 2 {
 		if c.Feasible(caps, typical) == nil {
 			break
@@ -127,9 +127,9 @@ func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.
 }
 
 // decodeSizes draws heads, queries and lengths, within a budget.
-func decodeSizes(p *call.Decode, rng *rand.Rand, s Space) {
+func decodeSizes(p *call.Decode, rng *rand.Rand, s call.Space) {
 	group := one(rng, 1, 1, 2, 3, 4, 4, 8, 12, 16)
-	heads, longest := 1+rng.IntN(4), Size(rng, 5000)
+	heads, longest := 1+rng.IntN(4), call.Size(rng, 5000)
 	p.Batch, p.SeqQ = 1+rng.IntN(6), one(rng, 1, 1, 1, 1, 2, 3, 4, 5, 8, 1+rng.IntN(attention.MaxDecodeQueries))
 	if rng.IntN(8) == 0 {
 		p.Batch = 8 + rng.IntN(60)
@@ -144,7 +144,7 @@ func decodeSizes(p *call.Decode, rng *rand.Rand, s Space) {
 		dims := float64(p.HeadDim + p.ValueHeadDim())
 		return 4*dims*float64(p.Batch*heads*group*p.SeqQ)*keys + 20*dims*float64(rows*heads)*keys
 	}
-	within(rng, budget(rng, s), cost, &p.Batch, &p.SeqQ, &heads, &group, &longest)
+	call.Within(rng, s.Budget(rng), cost, &p.Batch, &p.SeqQ, &heads, &group, &longest)
 	p.NumHeads, p.NumKVHeads = heads*group, heads
 	p.NewKeys = min(one(rng, 0, p.SeqQ, rng.IntN(4)), longest)
 	kind := rng.IntN(4)
@@ -157,7 +157,7 @@ func decodeSizes(p *call.Decode, rng *rand.Rand, s Space) {
 		case kind == 2: // one is long, the others are short
 			n = rng.IntN(min(longest, 20) + 1)
 		default:
-			n = min(Size(rng, longest), longest)
+			n = min(call.Size(rng, longest), longest)
 		}
 		if rng.IntN(16) == 0 {
 			n = 0
@@ -181,7 +181,7 @@ func decodeSizes(p *call.Decode, rng *rand.Rand, s Space) {
 		}
 	}
 	if p.Window.On {
-		p.Window.Left = min(Size(rng, longest+10), math.MaxInt32)
+		p.Window.Left = min(call.Size(rng, longest+10), math.MaxInt32)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestDecodeBounds(t *testing.T) {
 		k, err := Find(name)
 		require.NoError(t, err)
 		for n := range 120 {
-			p, ok := drawNumber(&k, n, Space{Soft: true, Work: 1e5}).(*called)
+			p, ok := drawNumber(&k, n, call.Space{Soft: true, Work: 1e5}).(*called)
 			if !ok {
 				continue
 			}

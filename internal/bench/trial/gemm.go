@@ -246,7 +246,7 @@ func gemmImpls() []string { return []string{"auto", "auto", "coopmat", "coopmat"
 
 // softImpl returns the path to take. Software drivers take ten seconds to compile float32 on
 // matrices, so most of these products take another path there.
-func softImpl(family *rand.Rand, s Space, impl string, t dtype.DType) string {
+func softImpl(family *rand.Rand, s call.Space, impl string, t dtype.DType) string {
 	if s.Soft && s.Impls == nil && impl == "coopmat" && t == dtype.Float32 && family.IntN(6) > 0 {
 		return "scalar"
 	}
@@ -254,7 +254,7 @@ func softImpl(family *rand.Rand, s Space, impl string, t dtype.DType) string {
 }
 
 // drawGemm draws a problem.
-func drawGemm(family, rng *rand.Rand, s Space) Problem {
+func drawGemm(family, rng *rand.Rand, s call.Space) Problem {
 	p := &gemmProblem{}
 	var ok, oks bool
 	p.Impl, ok = s.Impl(family, gemmImpls()...)
@@ -263,7 +263,7 @@ func drawGemm(family, rng *rand.Rand, s Space) Problem {
 	}
 	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	drawEpilogue(family, rng, &p.Problem)
-	p.Data = drawData(family, rng)
+	p.Data = call.DrawData(family, rng)
 	batches := family.IntN(4) == 0
 	p.Config = drawGemmConfig(family, s, p.Impl, p.Problem, batches)
 	if batches {
@@ -340,7 +340,7 @@ func (p *gemmProblem) block(soft bool) (m, n int) {
 	case c.Impl == engine.Scalar:
 		return c.BlockM, c.BlockN
 	}
-	shape, _ := chips.MatrixShape(kernelCaps(soft), p.DType)
+	shape, _ := chips.MatrixShape(call.TypicalCaps(soft), p.DType)
 	return c.SubgroupsM * c.TilesM * int(shape.M), c.SubgroupsN * c.TilesN * int(shape.N)
 }
 
@@ -353,8 +353,8 @@ const (
 
 // drawSizes draws sizes of one of three kinds: near those of tiles; few outputs with a long k,
 // which is divided; many workgroups, with a reference of some rows.
-func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
-	limit := budget(rng, s)
+func (p *gemmProblem) drawSizes(rng *rand.Rand, s call.Space) {
+	limit := s.Budget(rng)
 	cost := func() float64 {
 		rows := p.M
 		if p.Sample > 0 {
@@ -368,18 +368,18 @@ func (p *gemmProblem) drawSizes(rng *rand.Rand, s Space) {
 		blockM, blockN := p.block(s.Soft)
 		across := 1 + rng.IntN(30)
 		down := (wideTiles + rng.IntN(500)) / (across * p.Batches())
-		p.M, p.N, p.K = max(1, down)*blockM+rng.IntN(9)-4, across*blockN+rng.IntN(9)-4, Size(rng, 600)
+		p.M, p.N, p.K = max(1, down)*blockM+rng.IntN(9)-4, across*blockN+rng.IntN(9)-4, call.Size(rng, 600)
 		p.M, p.N = max(1, p.M), max(1, p.N)
-		within(rng, mostElements, func() float64 { return float64(p.Batches()) * float64(p.M) * float64(p.N) }, &p.M, &p.N)
+		call.Within(rng, mostElements, func() float64 { return float64(p.Batches()) * float64(p.M) * float64(p.N) }, &p.M, &p.N)
 		p.Sample = min(p.M, 8)
-		within(rng, limit, cost, &p.K, &p.Sample)
+		call.Within(rng, limit, cost, &p.K, &p.Sample)
 		p.Sample = max(p.Sample, 2)
 	case kind <= 2:
-		p.M, p.N, p.K = sizeOf(rng, s, 80), sizeOf(rng, s, 80), Size(rng, 20000)
-		within(rng, limit, cost, &p.M, &p.N, &p.K)
+		p.M, p.N, p.K = sizeOf(rng, s, 80), sizeOf(rng, s, 80), call.Size(rng, 20000)
+		call.Within(rng, limit, cost, &p.M, &p.N, &p.K)
 	default:
 		p.M, p.N, p.K = sizeOf(rng, s, 800), sizeOf(rng, s, 800), sizeOf(rng, s, 1500)
-		within(rng, limit, cost, &p.M, &p.N, &p.K)
+		call.Within(rng, limit, cost, &p.M, &p.N, &p.K)
 	}
 }
 
@@ -397,11 +397,11 @@ func (p *gemmProblem) fixRows(c *engine.Config) {
 }
 
 // drawGemmConfig draws a configuration of a path, or none.
-func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, batches bool) string {
+func drawGemmConfig(family *rand.Rand, s call.Space, impl string, p engine.Problem, batches bool) string {
 	if impl == "auto" || family.IntN(4) == 0 {
 		return ""
 	}
-	caps := kernelCaps(s.Soft)
+	caps := call.TypicalCaps(s.Soft)
 	p.M, p.N, p.K = 64, 64, 64
 	if batches {
 		p.Batch = 2
@@ -436,7 +436,7 @@ func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, b
 
 // drawMatrixTiles draws tiles of path coopmat. They are small on software drivers, which take
 // seconds to compile large ones.
-func drawMatrixTiles(family *rand.Rand, s Space, c *engine.Config) {
+func drawMatrixTiles(family *rand.Rand, s call.Space, c *engine.Config) {
 	c.Impl = engine.CoopMat
 	grids := [][2]int{{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 4}, {4, 2}, {3, 1}, {2, 3}}
 	const tiles, size = 4, 16

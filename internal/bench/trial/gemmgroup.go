@@ -130,7 +130,7 @@ func (p *gemmGroupProblem) Smaller() (list []Problem) {
 }
 
 // drawGemmGroup draws a problem.
-func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
+func drawGemmGroup(family, rng *rand.Rand, s call.Space) Problem {
 	p := &gemmGroupProblem{}
 	var ok bool
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
@@ -149,7 +149,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 	common.DType = p.DType
 	drawEpilogue(family, rng, &common)
 	p.Out, p.TransA, p.TransB, p.Activation, p.Residual = common.Out, common.TransA, common.TransB, common.Activation, common.Residual
-	p.Data = drawData(family, rng)
+	p.Data = call.DrawData(family, rng)
 	p.Workspace, p.Layout = false, "p" // Lie says how tensors lie
 	p.Lie = []gemmtest.Layout{{}, {Pad: -1}, {Pad: -1, Offset: 8}, {Offset: rng.IntN(9), Pad: rng.IntN(9)}}[family.IntN(4)]
 	if p.Impl != "auto" && family.IntN(3) > 0 {
@@ -162,7 +162,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 	case 1:
 		most = 700
 	}
-	limit := budget(rng, s)
+	limit := s.Budget(rng)
 	for range n {
 		x := engine.Product{M: sizeOf(rng, s, most), N: sizeOf(rng, s, most), K: sizeOf(rng, s, most), Alpha: common.Alpha, Beta: common.Beta}
 		switch rng.IntN(24) {
@@ -176,7 +176,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 		if rng.IntN(3) == 0 {
 			x.Alpha, x.Beta = 0, 0
 		}
-		within(rng, limit/float64(n)+1000, func() float64 { return 6 * float64(x.M) * float64(x.N) * float64(x.K) }, &x.M, &x.N, &x.K)
+		call.Within(rng, limit/float64(n)+1000, func() float64 { return 6 * float64(x.M) * float64(x.N) * float64(x.K) }, &x.M, &x.N, &x.K)
 		p.Products = append(p.Products, x)
 	}
 	for i := range p.Products {
@@ -190,8 +190,8 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Problem {
 }
 
 // drawGroupConfig draws a configuration, or none.
-func drawGroupConfig(family *rand.Rand, s Space, p *gemmGroupProblem) string {
-	caps := kernelCaps(s.Soft)
+func drawGroupConfig(family *rand.Rand, s call.Space, p *gemmGroupProblem) string {
+	caps := call.TypicalCaps(s.Soft)
 	for range 100 {
 		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(9)}
 		if p.Impl == "coopmat" {

@@ -11,7 +11,7 @@ import (
 
 // drawGrouped draws perceptrons that share their input, and calls of the kernels of package skinny
 // that compute their outputs and gradients.
-func drawGrouped(family, rng *rand.Rand, s Space) *call.MLP {
+func drawGrouped(family, rng *rand.Rand, s call.Space) *call.MLP {
 	p := &call.MLP{Direction: call.Direction{Backward: family.IntN(2) == 0}}
 	keep := mlp.Keeps()[family.IntN(2)]
 	var ok bool
@@ -70,11 +70,11 @@ func intersect(some []dtype.DType, list ...dtype.DType) (both []dtype.DType) {
 }
 
 // drawSkinnyConfig draws a configuration, or none.
-func drawSkinnyConfig(family *rand.Rand, s Space, p *call.MLP) string {
+func drawSkinnyConfig(family *rand.Rand, s call.Space, p *call.MLP) string {
 	if family.IntN(3) == 0 || p.Backward && p.Keep == mlp.KeepPre || p.Impl == "auto" {
 		return ""
 	}
-	caps := kernelCaps(s.Soft)
+	caps := call.TypicalCaps(s.Soft)
 	for range 100 {
 		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)

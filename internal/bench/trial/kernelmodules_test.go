@@ -23,11 +23,11 @@ import (
 // their kernels that configurations tell, on a device like an H200.
 func TestKernelPaths(t *testing.T) {
 	vktest.Sequential(t)
-	caps := kernelCaps(false)
+	caps := call.TypicalCaps(false)
 	modules, options := map[string]int{}, map[string]int{}
 	for _, k := range trainingKernels() {
 		for n := range 3000 {
-			p := drawNumber(&k, n, Space{Work: 5e7})
+			p := drawNumber(&k, n, call.Space{Work: 5e7})
 			if p.Supports(caps) != nil {
 				continue
 			}
@@ -117,7 +117,11 @@ func (m *moduleList) ofCall(c call.Call) {
 	}
 	plan, err := c.Choose(m.caps, c.Pass())
 	require.NoError(m.t, err)
-	if m.plan(plan, call.Field(c, "dtype").Interface().(dtype.DType)); c.Pass() == kit.Backward {
+	format := dtype.Float32
+	if f := call.Field(c, "dtype"); f.IsValid() {
+		format = f.Interface().(dtype.DType)
+	}
+	if m.plan(plan, format); c.Pass() == kit.Backward {
 		if n, ok := c.(*call.Norm); ok {
 			m.names[len(m.names)-1] = "sum_rows." + n.WeightDType.Short()
 		}
@@ -150,7 +154,7 @@ func (m *moduleList) plan(plan kit.Plan, format dtype.DType) { m.list(plan.Kerne
 func (m *moduleList) list(kernels []string, format dtype.DType) {
 	for _, name := range kernels {
 		switch {
-		case strings.HasPrefix(name, "attention_") || slices.Contains([]string{"gemm_combine", "gemm_pack", "gemm_tops", "gemm_parts", "gmm_merge"}, name):
+		case strings.HasPrefix(name, "attention_") || slices.ContainsFunc(shaders.Variants(), func(v shaders.Variant) bool { return v.Name() == name }):
 			m.names = append(m.names, name)
 		case name == "gemm_coopmat" && format == dtype.Float32: // in two parts
 			m.add(name, dtype.Float16)

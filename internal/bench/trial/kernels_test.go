@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -24,7 +25,7 @@ var (
 )
 
 // drawNumber draws problem n of a kernel, eight in a family.
-func drawNumber(k *Kernel, n int, s Space) Problem {
+func drawNumber(k *Kernel, n int, s call.Space) Problem {
 	return k.Draw(rand.New(rand.NewPCG(3, uint64(n/8))), rand.New(rand.NewPCG(4, uint64(n))), s)
 }
 
@@ -45,7 +46,7 @@ func TestKernelProblems(t *testing.T) {
 	r, err := newRunner(d)
 	require.NoError(t, err)
 	defer r.close()
-	s := Space{Soft: *kernelsSoft, Work: *kernelsWork}
+	s := call.Space{Soft: *kernelsSoft, Work: *kernelsWork}
 	if *kernelsImpl != "" {
 		s.Impls = []string{*kernelsImpl}
 	}
@@ -72,12 +73,12 @@ func TestKernelProblems(t *testing.T) {
 func TestKernelJSON(t *testing.T) {
 	vktest.Sequential(t)
 	for _, soft := range []bool{false, true} {
-		caps := kernelCaps(soft)
+		caps := call.TypicalCaps(soft)
 		for _, k := range trainingKernels() {
 			refused := 0
 			const count = 1000
 			for n := range count {
-				p := drawNumber(&k, n, Space{Soft: soft, Work: 1e7})
+				p := drawNumber(&k, n, call.Space{Soft: soft, Work: 1e7})
 				text, err := json.Marshal(p)
 				require.NoError(t, err)
 				again := k.New()

@@ -10,7 +10,7 @@ import (
 )
 
 // drawMixture draws a mixture whose components are heads.
-func drawMixture(family, rng *rand.Rand, s Space) *call.Mixture {
+func drawMixture(family, rng *rand.Rand, s call.Space) *call.Mixture {
 	p := &call.Mixture{Direction: call.Direction{Backward: family.IntN(2) == 0}, Outputs: family.IntN(4) == 0}
 	var ok bool
 	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
@@ -30,7 +30,7 @@ func drawMixture(family, rng *rand.Rand, s Space) *call.Mixture {
 	}
 	p.Problem = mixture.Problem{Tokens: x.Tokens, Heads: x.Heads, In: x.In, Hidden: x.Hidden, DType: x.DType, Grad: x.Grad}
 	if p.Magnitude != 0 {
-		p.Second = tenTo(rng, -2, 0.3)
+		p.Second = call.TenTo(rng, -2, 0.3)
 		p.Magnitude = max(p.Magnitude, 0.01) // w1 is in float16
 	}
 	switch family.IntN(4) {
@@ -53,7 +53,7 @@ func drawMixture(family, rng *rand.Rand, s Space) *call.Mixture {
 	if p.Impl == "auto" || family.IntN(3) == 0 {
 		return p
 	}
-	caps := kernelCaps(s.Soft)
+	caps := call.TypicalCaps(s.Soft)
 	for range 100 {
 		c := engine.Config{}
 		drawMatrixTiles(family, s, &c)

@@ -10,7 +10,7 @@ import (
 )
 
 // drawMLP draws a two-layer perceptron.
-func drawMLP(family, rng *rand.Rand, s Space) *call.MLP {
+func drawMLP(family, rng *rand.Rand, s call.Space) *call.MLP {
 	p := &call.MLP{Direction: call.Direction{Backward: family.IntN(2) == 0}}
 	keep := mlp.Keeps()[family.IntN(3)]
 	var ok bool
@@ -49,8 +49,8 @@ func drawMLP(family, rng *rand.Rand, s Space) *call.MLP {
 }
 
 // drawFusedConfig draws a configuration of one kernel, or none.
-func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
-	caps, size, subgroups, tiles := kernelCaps(s.Soft), 16, 8, 3
+func drawFusedConfig(family *rand.Rand, s call.Space) *fused.Config {
+	caps, size, subgroups, tiles := call.TypicalCaps(s.Soft), 16, 8, 3
 	if s.Soft {
 		size, subgroups, tiles = 8, 3, 2
 	}
@@ -74,17 +74,17 @@ func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
 
 // drawPerceptron draws sizes, formats and data of perceptrons. A kernel takes at most `most`
 // outputs.
-func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward bool, d *call.Data) (p mlp.Problem, ok bool) {
+func drawPerceptron(family, rng *rand.Rand, s call.Space, heads, most int, backward bool, d *call.Data) (p mlp.Problem, ok bool) {
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
 		return p, false
 	}
 	if family.IntN(2) == 0 {
 		p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
 	}
-	*d = drawData(family, rng)
+	*d = call.DrawData(family, rng)
 	if d.Magnitude != 0 {
 		d.Magnitude = min(d.Magnitude, call.Roomy/d.Largest())
-		d.Second = tenTo(rng, -2, 1.5) // of pre
+		d.Second = call.TenTo(rng, -2, 1.5) // of pre
 		if p.DType == dtype.Float16 {
 			d.Magnitude = max(d.Magnitude, 4*d.Second/call.Roomy*8) // W1 is in the format
 		}
@@ -105,10 +105,10 @@ func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward b
 	if rng.IntN(8) == 0 && !s.Soft { // many workgroups
 		p.Tokens, p.In, p.Hidden, p.Out = 8000+rng.IntN(20000), 4+rng.IntN(40), 40+rng.IntN(120), min(most, 1+rng.IntN(40))
 		d.Sample = 40
-		within(rng, mostElements/2, func() float64 { return float64(p.Tokens) * float64(p.Heads) * float64(p.Hidden+p.Out) }, &p.Heads, &p.Hidden)
+		call.Within(rng, mostElements/2, func() float64 { return float64(p.Tokens) * float64(p.Heads) * float64(p.Hidden+p.Out) }, &p.Heads, &p.Hidden)
 		sizes = append(sizes[1:], &d.Sample)
 	}
-	within(rng, budget(rng, s), func() float64 {
+	call.Within(rng, s.Budget(rng), func() float64 {
 		cost := passes * tokens() * float64(p.Heads) * float64(p.Hidden) * float64(p.In+p.Out)
 		if d.Sample > 0 && backward {
 			cost += passes * float64(p.Tokens) * float64(p.Heads) * 2 * float64(p.In+p.Out) / 4

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -109,7 +110,7 @@ func TestPoison(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(kernel.Close)
 	for _, scratch := range []bool{true, false} {
-		o := Options{Problems: 8, Failures: 100, Hang: time.Minute, Kernels: []Kernel{{Name: "careless", Weight: 1, New: func() Problem { return nil }, Draw: func(_, rng *rand.Rand, _ Space) Problem {
+		o := Options{Problems: 8, Failures: 100, Hang: time.Minute, Kernels: []Kernel{{Name: "careless", Weight: 1, New: func() Problem { return nil }, Draw: func(_, rng *rand.Rand, _ call.Space) Problem {
 			return &carelessProblem{Size: rng.IntN(100), kernel: kernel, scratch: scratch}
 		}}}}
 		x, err := Run(context.Background(), d, o, nil)

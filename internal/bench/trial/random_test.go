@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -25,7 +26,7 @@ var onMatrices = regexp.MustCompile(`coopmat|^gemm_(narrow|narrow_bwd|mixture|pa
 // call that comes next, and so a problem, and the device's Close.
 func TestRandom(t *testing.T) {
 	d := openPoisoned(t)
-	o := Options{Seed: *randomSeed, Problems: *randomCount, Kernels: All(), Hang: 10 * time.Minute, Shrink: 5 * time.Second, Space: Space{Work: 5e7}}
+	o := Options{Seed: *randomSeed, Problems: *randomCount, Kernels: All(), Hang: 10 * time.Minute, Shrink: 5 * time.Second, Space: call.Space{Work: 5e7}}
 	if testing.Short() {
 		o.Problems = min(o.Problems, 20)
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -52,7 +53,7 @@ type Options struct {
 	Seed     uint64
 	Problems int // to check at most, not counting those that the device does not support
 	Kernels  []Kernel
-	Space    Space
+	Space    call.Space
 	Workers  int           // problems at a time; 0: two for each core, since workers also wait for the device
 	Budget   time.Duration // after which no more problems are begun; 0: none
 	Hang     time.Duration // after which a problem is given up, and Run ends
@@ -146,7 +147,7 @@ func (r *run) spent() bool { return !r.end.IsZero() && time.Now().After(r.end) }
 
 // Draw returns problem number n of a seed, and its kernel; false if the Space has none of
 // that kernel.
-func Draw(seed uint64, n int, kernels []Kernel, s Space) (*Kernel, Problem, bool) {
+func Draw(seed uint64, n int, kernels []Kernel, s call.Space) (*Kernel, Problem, bool) {
 	family, turns := family, turns
 	if s.Soft {
 		family, turns = softFamily, softFamily

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -68,7 +69,7 @@ func (m *made) Smaller() []Problem {
 
 // makes returns a Kernel of made problems with sizes from 1 to 1000.
 func makes(name string, p made) Kernel {
-	return Kernel{Name: name, Weight: 1, New: func() Problem { return new(made) }, Draw: func(_, rng *rand.Rand, _ Space) Problem {
+	return Kernel{Name: name, Weight: 1, New: func() Problem { return new(made) }, Draw: func(_, rng *rand.Rand, _ call.Space) Problem {
 		q := p
 		q.Size = 1 + rng.IntN(1000)
 		return &q
@@ -200,13 +201,13 @@ func TestRunBudget(t *testing.T) {
 func TestDraw(t *testing.T) {
 	type drawn struct{ family, n uint64 }
 	var got []drawn
-	kernels := []Kernel{{Name: "a", Weight: 1, Draw: func(of, rng *rand.Rand, _ Space) Problem {
+	kernels := []Kernel{{Name: "a", Weight: 1, Draw: func(of, rng *rand.Rand, _ call.Space) Problem {
 		got = append(got, drawn{of.Uint64(), rng.Uint64()})
 		return &made{}
 	}}}
 	for range 2 {
 		for n := range 4 * family * turns {
-			_, _, ok := Draw(5, n, kernels, Space{})
+			_, _, ok := Draw(5, n, kernels, call.Space{})
 			require.True(t, ok)
 		}
 	}
@@ -228,20 +229,20 @@ func TestDraw(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	sizes := map[int]int{}
 	for range 10000 {
-		n := Size(rng, 700)
+		n := call.Size(rng, 700)
 		require.True(t, 1 <= n && n <= 700)
 		sizes[n]++
 	}
 	for _, n := range []int{1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512} {
 		require.Positive(t, sizes[n], n)
 	}
-	s := Space{Impls: []string{"b", "c"}, DTypes: []dtype.DType{dtype.Float16}}
+	s := call.Space{Impls: []string{"b", "c"}, DTypes: []dtype.DType{dtype.Float16}}
 	impl, ok := s.Impl(rng, "a", "b")
 	require.True(t, ok)
 	require.Equal(t, "b", impl)
 	_, ok = s.DType(rng, dtype.Float32)
 	require.False(t, ok)
-	_, ok = Space{}.DType(rng, dtype.All()...)
+	_, ok = call.Space{}.DType(rng, dtype.All()...)
 	require.True(t, ok)
 }
 

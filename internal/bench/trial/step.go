@@ -8,7 +8,7 @@ import (
 )
 
 // drawStep draws a call of attention.Step. In most, all rows of a key head are one unit, as in the kernel that appends.
-func drawStep(family, rng *rand.Rand, s Space) *call.Step {
+func drawStep(family, rng *rand.Rand, s call.Space) *call.Step {
 	d := drawDecode(family, rng, s)
 	if d == nil {
 		return nil
@@ -42,9 +42,9 @@ func drawStep(family, rng *rand.Rand, s Space) *call.Step {
 		}
 	}
 	newKeys(p, rng)
-	if p.Config != nil && p.Config.Append && (&called{p}).Supports(kernelCaps(s.Soft)) != nil {
+	if p.Config != nil && p.Config.Append && (&called{p}).Supports(call.TypicalCaps(s.Soft)) != nil {
 		p.Config.Append = false
-		if (&called{p}).Supports(kernelCaps(s.Soft)) != nil {
+		if (&called{p}).Supports(call.TypicalCaps(s.Soft)) != nil {
 			p.Config = nil
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -47,71 +47,19 @@ type Kernel struct {
 	// Draw draws a problem. What a pipeline is compiled for (path, formats, features,
 	// head_dim, tile sizes) comes from family, which is the same for some problems one
 	// after the other, all else from rng: compiling takes longer than computing.
-	Draw func(family, rng *rand.Rand, s Space) Problem
-}
-
-// A Space is what problems are drawn from.
-type Space struct {
-	Impls  []string      // paths, "auto" among them; nil: all that a kernel has
-	DTypes []dtype.DType // nil: all
-	// Soft is for software drivers, which compile matrix kernels for seconds and compute
-	// at 1 GFLOP/s: narrow heads, small tiles, small sizes.
-	Soft bool
-	// Work bounds the float64 operations of the references of an average problem. One problem
-	// in eight may take eight times as many. Larger problems are compared on a sample.
-	Work float64
-}
-
-// Impl draws one of a kernel's paths that the Space has; false: it has none of them.
-func (s Space) Impl(rng *rand.Rand, all ...string) (string, bool) { return draw(rng, all, s.Impls) }
-
-// DType draws one of a kernel's formats that the Space has; false: it has none of them.
-func (s Space) DType(rng *rand.Rand, all ...dtype.DType) (dtype.DType, bool) {
-	return draw(rng, all, s.DTypes)
-}
-
-// draw draws one of all that is also in some; nil is everything.
-func draw[T comparable](rng *rand.Rand, all, some []T) (x T, ok bool) {
-	var list []T
-	for _, x := range all {
-		for _, y := range some {
-			if x == y {
-				list = append(list, x)
-			}
-		}
-	}
-	if some == nil {
-		list = all
-	}
-	if len(list) == 0 {
-		return x, false
-	}
-	return list[rng.IntN(len(list))], true
-}
-
-// Size draws a size from 1 to most: near an edge of a tile (a multiple of 8 to 256, one
-// or two beside it) more often than not, else any, small ones more often.
-func Size(rng *rand.Rand, most int) int {
-	n := 0
-	switch rng.IntN(8) {
-	case 0:
-		n = 1 + rng.IntN(4)
-	case 1, 2, 3, 4:
-		tile := 8 << rng.IntN(6)
-		n = tile*(1+rng.IntN(4)) + rng.IntN(5) - 2
-	default:
-		n = 1 + int(float64(most)*rng.Float64()*rng.Float64())
-	}
-	return max(1, min(n, most))
+	Draw func(family, rng *rand.Rand, s call.Space) Problem
 }
 
 // All lists the kernels.
 func All() []Kernel {
-	return []Kernel{
+	list := []Kernel{
 		attentionKernel(), callKernel("decode", 3, drawDecode), callKernel("append", 2, drawAppend), callKernel("step", 2, drawStep),
-		gemmKernel(), gemmGroupKernel(), callKernel("mlp", 2, drawMLP), callKernel("grouped", 3, drawGrouped),
-		callKernel("mixture", 2, drawMixture), callKernel("gmm", 1, drawGMM), callKernel("norm", 2, drawNorm), callKernel("optim", 1, drawOptim),
+		gemmKernel(), gemmGroupKernel(), callKernel("mlp", 2, drawMLP), callKernel("grouped", 3, drawGrouped), callKernel("mixture", 2, drawMixture),
 	}
+	for _, k := range call.All() {
+		list = append(list, described(k))
+	}
+	return list
 }
 
 // Find returns the Kernel of a name.

@@ -1,17 +1,33 @@
-package trial
+package call
 
 import (
 	"math"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
+// kernelNorm is the row of All.
+func kernelNorm() Kernel {
+	k := Kernel{
+		Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawing(drawNorm), Backward: "norm.Backward",
+		Cases: []Fixed{
+			{"norm", "norm.Forward", `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Save":true`},
+			{"norm-bwd", "norm.Backward", `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Backward":true,"DResidual":true`},
+		},
+		Contract: Contract{norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil},
+	}
+	for i := range 4 {
+		p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: i%2 > 0, Residual: i/2 > 0}
+		k.Gradients = append(k.Gradients, &Norm{Problem: p, Save: true, DResidual: true})
+	}
+	return k
+}
+
 // drawNorm draws a normalization of rows.
-func drawNorm(family, rng *rand.Rand, s Space) *call.Norm {
-	p := &call.Norm{}
+func drawNorm(family, rng *rand.Rand, s Space) *Norm {
+	p := &Norm{}
 	var ok bool
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
 		return nil
@@ -25,8 +41,8 @@ func drawNorm(family, rng *rand.Rand, s Space) *call.Norm {
 	} else {
 		p.Save = family.IntN(4) > 0
 	}
-	p.Data = drawData(family, rng)
-	p.Magnitude = min(p.Magnitude, call.Most(p.DType)/p.Largest()/4)
+	p.Data = DrawData(family, rng)
+	p.Magnitude = min(p.Magnitude, Most(p.DType)/p.Largest()/4)
 	p.Second = min(p.Second, 100) // so that y is within float16
 	p.Rows, p.Cols = Size(rng, 2000), Size(rng, 3000)
 	if rng.IntN(4) == 0 {
@@ -40,20 +56,20 @@ func drawNorm(family, rng *rand.Rand, s Space) *call.Norm {
 	if wide {
 		cost = 10
 	}
-	within(rng, budget(rng, s), func() float64 { return cost * float64(p.Rows) * float64(p.Cols) }, &p.Rows, &p.Cols)
+	Within(rng, s.Budget(rng), func() float64 { return cost * float64(p.Rows) * float64(p.Cols) }, &p.Rows, &p.Cols)
 	p.Config = drawNormConfig(family, s)
 	if p.Config != nil && p.Config.Loads > 0 { // no longer than what invocations keep
 		team := p.Config.Threads
 		if p.Config.SubgroupTeam {
-			team = int(kernelCaps(s.Soft).SubgroupSize)
+			team = int(TypicalCaps(s.Soft).SubgroupSize)
 		}
 		if longest := p.Config.Loads * team * 16 / p.DType.Size(); p.Cols > longest {
 			p.Cols = max(1, longest-rng.IntN(min(longest, 20)))
 		}
 	}
-	size := call.OrOne(p.Magnitude)
+	size := OrOne(p.Magnitude)
 	p.Eps = []float64{1e-5, 1e-6, 1e-3, 0}[rng.IntN(4)]
-	if p.Eps == 0 && (!p.RMS || p.Kind == call.ZeroKind || p.DType == dtype.Float16) {
+	if p.Eps == 0 && (!p.RMS || p.Kind == ZeroKind || p.DType == dtype.Float16) {
 		p.Eps = 1e-5
 	}
 	if p.DType == dtype.Float16 || rng.IntN(2) == 0 {
@@ -61,8 +77,8 @@ func drawNorm(family, rng *rand.Rand, s Space) *call.Norm {
 	}
 	switch rng.IntN(16) {
 	case 0, 1:
-		p.Mean = tenTo(rng, 0, 1.5)
-		p.Mean = min(p.Mean, math.Max(1, call.Most(p.DType)/p.Largest()/size/4))
+		p.Mean = TenTo(rng, 0, 1.5)
+		p.Mean = min(p.Mean, math.Max(1, Most(p.DType)/p.Largest()/size/4))
 	case 2:
 		p.Equal = p.Eps > 0
 	}
@@ -74,7 +90,7 @@ func drawNormConfig(family *rand.Rand, s Space) *norm.Config {
 	if family.IntN(2) == 0 {
 		return nil
 	}
-	caps := kernelCaps(s.Soft)
+	caps := TypicalCaps(s.Soft)
 	for range 100 {
 		c := norm.Config{
 			Threads: 32 << family.IntN(6), SubgroupTeam: family.IntN(2) == 0, Loads: family.IntN(5), Rows: 1 << family.IntN(3),

@@ -1,0 +1,146 @@
+package call
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Space is what problems are drawn from.
+type Space struct {
+	Impls  []string      // paths, "auto" among them; nil: all that a kernel has
+	DTypes []dtype.DType // nil: all
+	// Soft is for software drivers, which compile matrix kernels for seconds and compute
+	// at 1 GFLOP/s: narrow heads, small tiles, small sizes.
+	Soft bool
+	// Work bounds the float64 operations of the references of an average problem. One problem
+	// in eight may take eight times as many. Larger problems are compared on a sample.
+	Work float64
+}
+
+// Impl draws one of a kernel's paths that the Space has; false: it has none of them.
+func (s Space) Impl(rng *rand.Rand, all ...string) (string, bool) { return draw(rng, all, s.Impls) }
+
+// DType draws one of a kernel's formats that the Space has; false: it has none of them.
+func (s Space) DType(rng *rand.Rand, all ...dtype.DType) (dtype.DType, bool) {
+	return draw(rng, all, s.DTypes)
+}
+
+// draw draws one of all that is also in some; nil is everything.
+func draw[T comparable](rng *rand.Rand, all, some []T) (x T, ok bool) {
+	var list []T
+	for _, x := range all {
+		for _, y := range some {
+			if x == y {
+				list = append(list, x)
+			}
+		}
+	}
+	if some == nil {
+		list = all
+	}
+	if len(list) == 0 {
+		return x, false
+	}
+	return list[rng.IntN(len(list))], true
+}
+
+// Size draws a size from 1 to most: near an edge of a tile (a multiple of 8 to 256, one
+// or two beside it) more often than not, else any, small ones more often.
+func Size(rng *rand.Rand, most int) int {
+	n := 0
+	switch rng.IntN(8) {
+	case 0:
+		n = 1 + rng.IntN(4)
+	case 1, 2, 3, 4:
+		tile := 8 << rng.IntN(6)
+		n = tile*(1+rng.IntN(4)) + rng.IntN(5) - 2
+	default:
+		n = 1 + int(float64(most)*rng.Float64()*rng.Float64())
+	}
+	return max(1, min(n, most))
+}
+
+// drawLayout draws the layouts of tensors, since kernels are compiled for aligned rows and others.
+func drawLayout(family *rand.Rand) string {
+	switch family.IntN(8) {
+	case 0, 1:
+		return "p"
+	case 2, 3, 4:
+		return "a"
+	case 5:
+		return "o"
+	}
+	mixed := make([]byte, 7)
+	for i := range mixed {
+		mixed[i] = "pao"[family.IntN(3)]
+	}
+	return string(mixed)
+}
+
+// DrawData draws what the inputs of a call hold, and how tensors lie. Half of the time the numbers are ordinary.
+func DrawData(family, rng *rand.Rand) Data {
+	d := Data{Seed: rng.Uint64(), Kind: NormalKind, Layout: drawLayout(family), Workspace: rng.IntN(4) == 0}
+	if rng.IntN(2) == 0 {
+		d.Kind = []string{NormalKind, OutlierKind, OutlierKind, ZeroKind}[rng.IntN(4)]
+		d.Magnitude, d.Second = TenTo(rng, -4, 4), TenTo(rng, -4, 4)
+	}
+	return d
+}
+
+// TenTo draws a power of ten.
+func TenTo(rng *rand.Rand, least, most float64) float64 {
+	return float64(float32(math.Pow(10, least+(most-least)*rng.Float64())))
+}
+
+// Budget returns the operations that the reference of a problem may take.
+func (s Space) Budget(rng *rand.Rand) float64 {
+	if rng.IntN(8) == 0 {
+		return 8 * s.Work
+	}
+	return s.Work
+}
+
+// Within makes sizes smaller until a cost that grows with them is within a budget.
+func Within(rng *rand.Rand, limit float64, cost func() float64, sizes ...*int) {
+	for cost() > limit {
+		n := sizes[rng.IntN(len(sizes))]
+		for _, other := range sizes { // the larger of two
+			if rng.IntN(2) == 0 && *other > *n {
+				n = other
+			}
+		}
+		*n = max(1, *n*3/4)
+	}
+}
+
+// TypicalCaps are the capabilities of a typical device. Configurations are drawn again until they
+// are feasible on it.
+func TypicalCaps(soft bool) *vk.Caps {
+	caps := &vk.Caps{
+		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, DriverID: 4, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
+		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
+		MaxStorageBufferRange: 1<<32 - 1, MaxWorkgroupCount: [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1},
+		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
+		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true,
+		SubgroupOps:       vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupShuffle,
+		MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, MaxAllocationBytes: 1<<32 - 1,
+	}
+	size := uint32(16)
+	if soft {
+		size = 8
+		caps.Name, caps.VendorID, caps.DriverID, caps.ComputeUnits = "llvmpipe", 0x10005, 13, 0
+		caps.SubgroupSize, caps.MinSubgroupSize, caps.MaxSubgroupSize, caps.MaxSharedMemoryBytes, caps.BFloat16CoopMat = 8, 8, 8, 32768, false
+		caps.MaxWorkgroupSubgroups = 32
+	}
+	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
+		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: size, N: size, K: size, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
+	}
+	if !soft {
+		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: 16, N: 8, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
+	}
+	return caps
+}
