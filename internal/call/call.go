@@ -2,10 +2,13 @@
 // kernel takes the call from here:
 //
 //	flashvk run, bench, tune     internal/bench/kernels: flags and texts of a command
-//	random problems, self-test   internal/bench/trial: how a call is drawn
-//	fixed problems               tests/conformance: calls as JSON
+//	random problems, self-test   internal/bench/trial
+//	fixed problems               tests/conformance
 //	finite differences           tests/gradients
+//	the contract of a package    tests/contract_test.go
 //	tests of a kernel            its device_test.go, by [Test] and [Case]
+//
+// A row of [All] also has how calls are drawn, and the fixed ones ([Kernel]).
 //
 // The description of a kernel is a struct of plain exported fields, which encoding/json writes and
 // reads: the kernel's problem and configuration, which of its optional tensors there are, [Direction]
