@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/safetensors"
@@ -35,7 +36,7 @@ func drawn(op bench.Op, backward bool) (tensors []bench.OpTensor, values map[str
 	}
 	values = map[string][]float32{}
 	for i, t := range op.Tensors() {
-		if !t.Read(pass) || t.Role == bench.Output {
+		if !t.Read(pass) || t.Role == call.Output {
 			continue
 		}
 		n := 1

@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -118,12 +119,12 @@ func (o *AttentionOp) Tensors() []OpTensor {
 		{Name: "q", DType: p.DType, Shape: p.QShape()},
 		{Name: "k", DType: p.DType, Shape: p.KShape()},
 		{Name: "v", DType: p.DType, Shape: p.VShape()},
-		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: Output},
-		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: Output},
-		{Name: "do", DType: p.DType, Shape: p.OShape(), Role: Upstream},
-		{Name: "dq", DType: p.DType, Shape: p.QShape(), Role: Gradient},
-		{Name: "dk", DType: p.DType, Shape: p.KShape(), Role: Gradient},
-		{Name: "dv", DType: p.DType, Shape: p.VShape(), Role: Gradient},
+		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: call.Output},
+		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: call.Output},
+		{Name: "do", DType: p.DType, Shape: p.OShape(), Role: call.Upstream},
+		{Name: "dq", DType: p.DType, Shape: p.QShape(), Role: call.Gradient},
+		{Name: "dk", DType: p.DType, Shape: p.KShape(), Role: call.Gradient},
+		{Name: "dv", DType: p.DType, Shape: p.VShape(), Role: call.Gradient},
 	}
 	if p.Bias.On {
 		list = append(list, OpTensor{Name: "bias", DType: p.Bias.DType, Shape: p.BiasShape()})
@@ -143,13 +144,13 @@ func (o *AttentionOp) Tensors() []OpTensor {
 			OpTensor{Name: "cu_seqlens_kv", DType: dtype.Int32, Shape: p.CuSeqlensShape(), Ints: o.cuKV, Most: p.Varlen.TotalKV})
 	}
 	if o.dlse {
-		list = append(list, OpTensor{Name: "dlse", Shape: p.LSEShape(), Role: Upstream})
+		list = append(list, OpTensor{Name: "dlse", Shape: p.LSEShape(), Role: call.Upstream})
 	}
 	if o.file && p.Bias.On {
-		list = append(list, OpTensor{Name: "dbias", DType: p.Bias.DType, Shape: p.BiasShape(), Role: Gradient})
+		list = append(list, OpTensor{Name: "dbias", DType: p.Bias.DType, Shape: p.BiasShape(), Role: call.Gradient})
 	}
 	if o.file && p.Sinks {
-		list = append(list, OpTensor{Name: "dsinks", Shape: p.SinksShape(), Role: Gradient})
+		list = append(list, OpTensor{Name: "dsinks", Shape: p.SinksShape(), Role: call.Gradient})
 	}
 	return list
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -44,7 +45,7 @@ func drawnInputs(t *testing.T, p attention.Problem) ref.Inputs[float32] {
 	op := opOf(t, p)
 	x := map[string][]float32{}
 	for i, t := range op.Tensors() {
-		if t.Role == Input && t.Ints == nil {
+		if t.Role == call.Input && t.Ints == nil {
 			x[t.Name] = t.draw(uint64(i + 1))
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -50,24 +51,12 @@ type Key struct {
 	Value any // string, int, bool or float64
 }
 
-// A Role says who reads and writes a tensor.
-type Role uint8
-
-// The roles. A pass Both reads what Forward reads and Upstream.
-const (
-	Input    Role = iota // read by both passes
-	Update               // read and written by the forward pass
-	Output               // written by the forward pass, and read by the backward pass
-	Upstream             // read by the backward pass: the gradient of an output
-	Gradient             // written by the backward pass
-)
-
 // An OpTensor is a tensor of an Op.
 type OpTensor struct {
 	Name  string
 	DType dtype.DType
 	Shape []int
-	Role  Role
+	Role  call.Role // a pass Both reads what Forward reads and Upstream
 	// Draw makes a value from one of the standard normal distribution; nil takes it as it is.
 	Draw func(x float32) float32
 	// Values returns all values, instead of Draw. Ints are those of a tensor of Int32.
@@ -85,11 +74,11 @@ func (t *OpTensor) elements() int { return elements(t.Shape) }
 // Read reports whether a pass reads t, Written whether it writes it.
 func (t *OpTensor) Read(p Pass) bool {
 	switch t.Role {
-	case Output:
+	case call.Output:
 		return p == Backward
-	case Upstream:
+	case call.Upstream:
 		return p != Forward
-	case Gradient:
+	case call.Gradient:
 		return false
 	}
 	return true
@@ -98,9 +87,9 @@ func (t *OpTensor) Read(p Pass) bool {
 // Written reports whether a pass writes t.
 func (t *OpTensor) Written(p Pass) bool {
 	switch t.Role {
-	case Update, Output:
+	case call.Update, call.Output:
 		return p != Backward
-	case Gradient:
+	case call.Gradient:
 		return p != Forward
 	}
 	return false
@@ -109,7 +98,7 @@ func (t *OpTensor) Written(p Pass) bool {
 // HasBackward reports whether an Op has a backward pass.
 func HasBackward(op Op) bool {
 	for _, t := range op.Tensors() {
-		if t.Role == Gradient {
+		if t.Role == call.Gradient {
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -83,9 +84,9 @@ func (o copyOp) Tensors() []OpTensor {
 	shape := []int{256}
 	return []OpTensor{
 		{Name: "x", Shape: shape, Draw: func(x float32) float32 { return x * x }},
-		{Name: "y", Shape: shape, Role: Output},
-		{Name: "dy", Shape: shape, DType: dtype.Int32, Role: Upstream, Draw: func(x float32) float32 { return float32(int(9 * x)) }},
-		{Name: "dx", Shape: shape, DType: dtype.Int32, Role: Gradient},
+		{Name: "y", Shape: shape, Role: call.Output},
+		{Name: "dy", Shape: shape, DType: dtype.Int32, Role: call.Upstream, Draw: func(x float32) float32 { return float32(int(9 * x)) }},
+		{Name: "dx", Shape: shape, DType: dtype.Int32, Role: call.Gradient},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
@@ -38,7 +39,7 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 		}
 		var list []FileTensor
 		for _, t := range r.op.Tensors() {
-			if t.Read(c.Pass) && t.Role != Output { // a peer computes outputs itself
+			if t.Read(c.Pass) && t.Role != call.Output { // a peer computes outputs itself
 				list = append(list, FileTensor{t.Name, r.sets[0][t.Name]})
 			}
 		}

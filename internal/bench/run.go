@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -228,7 +229,7 @@ func (r *opRun) prepare(ctx context.Context) error {
 	}
 	r.values = map[string][]float32{}
 	for i, t := range r.op.Tensors() {
-		if t.Role != Output && t.Role != Gradient && t.Read(r.pass) && t.Ints == nil {
+		if t.Role != call.Output && t.Role != call.Gradient && t.Read(r.pass) && t.Ints == nil {
 			r.values[t.Name] = t.draw(uint64(i + 1))
 		}
 	}
@@ -302,7 +303,7 @@ func (r *opRun) runForward(ctx context.Context, want Reference) error {
 	if err != nil {
 		return err
 	}
-	outputs, err := r.download(ctx, func(t *OpTensor) bool { return t.Role == Output })
+	outputs, err := r.download(ctx, func(t *OpTensor) bool { return t.Role == call.Output })
 	if err != nil {
 		return err
 	}
@@ -374,7 +375,7 @@ func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 
 // clear fills the tensors that the pass only writes with NaN.
 func (r *opRun) clear(ctx context.Context, set int) error {
-	return poison(ctx, r.d, r.tensors(set, func(t *OpTensor) bool { return t.Written(r.pass) && t.Role != Update }))
+	return poison(ctx, r.d, r.tensors(set, func(t *OpTensor) bool { return t.Written(r.pass) && t.Role != call.Update }))
 }
 
 // call returns what records a call on a path.
@@ -384,7 +385,7 @@ func (r *opRun) call(impl string) func(c *vk.Cmd, set int) error {
 
 // updates reports whether the passes read what they have written before.
 func (r *opRun) updates() bool {
-	return slices.ContainsFunc(r.op.Tensors(), func(t OpTensor) bool { return t.Role == Update })
+	return slices.ContainsFunc(r.op.Tensors(), func(t OpTensor) bool { return t.Role == call.Update })
 }
 
 // check runs a call once and compares its outputs. It completes x and, if the path is right,

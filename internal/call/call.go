@@ -69,7 +69,7 @@ func (d Direction) Pass() kit.Pass {
 // A Role says who reads and writes a tensor.
 type Role uint8
 
-// The roles, in the order of those of package bench.
+// The roles.
 const (
 	Input    Role = iota // read by both passes
 	Update               // read and written by the forward pass

@@ -217,7 +217,7 @@ func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
 		if t.Off {
 			continue
 		}
-		x := bench.OpTensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Role: bench.Role(t.Role), Most: t.Most}
+		x := bench.OpTensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Role: t.Role, Most: t.Most}
 		if stride := o.stride(&t); stride > 0 {
 			x.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
 		}
@@ -289,7 +289,7 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Refe
 	var list bench.Expectations
 	for _, t := range c.Tensors() {
 		w, ok := want.Of(t.Name)
-		if op := (bench.OpTensor{Role: bench.Role(t.Role)}); !ok || t.Off || !op.Written(p) {
+		if op := (bench.OpTensor{Role: t.Role}); !ok || t.Off || !op.Written(p) {
 			continue
 		}
 		if w.Bounds == nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 )
 
 // parseCacheFormat reads --cache-dtype.
@@ -78,7 +79,7 @@ func newRows(t dtype.DType, n int, seed uint64) []float32 {
 }
 
 // cacheTensors returns K and V in a role, and their scales. Append writes the scales of q8_0.
-func (o *decodeOp) cacheTensors(role bench.Role) []bench.OpTensor {
+func (o *decodeOp) cacheTensors(role call.Role) []bench.OpTensor {
 	p := &o.p
 	k, v := o.cacheShapes()
 	list := []bench.OpTensor{
@@ -91,7 +92,7 @@ func (o *decodeOp) cacheTensors(role bench.Role) []bench.OpTensor {
 	if p.Cache == attention.CacheQ8_0 || o.scaled {
 		draw := scale
 		if p.Cache == attention.CacheE4M3 {
-			if role = bench.Input; o.part != readPart {
+			if role = call.Input; o.part != readPart {
 				draw = powerOfTwo
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -136,14 +137,14 @@ func (o *decodeOp) cacheShapes() (k, v []int) { return o.memory(o.p.KShape()), o
 // Tensors implements bench.Op.
 func (o *decodeOp) Tensors() []bench.OpTensor {
 	p := &o.p
-	cache := bench.Input
+	cache := call.Input
 	if o.file && o.part == stepPart || o.part == appendPart {
-		cache = bench.Update
+		cache = call.Update
 	}
 	list := slices.Concat([]bench.OpTensor{{Name: "q", DType: p.DType, Shape: p.QShape()}}, o.cacheTensors(cache), []bench.OpTensor{
 		{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Ints: o.tables.lens, Most: p.SeqKV},
-		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: bench.Output},
-		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: bench.Output},
+		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: call.Output},
+		{Name: "lse", DType: dtype.Float32, Shape: p.LSEShape(), Role: call.Output},
 	})
 	if p.PageSize > 0 {
 		list = append(list, bench.OpTensor{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Ints: o.tables.blocks, Free: true})

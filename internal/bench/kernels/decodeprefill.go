@@ -66,12 +66,12 @@ func (o *prefillOp) Amounts() []bench.Amount {
 func (o *prefillOp) Tensors() []bench.OpTensor {
 	var list []bench.OpTensor
 	for _, t := range o.forward.Tensors() {
-		if t.Role <= bench.Output && t.Name != "k" && t.Name != "v" {
+		if t.Role <= call.Output && t.Name != "k" && t.Name != "v" {
 			list = append(list, t)
 		}
 	}
 	k, v := o.cacheShapes()
-	list = append(list, bench.OpTensor{Name: "k_cache", DType: o.p.DType, Shape: k, Role: bench.Output}, bench.OpTensor{Name: "v_cache", DType: o.p.DType, Shape: v, Role: bench.Output},
+	list = append(list, bench.OpTensor{Name: "k_cache", DType: o.p.DType, Shape: k, Role: call.Output}, bench.OpTensor{Name: "v_cache", DType: o.p.DType, Shape: v, Role: call.Output},
 		bench.OpTensor{Name: "seq_lens", DType: dtype.Int32, Shape: o.p.SeqLensShape(), Ints: o.tables.lens, Most: o.p.SeqKV})
 	return o.partTensors(list)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
@@ -329,17 +330,17 @@ func (o gemmOp) Tensors() []bench.OpTensor {
 		{Name: "a", DType: p.DType, Shape: shape(p.AShape())},
 		{Name: "b", DType: p.DType, Shape: shape(p.BShape()), Draw: perRoot(p.K)},
 	}
-	add := func(present bool, name string, role bench.Role) {
+	add := func(present bool, name string, role call.Role) {
 		if present {
 			list = append(list, bench.OpTensor{Name: name, DType: p.Out, Shape: shape(p.CShape()), Role: role})
 		}
 	}
-	add(p.Beta == 0, "c", bench.Output)
-	add(p.Beta != 0, "c", bench.Update)
-	add(p.Residual, "r", bench.Input)
-	add(p.ReadsX(), "x", bench.Input)
-	add(p.HasX() && !p.ReadsX(), "x", bench.Output)
-	add(p.HasS(), "s", bench.Output)
+	add(p.Beta == 0, "c", call.Output)
+	add(p.Beta != 0, "c", call.Update)
+	add(p.Residual, "r", call.Input)
+	add(p.ReadsX(), "x", call.Input)
+	add(p.HasX() && !p.ReadsX(), "x", call.Output)
+	add(p.HasS(), "s", call.Output)
 	return list
 }
 

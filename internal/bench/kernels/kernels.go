@@ -17,6 +17,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -175,11 +176,11 @@ func CheckFile(h Header, op bench.Op, backward bool) error {
 	wanted := map[string]bench.OpTensor{}
 	for _, t := range op.Tensors() {
 		switch {
-		case t.Role == bench.Upstream && !backward:
+		case t.Role == call.Upstream && !backward:
 			if _, ok := h.Tensor(t.Name); ok {
 				return fmt.Errorf("tensor %q is for --backward only", t.Name)
 			}
-		case t.Role == bench.Input || t.Role == bench.Update || t.Role == bench.Upstream:
+		case t.Role == call.Input || t.Role == call.Update || t.Role == call.Upstream:
 			names = append(names, t.Name)
 			wanted[t.Name] = t
 		}
@@ -197,7 +198,7 @@ func CheckFile(h Header, op bench.Op, backward bool) error {
 		}
 	}
 	for _, name := range names {
-		if _, ok := h.Tensor(name); !ok && wanted[name].Role == bench.Upstream {
+		if _, ok := h.Tensor(name); !ok && wanted[name].Role == call.Upstream {
 			return fmt.Errorf("tensor %q is missing: --backward needs it", name)
 		} else if !ok {
 			return fmt.Errorf("tensor %q is missing", name)

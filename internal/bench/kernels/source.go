@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -137,7 +138,7 @@ func (s *Source) only(names []string) {
 func (s *Source) For(op bench.Op, backward bool) error {
 	var names []string
 	for _, t := range op.Tensors() {
-		if t.Role == bench.Input || t.Role == bench.Update || backward && t.Role == bench.Upstream {
+		if t.Role == call.Input || t.Role == call.Update || backward && t.Role == call.Upstream {
 			names = append(names, t.Name)
 		}
 	}
