@@ -16,8 +16,6 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/pipelines/mixture"
-	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -33,13 +31,6 @@ func faces() map[string]call.Contract {
 		},
 		"pipelines/gemm": {
 			Problem: gemm.Problem{M: 3, N: 5, K: 7}, Forward: gemm.Forward, Choose: gemm.Choose, Supports: gemm.Supports, Workspace: gemm.Workspace, More: map[string]any{"ForwardGroup": gemm.ForwardGroup},
-		},
-		"pipelines/mixture": {
-			Problem: mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, Forward: mixture.Forward, Backward: mixture.Backward, Choose: mixture.Choose, Supports: mixture.Supports, Workspace: mixture.Workspace,
-		},
-		"pipelines/mlp": {
-			Problem: mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, Forward: mlp.Forward, Backward: mlp.Backward, Choose: mlp.Choose, Supports: mlp.Supports, Workspace: mlp.Workspace,
-			More: map[string]any{"BackwardLoss": mlp.BackwardLoss},
 		},
 	}
 	for _, k := range call.All() {

@@ -3,6 +3,7 @@ package call
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
@@ -31,21 +32,52 @@ func (s Space) DType(rng *rand.Rand, all ...dtype.DType) (dtype.DType, bool) {
 
 // draw draws one of all that is also in some; nil is everything.
 func draw[T comparable](rng *rand.Rand, all, some []T) (x T, ok bool) {
-	var list []T
-	for _, x := range all {
-		for _, y := range some {
-			if x == y {
-				list = append(list, x)
-			}
-		}
-	}
-	if some == nil {
-		list = all
-	}
+	list := both(all, some)
 	if len(list) == 0 {
 		return x, false
 	}
 	return list[rng.IntN(len(list))], true
+}
+
+// both returns what of all is also in some; nil is everything.
+func both[T comparable](all, some []T) []T {
+	if some == nil {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(x T) bool { return !slices.Contains(some, x) })
+}
+
+// Halves returns the Space without float32, if anything is left.
+func (s Space) Halves() Space {
+	if half := both([]dtype.DType{dtype.Float16, dtype.BFloat16}, s.DTypes); len(half) > 0 {
+		s.DTypes = half
+	}
+	return s
+}
+
+// supports returns why a device like those of the Space does not take a call, or nil.
+func supports(c Call, s Space) error {
+	_, err := c.Choose(TypicalCaps(s.Soft), c.Pass())
+	return err
+}
+
+// one draws one of a list.
+func one[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] }
+
+// chance is true once in n times.
+func chance(rng *rand.Rand, n int) bool { return rng.IntN(n) == 0 }
+
+// logUniform returns 10^from to 10^to.
+func logUniform(rng *rand.Rand, from, to float64) float64 {
+	return math.Pow(10, from+(to-from)*rng.Float64())
+}
+
+// sizeOf draws a size for a Space.
+func sizeOf(rng *rand.Rand, s Space, most int) int {
+	if s.Soft {
+		most = min(most, 70)
+	}
+	return Size(rng, most)
 }
 
 // Size draws a size from 1 to most: near an edge of a tile (a multiple of 8 to 256, one

@@ -144,9 +144,9 @@ func (g *GMM) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pa
 func kernelGMM() Kernel {
 	const fixed = `"Tokens":37,"Components":5,"DType":$dtype,"Grad":$dtype,"LogP":true,"Loss":true,"Call":`
 	return Kernel{
-		Name: "gmm", Weight: 1, New: func() Call { return &GMM{} }, Draw: drawing(drawGMM), Backward: "gmm.Backward",
+		Name: "gmm", Weight: 1, New: func() Call { return &GMM{} }, Draw: drawGMM, Backward: "gmm.Backward",
 		Cases: []Fixed{
-			{"gmm", "gmm.Forward", fixed + `"forward"`}, {"gmm-merge", "gmm.Merge", fixed + `"merge"`}, {"gmm-bwd", "gmm.Backward", fixed + `"backward"`},
+			{Name: "gmm", Functions: "gmm.Forward", Problem: fixed + `"forward"`}, {Name: "gmm-merge", Functions: "gmm.Merge", Problem: fixed + `"merge"`}, {Name: "gmm-bwd", Functions: "gmm.Backward", Problem: fixed + `"backward"`},
 		},
 		Gradients: []Call{&GMM{Problem: gmm.Problem{Tokens: 9, Components: 4}, LogP: true, Loss: true, DLoss: 1}},
 		Contract: Contract{
@@ -156,7 +156,7 @@ func kernelGMM() Kernel {
 }
 
 // drawGMM draws log-probabilities of tokens under mixtures.
-func drawGMM(family, rng *rand.Rand, s Space) *GMM {
+func drawGMM(family, rng *rand.Rand, s Space) Call {
 	p := &GMM{Call: []string{"forward", "forward", GMMBackward, GMMBackward, GMMMerge}[family.IntN(5)]}
 	var ok bool
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {

@@ -20,13 +20,19 @@ type Kernel struct {
 	Contract  Contract
 }
 
-// A Fixed is a call in any format.
+// A Fixed is a call in any format on some paths.
 type Fixed struct {
 	Name      string
-	Functions string // that record it: package.Function, separated by spaces
+	Functions string   // that record it: package.Function, separated by spaces
+	Paths     []string // Impl of the call; none: the kernel has one
 	// Problem is the call's JSON without braces and data, with words of tests/conformance: $dtype for
-	// the format of tensors, $half for that or float16 instead of float32.
+	// the format of tensors, $half for that or float16 instead of float32, $impl for the path, $side
+	// for the columns of the device's matrices, $4side for four times as many.
 	Problem string
+	Halves  bool // the kernel has no float32
+	// Own says that float32 has kernels of its own on matrices, not only the same source in
+	// another format.
+	Own bool
 }
 
 // A Contract has a valid problem and the functions of a package that keeps the contract of package
@@ -39,17 +45,8 @@ type Contract struct {
 }
 
 // All lists the kernels.
-func All() []Kernel { return []Kernel{kernelGMM(), kernelNorm(), kernelOptim()} }
-
-// drawing returns a Draw of calls of type T.
-func drawing[T any, C interface {
-	*T
-	Call
-}](draw func(family, rng *rand.Rand, s Space) C) func(family, rng *rand.Rand, s Space) Call {
-	return func(family, rng *rand.Rand, s Space) Call {
-		if c := draw(family, rng, s); c != nil {
-			return c
-		}
-		return nil
+func All() []Kernel {
+	return []Kernel{
+		kernelDecode(), kernelAppend(), kernelStep(), kernelMLP(), kernelGrouped(), kernelMixture(), kernelGMM(), kernelNorm(), kernelOptim(),
 	}
 }

@@ -11,10 +11,10 @@ import (
 // kernelNorm is the row of All.
 func kernelNorm() Kernel {
 	k := Kernel{
-		Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawing(drawNorm), Backward: "norm.Backward",
+		Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawNorm, Backward: "norm.Backward",
 		Cases: []Fixed{
-			{"norm", "norm.Forward", `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Save":true`},
-			{"norm-bwd", "norm.Backward", `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Backward":true,"DResidual":true`},
+			{Name: "norm", Functions: "norm.Forward", Problem: `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Save":true`},
+			{Name: "norm-bwd", Functions: "norm.Backward", Problem: `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Backward":true,"DResidual":true`},
 		},
 		Contract: Contract{norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil},
 	}
@@ -26,7 +26,7 @@ func kernelNorm() Kernel {
 }
 
 // drawNorm draws a normalization of rows.
-func drawNorm(family, rng *rand.Rand, s Space) *Norm {
+func drawNorm(family, rng *rand.Rand, s Space) Call {
 	p := &Norm{}
 	var ok bool
 	if p.DType, ok = s.DType(family, dtype.All()...); !ok {

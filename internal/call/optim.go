@@ -336,13 +336,13 @@ func (o *Optim) Close() {
 func kernelOptim() Kernel {
 	const fixed = `"Sizes":[300,7],"Grad":$dtype,"Copy":$half,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3`
 	return Kernel{
-		Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawing(drawOptim),
-		Cases: []Fixed{{"adamw", "optim.AdamW.Step", fixed}},
+		Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim,
+		Cases: []Fixed{{Name: "adamw", Functions: "optim.AdamW.Step", Problem: fixed}},
 	}
 }
 
 // drawOptim draws steps of AdamW.
-func drawOptim(family, rng *rand.Rand, s Space) *Optim {
+func drawOptim(family, rng *rand.Rand, s Space) Call {
 	p := &Optim{HasCopy: family.IntN(2) == 0}
 	var ok bool
 	if p.Grad, ok = s.DType(family, dtype.All()...); !ok {

@@ -19,7 +19,7 @@ type Instance struct {
 }
 
 // All returns the entries' problems for a device, on every path, in the formats of
-// Entry.Formats.
+// Formats.
 func All(d *vk.Device, formats bool) iter.Seq[Instance] {
 	columns := 16
 	if shape, lack := chips.MatrixShape(d.Caps(), dtype.Float16); lack == "" {
@@ -27,9 +27,9 @@ func All(d *vk.Device, formats bool) iter.Seq[Instance] {
 	}
 	return func(yield func(Instance) bool) {
 		for _, e := range Table() {
-			for _, format := range e.Formats(formats) {
-				for _, path := range e.paths() {
-					k, p, err := e.On(format, path, columns)
+			for _, format := range Formats(&e, formats) {
+				for _, path := range pathsOf(&e) {
+					k, p, err := On(&e, format, path, columns)
 					if err != nil {
 						panic(fmt.Sprintf("conformance: %s: %v", e.Name, err))
 					}
@@ -40,4 +40,12 @@ func All(d *vk.Device, formats bool) iter.Seq[Instance] {
 			}
 		}
 	}
+}
+
+// pathsOf returns the paths of an entry, or one without a name.
+func pathsOf(e *Entry) []string {
+	if e.Paths == nil {
+		return []string{""}
+	}
+	return e.Paths
 }

@@ -11,19 +11,8 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 )
 
-// An Entry is a problem of a kernel and a pass.
-type Entry struct {
-	Name      string
-	Functions string   // the functions that record the calls: package.Function, separated by spaces
-	Paths     []string // Impl of the problem; none: the kernel has one
-	// Problem is a problem of flashvk selftest --problem. $dtype stands for the format of
-	// tensors, $half for the same or float16 instead of float32, and $impl for the path.
-	Problem string
-	Halves  bool // the kernel has no float32
-	// Own says that float32 has kernels of its own on matrices, not only the same source in
-	// another format.
-	Own bool
-}
+// An Entry is a problem of a kernel and a pass. Its Problem is one of flashvk selftest --problem.
+type Entry = call.Fixed
 
 // paths returns names of paths.
 func paths[I fmt.Stringer](impls ...I) (names []string) {
@@ -37,7 +26,7 @@ func paths[I fmt.Stringer](impls ...I) (names []string) {
 func Table() []Entry {
 	var list []Entry
 	all := paths(attention.Impls()...)
-	var add adder = func(name, functions string, paths []string, problem string, parts ...string) *Entry {
+	add := func(name, functions string, paths []string, problem string, parts ...string) *Entry {
 		problem = strings.NewReplacer(parts...).Replace(problem)
 		list = append(list, Entry{Name: name, Functions: functions, Paths: paths, Problem: problem})
 		return &list[len(list)-1]
@@ -67,7 +56,6 @@ func Table() []Entry {
 	}
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
-	addCached(add, data)
 	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
 	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
 	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true
@@ -75,52 +63,17 @@ func Table() []Entry {
 	add("gemm-packed", "gemm.Forward", matrices, product, "$config", "coopmat s1x1 t1x2 k$4side pack fragments g1").Halves = true
 	add("gemm-group", "gemm.ForwardGroup", gemms, `gemm-group:{"Products":[{"M":20,"N":9,"K":33},{"M":7,"N":24,"K":8}],"DType":$dtype,"Out":$dtype,"Impl":"$impl",`+data+`}`)
 
-	perceptron := `mlp:{"Tokens":19,"In":24,"Hidden":40,"Out":16,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
-	add("mlp", "mlp.Forward", gemms, perceptron, "$more", "")
-	add("mlp-one-kernel", "mlp.Forward", matrices, perceptron, "$more", `,"Fused":1`).Halves = true
-	add("mlp-bwd", "mlp.Backward", gemms, perceptron, "$more", `,"Backward":true`)
-	heads := `grouped:{"Heads":3,"Tokens":19,"In":24,"Hidden":40,"Out":3,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"$more,` + data + `}`
-	add("heads", "mlp.Forward", gemms, heads, "$more", "")
-	add("heads-packed", "mlp.Forward", matrices, heads, "$more", `,"Narrow":true,"Alpha":1,"Config":"coopmat s1x1 t1x2 k$4side pack fragments g1"`).Halves = true
-	add("heads-bwd", "mlp.Backward", gemms, heads, "$more", `,"Backward":true`)
-	add("heads-bwd-pre", "mlp.Backward", gemms, heads, "$more", `,"Backward":true,"Keep":1`)
-
-	mixture := `mixture:{"Heads":5,"Tokens":19,"In":24,"Hidden":40,"DType":$dtype,"Grad":$dtype,"Impl":"$impl","LogP":true,"Loss":true$more,` + data + `}`
-	add("mixture", "mixture.Forward gmm.Merge", gemms, mixture, "$more", "")
-	add("mixture-bwd", "mixture.Backward mlp.BackwardLoss", gemms, mixture, "$more", `,"Backward":true,"DLoss":0.5`)
-
 	for _, k := range call.All() {
 		for _, x := range k.Cases {
-			add(x.Name, x.Functions, nil, fmt.Sprintf("%s:{%s,%s}", k.Name, x.Problem, data))
+			x.Problem = fmt.Sprintf("%s:{%s,%s}", k.Name, x.Problem, data)
+			list = append(list, x)
 		}
 	}
 	return list
 }
 
-// An adder adds an entry and returns it. Parts are words of the problem and what stands for them.
-type adder func(name, functions string, paths []string, problem string, parts ...string) *Entry
-
-// addCached adds the entries of calls with a cache of keys and values.
-func addCached(add adder, data string) {
-	cached := `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8,`
-	cache := cached + `"HeadDim":40`
-	add("decode", "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
-		`decode:{`+cache+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Own = true
-	add("append", "attention.Append attention.KVCache.Append", nil, `append:{`+cache+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Own = true
-	add("step", "attention.Step attention.KVCache.Step", paths(attention.CoopMat, attention.Scalar),
-		`step:{`+cache+`,"RoPE":{"Dims":32},"Causal":true,"Impl":"$impl","Config":{"Impl":"$impl","Rows":8,"Subgroups":2,"Groups":3,"Append":true},"Lens":[3,60],`+data+`}`).Own = true
-	for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
-		more := fmt.Sprintf(`"HeadDim":64,"Scales":"heads","Cache":%d`, format)
-		add("decode-"+format.String(), "attention.Decode attention.KVCache.Decode", paths(attention.CoopMat, attention.Scalar),
-			`decode:{`+cached+more+`,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl","Lens":[3,60],`+data+`}`).Halves = true
-		add("append-"+format.String(), "attention.Append attention.KVCache.Append", nil,
-			`append:{`+cached+more+`,"RoPE":{"Dims":24},"Lens":[3,60],`+data+`}`).Halves = true
-	}
-	add("advance", "attention.Advance attention.KVCache.Advance", nil, `append:{`+cache+`,"Advance":5,"Lens":[3,60],`+data+`}`)
-}
-
 // Formats returns the formats of an entry: all, or those with kernels of their own.
-func (e Entry) Formats(all bool) []dtype.DType {
+func Formats(e *Entry, all bool) []dtype.DType {
 	switch {
 	case e.Halves && all:
 		return []dtype.DType{dtype.Float16, dtype.BFloat16}
@@ -134,7 +87,7 @@ func (e Entry) Formats(all bool) []dtype.DType {
 
 // On returns the problem in a format on a path, for a device whose matrices have that many
 // columns.
-func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial.Problem, error) {
+func On(e *Entry, t dtype.DType, path string, columns int) (*trial.Kernel, trial.Problem, error) {
 	// Two workgroups divide the keys of a row. Each path has its own configuration for that.
 	split := map[string]string{
 		attention.CoopMat2.String(): fmt.Sprintf(`{"Impl":"coopmat2","Subgroups":2,"RowTiles":1,"BlockN":%d,"Splits":2}`, 2*columns),
@@ -153,12 +106,4 @@ func (e Entry) On(t dtype.DType, path string, columns int) (*trial.Kernel, trial
 		"$dtype", fmt.Sprint(int(t)), "$impl", path, "$split", split, "$side", fmt.Sprint(columns), "$2side", fmt.Sprint(2*columns), "$4side", fmt.Sprint(4*columns),
 	).Replace(e.Problem)
 	return trial.Decode(text)
-}
-
-// paths returns Paths, or one without a name.
-func (e Entry) paths() []string {
-	if e.Paths == nil {
-		return []string{""}
-	}
-	return e.Paths
 }

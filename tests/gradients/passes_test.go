@@ -8,8 +8,6 @@ import (
 	attentionref "github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/pipelines/mixture"
-	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -19,26 +17,12 @@ func passes(caps *vk.Caps) (list []pass) {
 	for _, impl := range attention.Impls() {
 		list = append(list, attentionPasses(caps, attention.Options{Impl: impl})...)
 	}
-	for _, impl := range engine.Impls() {
-		for _, heads := range []int{0, 3} {
-			for _, keep := range mlp.Keeps() {
-				if heads == 0 || keep != mlp.KeepHidden {
-					p := mlp.Problem{Tokens: 7, Heads: heads, In: 6, Hidden: 10, Out: 3, Keep: keep}
-					name := fmt.Sprintf("mlp/%v/heads=%d/%v", impl, heads, keep)
-					x := callPass(caps, name, "mlp.Backward", &call.MLP{Problem: p, Impl: impl.String()})
-					x.long = impl == engine.CoopMat
-					list = append(list, x)
-				}
-			}
-		}
-		heads := &call.Mixture{Problem: mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}, Impl: impl.String(), Loss: true, DLoss: 1}
-		x := callPass(caps, fmt.Sprintf("mixture/%v", impl), "mixture.Backward mlp.BackwardLoss", heads)
-		x.long = impl == engine.CoopMat
-		list = append(list, x)
-	}
 	for _, k := range call.All() {
 		for i, c := range k.Gradients {
-			list = append(list, callPass(caps, fmt.Sprintf("%s/%d", k.Name, i), k.Backward, c))
+			x := callPass(caps, fmt.Sprintf("%s/%d", k.Name, i), k.Backward, c)
+			impl := call.Field(c, "impl")
+			x.long = impl.IsValid() && impl.String() == engine.CoopMat.String()
+			list = append(list, x)
 		}
 	}
 	return list

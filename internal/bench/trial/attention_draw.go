@@ -177,7 +177,7 @@ func (d *attentionDraw) config(family *rand.Rand) {
 		if !d.space.Soft && d.Case.Problem.DType != dtype.Float32 && chance(family, 2) {
 			path = attention.CoopMat
 		}
-		d.DecodeConfig = drawDecodeConfig(family, path, attention.DecodeProblem{Problem: d.Case.Problem}, d.space)
+		d.DecodeConfig = call.DrawDecodeConfig(family, path, attention.DecodeProblem{Problem: d.Case.Problem}, d.space)
 		return
 	}
 	// Only plain problems have kernels that divide keys or compute all gradients at once.

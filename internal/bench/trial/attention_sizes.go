@@ -283,7 +283,7 @@ func (d *attentionDraw) configSizes() {
 	if d.BackwardConfig != nil && d.BackwardConfig.Fused != (attention.BackwardTile{}) {
 		d.BackwardConfig.Splits = one(rng, 0, 0, 1, 2, 3, 7)
 	}
-	drawGroups(rng, d.DecodeConfig, d.space)
+	call.DrawGroups(rng, d.DecodeConfig, d.space)
 	if d.DecodeConfig != nil && attention.Supports(call.TypicalCaps(d.space.Soft), *p, kit.Forward, d.options()) != nil {
 		d.DecodeConfig = nil // a feature that decode has not
 	}

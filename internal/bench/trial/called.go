@@ -26,23 +26,6 @@ func described(k call.Kernel) Kernel {
 	}
 }
 
-// callKernel returns the Kernel whose problems are calls of type T. Draw returns nil if the Space
-// has none.
-func callKernel[T any, C interface {
-	*T
-	call.Call
-}](name string, weight int, draw func(family, rng *rand.Rand, s call.Space) C) Kernel {
-	return Kernel{
-		Name: name, Weight: weight, New: func() Problem { return &called{C(new(T))} },
-		Draw: func(family, rng *rand.Rand, s call.Space) Problem {
-			if c := draw(family, rng, s); c != nil {
-				return &called{c}
-			}
-			return nil
-		},
-	}
-}
-
 // String implements Problem.
 func (p *called) String() string { return fmt.Sprintf("%v %v", p.Call, p.Pass()) }
 

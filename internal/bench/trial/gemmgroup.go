@@ -138,9 +138,7 @@ func drawGemmGroup(family, rng *rand.Rand, s call.Space) Problem {
 	}
 	formats := s
 	if p.Impl == "coopmat" { // the path has no float32 groups
-		if half := intersect(s.DTypes, dtype.Float16, dtype.BFloat16); len(half) > 0 {
-			formats.DTypes = half
-		}
+		formats = s.Halves()
 	}
 	if p.DType, ok = formats.DType(family, dtype.All()...); !ok {
 		return nil

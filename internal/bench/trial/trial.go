@@ -52,12 +52,11 @@ type Kernel struct {
 
 // All lists the kernels.
 func All() []Kernel {
-	list := []Kernel{
-		attentionKernel(), callKernel("decode", 3, drawDecode), callKernel("append", 2, drawAppend), callKernel("step", 2, drawStep),
-		gemmKernel(), gemmGroupKernel(), callKernel("mlp", 2, drawMLP), callKernel("grouped", 3, drawGrouped), callKernel("mixture", 2, drawMixture),
-	}
+	list := []Kernel{attentionKernel()}
 	for _, k := range call.All() {
-		list = append(list, described(k))
+		if list = append(list, described(k)); k.Name == "step" {
+			list = append(list, gemmKernel(), gemmGroupKernel())
+		}
 	}
 	return list
 }

@@ -1,0 +1,347 @@
+package call
+
+import (
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+)
+
+// perceptronCase is what the fixed cases have in common.
+const perceptronCase = `"Tokens":19,"In":24,"Hidden":40,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"`
+
+// packedCase is the configuration of a product whose B is packed.
+const packedCase = `,"Config":"coopmat s1x1 t1x2 k$4side pack fragments g1"`
+
+// kernelMLP is the row of All.
+func kernelMLP() Kernel {
+	const one = perceptronCase + `,"Out":16`
+	return Kernel{
+		Name: "mlp", Weight: 2, New: func() Call { return &MLP{} }, Draw: drawMLP, Backward: "mlp.Backward", Gradients: mlpGradients(0),
+		Cases: []Fixed{
+			{Name: "mlp", Functions: "mlp.Forward", Paths: products(), Problem: one},
+			{Name: "mlp-one-kernel", Functions: "mlp.Forward", Paths: products()[:1], Problem: one + `,"Fused":1`, Halves: true},
+			{Name: "mlp-bwd", Functions: "mlp.Backward", Paths: products(), Problem: one + `,"Backward":true`},
+		},
+		Contract: Contract{
+			mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
+			map[string]any{"BackwardLoss": mlp.BackwardLoss},
+		},
+	}
+}
+
+// kernelGrouped is the row of All.
+func kernelGrouped() Kernel {
+	const heads = perceptronCase + `,"Heads":3,"Out":3`
+	return Kernel{
+		Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped, Backward: "mlp.Backward", Gradients: mlpGradients(3),
+		Cases: []Fixed{
+			{Name: "heads", Functions: "mlp.Forward", Paths: products(), Problem: heads},
+			{Name: "heads-packed", Functions: "mlp.Forward", Paths: products()[:1], Problem: heads + `,"Narrow":true,"Alpha":1` + packedCase, Halves: true},
+			{Name: "heads-bwd", Functions: "mlp.Backward", Paths: products(), Problem: heads + `,"Backward":true`},
+			{Name: "heads-bwd-pre", Functions: "mlp.Backward", Paths: products(), Problem: heads + `,"Backward":true,"Keep":1`},
+		},
+	}
+}
+
+// kernelMixture is the row of All.
+func kernelMixture() Kernel {
+	const heads = perceptronCase + `,"Heads":5,"LogP":true,"Loss":true`
+	k := Kernel{
+		Name: "mixture", Weight: 2, New: func() Call { return &Mixture{} }, Draw: drawMixture, Backward: "mixture.Backward mlp.BackwardLoss",
+		Cases: []Fixed{
+			{Name: "mixture", Functions: "mixture.Forward gmm.Merge", Paths: products(), Problem: heads},
+			{Name: "mixture-bwd", Functions: "mixture.Backward mlp.BackwardLoss", Paths: products(), Problem: heads + `,"Backward":true,"DLoss":0.5`},
+		},
+		Contract: Contract{
+			mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace, nil,
+		},
+	}
+	for _, impl := range products() {
+		k.Gradients = append(k.Gradients, &Mixture{Problem: mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}, Impl: impl, Loss: true, DLoss: 1})
+	}
+	return k
+}
+
+// products are the paths of products.
+func products() (names []string) {
+	for _, i := range engine.Impls() {
+		names = append(names, i.String())
+	}
+	return names
+}
+
+// mlpGradients returns small calls on every path, with all that one perceptron or heads can keep.
+func mlpGradients(heads int) (list []Call) {
+	for _, impl := range products() {
+		for _, keep := range mlp.Keeps() {
+			if heads == 0 || keep != mlp.KeepHidden {
+				list = append(list, &MLP{Problem: mlp.Problem{Tokens: 7, Heads: heads, In: 6, Hidden: 10, Out: 3, Keep: keep}, Impl: impl})
+			}
+		}
+	}
+	return list
+}
+
+// drawMLP draws a two-layer perceptron.
+func drawMLP(family, rng *rand.Rand, s Space) Call {
+	p := &MLP{Direction: Direction{Backward: family.IntN(2) == 0}}
+	keep, ok := mlp.Keeps()[family.IntN(3)], false
+	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
+		return nil
+	}
+	var config *fused.Config
+	outputs := 1 << 20
+	if !p.Backward && p.Impl != "scalar" && family.IntN(2) == 0 {
+		keep, p.Fused, outputs = mlp.KeepNothing, mlp.FusedOn, 512
+		if family.IntN(4) > 0 {
+			config = drawFusedConfig(family, s)
+		}
+	}
+	if p.Problem, ok = drawPerceptron(family, rng, s, 1, outputs, p.Backward, &p.Data); !ok {
+		return nil
+	}
+	p.Heads, p.Keep = 0, keep
+	p.Impl = softImpl(family, s, p.Impl, p.DType)
+	if p.Fused == mlp.FusedOn && p.DType == dtype.Float32 {
+		p.Fused, config = mlp.FusedOff, nil // it has no such kernel
+	}
+	if p.Fused == mlp.FusedOn {
+		columns := 8 * 4 * 16 // of what the table has
+		size := 16
+		if s.Soft {
+			size, columns = 8, 2*2*8
+		}
+		if config != nil {
+			columns = config.Subgroups * config.TilesN * size
+			p.FusedConfig = config.String()
+		}
+		p.Out = min(p.Out, columns)
+	}
+	return p
+}
+
+// drawFusedConfig draws a configuration of one kernel, or none.
+func drawFusedConfig(family *rand.Rand, s Space) *fused.Config {
+	caps, size, subgroups, tiles := TypicalCaps(s.Soft), 16, 8, 3
+	if s.Soft {
+		size, subgroups, tiles = 8, 3, 2
+	}
+	for range 300 {
+		c := fused.Config{
+			Subgroups: 1 + family.IntN(subgroups), TilesM: 1 + family.IntN(tiles), TilesN: 1 + family.IntN(tiles+1),
+			HiddenM: 1 + family.IntN(tiles), HiddenN: 1 + family.IntN(2), LoadAhead: family.IntN(2), Double: family.IntN(2) == 0,
+		}
+		c.Ahead = c.TilesN * c.HiddenN * (1 + family.IntN(2))
+		c.Shared = c.Ahead / c.HiddenN * family.IntN(4)
+		if family.IntN(3) == 0 {
+			c.Splits = 2 + family.IntN(3)
+			c.Rows = c.TilesM * size * family.IntN(3)
+		}
+		if c.Feasible(caps, fused.Problem{M: 64, In: 64, Hidden: 64, N: 1, DType: dtype.Float16, Out: dtype.Float16}) == nil {
+			return &c
+		}
+	}
+	return nil
+}
+
+// drawPerceptron draws sizes, formats and data of perceptrons. A kernel takes at most `most`
+// outputs.
+func drawPerceptron(family, rng *rand.Rand, s Space, heads, most int, backward bool, d *Data) (p mlp.Problem, ok bool) {
+	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
+		return p, false
+	}
+	if family.IntN(2) == 0 {
+		p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
+	}
+	*d = DrawData(family, rng)
+	if d.Magnitude != 0 {
+		d.Magnitude = min(d.Magnitude, Roomy/d.Largest())
+		d.Second = TenTo(rng, -2, 1.5) // of pre
+		if p.DType == dtype.Float16 {
+			d.Magnitude = max(d.Magnitude, 4*d.Second/Roomy*8) // W1 is in the format
+		}
+	}
+	p.Heads = heads
+	p.Tokens, p.In, p.Hidden, p.Out = sizeOf(rng, s, 1500), sizeOf(rng, s, 300), sizeOf(rng, s, 400), min(most, sizeOf(rng, s, 300))
+	passes := 8.0
+	if backward {
+		passes = 24
+	}
+	tokens := func() float64 {
+		if d.Sample > 0 {
+			return float64(d.Sample)
+		}
+		return float64(p.Tokens)
+	}
+	sizes := []*int{&p.Tokens, &p.In, &p.Hidden, &p.Out, &p.Heads}
+	if rng.IntN(8) == 0 && !s.Soft { // many workgroups
+		p.Tokens, p.In, p.Hidden, p.Out = 8000+rng.IntN(20000), 4+rng.IntN(40), 40+rng.IntN(120), min(most, 1+rng.IntN(40))
+		d.Sample = 40
+		Within(rng, mostElements/2, func() float64 { return float64(p.Tokens) * float64(p.Heads) * float64(p.Hidden+p.Out) }, &p.Heads, &p.Hidden)
+		sizes = append(sizes[1:], &d.Sample)
+	}
+	Within(rng, s.Budget(rng), func() float64 {
+		cost := passes * tokens() * float64(p.Heads) * float64(p.Hidden) * float64(p.In+p.Out)
+		if d.Sample > 0 && backward {
+			cost += passes * float64(p.Tokens) * float64(p.Heads) * 2 * float64(p.In+p.Out) / 4
+		}
+		return cost
+	}, sizes...)
+	if d.Sample > 0 {
+		d.Sample = max(d.Sample, 2)
+	}
+	return p, true
+}
+
+// drawGrouped draws perceptrons that share their input, and calls of the kernels of package skinny
+// that compute their outputs and gradients.
+func drawGrouped(family, rng *rand.Rand, s Space) Call {
+	p := &MLP{Direction: Direction{Backward: family.IntN(2) == 0}}
+	keep, ok := mlp.Keeps()[family.IntN(2)], false
+	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
+		return nil
+	}
+	p.Skinny = p.Impl != "scalar" && family.IntN(2) == 0
+	outputs := 8
+	if !p.Skinny && family.IntN(3) == 0 {
+		outputs = 60
+	}
+	if p.Skinny {
+		s = s.Halves()
+	}
+	if p.Problem, ok = drawPerceptron(family, rng, s, 1+rng.IntN(6), outputs, p.Backward, &p.Data); !ok {
+		return nil
+	}
+	p.Keep = keep
+	if !p.Skinny {
+		p.Impl = softImpl(family, s, p.Impl, p.DType)
+	}
+	if outputs == 8 {
+		p.Out = 1 + family.IntN(8) // kernels are compiled for it
+	}
+	p.Float32 = !p.Backward && family.IntN(3) == 0
+	if !p.Skinny {
+		p.Products = family.IntN(3) == 0
+		p.HeadsAtATime = rng.IntN(4)
+		return p
+	}
+	if family.IntN(3) > 0 && !p.kept() && p.Impl != "auto" {
+		p.Config = drawConfig(family, s, !p.Backward, func(config string) (Call, *dtype.DType) {
+			q := *p
+			q.Config = config
+			return &q, &q.DType
+		})
+	}
+	if !p.Backward || p.Keep == mlp.KeepNothing {
+		p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0
+		p.Alpha = []float64{0, 0, 0.5, 2, -1}[rng.IntN(5)]
+	}
+	return p
+}
+
+// drawConfig draws a configuration of path coopmat that a call takes, or none. The call is in a format
+// that soft devices have.
+func drawConfig(family *rand.Rand, s Space, packs bool, with func(config string) (c Call, t *dtype.DType)) string {
+	caps := TypicalCaps(s.Soft)
+	for range 100 {
+		c := engine.Config{}
+		drawMatrixTiles(family, s, &c)
+		c.AlignRows = family.IntN(2) == 0
+		if c.PackB = packs && family.IntN(2) == 0; c.PackB {
+			c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
+		}
+		of, t := with(c.String())
+		if *t == dtype.BFloat16 && s.Soft {
+			*t = dtype.Float16
+		}
+		if supports(of, s) == nil {
+			return c.String()
+		}
+	}
+	return ""
+}
+
+// drawMixture draws a mixture whose components are heads.
+func drawMixture(family, rng *rand.Rand, s Space) Call {
+	p := &Mixture{Direction: Direction{Backward: family.IntN(2) == 0}, Outputs: family.IntN(4) == 0}
+	var ok bool
+	if p.Impl, ok = s.Impl(family, gemmImpls()...); !ok {
+		return nil
+	}
+	p.Direct = !p.Backward && p.Impl != "scalar" && family.IntN(2) == 0
+	if p.Direct {
+		s = s.Halves()
+	}
+	x, ok := drawPerceptron(family, rng, s, 1+rng.IntN(12), 3, p.Backward, &p.Data)
+	if !ok {
+		return nil
+	}
+	p.Problem = mixture.Problem{Tokens: x.Tokens, Heads: x.Heads, In: x.In, Hidden: x.Hidden, DType: x.DType, Grad: x.Grad}
+	if p.Magnitude != 0 {
+		p.Second = TenTo(rng, -2, 0.3)
+		p.Magnitude = max(p.Magnitude, 0.01) // w1 is in float16
+	}
+	switch family.IntN(4) {
+	case 0:
+		p.LogP = true
+	case 1:
+		p.Loss = true
+	default:
+		p.LogP, p.Loss = true, true
+	}
+	p.Groups, p.HeadsAtATime = rng.IntN(4), rng.IntN(4)
+	if p.Backward && family.IntN(2) == 0 {
+		p.DLoss = float64(float32(rng.NormFloat64() * 10))
+	}
+	if !p.Direct {
+		p.Impl = softImpl(family, s, p.Impl, p.DType)
+		return p
+	}
+	p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0
+	if p.Impl != "auto" && family.IntN(3) > 0 {
+		p.Config = drawConfig(family, s, false, func(config string) (Call, *dtype.DType) {
+			q := *p
+			q.Config = config
+			return &q, &q.DType
+		})
+	}
+	return p
+}
+
+// mostElements bounds the outputs of many workgroups.
+const mostElements = 8 << 20
+
+// gemmImpls are the paths of products; auto is drawn twice as often.
+func gemmImpls() []string { return []string{"auto", "auto", "coopmat", "coopmat", "coopmat", "scalar"} }
+
+// softImpl returns the path to take. Software drivers take ten seconds to compile float32 on
+// matrices, so most of these products take another path there.
+func softImpl(family *rand.Rand, s Space, impl string, t dtype.DType) string {
+	if s.Soft && s.Impls == nil && impl == "coopmat" && t == dtype.Float32 && family.IntN(6) > 0 {
+		return "scalar"
+	}
+	return impl
+}
+
+// drawMatrixTiles draws tiles of path coopmat. They are small on software drivers, which take
+// seconds to compile large ones.
+func drawMatrixTiles(family *rand.Rand, s Space, c *engine.Config) {
+	c.Impl = engine.CoopMat
+	grids := [][2]int{{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {2, 4}, {4, 2}, {3, 1}, {2, 3}}
+	const tiles, size = 4, 16
+	if s.Soft { // few choices, so that families share pipelines
+		grid := grids[1+family.IntN(3)]
+		c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK, c.GroupM = grid[0], grid[1], 1, 1+family.IntN(2), 8*(1+family.IntN(2)), 1+family.IntN(3)
+		return
+	}
+	grid := grids[family.IntN(len(grids))]
+	c.SubgroupsM, c.SubgroupsN = grid[0], grid[1]
+	c.TilesM, c.TilesN = 1+family.IntN(tiles), 1+family.IntN(tiles)
+	c.BlockK = size * []int{1, 2, 2, 3, 4, 6}[family.IntN(6)]
+	c.LoadAhead = []int{0, 0, 1, 2}[family.IntN(4)]
+	c.GroupM = 1 + family.IntN(22)
+}
