@@ -124,6 +124,10 @@ func (t DType) Eps() float64 {
 func (t DType) Round(x float32) float32 {
 	switch t {
 	case Float16:
+		// The normal numbers of the format: 13 bits are dropped.
+		if b := math.Float32bits(x); b&0x7fffffff-0x38800000 < 0x477ff000-0x38800000 {
+			return math.Float32frombits((b + 0xfff + b>>13&1) &^ 0x1fff)
+		}
 		return FromFloat16(ToFloat16(x))
 	case BFloat16:
 		return FromBFloat16(ToBFloat16(x))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 )
 
 // A View is a strided view of a memory. Element (i0, i1, …) is Data[Offset + i0*Strides[0] +
@@ -91,26 +92,39 @@ func (v *View) Fill(f func(i int) float64) {
 // Encode returns Data in the storage format, little-endian, as in a device's buffer. Encode and
 // Decode keep Inf, values of DType and the NaN of Surroundings.
 func (v *View) Encode() []byte {
-	b := make([]byte, 0, len(v.Data)*v.DType.Size())
-	for _, x := range v.Data {
-		switch v.DType {
-		case dtype.Float16:
-			b = binary.LittleEndian.AppendUint16(b, dtype.ToFloat16(float32(x)))
-		case dtype.BFloat16:
-			b = binary.LittleEndian.AppendUint16(b, dtype.ToBFloat16(float32(x)))
-		case dtype.Int32:
-			b = binary.LittleEndian.AppendUint32(b, uint32(int32(x)))
-		case dtype.Bool:
-			b = append(b, byte(x))
-		case dtype.E4M3:
-			b = append(b, dtype.ToE4M3(float32(x)))
-		case dtype.Int8:
-			b = append(b, byte(int8(max(-128, min(x, 127))))) // garbage may be beyond, or NaN
-		default:
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+	b := make([]byte, len(v.Data)*v.DType.Size())
+	switch v.DType { // float32 has not all integers
+	case dtype.Int32:
+		for i, x := range v.Data {
+			binary.LittleEndian.PutUint32(b[4*i:], uint32(int32(x)))
 		}
+		return b
+	case dtype.Bool:
+		for i, x := range v.Data {
+			b[i] = byte(x)
+		}
+		return b
+	}
+	var part [256]float32
+	for from := 0; from < len(v.Data); from += len(part) {
+		n := copy32(part[:], v.Data[from:])
+		if v.DType == dtype.Int8 { // garbage may be beyond, or NaN
+			for i, x := range part[:n] {
+				part[i] = max(-128, min(x, 127))
+			}
+		}
+		storage.Encode(v.DType, b[from*v.DType.Size():], part[:n])
 	}
 	return b
+}
+
+// copy32 is copy of numbers that become float32.
+func copy32(to []float32, from []float64) int {
+	n := min(len(to), len(from))
+	for i, x := range from[:n] {
+		to[i] = float32(x)
+	}
+	return n
 }
 
 // Decode sets Data from what Encode returns. It panics if the length differs.

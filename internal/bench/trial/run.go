@@ -67,7 +67,7 @@ const MaxWorkers = 1024
 // Kernels are compiled once for the problems of a family. (In families of eight a problem took half a
 // second of a core beside an H100, and its reference a tenth of that.) Families take turns, at least
 // as many as there are workers, else workers would wait for one compilation while cores are idle.
-const family, turns = 32, 64
+const family, turns = 64, 64
 
 // softFamily is both for Space.Soft, where a test draws few problems and wants many families.
 const softFamily = 4

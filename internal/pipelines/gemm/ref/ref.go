@@ -33,8 +33,27 @@ type Outputs struct {
 
 // Multiply computes in float64 throughout.
 func Multiply(in Inputs, p problem.Problem) Outputs {
-	exact := func(v float64) float64 { return v }
-	return epilogue(products(in, p), in, p, exact)
+	sum := products(in, p)
+	out := epilogue(sum, in, p, func(v float64) float64 { return v })
+	if p.Activation != problem.Identity {
+		out.activation(sum, in, p)
+	}
+	return out
+}
+
+// activation sets the roundoffs of the activation.
+func (out *Outputs) activation(sum []float64, in Inputs, p problem.Problem) {
+	for i, s := range sum {
+		v, x := p.Scale()*s, 0.0
+		if p.Beta != 0 {
+			v += p.Beta * in.C[i]
+		}
+		if in.X != nil {
+			x = in.X[i]
+		}
+		off, ofS := activationRoundoff(p.Activation, v, x)
+		out.roundoff, out.ofS = max(out.roundoff, off), max(out.ofS, ofS)
+	}
 }
 
 // products returns op(A)*op(B) of all batches. Sizes may be 0, as in a group.
@@ -76,14 +95,6 @@ func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) f
 		v := round(p.Scale() * s)
 		if p.Beta != 0 {
 			v = round(v + round(p.Beta*in.C[i]))
-		}
-		if p.Activation != problem.Identity {
-			x := 0.0
-			if in.X != nil {
-				x = in.X[i]
-			}
-			off, ofS := activationRoundoff(p.Activation, v, x)
-			out.roundoff, out.ofS = max(out.roundoff, off), max(out.ofS, ofS)
 		}
 		if out.X != nil {
 			out.X[i] = v
