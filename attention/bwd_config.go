@@ -1,10 +1,9 @@
 package attention
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -12,83 +11,65 @@ import (
 // specialization constants.
 type BackwardConfig struct {
 	Impl Impl
-	DKV  BackwardTile // of the kernel that owns keys, and computes dK and dV
-	DQ   BackwardTile // of the kernel that owns rows, and computes dQ
 
-	// Fused, unless it is zero, is the tile of one kernel that computes all gradients instead, on
-	// the matrix paths. It owns keys. Splits workgroups divide the keys of a head; each sums its part
-	// of dQ in memory, and a second kernel adds the parts. 0 stands for as many as fill the device.
-	Fused  BackwardTile
-	Splits int
+	// Fused, unless it is zero, is the tile of one kernel that computes all gradients, on the matrix
+	// paths. It owns keys. Splits workgroups divide the keys of a head; each sums its part of dQ in
+	// memory, and a second kernel adds the parts. 0 stands for as many as fill the device.
+	Fused BackwardTile `word:"fused" on:"coopmat2 coopmat"`
 
 	// Stored, unless it is zero, is the tile of a kernel that computes dK and dV as products of P
 	// and dX, the gradient of the scores before the Softcap, on the matrix paths. The kernel of dQ
 	// stores these: five products instead of seven, for more memory. DKV is not used. The gradient
 	// of a bias is a sum of dX, unless p has a Softcap. Chunk heads are stored at a time; 0 stands
 	// for as many as fit in 1.25 GiB or Options.Workspace.
-	Stored BackwardTile
-	Chunk  int
+	Stored BackwardTile `word:"stored" on:"coopmat2 coopmat"`
+
+	DKV BackwardTile `word:"dkv"` // of the kernel that owns keys, and computes dK and dV
+	DQ  BackwardTile `word:"dq"`  // of the kernel that owns rows, and computes dQ
+
+	Splits int `word:"splits%d" on:"coopmat2 coopmat"` // of Fused
+	Chunk  int `word:"chunk%d" on:"coopmat2 coopmat"`  // of Stored
 }
 
 // A BackwardTile is the work of a workgroup of one kernel: it owns some keys (or rows) and walks
 // over tiles of Stream rows (or keys).
 type BackwardTile struct {
-	Stream int
-
 	// Matrix paths. A workgroup of Subgroups subgroups owns Subgroups*RowTiles*M keys
-	// or rows, where M x N x N is the device's matrix shape. The rest is as in Config.
-	Subgroups, RowTiles int
-	Prefetch, PeelMask  bool
-	LoadAhead           int
-	Detour              bool
+	// or rows, where M x N x N is the device's matrix shape.
+	Subgroups int `word:"sg%d" on:"coopmat2 coopmat"`
+	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat"`
+
+	Own    int `word:"%dx%d Stream" on:"scalar unfused"` // keys or rows that a workgroup owns
+	Stream int `word:"by%d" on:"coopmat2 coopmat"`
+
+	// Matrix paths, as in Config.
+	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat"`
+	PeelMask  bool `word:"peel" on:"coopmat2 coopmat"`
+	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat"`
+	Detour    bool `word:"detour" on:"coopmat2 coopmat"`
 
 	// Scalar path: Threads invocations in rows of ThreadsX own Own keys or rows. Shared memory
 	// holds Depth columns of all tensors at a time, then Slice rows of the tensors that the kernel
 	// walks over. Unfused path: the same for each of its steps; DQ is the tile of the step that
 	// computes weights.
-	Threads, ThreadsX int
-	Own               int
-	Depth, Slice      int
+	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar unfused"`
+	ThreadsX int
+	Depth    int `word:"depth%d" on:"scalar unfused"`
+	Slice    int `word:"rows%d" on:"scalar unfused"`
 }
 
-// String names the choices in a few words, as Config.String does.
-func (c BackwardConfig) String() string {
-	if c.fused() {
-		s := fmt.Sprintf("%v fused %v", c.Impl, c.Fused)
-		if c.Splits > 0 {
-			s += fmt.Sprintf(" splits%d", c.Splits)
-		}
-		return s
-	}
-	if c.stored() {
-		s := fmt.Sprintf("%v stored %v dq %v", c.Impl, c.Stored, c.DQ)
-		if c.Chunk > 0 {
-			s += fmt.Sprintf(" chunk%d", c.Chunk)
-		}
-		return s
-	}
-	return fmt.Sprintf("%v dkv %v dq %v", c.Impl, c.DKV, c.DQ)
-}
+// String names the choices in a few words, which ParseBackwardConfig reads: a path, each tile behind
+// the name of its kernel, then numbers of the whole configuration,
+//
+//	coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch peel
+//	coopmat2 fused sg4 rt1 by32 splits2
+//	coopmat2 stored sg4 rt4 by32 dq sg8 rt1 by64 chunk1
+//	scalar dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8
+func (c BackwardConfig) String() string { return table.Text(c) }
 
-// String names the choices of the matrix paths, or the choices of the scalar path.
-func (t BackwardTile) String() string {
-	if t.Subgroups == 0 {
-		return fmt.Sprintf("%dx%d t%dx%d depth%d rows%d", t.Own, t.Stream, t.Threads/max(t.ThreadsX, 1), t.ThreadsX, t.Depth, t.Slice)
-	}
-	s := fmt.Sprintf("sg%d rt%d by%d", t.Subgroups, t.RowTiles, t.Stream)
-	if t.Prefetch {
-		s += " prefetch"
-	}
-	if t.PeelMask {
-		s += " peel"
-	}
-	if t.LoadAhead > 0 {
-		s += fmt.Sprintf(" loadahead%d", t.LoadAhead)
-	}
-	if t.Detour {
-		s += " detour"
-	}
-	return s
+// ParseBackwardConfig reads what BackwardConfig.String writes.
+func ParseBackwardConfig(text string) (BackwardConfig, error) {
+	return table.Parse[BackwardConfig]("attention: backward", text)
 }
 
 // owned returns how many keys or rows a workgroup owns; 1 if the device has no

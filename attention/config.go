@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -14,73 +15,40 @@ type Config struct {
 
 	// Matrix paths. A workgroup of Subgroups subgroups owns
 	// Subgroups*RowTiles*M rows, where M x N x N is the device's matrix shape.
-	Subgroups int
-	RowTiles  int
-	Prefetch  bool // the next key tile waits in registers
-	KeysFirst bool // with Prefetch: the first key tile is loaded before Q
-	PeelMask  bool // the masked tiles have their own loop
-	LoadAhead int  // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
-	Stripes   int  // coopmat2: this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
-	Detour    bool // the kernel does not use the layout of matrices, even if it is known; for tests
+	Subgroups int `word:"sg%d" on:"coopmat2 coopmat"`
+	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat"`
+
+	// Rows of a block of the other paths, and keys of a tile of all.
+	BlockM int `word:"%dx%d BlockN" on:"scalar unfused"`
+	BlockN int `word:"bn%d" on:"coopmat2 coopmat"`
+
+	// Matrix paths.
+	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat"`    // the next key tile waits in registers
+	KeysFirst bool `word:"keysfirst" on:"coopmat2 coopmat"`   // with Prefetch: the first key tile is loaded before Q
+	PeelMask  bool `word:"peel" on:"coopmat2 coopmat"`        // the masked tiles have their own loop
+	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat"` // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
+	Stripes   int  `word:"stripes%d" on:"coopmat2"`           // this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
+	Detour    bool `word:"detour" on:"coopmat2 coopmat"`      // the kernel does not use the layout of matrices, even if it is known; for tests
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
-	Threads   int
+	Threads   int `word:"t%dx%d /ThreadsX" on:"scalar unfused"`
 	ThreadsX  int
-	BlockM    int
-	Depth     int // columns of Q and K in shared memory at a time
-	ValueRows int // scalar: rows of V in shared memory at a time
-
-	// All paths: keys of one tile.
-	BlockN int
+	Depth     int `word:"depth%d" on:"scalar unfused"` // columns of Q and K in shared memory at a time
+	ValueRows int `word:"rows%d" on:"scalar"`          // rows of V in shared memory at a time
 
 	// Splits is the number of workgroups that divide the keys of a block of rows, on all
 	// paths but Unfused (combine.go); 0 and 1: the keys are not divided. In a row of the
 	// tuning table, 0 lets Choose find the number and 1 forbids splits.
-	Splits int
+	Splits int `word:"splits%d" least:"2"`
 }
 
-// String names every choice in a few words, for tables (docs/kernels.md explains them): subgroups,
-// row tiles and keys of a tile on the matrix paths; rows x keys and the grid of invocations on the
-// others.
-func (c Config) String() string {
-	switch c.Impl {
-	case CoopMat2, CoopMat:
-		s := fmt.Sprintf("%v sg%d rt%d bn%d", c.Impl, c.Subgroups, c.RowTiles, c.BlockN)
-		if c.Prefetch {
-			s += " prefetch"
-		}
-		if c.KeysFirst {
-			s += " keysfirst"
-		}
-		if c.PeelMask {
-			s += " peel"
-		}
-		if c.LoadAhead > 0 {
-			s += fmt.Sprintf(" loadahead%d", c.LoadAhead)
-		}
-		if c.Stripes > 0 {
-			s += fmt.Sprintf(" stripes%d", c.Stripes)
-		}
-		if c.Detour {
-			s += " detour"
-		}
-		return s + c.splitsName()
-	case Scalar, Unfused:
-		s := fmt.Sprintf("%v %dx%d t%dx%d depth%d", c.Impl, c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.Depth)
-		if c.Impl == Scalar {
-			s += fmt.Sprintf(" rows%d", c.ValueRows)
-		}
-		return s + c.splitsName()
-	}
-	return c.Impl.String()
-}
+// String names every choice in a few words, which ParseConfig reads (docs/kernels.md explains them):
+// subgroups, row tiles and keys of a tile on the matrix paths; rows x keys and the grid of
+// invocations on the others.
+func (c Config) String() string { return table.Text(c) }
 
-func (c Config) splitsName() string {
-	if c.Splits > 1 {
-		return fmt.Sprintf(" splits%d", c.Splits)
-	}
-	return ""
-}
+// ParseConfig reads what Config.String writes, as in "coopmat2 sg4 rt2 bn64 prefetch".
+func ParseConfig(text string) (Config, error) { return table.Parse[Config]("attention", text) }
 
 // blockRows returns the rows of a block, which one workgroup owns; 1 if the
 // device has no matrices for the path.

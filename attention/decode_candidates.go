@@ -1,36 +1,10 @@
 package attention
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/flashvk/flashvk/vk"
 )
-
-// ParseDecodeConfig reads what DecodeConfig.String writes.
-func ParseDecodeConfig(text string) (c DecodeConfig, err error) {
-	text, c.Append = strings.CutSuffix(text, appendWord)
-	words := strings.Split(text, ",")
-	if c.Impl, err = ParseImpl(words[0]); err != nil || c.Impl == Auto {
-		return c, fmt.Errorf("attention: decode: %q does not begin with a path", text)
-	}
-	fields := []struct {
-		name   string
-		target *int
-	}{{"rows", &c.Rows}, {"subgroups", &c.Subgroups}, {"groups", &c.Groups}}
-	if len(words) != 1+len(fields) {
-		return c, fmt.Errorf("attention: decode: %q is not PATH,rows=N,subgroups=N,groups=N or that and ,append", text)
-	}
-	for i, f := range fields {
-		name, value, _ := strings.Cut(words[1+i], "=")
-		if *f.target, err = strconv.Atoi(value); err != nil || name != f.name {
-			return c, fmt.Errorf("attention: decode: %q of %q is not %s=N", words[1+i], text, f.name)
-		}
-	}
-	return c, nil
-}
 
 // decodeCandidates returns the configurations of a path that are worth measuring: first the one
 // that ChooseDecode takes, then other rows and subgroups. decodeVariants has other numbers of

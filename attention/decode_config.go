@@ -1,34 +1,32 @@
 package attention
 
 import (
-	"fmt"
 	"math/bits"
 	"reflect"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // A DecodeConfig says how Decode divides its work.
 type DecodeConfig struct {
 	Impl      Impl // Scalar or CoopMat
-	Rows      int  // queries of a group of heads that one workgroup computes together; a power of two
-	Subgroups int  // per workgroup
-	Groups    int  // workgroups of the dispatch
-	Append    bool // of Step alone: the same kernel appends. A key head has at most Rows rows
+	Rows      int  `word:"rows=%d"`      // queries of a group of heads that one workgroup computes together; a power of two
+	Subgroups int  `word:"subgroups=%d"` // per workgroup
+	Groups    int  `word:"groups=%d"`    // workgroups of the dispatch
+	Append    bool `word:"append"`       // of Step alone: the same kernel appends. A key head has at most Rows rows
 }
 
 // String returns what --config of decode takes.
-func (c DecodeConfig) String() string {
-	s := fmt.Sprintf("%v,rows=%d,subgroups=%d,groups=%d", c.Impl, c.Rows, c.Subgroups, c.Groups)
-	if c.Append {
-		s += appendWord
-	}
-	return s
-}
+func (c DecodeConfig) String() string { return strings.ReplaceAll(table.Text(c), " ", ",") }
 
-const appendWord = ",append"
+// ParseDecodeConfig reads what DecodeConfig.String writes.
+func ParseDecodeConfig(text string) (DecodeConfig, error) {
+	return table.Parse[DecodeConfig]("attention: decode", text)
+}
 
 // decodeVec is the number of elements in 16 bytes.
 func (p *DecodeProblem) decodeVec() int { return 16 / p.DType.Size() }

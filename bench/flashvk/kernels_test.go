@@ -69,18 +69,18 @@ func TestConfigOfPath(t *testing.T) {
 	}
 }
 
-// TestConfigOfPass: a configuration of the backward pass is of that alone, whose inputs the forward pass makes.
+// TestConfigOfPass: a configuration is of one pass, whose inputs may be made by the other.
 func TestConfigOfPass(t *testing.T) {
 	_, dev := device(t)
-	const config = "scalar dkv 16x16 t8x16 depth16 rows8 dq 32x32 t8x16 depth32 rows8"
-	args := []string{"attention", "--batch", "1", "--heads", "1", "--seqlen", "64", "--headdim", "16", "--count", "1", "--impl", "scalar", "--config", config, dev}
-	for _, command := range []string{"bench", "profile"} {
-		code, stdout, stderr := flashvk(append(append([]string{command}, args...), "--backward")...)
-		require.Zero(t, code, stderr)
-		require.Contains(t, stdout, config)
-		code, _, stderr = flashvk(append([]string{command}, args...)...)
-		require.Equal(t, 1, code)
-		require.Contains(t, stderr, "is of the backward pass")
+	args := []string{"attention", "--batch", "1", "--heads", "1", "--seqlen", "64", "--headdim", "16", "--count", "1", "--impl", "scalar", dev, "--config"}
+	const forward, backward = "scalar 16x16 t8x16 depth16 rows8", "scalar dkv 16x16 t8x16 depth16 rows8 dq 32x32 t8x16 depth32 rows8"
+	for _, x := range [][4]string{{"bench", backward, "--backward", ""}, {"profile", backward, "--backward=false", "is of the backward pass"}, {"bench", forward, "--backward=false", ""}, {"bench", forward, "--backward", "is of the forward pass"}} {
+		code, stdout, stderr := flashvk(append(append([]string{x[0]}, args...), x[1], x[2])...)
+		require.Equal(t, x[3] != "", code == 1, stderr)
+		require.Contains(t, stderr, x[3])
+		if x[3] == "" {
+			require.Contains(t, stdout, x[1])
+		}
 	}
 }
 

@@ -180,25 +180,37 @@ func (o *AttentionOp) options(impl string, p Pass) (attention.Options, error) {
 	if p != Forward {
 		opt.Config, opt.BackwardConfig = nil, o.backward
 	}
-	if c := opt.BackwardConfig; err == nil && c != nil && i != attention.Auto && i != c.Impl {
-		return opt, fmt.Errorf("attention: the configuration %q is not of path %v", c, i)
+	switch {
+	case err != nil || i == attention.Auto:
+	case opt.Config != nil && i != opt.Config.Impl:
+		return opt, fmt.Errorf("attention: the configuration %q is not of path %v", opt.Config, i)
+	case opt.BackwardConfig != nil && i != opt.BackwardConfig.Impl:
+		return opt, fmt.Errorf("attention: the configuration %q is not of path %v", opt.BackwardConfig, i)
 	}
 	return opt, err
 }
 
-// UseBackward returns the Op with a configuration of the backward pass instead of that of the
-// tables.
-func (o *AttentionOp) UseBackward(c attention.BackwardConfig) *AttentionOp {
+// UseConfig returns the Op with a configuration of a pass instead of that of the tables: an
+// attention.Config or an attention.BackwardConfig.
+func (o *AttentionOp) UseConfig(c any) *AttentionOp {
 	with := *o
-	with.backward = &c
+	switch c := c.(type) {
+	case attention.Config:
+		with.config = &c
+	case attention.BackwardConfig:
+		with.backward = &c
+	}
 	return &with
 }
 
-// Takes returns an error if a run of pass p leaves unused what UseBackward said. A run of the backward pass
-// makes its inputs by the forward pass, which goes by the tables.
+// Takes returns an error if a run of pass p leaves unused what UseConfig said. A run of the backward
+// pass makes its inputs by the forward pass, which goes by the tables.
 func (o *AttentionOp) Takes(p Pass) error {
-	if p == Forward && o.backward != nil {
+	switch {
+	case p == Forward && o.backward != nil:
 		return fmt.Errorf("attention: the configuration %q is of the backward pass", o.backward)
+	case p == Backward && o.config != nil && o.backward == nil:
+		return fmt.Errorf("attention: the configuration %q is of the forward pass", o.config)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 const perceptronCase = `"Tokens":19,"In":24,"Hidden":40,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"`
 
 // packedCase is the configuration of a product whose B is packed.
-const packedCase = `,"Config":"coopmat s1x1 t1x2 k$4side pack fragments g1"`
+const packedCase = `,"Config":"coopmat s1x1 t1x2 k$4side align packb g1"`
 
 // kernelMLP is the row of All.
 func kernelMLP() Kernel {

@@ -30,17 +30,20 @@ type Config struct {
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
-	AlignRows              bool // operands whose rows are not aligned are copied first
-	PackB                  bool // op(B) is copied into the order in which invocations hold its elements
-	LoadAhead              int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
 	// elements.
-	Threads, ThreadsX int
 	BlockM, BlockN    int
+	Threads, ThreadsX int
+
+	BlockK int // depth of a k-tile
+
+	// Path coopmat.
+	LoadAhead int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
+	AlignRows bool // operands whose rows are not aligned are copied first
+	PackB     bool // op(B) is copied into the order in which invocations hold its elements
 
 	// Both paths.
-	BlockK int // depth of a k-tile
 	GroupM int // rows of blocks that are computed together, column by column
 	Splits int // split-K: workgroups that share a block, with a part of k each; 0 and 1: none
 	Rows   int // with Splits: the first rows of C whose blocks are not shared; of a batch, whole products

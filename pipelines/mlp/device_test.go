@@ -203,7 +203,7 @@ func TestUnits(t *testing.T) {
 	}
 	vktest.Require(t, engine.CoopMat.String(), engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: p.DType, Out: p.DType}))
 	shape, _ := chips.MatrixShape(d.Caps(), p.DType)
-	config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d fragments g3", 4*shape.N))
+	config, err := engine.ParseConfig(fmt.Sprintf("coopmat s2x2 t1x2 k%d packb g3", 4*shape.N))
 	require.NoError(t, err)
 	o := mlp.Options{Impl: engine.CoopMat, Tuning: kit.NewTuning(d.Caps())}
 	for _, act := range []engine.Activation{engine.Identity, engine.SiLUKeep, engine.TimesDSiLU} {

@@ -74,14 +74,14 @@ func TestChoose(t *testing.T) {
 		p    Problem
 		want string
 	}{
-		{&h200, Problem{Rows: 9, Cols: 512, DType: dtype.BFloat16}, "row per subgroup, wg256 loads2 rows1 groups4 ahead"},
-		{&h200, Problem{Rows: 9, Cols: 512}, "row per subgroup, wg256 loads4 rows1 groups4 ahead"},
-		{&h200, Problem{Rows: 9, Cols: 513}, "row per workgroup, wg64 loads3 rows1 groups16 ahead"},
-		{&h200, Problem{Rows: 9, Cols: 4096, DType: dtype.BFloat16}, "row per workgroup, wg128 loads4 rows1 groups8 ahead"},
-		{&h200, Problem{Rows: 9, Cols: 16384}, "row per workgroup, wg1024 loads4 rows1 groups4 ahead"},
-		{&h200, Problem{Rows: 9, Cols: 16385}, "row per workgroup, wg1024 reread rows1 groups4 ahead"},
-		{&least, Problem{Rows: 9, Cols: 1}, "row per workgroup, wg64 loads1 rows1 groups16 ahead"},
-		{&least, Problem{Rows: 9, Cols: 2049}, "row per workgroup, wg128 reread rows1 groups8 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 512, DType: dtype.BFloat16}, "wg256 subgroup loads2 rows1 groups4 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 512}, "wg256 subgroup loads4 rows1 groups4 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 513}, "wg64 loads3 rows1 groups16 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 4096, DType: dtype.BFloat16}, "wg128 loads4 rows1 groups8 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 16384}, "wg1024 loads4 rows1 groups4 ahead"},
+		{&h200, Problem{Rows: 9, Cols: 16385}, "wg1024 rows1 groups4 ahead"},
+		{&least, Problem{Rows: 9, Cols: 1}, "wg64 loads1 rows1 groups16 ahead"},
+		{&least, Problem{Rows: 9, Cols: 2049}, "wg128 rows1 groups8 ahead"},
 	} {
 		got, err := Choose(c.caps, c.p, kit.Forward, Options{})
 		require.NoError(t, err)

@@ -30,5 +30,5 @@ func ExampleChoose() {
 	// Output:
 	// <nil>
 	// [norm_bwd sum_rows] 256000 <nil>
-	// row per subgroup, wg256 loads4 rows1 groups4 ahead
+	// wg256 subgroup loads4 rows1 groups4 ahead
 }

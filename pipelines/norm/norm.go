@@ -25,7 +25,6 @@ package norm
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/internal/vk/argument"
@@ -75,33 +74,20 @@ type Options struct {
 
 // A Config says how the invocations of a workgroup share rows.
 type Config struct {
-	Threads      int  // of a workgroup
-	SubgroupTeam bool // a subgroup has a row; else the workgroup has
-	Loads        int  // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
-	Rows         int  // forward: rows that a team has at a time, 1, 2 or 4
-	Ahead        bool // backward: the next row is loaded while a row is computed
-	Groups       int  // backward: workgroups for each compute unit
-	Reload       bool // the weights are loaded for each row, not kept in registers
+	Threads      int  `word:"wg%d"`     // of a workgroup
+	SubgroupTeam bool `word:"subgroup"` // a subgroup has a row; else the workgroup has
+	Loads        int  `word:"loads%d"`  // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
+	Rows         int  `word:"rows%d"`   // forward: rows that a team has at a time, 1, 2 or 4
+	Groups       int  `word:"groups%d"` // backward: workgroups for each compute unit
+	Ahead        bool `word:"ahead"`    // backward: the next row is loaded while a row is computed
+	Reload       bool `word:"reload"`   // the weights are loaded for each row, not kept in registers
 }
 
-// String names the choices in a few words.
-func (c Config) String() string {
-	team, loads := "workgroup", fmt.Sprintf("loads%d", c.Loads)
-	if c.SubgroupTeam {
-		team = "subgroup"
-	}
-	if c.Loads == 0 {
-		loads = "reread"
-	}
-	s := fmt.Sprintf("row per %s, wg%d %s rows%d groups%d", team, c.Threads, loads, c.Rows, c.Groups)
-	if c.Ahead {
-		s += " ahead"
-	}
-	if c.Reload {
-		s += " reload"
-	}
-	return s
-}
+// String names the choices in a few words, which ParseConfig reads.
+func (c Config) String() string { return table.Text(c) }
+
+// ParseConfig reads what Config.String writes, as in "wg256 subgroup loads2 rows1 groups4".
+func ParseConfig(text string) (Config, error) { return table.Parse[Config]("norm", text) }
 
 const (
 	// maxLoads is how many vectors of a row an invocation keeps at most, MAX_LOADS of

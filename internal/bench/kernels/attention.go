@@ -134,7 +134,7 @@ type attentionFlags struct {
 	mask                                        maskFlags
 	layout                                      layoutFlag // of files
 	features                                    featureFlags
-	config                                      *attention.BackwardConfig
+	config                                      any // of either pass
 }
 
 // Add implements Flags.
@@ -154,12 +154,20 @@ func (a *attentionFlags) Add(f *pflag.FlagSet, sizes bool) {
 	DTypeVar(f, &a.dtype, "dtype", "float16 (default), bfloat16 or float32")
 	a.mask.add(f)
 	a.features.add(f)
-	f.Var(Value[*attention.BackwardConfig]{&a.config, parseBackwardConfig, "CONFIG"}, "config", "with --backward, how work is divided, in the words of the column runs, instead of the choice of flashvk")
+	f.Var(Value[any]{&a.config, parseAttentionConfig, "CONFIG"}, "config", "how work is divided, in the words of the column runs of the pass, instead of the choice of flashvk")
 }
 
-func parseBackwardConfig(text string) (*attention.BackwardConfig, error) {
-	c, err := attention.ParseBackwardConfig(text)
-	return &c, err
+// parseAttentionConfig reads a configuration of either pass.
+func parseAttentionConfig(text string) (any, error) {
+	b, backward := attention.ParseBackwardConfig(text)
+	if backward == nil {
+		return b, nil
+	}
+	c, forward := attention.ParseConfig(text)
+	if forward != nil {
+		return nil, fmt.Errorf("%w; %w", forward, backward)
+	}
+	return c, nil
 }
 
 // gpuDefault and cpuDefault are the problems that sizes are taken from if their flags are not
@@ -211,7 +219,7 @@ func (a *attentionFlags) FromFlags(cpu bool) (bench.Op, error) {
 	}
 	op, err := bench.NewAttention(p)
 	if err == nil && a.config != nil {
-		op = op.UseBackward(*a.config)
+		op = op.UseConfig(a.config)
 	}
 	return op, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -80,6 +81,8 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 			DTypeVar(set, to, x.name, x.usage)
 		case *dtype.Option:
 			set.Var(Value[dtype.Option]{to, parseOption, dtypeKind}, x.name, x.usage)
+		case **norm.Config:
+			set.Var(Value[*norm.Config]{to, parseNormConfig, "CONFIG"}, x.name, x.usage)
 		case *mlp.Keep:
 			keepVar(set, to, x.keeps, x.usage)
 		default:

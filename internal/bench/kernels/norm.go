@@ -81,6 +81,7 @@ var normCalls = calls[*call.Norm]{
 		{name: "dtype", usage: "format of the rows: float16, bfloat16 (default) or float32", size: true},
 		{name: "weight-dtype", usage: "format of the weight: float32 (default) or that of the rows", size: true},
 		{name: "residual", usage: "add a second tensor first, and write the sum", size: true},
+		{name: "config", usage: "how invocations share rows, in the words of the column runs, instead of the choice of flashvk", size: true},
 	},
 	base: func(cpu bool) *call.Norm {
 		if cpu {
@@ -116,6 +117,11 @@ var normCalls = calls[*call.Norm]{
 			return op.with(func(n *call.Norm) { n.Config = &c })
 		})}, nil
 	},
+}
+
+func parseNormConfig(text string) (*norm.Config, error) {
+	c, err := norm.ParseConfig(text)
+	return &c, err
 }
 
 // newNorm returns a call with all outputs.

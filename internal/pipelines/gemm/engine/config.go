@@ -2,10 +2,10 @@ package engine
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -15,102 +15,36 @@ type Config struct {
 
 	// Path coopmat. A workgroup is a grid of SubgroupsM x SubgroupsN subgroups with
 	// TilesM x TilesN accumulators each, of the device's matrix shape.
-	SubgroupsM, SubgroupsN int
-	TilesM, TilesN         int
-	AlignRows              bool // operands whose rows are not aligned are copied first, pack.go
-	PackB                  bool // op(B) is copied into the order in which invocations hold its elements, fragments.go
-	LoadAhead              int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
+	SubgroupsM int `word:"s%dx%d SubgroupsN" on:"coopmat"`
+	SubgroupsN int
+	TilesM     int `word:"t%dx%d TilesN" on:"coopmat"`
+	TilesN     int
 
 	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
 	// elements.
-	Threads, ThreadsX int
-	BlockM, BlockN    int
+	BlockM   int `word:"%dx%d BlockN" on:"scalar"`
+	BlockN   int
+	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar"`
+	ThreadsX int
+
+	BlockK int `word:"k%d"` // depth of a k-tile
+
+	// Path coopmat.
+	LoadAhead int  `word:"loadahead%d" on:"coopmat"` // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
+	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, pack.go
+	PackB     bool `word:"packb" on:"coopmat"`       // op(B) is copied into the order in which invocations hold its elements, fragments.go
 
 	// Both paths.
-	BlockK int // depth of a k-tile
-	GroupM int // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
-	Splits int // split-K: workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
-	Rows   int // with Splits: the first rows of C whose blocks are not shared; those of a batch count on from product to product, and are whole products
+	GroupM int `word:"g%d"`                // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
+	Splits int `word:"splits%d" least:"2"` // split-K: workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
+	Rows   int `word:"rows%d"`             // with Splits: the first rows of C whose blocks are not shared; those of a batch count on from product to product, and are whole products
 }
 
 // String names every choice, for tables; ParseConfig reads it.
-func (c Config) String() string {
-	s := ""
-	switch c.Impl {
-	case CoopMat:
-		s = fmt.Sprintf("coopmat s%dx%d t%dx%d k%d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
-		if c.LoadAhead > 0 {
-			s += fmt.Sprintf(" loadahead%d", c.LoadAhead)
-		}
-		if c.AlignRows {
-			s += " align"
-		}
-		if c.PackB {
-			s += " packb"
-		}
-	case Scalar:
-		s = fmt.Sprintf("scalar %dx%d t%dx%d k%d", c.BlockM, c.BlockN, c.Threads/max(c.ThreadsX, 1), c.ThreadsX, c.BlockK)
-	default:
-		return c.Impl.String()
-	}
-	s += fmt.Sprintf(" g%d", c.GroupM)
-	if c.Splits > 1 {
-		s += fmt.Sprintf(" splits%d", c.Splits)
-	}
-	if c.Splits > 1 && c.Rows > 0 {
-		s += fmt.Sprintf(" rows%d", c.Rows)
-	}
-	return s
-}
+func (c Config) String() string { return table.Text(c) }
 
-// ParseConfig reads what String returns. The words fenceN, pack and fragments of earlier versions
-// are loadaheadN, align and packb.
-func ParseConfig(text string) (Config, error) {
-	var c Config
-	words := strings.Fields(text)
-	if len(words) == 0 {
-		return c, fmt.Errorf("gemm: an empty configuration")
-	}
-	var err error
-	if c.Impl, err = ParseImpl(words[0]); err != nil {
-		return c, err
-	}
-	threadsY := 0
-	for _, w := range words[1:] {
-		one := func(format string, to ...any) bool { return Scan(w, format, to...) }
-		scalar := c.Impl == Scalar
-		switch {
-		case (w == "align" || w == "pack") && !scalar:
-			c.AlignRows = true
-		case (w == "packb" || w == "fragments") && !scalar:
-			c.PackB = true
-		case !scalar && one("s%dx%d", &c.SubgroupsM, &c.SubgroupsN), !scalar && one("t%dx%d", &c.TilesM, &c.TilesN),
-			!scalar && (one("loadahead%d", &c.LoadAhead) || one("fence%d", &c.LoadAhead)):
-		case scalar && one("%dx%d", &c.BlockM, &c.BlockN), scalar && one("t%dx%d", &threadsY, &c.ThreadsX):
-		case one("k%d", &c.BlockK), one("g%d", &c.GroupM), one("splits%d", &c.Splits), one("rows%d", &c.Rows):
-		default:
-			return c, fmt.Errorf("gemm: configuration %q: %q is not a choice of path %v", text, w, c.Impl)
-		}
-	}
-	c.Threads = threadsY * c.ThreadsX
-	return c, nil
-}
-
-// Scan reads the numbers of a word of a configuration. It reports whether printing them gives the
-// word again.
-func Scan(word, format string, to ...any) bool {
-	n, err := fmt.Sscanf(word, format, to...)
-	return err == nil && n == len(to) && fmt.Sprintf(format, values(to)...) == word
-}
-
-// values returns the values of pointers to int.
-func values(pointers []any) []any {
-	list := make([]any, len(pointers))
-	for i, p := range pointers {
-		list[i] = *p.(*int)
-	}
-	return list
-}
+// ParseConfig reads what String returns.
+func ParseConfig(text string) (Config, error) { return table.Parse[Config]("gemm", text) }
 
 // Unsupported returns an error that wraps vk.ErrUnsupported.
 func Unsupported(format string, args ...any) error {

@@ -218,7 +218,7 @@ func TestFragments(t *testing.T) {
 // some of them in runs of two matrices: whole blocks, and those that end within a run; k also in parts.
 func TestDirect(t *testing.T) {
 	d := vktest.Open(t)
-	for i, text := range []string{fmt.Sprintf("coopmat s1x1 t1x8 k%d fragments g2", side(d)), fmt.Sprintf("coopmat s1x2 t2x2 k%d fragments g2", 4*side(d))} {
+	for i, text := range []string{fmt.Sprintf("coopmat s1x1 t1x8 k%d packb g2", side(d)), fmt.Sprintf("coopmat s1x2 t2x2 k%d packb g2", 4*side(d))} {
 		config, err := engine.ParseConfig(text)
 		require.NoError(t, err)
 		formats(t, d, engine.CoopMat, func(t *testing.T, format dtype.DType) {

@@ -53,7 +53,7 @@ func randomNumbers(format dtype.DType, n int) []float32 {
 func TestRounding(t *testing.T) {
 	splits, err := engine.ParseConfig("scalar 16x32 t4x8 k8 g1 splits2")
 	require.NoError(t, err)
-	direct, err := engine.ParseConfig(fmt.Sprintf("coopmat s1x1 t1x8 k%d fragments g1", side(vktest.Open(t))))
+	direct, err := engine.ParseConfig(fmt.Sprintf("coopmat s1x1 t1x8 k%d packb g1", side(vktest.Open(t))))
 	require.NoError(t, err)
 	for _, out := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
 		testRounding(t, engine.Problem{N: 16, K: 1, Alpha: 0x1p112, DType: dtype.Float16, Out: out}, engine.CoopMat, engine.Options{Config: &direct}, roundings)

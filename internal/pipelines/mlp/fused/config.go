@@ -13,55 +13,30 @@ import (
 
 // A Config holds the tile sizes of gemm_pair.comp.
 type Config struct {
-	Subgroups        int  // of a workgroup, side by side along the columns of y
-	TilesM, TilesN   int  // accumulators of a subgroup, for y
-	HiddenM, HiddenN int  // and for a chunk of hidden units
-	Shared           int  // columns of matrices of x in shared memory, at most
-	Ahead            int  // matrices of the weights that a subgroup loads ahead
-	LoadAhead        int  // the most steps that left matrices are loaded ahead; 0: the compiler's choice
-	Double           bool // a second chunk of hidden units in shared memory: one barrier less for each
+	Subgroups int `word:"s%d"`           // of a workgroup, side by side along the columns of y
+	TilesM    int `word:"t%dx%d TilesN"` // accumulators of a subgroup, for y
+	TilesN    int
+	HiddenM   int `word:"h%dx%d HiddenN"` // and for a chunk of hidden units
+	HiddenN   int
+	Shared    int  `word:"x%d"`         // columns of matrices of x in shared memory, at most
+	Ahead     int  `word:"ahead%d"`     // matrices of the weights that a subgroup loads ahead
+	LoadAhead int  `word:"loadahead%d"` // the most steps that left matrices are loaded ahead; 0: the compiler's choice
+	Double    bool `word:"double"`      // a second chunk of hidden units in shared memory: one barrier less for each
 
-	Splits int // workgroups that share rows of y, with a part of the hidden units each: 0 leaves it to Choose, 1 is none
-	Rows   int // with Splits: rows of y from the first on that are not shared
+	Splits int `word:"splits%d" least:"2"` // workgroups that share rows of y, with a part of the hidden units each: 0 leaves it to Choose, 1 is none
+	Rows   int `word:"rows%d"`             // with Splits: rows of y from the first on that are not shared
 }
 
 // String names every choice, for tables; ParseConfig reads it.
-func (c Config) String() string {
-	s := fmt.Sprintf("pair s%d t%dx%d h%dx%d x%d ahead%d", c.Subgroups, c.TilesM, c.TilesN, c.HiddenM, c.HiddenN, c.Shared, c.Ahead)
-	if c.LoadAhead > 0 {
-		s += fmt.Sprintf(" loadahead%d", c.LoadAhead)
-	}
-	if c.Double {
-		s += " double"
-	}
-	if c.Splits > 1 {
-		s += fmt.Sprintf(" splits%d", c.Splits)
-	}
-	if c.Splits > 1 && c.Rows > 0 {
-		s += fmt.Sprintf(" rows%d", c.Rows)
-	}
-	return s
-}
+func (c Config) String() string { return "pair " + table.Text(c) }
 
 // ParseConfig reads what String returns.
-func ParseConfig(text string) (c Config, err error) {
-	words := strings.Fields(text)
-	if len(words) == 0 || words[0] != "pair" {
-		return c, fmt.Errorf("fused: configuration %q does not begin with pair", text)
+func ParseConfig(text string) (Config, error) {
+	words, ok := strings.CutPrefix(text, "pair ")
+	if !ok {
+		return Config{}, fmt.Errorf("fused: configuration %q does not begin with pair", text)
 	}
-	scan := engine.Scan
-	for _, w := range words[1:] {
-		switch {
-		case w == "double":
-			c.Double = true
-		case scan(w, "s%d", &c.Subgroups), scan(w, "t%dx%d", &c.TilesM, &c.TilesN), scan(w, "h%dx%d", &c.HiddenM, &c.HiddenN),
-			scan(w, "x%d", &c.Shared), scan(w, "ahead%d", &c.Ahead), scan(w, "loadahead%d", &c.LoadAhead), scan(w, "fence%d", &c.LoadAhead),
-			scan(w, "splits%d", &c.Splits), scan(w, "rows%d", &c.Rows):
-		default:
-			return c, fmt.Errorf("fused: configuration %q: %q is not a choice of pair", text, w)
-		}
-	}
-	return c, nil
+	return table.Parse[Config]("fused", words)
 }
 
 // configs says which configuration the kernel takes. A Tuning has no rows of it.

@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 		"pair s8 t4x4 h2x1 x4 ahead8":                       "fused: x4 is not a multiple of the 8 steps that ahead8 is for",
 		"pair s8 t4x4 h2x1 x32 ahead32":                     "fused: a chunk of 4 steps is not a multiple of the 8 that ahead32 is for",
 		"pair s8 t4x4 h2x1 x16 ahead8 splits257":            "fused: splits257 is not from 0 to 256",
-		"pair s8 t4x4 h0x1 x16 ahead8":                      "fused: a tile size of pair s8 t4x4 h0x1 x16 ahead8 is not positive",
+		"pair s8 t4x4 h0x1 x16 ahead8":                      "fused: a tile size of pair s8 t4x4 x16 ahead8 is not positive",
 		"pair s64 t4x4 h2x1 x16 ahead8":                     "gemm: coopmat: a workgroup of 2048 invocations is larger than the device's 1024",
 		"pair s8 t4x4 h2x1 x16 ahead8 splits2 rows32":       "fused: rows32 is not a multiple of the 64 of a block",
 		"pair s8 t4x4 h2x1 x16 ahead8 double splits3 rows0": "",
@@ -78,7 +78,7 @@ func TestTable(t *testing.T) {
 	for text, want := range map[string]string{
 		"":              `fused: configuration "" does not begin with pair`,
 		"coopmat s2x2":  "does not begin with pair",
-		"pair s8 fence": `fused: configuration "pair s8 fence": "fence" is not a choice of pair`,
+		"pair s8 fence": `fused: configuration "s8 fence": "fence" is not one of its choices`,
 	} {
 		_, err := ParseConfig(text)
 		require.ErrorContains(t, err, want)
