@@ -58,7 +58,7 @@ func TestTuned(t *testing.T) {
 			require.NotEmpty(t, list)
 			for _, of := range list {
 				for _, impl := range x.impls {
-					t.Run(strings.Join([]string{of.Op().Name(), pass.String(), impl, of.Op().Describe()}, " "), func(t *testing.T) {
+					t.Run(strings.Join([]string{of.Op.Name(), pass.String(), impl, of.Op.Describe()}, " "), func(t *testing.T) {
 						tuning, mine := tunedRow(t, d, of, impl)
 						// A product that is tuned alone is also a part of a
 						// kernel.
@@ -94,16 +94,16 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning
 	require.NoError(t, err)
 	require.Equal(t, 1, tuning.Len())
 
-	op := of.Op().(bench.Tuner)
-	usual, err := op.Choose(caps, impl, of.Pass())
+	op := of.Op.(bench.Tuner)
+	usual, err := op.Choose(caps, impl, of.Pass)
 	require.NoError(t, err)
 	require.NotContains(t, usual.String(), mine.String())
 	op = op.Use(tuning).(bench.Tuner)
-	results, err := bench.Run(context.Background(), d, bench.Case{Op: op, Pass: of.Pass(), Impls: []string{impl}, Protocol: bench.Protocol{Samples: 1, Iters: 1}}, nil)
+	results, err := bench.Run(context.Background(), d, bench.Case{Op: op, Pass: of.Pass, Impls: []string{impl}, Protocol: bench.Protocol{Samples: 1, Iters: 1}}, nil)
 	require.NoError(t, err)
 	require.Equal(t, bench.StatusOK, results[0].Status, results[0].Reason)
 	require.Contains(t, results[0].Choice, mine.String())
-	none, err := op.Use(nil).Choose(caps, impl, of.Pass())
+	none, err := op.Use(nil).Choose(caps, impl, of.Pass)
 	require.NoError(t, err)
 	require.Equal(t, usual.String(), none.String())
 	return tuning, mine.String()

@@ -99,9 +99,9 @@ func TestBenchSuite(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "- **suite** decoder: ")
-	require.Regexp(t, `\n\| B,H,N,D \| dtype \| causal \| scalar [mµ]s \| unfused [mµ]s \| time/scalar \| [TGM]FLOP/s \|`, stdout)
-	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | false | ")
-	require.Contains(t, stdout, "\n| 1,2,256,64 | float16 | true | ")
+	require.Regexp(t, `\n\| batch \| heads \| seq\\_q \| head\\_dim \| dtype \| causal \| scalar \| unfused \| time/scalar \| rate \|`, stdout)
+	require.Contains(t, stdout, "\n| 1 | 2 | 256 | 64 | float16 | false | ")
+	require.Contains(t, stdout, "\n| 1 | 2 | 256 | 64 | float16 | true | ")
 	require.Equal(t, 2, strings.Count(stdout, "| pass | scalar "))
 }
 

@@ -209,7 +209,7 @@ func (s *tuneSession) list(problems []bench.Tunable) error {
 	for _, p := range problems {
 		var reason error
 		found := false
-		fmt.Fprintf(s.a.stdout, "%s\n", bench.Title(p.Op(), p.Pass()))
+		fmt.Fprintf(s.a.stdout, "%s\n", bench.Title(p.Op, p.Pass))
 		for _, impl := range s.search.Impls {
 			list, err := p.Candidates(s.d.Caps(), impl)
 			reason = cmp.Or(reason, err)
@@ -232,7 +232,7 @@ func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error 
 	var done []bench.Tuned
 	var err error
 	for i, p := range problems {
-		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p.Op(), p.Pass()))
+		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p.Op, p.Pass))
 		var tuned bench.Tuned
 		if tuned, err = s.one(ctx, p); err == nil {
 			err = s.accept(tuned)
@@ -259,7 +259,7 @@ func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error 
 func (s *tuneSession) accept(tuned bench.Tuned) error {
 	winners := tuned.Winners()
 	if len(winners) == 0 {
-		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", bench.Title(tuned.Of.Op(), tuned.Of.Pass()), tuned.Trials[0].Reason)
+		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", bench.Title(tuned.Of.Op, tuned.Of.Pass), tuned.Trials[0].Reason)
 	}
 	return s.file.add(func(to *kit.Tuning) (err error) {
 		for _, w := range winners {

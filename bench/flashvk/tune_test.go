@@ -49,7 +49,7 @@ func TestTuneFlags(t *testing.T) {
 		var got []string
 		list, err := x.tunables(&vk.Caps{Type: vk.CPU})
 		for _, one := range list {
-			p := one.Op().(*bench.AttentionOp).Problem()
+			p := one.Op.(*bench.AttentionOp).Problem()
 			got = append(got, fmt.Sprintf("%v %dx%d %d %v", p.DType, p.SeqQ, p.SeqKV, p.HeadDim, p.Causal))
 		}
 		if err != nil {

@@ -34,8 +34,8 @@ func attentionChoices[C Candidate](o *AttentionOp, p Pass, use func(with *Attent
 	})
 	// The comment names the format, which rows of scalar do not.
 	source := x.Source
-	x.Source = func(caps *vk.Caps, c C, fill float64) string {
-		return fmt.Sprintf("%s // %v", source(caps, c, fill), o.p.DType)
+	x.Source = func(caps *vk.Caps, p attention.Problem, c C, fill float64) string {
+		return fmt.Sprintf("%s // %v", source(caps, p, c, fill), p.DType)
 	}
 	// Causal rows come first, since the others match causal problems, too.
 	x.Sort = func(c C) []int {
@@ -46,5 +46,5 @@ func attentionChoices[C Candidate](o *AttentionOp, p Pass, use func(with *Attent
 		with := *o
 		return []int{int(use(&with, &c)), int(o.p.DType), o.p.HeadDim, all}
 	}
-	return x
+	return x.Tunable()
 }

@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/chart"
-)
-
-// Errors of files that cannot be drawn.
-var (
-	errNoResults = errors.New("it has no results")
-	errNoTimes   = errors.New("no result of it has a time")
 )
 
 // A Drawing is a chart with the name of its file, without ending.
@@ -24,62 +20,309 @@ type Drawing struct {
 	chart.Chart
 }
 
-// Charts draws the results of a sweep against the size that differs: latency, speedup over a
-// baseline, and rate. Baseline "" is the unfused path, or the first implementation if there is
-// none. It is an error if two problems have the same size.
-func Charts(x *Records, baseline string) ([]Drawing, error) {
+// Charts draws the results of r as Plots does, none where nothing has a time: the table says why.
+func (r Report) Charts() []Drawing {
+	if len(r.Results) == 0 {
+		return nil
+	}
+	lines := r.csvLines()
+	list, _ := Plots(&Records{names: lines[0], rows: lines[1:]}, "")
+	return list
+}
+
+// Plots draws results of one device. Where problems differ in one size only, it draws latency,
+// speedup over a baseline, and rate against that size. The others are bars of rates. Baseline "" is
+// the unfused path, or the first implementation if there is none.
+func Plots(x *Records, baseline string) (list []Drawing, err error) {
 	if x.Len() == 0 {
-		return nil, errNoResults
+		return nil, errors.New("it has no results")
 	}
-	axis, err := x.axis()
-	if err != nil {
+	if err := x.oneOf(deviceColumns[:3], "a chart is of one device"); err != nil {
 		return nil, err
 	}
-	lines, err := sweepLines(x, axis)
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, len(lines))
-	for i, l := range lines {
-		names[i] = l.name
-	}
-	switch {
-	case baseline == "" && slices.Contains(names, attention.Unfused.String()):
-		baseline = attention.Unfused.String()
-	case baseline == "":
-		baseline = names[0]
-	case !slices.Contains(names, baseline):
-		return nil, fmt.Errorf("the baseline %s is not one of %s", baseline, strings.Join(names, ", "))
-	}
-	base := lines[slices.Index(names, baseline)]
-
-	what := kernelWords(x.Text(0, "kernel"))
-	latency := drawing(x, axis, "latency", "Latency of "+what+", median of samples", lines)
-	latency.LogY = true
-	scale := latency.fill(lines, milliseconds, func(p linePoint) (float64, bool) { return p.ns / 1e6, true })
-	latency.Y = string(scale) + " per call"
-	speedup := drawing(x, axis, "speedup", "Speedup over "+baseline, lines)
-	speedup.fill(lines, "", func(p linePoint) (float64, bool) {
-		i := slices.IndexFunc(base.points, func(b linePoint) bool { return b.size == p.size })
-		if i < 0 {
-			return 0, false
+	var impls []string
+	for i := range x.Len() {
+		if impl := x.Text(i, "impl"); !slices.Contains(impls, impl) {
+			impls = append(impls, impl)
 		}
-		return base.points[i].ns / p.ns, true
-	})
-	speedup.Y = "times as fast as " + baseline
-	flops := drawing(x, axis, "rate", "Rate of "+what, lines)
-	flops.Y = string(flops.fill(lines, teraflops, func(p linePoint) (float64, bool) { return p.flops / p.ns * 1e9 / 1e12, true }))
-	return []Drawing{latency, speedup, flops}, nil
+	}
+	if baseline != "" && !slices.Contains(impls, baseline) {
+		return nil, fmt.Errorf("the baseline %s is not one of %s", baseline, strings.Join(impls, ", "))
+	}
+	families, rest := x.families()
+	for i, f := range families {
+		drawings, err := f.draw(cmp.Or(baseline, attention.Unfused.String()))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Numbered(drawings, i, len(families))...)
+	}
+	bars, err := rest.bars()
+	if err != nil {
+		return nil, err
+	}
+	if len(bars.Series) > 0 {
+		list = append(list, bars)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("no result of it has a time")
+	}
+	return list, nil
 }
 
-// A sweepLine has the results of an implementation, by ascending size.
-type sweepLine struct {
-	name   string
-	peer   bool
-	points []linePoint
+// Numbered names the drawings of family i of n.
+func Numbered(drawings []Drawing, i, n int) []Drawing {
+	if n > 1 {
+		for j := range drawings {
+			drawings[j].Name += "-" + strconv.Itoa(i+1)
+		}
+	}
+	return drawings
 }
 
-type linePoint struct{ size, ns, flops, lo, hi float64 } // lo and hi are the interval of ns, ns where there is none
+// A family has results whose problems differ in one size only.
+type family struct {
+	*Records
+	axis string
+}
+
+// minSizes is the number of sizes that make a line.
+const minSizes = 3
+
+// families divides x into families and the rest.
+func (x *Records) families() (families []family, rest *Records) {
+	var lists [][][]int // families of groups
+	var axes []string   // of each family, "" while it has one group
+	for _, g := range x.groups() {
+		at := slices.IndexFunc(lists, func(l [][]int) bool { return x.oneSize(l[0][0], g[0]) != "" })
+		for ; at >= 0 && at < len(lists); at++ {
+			if axis := x.oneSize(lists[at][0][0], g[0]); axis != "" && (axes[at] == "" || axes[at] == axis) {
+				axes[at] = axis
+				break
+			}
+		}
+		if at < 0 || at == len(lists) {
+			at, lists, axes = len(lists), append(lists, nil), append(axes, "")
+		}
+		lists[at] = append(lists[at], g)
+	}
+	var left []int
+	for i, l := range lists {
+		if len(l) < minSizes {
+			left = append(left, slices.Concat(l...)...)
+			continue
+		}
+		families = append(families, family{x.pick(slices.Concat(l...)), axes[i]})
+	}
+	return families, x.pick(left)
+}
+
+// groups returns the results, those of one kernel and problem together.
+func (x *Records) groups() (groups [][]int) {
+	for i := range x.Len() {
+		at := slices.IndexFunc(groups, func(g []int) bool { return x.Text(g[0], "kernel") == x.Text(i, "kernel") && len(x.differ(g[0], i)) == 0 })
+		if at < 0 {
+			at, groups = len(groups), append(groups, nil)
+		}
+		groups[at] = append(groups[at], i)
+	}
+	return groups
+}
+
+// pick returns some of the results.
+func (x *Records) pick(of []int) *Records {
+	y := &Records{names: x.names, lines: make([]int, len(of))}
+	for i, at := range of {
+		y.rows, y.lines[i] = append(y.rows, x.rows[at]), x.line(at)
+	}
+	return y
+}
+
+// differ returns the keys in which the problems of two results differ.
+func (x *Records) differ(a, b int) []string {
+	return slices.DeleteFunc(slices.Clone(x.keys()), func(k string) bool { return x.Text(a, k) == x.Text(b, k) })
+}
+
+// lengthKey is the size of attention's charts.
+const lengthKey = "seq_q"
+
+// oneSize returns the one size in which the problems of two results of a kernel differ, or "" if
+// they differ in anything else. For squares of attention it is their length. Other sizes of attention
+// follow from its head_dim.
+func (x *Records) oneSize(a, b int) string {
+	differ := x.differ(a, b)
+	if slices.Contains(differ, "head_dim") {
+		differ = slices.DeleteFunc(differ, func(k string) bool { return k == "value_dim" || k == "scale" })
+	}
+	square := func(i int) bool {
+		return x.Text(i, lengthKey) == x.Text(i, "seq_kv") && x.Text(i, "varlen") == "off"
+	}
+	if slices.Equal(differ, []string{lengthKey, "seq_kv"}) && square(a) && square(b) {
+		return lengthKey
+	}
+	if len(differ) != 1 || x.Text(a, "kernel") != x.Text(b, "kernel") || !x.size(a, differ[0]) || !x.size(b, differ[0]) {
+		return ""
+	}
+	return differ[0]
+}
+
+// size reports whether a key of result i is a whole number.
+func (x *Records) size(i int, key string) bool {
+	_, err := strconv.Atoi(x.Text(i, key))
+	return err == nil
+}
+
+// A point is a result that has a time, in seconds. Its interval is the time where it has none.
+type point struct{ size, time, flops, low, high float64 }
+
+// point reads result i.
+func (x *Records) point(i int, axis string) (p point, err error) {
+	for _, c := range []struct {
+		name   string
+		target *float64
+		by     float64
+	}{{axis, &p.size, 1}, {"flops", &p.flops, 1}, {"device_ns", &p.time, 1e-9}, {"device_ns_lo", &p.low, 1e-9}, {"device_ns_hi", &p.high, 1e-9}} {
+		value := x.Text(i, c.name)
+		if c.name == "" || value == "" && strings.HasPrefix(c.name, "device_ns_") {
+			*c.target = p.time
+			continue
+		}
+		n, err := x.Number(i, c.name)
+		if err == nil && !(n > 0) {
+			err = fmt.Errorf("line %d: %s=%g is not positive", x.line(i), c.name, n)
+		}
+		if err != nil {
+			return p, err
+		}
+		*c.target = n * c.by
+	}
+	p.low, p.high = min(p.low, p.time), max(p.high, p.time)
+	return p, nil
+}
+
+// draw draws latency, speedup and rate of a family, nothing where nothing has a time.
+func (f family) draw(baseline string) ([]Drawing, error) {
+	var names []string
+	points, peers := map[string][]point{}, map[string]bool{}
+	for i := range f.Len() {
+		if Status(f.Text(i, "status")) != StatusOK {
+			continue
+		}
+		p, err := f.point(i, f.axis)
+		if err != nil {
+			return nil, err
+		}
+		impl := f.Text(i, "impl")
+		if slices.ContainsFunc(points[impl], func(q point) bool { return q.size == p.size }) {
+			return nil, fmt.Errorf("line %d is a second result of %s at %s=%g", f.line(i), impl, f.axis, p.size)
+		}
+		if points[impl] == nil {
+			names = append(names, impl)
+		}
+		points[impl], peers[impl] = append(points[impl], p), f.Text(i, "peer") == "true"
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	if points[baseline] == nil {
+		baseline = names[0]
+	}
+	what := kernelWords(f.Text(0, "kernel"))
+	base := func(p point) float64 { // 0: the baseline has no such size
+		i := slices.IndexFunc(points[baseline], func(b point) bool { return b.size == p.size })
+		if i < 0 {
+			return 0
+		}
+		return points[baseline][i].time
+	}
+	var list []Drawing
+	for _, d := range []struct {
+		name, title, y, unit string
+		of                   func(p point, time float64) float64
+	}{
+		{"latency", "Latency of " + what + ", median of samples", "%s per call", "s", func(_ point, time float64) float64 { return time }},
+		{"speedup", "Speedup over " + baseline, "times as fast as " + baseline, "", func(p point, time float64) float64 { return base(p) / time }},
+		{"rate", "Rate of " + what, "%s", "FLOP/s", func(p point, time float64) float64 { return p.flops / time }},
+	} {
+		c := Drawing{d.name, chart.Chart{Title: d.title, Subtitle: f.about() + "\n" + strings.Join(f.constants(), ", ") + f.warning(), X: f.axis, Y: d.y, LogY: d.name == "latency"}}
+		if f.axis == lengthKey {
+			c.X = "sequence length"
+		}
+		for _, name := range names {
+			s := chart.Series{Name: name, Peer: peers[name]}
+			slices.SortFunc(points[name], func(a, b point) int { return cmp.Compare(a.size, b.size) })
+			for _, p := range points[name] {
+				if y, a, b := d.of(p, p.time), d.of(p, p.low), d.of(p, p.high); y > 0 {
+					s.X, s.Y, s.Low, s.High = append(s.X, p.size), append(s.Y, y), append(s.Low, min(a, b)), append(s.High, max(a, b))
+				}
+			}
+			if len(s.X) > 0 {
+				c.Series = append(c.Series, s)
+			}
+		}
+		if d.unit != "" {
+			c.Y = fmt.Sprintf(d.y, c.scale(d.unit))
+		}
+		c.LogX = logarithmic(c.Series)
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// logarithmic reports whether sizes need an axis of their logarithms: they are powers of two, or
+// far apart.
+func logarithmic(list []chart.Series) bool {
+	const far = 8
+	least, most, powers := math.Inf(1), 0.0, true
+	for _, s := range list {
+		for _, x := range s.X {
+			f, _ := math.Frexp(x)
+			least, most, powers = min(least, x), max(most, x), powers && f == 0.5
+		}
+	}
+	return powers || most/least >= far
+}
+
+// scale divides all values, which are in a unit, by the power of 1000 that fits the largest, and
+// returns the unit with its prefix.
+func (d *Drawing) scale(unit string) string {
+	prefixes := []string{"n", "µ", "m", "", "k", "M", "G", "T", "P"}
+	most := 0.0
+	for _, s := range d.Series {
+		most = max(most, slices.Max(s.Y))
+	}
+	n := min(max(int(math.Floor(math.Log10(most)/3)), -3), 5)
+	for _, s := range d.Series {
+		for _, list := range [][]float64{s.Y, s.Low, s.High} {
+			for i := range list {
+				list[i] /= math.Pow10(3 * n)
+			}
+		}
+	}
+	return prefixes[n+3] + unit
+}
+
+// bars draws the rates of x, a category for each problem: no series where nothing has one.
+func (x *Records) bars() (d Drawing, err error) {
+	d.Name = "rates"
+	for i, g := range x.groups() {
+		d.Categories = append(d.Categories, x.shortName(g[0]))
+		for _, j := range g {
+			if Status(x.Text(j, "status")) != StatusOK {
+				continue
+			}
+			p, err := x.point(j, "")
+			if err != nil {
+				return d, err
+			}
+			d.Bar(x.Text(j, "impl"), x.Text(j, "peer") == "true", i, p.flops/p.time)
+		}
+	}
+	if len(d.Series) > 0 {
+		d.Title, d.Subtitle, d.Y = "Rate of "+kernelWords(x.Text(0, "kernel")), x.about()+x.warning(), d.scale("FLOP/s")
+	}
+	return d, nil
+}
 
 // kernelWords returns a kernel of results in words, as in attention forward.
 func kernelWords(kernel string) string {
@@ -91,128 +334,17 @@ func kernelWords(kernel string) string {
 	return kernel
 }
 
-// lengthKey is the size of attention's charts.
-const lengthKey = "seq_q"
-
-// axis returns the key whose values tell the problems apart: the length of attention, or the
-// first size that differs. Other sizes may differ with it.
-func (x *Records) axis() (string, error) {
-	if err := x.oneOf(deviceColumns, "a chart is of one kernel on one device"); err != nil {
-		return "", err
-	}
-	var sizes, differ []string
-	for _, name := range x.keys() {
-		if _, err := x.Number(0, name); err == nil && x.Text(0, name) != "" {
-			sizes = append(sizes, name)
-		}
-		if line, _ := x.different(name, x.Text(0, name)); line > 0 {
-			differ = append(differ, name)
-		}
-	}
-	axis := ""
-	for _, name := range sizes {
-		if axis == "" && slices.Contains(differ, name) || name == lengthKey && (len(differ) == 0 || slices.Contains(differ, name)) {
-			axis = name
-		}
-	}
-	if axis == "" && len(sizes) > 0 {
-		axis = sizes[0]
-	}
-	if axis == "" {
-		return "", fmt.Errorf("it has no size to draw against")
-	}
-	first := map[string]int{} // result of each size
-	for i := range x.Len() {
-		size := x.Text(i, axis)
-		at, ok := first[size]
-		if !ok {
-			first[size] = i
-			continue
-		}
-		for _, name := range differ {
-			if a, b := x.Text(at, name), x.Text(i, name); a != b {
-				return "", fmt.Errorf("%s is %q in line %d and %q in line %d, where %s is %s: a chart is of problems that differ in one size", name, a, x.line(at), b, x.line(i), axis, size)
-			}
-		}
-	}
-	return axis, nil
+// about says on what device x was measured, for the head of a chart.
+func (x *Records) about() string {
+	return fmt.Sprintf("%s (%s), driver %s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"))
 }
 
-// sweepLines collects the results that have a time.
-func sweepLines(x *Records, axis string) ([]sweepLine, error) {
-	var lines []sweepLine
-	for i := range x.Len() {
-		if Status(x.Text(i, "status")) != StatusOK {
-			continue
-		}
-		var p linePoint
-		for _, c := range []struct {
-			name   string
-			target *float64
-		}{{axis, &p.size}, {"device_ns", &p.ns}, {"flops", &p.flops}} {
-			var err error
-			if *c.target, err = x.positive(i, c.name); err != nil {
-				return nil, err
-			}
-		}
-		p.lo, p.hi = p.ns, p.ns
-		if x.Text(i, "device_ns_lo") != "" && x.Text(i, "device_ns_hi") != "" {
-			lo, errLo := x.positive(i, "device_ns_lo")
-			hi, errHi := x.positive(i, "device_ns_hi")
-			if err := errors.Join(errLo, errHi); err != nil {
-				return nil, err
-			}
-			p.lo, p.hi = min(lo, p.ns), max(hi, p.ns)
-		}
-		impl := x.Text(i, "impl")
-		at := slices.IndexFunc(lines, func(l sweepLine) bool { return l.name == impl })
-		if at < 0 {
-			at = len(lines)
-			lines = append(lines, sweepLine{name: impl, peer: x.peer(i)})
-		}
-		l := &lines[at]
-		if slices.ContainsFunc(l.points, func(q linePoint) bool { return q.size == p.size }) {
-			return nil, fmt.Errorf("line %d is a second result of %s at %s=%g", x.line(i), impl, axis, p.size)
-		}
-		l.points = append(l.points, p)
+// warning is that of a CPU device, on a line of its own.
+func (x *Records) warning() string {
+	if x.Text(0, "cpu_device") == "true" {
+		return "\n" + CPUWarning
 	}
-	if len(lines) == 0 {
-		return nil, errNoTimes
-	}
-	for _, l := range lines {
-		slices.SortFunc(l.points, func(a, b linePoint) int { return cmp.Compare(a.size, b.size) })
-	}
-	return lines, nil
-}
-
-// logRange is the ratio of sizes from which on their axis is logarithmic.
-const logRange = 8
-
-// drawing returns a chart of x without lines.
-func drawing(x *Records, axis, name, title string, lines []sweepLine) Drawing {
-	d := Drawing{name, chart.Chart{Title: title, X: axis}}
-	if axis == lengthKey {
-		d.X = "sequence length"
-	}
-	least, most := lines[0].points[0].size, 0.0
-	for _, l := range lines {
-		least, most = min(least, l.points[0].size), max(most, l.points[len(l.points)-1].size)
-	}
-	d.LogX = most/least >= logRange || powersOfTwo(lines)
-	d.Subtitle = x.device() + "\n" + strings.Join(x.constants(), ", ") + x.warning()
-	return d
-}
-
-// powersOfTwo reports whether all sizes are.
-func powersOfTwo(lines []sweepLine) bool {
-	for _, l := range lines {
-		for _, p := range l.points {
-			if f, _ := math.Frexp(p.size); f != 0.5 {
-				return false
-			}
-		}
-	}
-	return true
+	return ""
 }
 
 // constants returns the keys and values that the problems have in common, without features that
@@ -228,41 +360,29 @@ func (x *Records) constants() (list []string) {
 	return list
 }
 
-// fill adds the lines with the values of their points, in the unit that fits the largest, which it
-// returns. A point is left out where value, whose results are in u, returns false.
-func (d *Drawing) fill(lines []sweepLine, u unit, value func(linePoint) (float64, bool)) unit {
-	most := 0.0
-	for _, l := range lines {
-		s := chart.Series{Name: l.name, Peer: l.peer}
-		for _, p := range l.points {
-			y, ok := value(p)
-			if !ok {
-				continue
-			}
-			s.X, s.Y = append(s.X, p.size), append(s.Y, y)
-			most = max(most, y)
-			fast, slow := p, p
-			fast.ns, slow.ns = p.lo, p.hi
-			a, _ := value(fast)
-			b, _ := value(slow)
-			s.Low, s.High = append(s.Low, min(a, b, y)), append(s.High, max(a, b, y))
-		}
-		if len(s.X) > 0 {
-			d.Series = append(d.Series, s)
-		}
-	}
-	return d.rescale(most, u)
-}
-
-// rescale changes all values to the unit that fits the largest, and returns it.
-func (d *Drawing) rescale(most float64, u unit) unit {
-	u, by := u.fit(most)
-	for _, s := range d.Series {
-		for _, list := range [][]float64{s.Y, s.Low, s.High} {
-			for i := range list {
-				list[i] *= by
+// shortName names the problem of a result in short lines: attention by its sizes, other
+// kernels by all keys that are numbers.
+func (x *Records) shortName(i int) string {
+	size := func(name string) string { return x.Text(i, name) }
+	if size(lengthKey) == "" {
+		var lines []string
+		for _, k := range x.keys() {
+			if x.size(i, k) {
+				lines = append(lines, k+" "+size(k))
 			}
 		}
+		return strings.Join(lines, "\n")
 	}
-	return u
+	heads, length, mask := size("heads"), size(lengthKey), ""
+	if kv := size("kv_heads"); kv != heads {
+		heads += "/" + kv
+	}
+	if kv := size("seq_kv"); kv != length {
+		length += "x" + kv
+	}
+	if size("causal") == "true" {
+		mask = "\ncausal"
+	}
+	format, _ := dtype.Parse(size("dtype"))
+	return fmt.Sprintf("B%s H%s\nS%s\nD%s\n%s%s", size("batch"), heads, length, size("head_dim"), format.Short(), mask)
 }

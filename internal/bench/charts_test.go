@@ -1,7 +1,9 @@
 package bench
 
 import (
-	"bytes"
+	"encoding/csv"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,15 +12,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 )
-
-// subjectOf returns what forward results of a problem are of.
-func subjectOf(p attention.Problem) *Subject {
-	op, err := NewAttention(p)
-	if err != nil {
-		panic(err)
-	}
-	return NewSubject(op, Forward)
-}
 
 // subjectsOf returns what results are of.
 func subjectsOf(r Report) (list []*Subject) {
@@ -33,20 +26,14 @@ func sweepProblem(seq int) attention.Problem {
 	return attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: seq, SeqKV: seq, HeadDim: 64, DType: dtype.Float16, Causal: true}
 }
 
-// changed returns what results of a problem that is changed are of.
-func changed(p attention.Problem, change func(p *attention.Problem)) *Subject {
-	change(&p)
-	return subjectOf(p)
-}
-
 // sweepReport has two paths at three lengths, in no order: coopmat takes
 // seq µs, unfused four times that, and nothing at the longest.
-func sweepReport() Report {
+func sweepReport(change ...func(p *attention.Problem)) Report {
 	r := Report{Env: Environment{Device: "Test GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2", Commit: "abc"}}
 	for _, seq := range []int{512, 128, 2048} {
-		of := subjectOf(sweepProblem(seq))
+		of := subjectOf(sweepProblem(seq), change...)
 		x := Result{Kernel: "attention_fwd", Impl: "coopmat", Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 1e3}}}
-		y := Result{Kernel: "attention_fwd", Impl: "unfused", Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 4e3}}}
+		y := Result{Kernel: "attention_fwd", Impl: "unfused", Peer: true, Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{float64(seq) * 4e3}}}
 		if seq == 2048 {
 			y.Status, y.Timing, y.Reason = StatusUnsupported, Timing{}, "too large"
 		}
@@ -55,110 +42,131 @@ func sweepReport() Report {
 	return r
 }
 
-func records(t *testing.T, r Report) *Records {
+// plots draws what a report has as CSV, with cells changed: a line of the file, a column, a value.
+func plots(t *testing.T, r Report, baseline string, cells ...[3]any) (map[string]Drawing, error) {
 	t.Helper()
-	var b bytes.Buffer
-	require.NoError(t, r.Write(&b, CSV))
-	x, err := ReadRecords(&b)
+	lines, err := csv.NewReader(strings.NewReader(written(t, r, CSV))).ReadAll()
 	require.NoError(t, err)
-	return x
+	for _, c := range cells {
+		lines[c[0].(int)-1][slices.Index(lines[0], c[1].(string))] = c[2].(string)
+	}
+	var text strings.Builder
+	require.NoError(t, csv.NewWriter(&text).WriteAll(lines))
+	x, err := ReadRecords(strings.NewReader(text.String()))
+	require.NoError(t, err)
+	list, err := Plots(x, baseline)
+	named := map[string]Drawing{}
+	for _, d := range list {
+		named[d.Name] = d
+		require.NoError(t, d.SVG(io.Discard))
+	}
+	return named, err
 }
 
-func TestCharts(t *testing.T) {
-	x := records(t, sweepReport())
-	list, err := Charts(x, "")
+func TestPlots(t *testing.T) {
+	of, err := plots(t, sweepReport(), "")
 	require.NoError(t, err)
-	require.Len(t, list, 3)
-	latency, speedup, rate := list[0], list[1], list[2]
-	require.Equal(t, "latency", latency.Name)
+	require.Len(t, of, 3)
+	latency, speedup, rate := of["latency"], of["speedup"], of["rate"]
 	require.True(t, latency.LogX && latency.LogY)
 	require.Equal(t, "ms per call", latency.Y)
+	require.Equal(t, "sequence length", latency.X)
 	require.Equal(t, "coopmat", latency.Series[0].Name)
 	require.Equal(t, []float64{128, 512, 2048}, latency.Series[0].X)
 	require.InDeltaSlice(t, []float64{0.128, 0.512, 2.048}, latency.Series[0].Y, 1e-12)
 	require.Equal(t, []float64{128, 512}, latency.Series[1].X)
+	require.True(t, latency.Series[1].Peer)
 	require.Equal(t, "Test GPU (discrete GPU), driver TestDriver 1.2\ndtype float16, batch 1, heads 2, kv-heads 2, head-dim 64, causal, causal-align bottom-right, scale 0.125, value-dim 64", latency.Subtitle)
-
 	require.Equal(t, "times as fast as unfused", speedup.Y)
-	require.Equal(t, []float64{128, 512}, speedup.Series[0].X)
 	require.InDeltaSlice(t, []float64{4, 4}, speedup.Series[0].Y, 1e-12)
 	require.InDeltaSlice(t, []float64{1, 1}, speedup.Series[1].Y, 1e-12)
-
 	// 4*2*64*(2048*2049/2) operations in 2.048 ms are 524.5 GFLOP/s.
 	require.Equal(t, "GFLOP/s", rate.Y)
 	require.InDelta(t, 524.544, rate.Series[0].Y[2], 1e-3)
-
-	list, err = Charts(x, "coopmat")
+	of, err = plots(t, sweepReport(), "coopmat", [3]any{4, "device_ns_lo", "64000"})
 	require.NoError(t, err)
-	require.InDeltaSlice(t, []float64{1, 1, 1}, list[1].Series[0].Y, 1e-12)
-	require.InDeltaSlice(t, []float64{0.25, 0.25}, list[1].Series[1].Y, 1e-12)
+	require.InDeltaSlice(t, []float64{0.25, 0.25}, of["speedup"].Series[1].Y, 1e-12)
+	require.InDeltaSlice(t, []float64{0.064, 0.128}, []float64{of["latency"].Series[0].Low[0], of["latency"].Series[0].High[0]}, 1e-9)
+
+	// Another family, a rectangle, and a problem whose paths all failed. The report draws the same.
+	r, other := sweepReport(), sweepReport(func(p *attention.Problem) { p.Batch = 2 })
+	single := other.Results[0]
+	single.Subject = subjectOf(sweepProblem(512), func(p *attention.Problem) { p.Batch, p.SeqKV, p.Causal = 3, 64, false })
+	failed := single
+	failed.Subject = subjectOf(sweepProblem(512), func(p *attention.Problem) { p.Batch, p.SeqKV, p.Causal, p.NumHeads = 3, 64, false, 4 })
+	failed.Status = StatusFailed
+	r.Results = append(append(r.Results, single, failed), other.Results...)
+	of, err = plots(t, r, "")
+	require.NoError(t, err)
+	var names []string
+	for _, d := range r.Charts() {
+		names = append(names, d.Name)
+		require.Equal(t, of[d.Name], d)
+	}
+	require.Equal(t, []string{"latency-1", "speedup-1", "rate-1", "latency-2", "speedup-2", "rate-2", "rates"}, names)
+	bars := of["rates"]
+	require.Equal(t, []string{"B3 H2\nS512x64\nD64\nf16", "B3 H4/2\nS512x64\nD64\nf16"}, bars.Categories)
+	require.Len(t, bars.Series, 1)
+	require.Equal(t, []float64{0}, bars.Series[0].X)
+	require.InDelta(t, 98.304, bars.Series[0].Y[0], 1e-9) // 4*3*2*512*64*64 operations in 512 µs
+	require.Equal(t, "GFLOP/s", bars.Y)
+	r.Results = []Result{failed}
+	require.Empty(t, r.Charts())
 }
 
-// TestDoubling: lengths that double have ticks of their own, however few they are, and a peer's
-// line is known as such.
-func TestDoubling(t *testing.T) {
-	r := sweepReport()
-	for i := range r.Results {
-		r.Results[i].Subject = subjectOf(sweepProblem([]int{32, 64, 128}[i/2]))
-	}
-	r.Results[1].Peer, r.Results[3].Peer = true, true
-	list, err := Charts(records(t, r), "")
-	require.NoError(t, err)
-	var b strings.Builder
-	require.NoError(t, list[2].SVG(&b))
-	for _, want := range []string{">32<", ">64<", ">128<", `"peer c1"`} {
-		require.Contains(t, b.String(), want)
-	}
-	for _, tick := range []string{">40<", ">60<", ">80<", `"peer c0"`} {
-		require.NotContains(t, b.String(), tick)
-	}
-}
-
-func TestChartsErrors(t *testing.T) {
+func TestPlotsErrors(t *testing.T) {
+	twice := sweepReport()
+	twice.Results = append(twice.Results, twice.Results[2])
 	for _, c := range []struct {
-		change   func(r *Report)
+		r        Report
 		baseline string
+		cell     [3]any
 		want     string
 	}{
-		{func(*Report) {}, "scalar", "the baseline scalar is not one of coopmat, unfused"},
-		{func(r *Report) {
-			r.Results[2].Subject = changed(sweepProblem(128), func(p *attention.Problem) { p.HeadDim = 128 })
-		}, "", `head_dim is "128" in line 4 and "64" in line 5, where seq_q is 128`},
-		{func(r *Report) { r.Results[2].Subject = r.Results[0].Subject }, "", "line 4 is a second result of coopmat at seq_q=512"},
-		{func(r *Report) {
-			for i := range r.Results {
-				r.Results[i].Status = StatusFailed
+		{sweepReport(), "scalar", [3]any{2, "gpu", "Test GPU"}, "the baseline scalar is not one of coopmat, unfused"},
+		{twice, "", [3]any{2, "gpu", "Test GPU"}, "line 8 is a second result of coopmat at seq_q=128"},
+		{sweepReport(), "", [3]any{6, "gpu", "other"}, `gpu is "Test GPU" in line 2 and "other" in line 6: a chart is of one device`},
+		{sweepReport(), "", [3]any{4, "device_ns", "x"}, `line 4: device_ns="x" is not a number`},
+		{Report{Results: sweepReport().Results[:1]}, "", [3]any{2, "device_ns", "-3"}, "line 2: device_ns=-3 is not positive"}, // a bar
+		{Report{Results: sweepReport().Results[5:]}, "", [3]any{2, "gpu", ""}, "no result of it has a time"},
+	} {
+		_, err := plots(t, c.r, c.baseline, c.cell)
+		require.ErrorContains(t, err, c.want)
+	}
+	head, _, _ := strings.Cut(written(t, sweepReport(), CSV), "\n")
+	for text, want := range map[string]string{"": "it is empty", "a,b\n1,2\n": "it has no column gpu", head + "\n1,2\n": "wrong number of fields", head + "\n": "it has no results"} {
+		x, err := ReadRecords(strings.NewReader(text))
+		if err == nil {
+			_, err = Plots(x, "")
+		}
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// FuzzRecords says that no CSV file makes plot panic or hang, and that what is drawn is a
+// drawing.
+func FuzzRecords(f *testing.F) {
+	for _, r := range []Report{sampleReport(), sweepReport()} {
+		var b strings.Builder
+		require.NoError(f, r.Write(&b, CSV))
+		f.Add(b.String())
+		f.Add(strings.ReplaceAll(b.String(), "104500", "5e-324"))
+		f.Add(strings.ReplaceAll(b.String(), ",ok,", ",failed,"))
+	}
+	f.Add("gpu,driver,kernel,impl,status,reason,seq_q,flops,device_ns\ng,d,k,i,ok,,1,1,1e6\ng,d,k,i,ok,,2,1,1e6\ng,d,k,i,ok,,3,1e308,1e-308\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		x, err := ReadRecords(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		drawings, err := Plots(x, "")
+		if err != nil && strings.ContainsAny(err.Error(), "\n\r\x1b") {
+			t.Errorf("%q is no line", err)
+		}
+		for i, d := range drawings {
+			if err := d.SVG(io.Discard); err == nil && i == 3 {
+				break // the others are of the same kinds
 			}
-		}, "", "no result of it has a time"},
-	} {
-		r := sweepReport()
-		c.change(&r)
-		_, err := Charts(records(t, r), c.baseline)
-		require.ErrorContains(t, err, c.want)
-	}
-	var b bytes.Buffer
-	require.NoError(t, sweepReport().Write(&b, CSV))
-	text := b.String()
-	for _, c := range []struct{ text, want string }{
-		{"", "it is empty"},
-		{"a,b\n1,2\n", "it has no column gpu"},
-		{text + "1,2\n", "wrong number of fields"},
-	} {
-		_, err := ReadRecords(strings.NewReader(c.text))
-		require.ErrorContains(t, err, c.want)
-	}
-	for _, c := range []struct{ from, to, want string }{
-		{",512000,", ",x,", `device_ns="x" is not a number`},
-		{",512000,", ",-3,", "device_ns=-3 is not positive"},
-	} {
-		x, err := ReadRecords(strings.NewReader(strings.Replace(text, c.from, c.to, 1)))
-		require.NoError(t, err)
-		_, err = Charts(x, "")
-		require.ErrorContains(t, err, c.want)
-	}
-	head, _, _ := strings.Cut(text, "\n")
-	x, err := ReadRecords(strings.NewReader(head + "\n"))
-	require.NoError(t, err)
-	_, err = Charts(x, "")
-	require.EqualError(t, err, "it has no results")
+		}
+	})
 }

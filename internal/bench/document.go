@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"github.com/flashvk/flashvk/internal/text"
@@ -14,7 +15,7 @@ import (
 // key changes its meaning or goes; keys may be added without.
 const Schema = 1
 
-// WriteDocument writes JSON: an object with the fields of x, a struct or a map, and
+// WriteDocument writes JSON: an object with the fields of x, a struct or a map, and, all sorted,
 //
 //	schema   Schema
 //	kind     what it is: bench, devices, train
@@ -23,83 +24,40 @@ const Schema = 1
 //
 // Names of fields are written in snake_case.
 func WriteDocument(w io.Writer, kind string, made time.Time, x any) error {
-	head, err := json.Marshal(map[string]any{"schema": Schema, "kind": kind, "made": made.UTC().Format(time.RFC3339), "program": ReadBuildInfo().String()})
+	raw, err := json.Marshal(x)
 	if err != nil {
 		return err
 	}
-	var raw bytes.Buffer
-	body := json.NewEncoder(&raw)
-	body.SetEscapeHTML(false)
-	if err := body.Encode(x); err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	b.Write(head[:len(head)-1])
-	in := json.NewDecoder(&raw)
+	in := json.NewDecoder(bytes.NewReader(raw))
 	in.UseNumber()
-	if t, err := in.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("bench: a document is an object, not %v", t)
-	}
-	for in.More() {
-		b.WriteByte(',')
-		if err := copyMember(&b, in); err != nil {
-			return err
-		}
-	}
-	b.WriteByte('}')
-	var out bytes.Buffer
-	if err := json.Indent(&out, b.Bytes(), "", "\t"); err != nil {
+	var body any
+	if err := in.Decode(&body); err != nil {
 		return err
 	}
-	out.WriteByte('\n')
-	_, err = w.Write(out.Bytes())
-	return err
-}
-
-// copyMember copies a key, in snake_case, and its value.
-func copyMember(b *bytes.Buffer, in *json.Decoder) error {
-	key, err := in.Token()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(b, "%q:", text.Snake(key.(string)))
-	return copyValue(b, in)
-}
-
-// copyValue copies a value, with keys in snake_case.
-func copyValue(b *bytes.Buffer, in *json.Decoder) error {
-	t, err := in.Token()
-	if err != nil {
-		return err
-	}
-	open, ok := t.(json.Delim)
+	object, ok := snake(body).(map[string]any)
 	if !ok {
-		var scalar bytes.Buffer
-		e := json.NewEncoder(&scalar)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(t); err != nil {
-			return err
-		}
-		b.Write(bytes.TrimSpace(scalar.Bytes()))
-		return nil
+		return fmt.Errorf("bench: a document is an object, not %T", x)
 	}
-	b.WriteRune(rune(open))
-	for first := true; in.More(); first = false {
-		if !first {
-			b.WriteByte(',')
+	maps.Copy(object, map[string]any{"schema": Schema, "kind": kind, "made": made.UTC().Format(time.RFC3339), "program": ReadBuildInfo().String()})
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	out.SetIndent("", "\t")
+	return out.Encode(object)
+}
+
+// snake returns a value of JSON with keys in snake_case.
+func snake(x any) any {
+	switch x := x.(type) {
+	case []any:
+		for i := range x {
+			x[i] = snake(x[i])
 		}
-		one := copyValue
-		if open == '{' {
-			one = copyMember
+	case map[string]any:
+		object := map[string]any{}
+		for key, value := range x {
+			object[text.Snake(key)] = snake(value)
 		}
-		if err := one(b, in); err != nil {
-			return err
-		}
+		return object
 	}
-	end, err := in.Token()
-	if err != nil {
-		return err
-	}
-	b.WriteRune(rune(end.(json.Delim)))
-	return nil
+	return x
 }

@@ -182,41 +182,29 @@ type timed struct {
 	calls int
 }
 
-func newLane(d *vk.Device, t Target, sets int) (_ *lane, err error) {
-	l := &lane{Target: t, sets: sets}
-	defer func() {
-		if err != nil {
-			l.close()
-		}
-	}()
-	for _, x := range []*timed{&l.single, &l.batch} {
-		if x.cmd, err = d.NewCmd("bench " + t.Name); err != nil {
-			return nil, err
-		}
-		if x.timer, err = d.NewTimer(2); err != nil {
-			return nil, err
-		}
+func newTimed(d *vk.Device, name string) (x timed, err error) {
+	if x.cmd, err = d.NewCmd(name); err == nil {
+		x.timer, err = d.NewTimer(2)
 	}
-	l.fresh, err = d.NewCmd("bench fresh " + t.Name)
-	return l, err
+	if err != nil {
+		x.close()
+	}
+	return x, err
 }
 
-func (l *lane) close() {
-	for _, x := range []timed{l.single, l.batch} {
-		x.cmd.Close()
-		x.timer.Close()
-	}
-	l.fresh.Close()
+func (x *timed) close() {
+	x.cmd.Close()
+	x.timer.Close()
 }
 
-// record records n calls between two timestamps into x. A barrier follows each call, so that
-// calls do not overlap and the second timestamp waits for the last one.
-func (l *lane) record(x *timed, n int) error {
+// record records n calls, on the sets in turn, between two timestamps into x. A barrier follows each
+// call, so that calls do not overlap and the second timestamp waits for the last one.
+func (x *timed) record(record func(c *vk.Cmd, set int) error, sets, n int) error {
 	x.cmd.Reset()
 	x.calls = n
 	x.cmd.Timestamp(x.timer, 0)
 	for i := range n {
-		if err := l.Record(x.cmd, i%l.sets); err != nil {
+		if err := record(x.cmd, i%sets); err != nil {
 			return err
 		}
 		x.cmd.Barrier()
@@ -226,12 +214,34 @@ func (l *lane) record(x *timed, n int) error {
 }
 
 // run runs x and returns the device time per call.
-func (x timed) run(ctx context.Context) (float64, error) {
+func (x *timed) run(ctx context.Context) (float64, error) {
 	if err := x.cmd.Submit(ctx); err != nil {
 		return 0, err
 	}
 	ns, err := x.timer.Nanoseconds(0, 1)
 	return ns / float64(x.calls), err
+}
+
+func newLane(d *vk.Device, t Target, sets int) (_ *lane, err error) {
+	l := &lane{Target: t, sets: sets}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	for _, x := range []*timed{&l.single, &l.batch} {
+		if *x, err = newTimed(d, "bench "+t.Name); err != nil {
+			return nil, err
+		}
+	}
+	l.fresh, err = d.NewCmd("bench fresh " + t.Name)
+	return l, err
+}
+
+func (l *lane) close() {
+	l.single.close()
+	l.batch.close()
+	l.fresh.Close()
 }
 
 // warmUp runs batches of the lanes in turn until the protocol is satisfied and two batches of
@@ -257,7 +267,7 @@ func warmUp(ctx context.Context, lanes []*lane, pr Protocol) error {
 			x := &l.batch
 			if round == 0 {
 				x = &l.single
-				if err := l.record(x, 1); err != nil {
+				if err := x.record(l.Record, l.sets, 1); err != nil {
 					return fmt.Errorf("%s: %w", l.Name, err)
 				}
 			} else if err := l.sizeBatch(pr); err != nil {
@@ -291,7 +301,7 @@ func (l *lane) sizeBatch(pr Protocol) error {
 	if have > 0 && 4*n <= 5*have && 4*have <= 5*n {
 		return nil
 	}
-	return l.record(&l.batch, n)
+	return l.batch.record(l.Record, l.sets, n)
 }
 
 // sample takes a device sample and, if wall, one of each wall-clock sample.

@@ -2,34 +2,38 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"os"
 	"strings"
 	"time"
 
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
-	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // An Overhead is what a call of a path costs the host, on a problem whose work on the device
-// hardly counts. All are nanoseconds; each sample is the mean of many.
+// hardly counts.
 type Overhead struct {
-	Impl, Choice string
-	Status       Status
-	Reason       string
-	Kernels      int       // of a call
-	Record       []float64 // host time of recording a call, one of many in a recording
-	Fresh        []float64 // host time of Cmd.Reset, recording a call and submitting it, without the wait
-	Submit       []float64 // host time of submitting a recorded call, without the wait
-	RoundTrip    []float64 // wall clock of submitting a recorded call and waiting for it
-	Replay       []float64 // wall clock per kernel of replaying a recording of many calls
-	Device       []float64 // device time per kernel in that
-	Host         []float64 // the difference
-	Cold, Warm   []float64 // wall clock from opening a device to the end of the first call, with an empty cache of pipelines and a full one: see MeasureStarts
+	Result
+	Kernels int                  // of a call
+	NS      map[string][]float64 // samples of each of overheads, each the mean of many
+}
+
+// overheads are what is measured, in nanoseconds, with the unit in the Go benchmark format.
+var overheads = []struct{ name, unit, about string }{
+	{"record", "record-ns/op", "host time of recording a call, one of 100 in a recording"},
+	{"fresh", "fresh-ns/op", "host time of a call from nothing: reset, record, submit; without the wait"},
+	{"submit", "submit-ns/op", "host time of submitting a recorded call, without the wait"},
+	{"trip", "trip-ns/op", "wall clock of submitting a recorded call and waiting for it"},
+	{"replay", "replay-ns/kernel", "wall clock per kernel of replaying a recording of 100 calls"},
+	{"device", "device-ns/kernel", "of that the device works, per kernel"},
+	{"rest", "host-ns/kernel", "the rest of that"},
+	{"cold", "cold-start-ns", "wall clock from opening the device to the end of the first call, with no pipeline compiled, upload of the inputs included"},
+	{"warm", "warm-start-ns", "the same with the pipelines in the cache that the former left"},
 }
 
 // overheadCalls is the number of calls of a sample, and of a long recording.
@@ -49,22 +53,17 @@ func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 			progress(i, len(c.Impls), impl)
 		}
 		x := &list[i]
-		x.Impl, x.Status = impl, StatusUnsupported
+		x.Result, x.NS = r.result(impl), map[string][]float64{}
+		x.Status = StatusUnsupported
 		var err error
 		if x.Choice, err = r.choose(impl); err != nil {
 			x.Reason = Reason(c.Op.Name(), impl, err)
 			continue
 		}
-		result := r.result(impl)
-		result.Status = StatusUnsupported
-		if _, err := r.check(ctx, r.call(impl), &result); err != nil {
-			return nil, err
+		if _, err = r.check(ctx, r.call(impl), &x.Result); err == nil && x.Status == StatusOK {
+			err = x.measure(ctx, d, r.call(impl), c.Protocol.Samples)
 		}
-		x.Status, x.Reason = result.Status, result.Reason
-		if x.Status != StatusOK {
-			continue
-		}
-		if err := x.measure(ctx, d, r.call(impl), c.Protocol.Samples); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", impl, err)
 		}
 	}
@@ -73,158 +72,132 @@ func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]
 
 // measure takes the samples. The first one warms up and does not count.
 func (x *Overhead) measure(ctx context.Context, d *vk.Device, record func(*vk.Cmd, int) error, samples int) error {
-	o, err := newOverheadRun(d, record)
+	one, err := d.NewCmd("overhead")
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	if x.Kernels, err = o.kernels(ctx); err != nil {
+	defer one.Close()
+	if err := record(one, 0); err != nil {
 		return err
 	}
+	scratch, err := newTimed(d, "overhead") // recorded again and again
+	if err != nil {
+		return err
+	}
+	defer scratch.close()
+	trace, err := d.NewTrace(maxDispatch)
+	if err != nil {
+		return err
+	}
+	defer trace.Close()
+	scratch.cmd.Trace(trace)
+	if err := errors.Join(record(scratch.cmd, 0), scratch.cmd.Submit(ctx)); err != nil {
+		return err
+	}
+	x.Kernels = len(trace.Dispatches())
+	fresh := func() error {
+		scratch.cmd.Reset()
+		return errors.Join(record(scratch.cmd, 0), scratch.cmd.Start(ctx))
+	}
 	for i := range samples + 1 {
-		for _, m := range []struct {
-			target *[]float64
-			take   func(context.Context) (float64, error)
-		}{{&x.Record, o.recordMany}, {&x.Fresh, o.fresh}, {&x.Submit, o.submit}, {&x.RoundTrip, o.roundTrip}} {
-			ns, err := m.take(ctx)
-			if err != nil {
-				return err
-			}
-			if i > 0 {
-				*m.target = append(*m.target, ns)
-			}
+		if i == 1 {
+			clear(x.NS)
 		}
-		wall, device, err := o.replay(ctx)
+		for _, m := range []struct {
+			name string
+			cmd  *vk.Cmd
+			call func() error
+		}{
+			{"fresh", scratch.cmd, fresh}, {"submit", one, func() error { return one.Start(ctx) }}, {"trip", one, func() error { return one.Submit(ctx) }},
+		} {
+			sum := time.Duration(0)
+			for range overheadCalls {
+				start := time.Now()
+				if err := m.call(); err != nil {
+					return err
+				}
+				sum += time.Since(start)
+				if err := m.cmd.Wait(ctx); err != nil {
+					return err
+				}
+			}
+			x.add(m.name, float64(sum)/overheadCalls)
+		}
+		start := time.Now()
+		if err := scratch.record(record, 1, overheadCalls); err != nil {
+			return err
+		}
+		recorded := time.Now()
+		device, err := scratch.run(ctx)
 		if err != nil {
 			return err
 		}
-		if i > 0 {
-			n := float64(overheadCalls * x.Kernels)
-			x.Replay, x.Device, x.Host = append(x.Replay, wall/n), append(x.Device, device/n), append(x.Host, max(wall-device, 0)/n)
+		wall := float64(time.Since(recorded)) / overheadCalls
+		n := float64(x.Kernels)
+		x.add("record", float64(recorded.Sub(start))/overheadCalls)
+		x.add("replay", wall/n)
+		x.add("device", device/n)
+		x.add("rest", max(wall-device, 0)/n)
+	}
+	return nil
+}
+
+func (x *Overhead) add(name string, ns float64) { x.NS[name] = append(x.NS[name], ns) }
+
+// MeasureStarts completes overheads by cold and warm starts: opening a device and a first call of
+// each path of c that is right, with an empty cache of compiled pipelines, and with the cache of the
+// cold start. Open opens the device with a folder for the cache. Caches of drivers on disk are off,
+// unless the user has set their variables: a start would find what an earlier one compiled.
+func MeasureStarts(ctx context.Context, open func(cacheDir string) (*vk.Device, error), c Case, list []Overhead) error {
+	const most = 3 // starts, which may take seconds
+	for name, off := range map[string]string{"MESA_SHADER_CACHE_DISABLE": "true", "__GL_SHADER_DISK_CACHE": "0"} {
+		if _, ok := os.LookupEnv(name); !ok && os.Setenv(name, off) == nil {
+			defer os.Unsetenv(name)
+		}
+	}
+	sample := func(x *Overhead) error {
+		dir, err := os.MkdirTemp("", "flashvk-start-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		for _, name := range []string{"cold", "warm"} {
+			ns, err := start(ctx, open, dir, c, x.Impl)
+			if err != nil {
+				return err
+			}
+			x.add(name, ns)
+		}
+		return nil
+	}
+	for i := range list {
+		for n := 0; n < min(c.Protocol.Samples, most) && list[i].Status == StatusOK; n++ {
+			if err := sample(&list[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// overheadRun has the commands of a path.
-type overheadRun struct {
-	d         *vk.Device
-	record    func(*vk.Cmd, int) error
-	one, many *vk.Cmd // recordings of one call and of many
-	scratch   *vk.Cmd // recorded again and again
-	timer     *vk.Timer
-}
-
-func newOverheadRun(d *vk.Device, record func(*vk.Cmd, int) error) (_ *overheadRun, err error) {
-	o := &overheadRun{d: d, record: record}
-	defer func() {
-		if err != nil {
-			o.close()
-		}
-	}()
-	for _, c := range []**vk.Cmd{&o.one, &o.many, &o.scratch} {
-		if *c, err = d.NewCmd("overhead"); err != nil {
-			return nil, err
-		}
-	}
-	if o.timer, err = d.NewTimer(2); err != nil {
-		return nil, err
-	}
-	if err := record(o.one, 0); err != nil {
-		return nil, err
-	}
-	o.many.Timestamp(o.timer, 0)
-	if err := o.calls(o.many); err != nil {
-		return nil, err
-	}
-	o.many.Timestamp(o.timer, 1)
-	return o, nil
-}
-
-func (o *overheadRun) close() {
-	for _, c := range []*vk.Cmd{o.one, o.many, o.scratch} {
-		c.Close()
-	}
-	o.timer.Close()
-}
-
-// calls records many calls.
-func (o *overheadRun) calls(c *vk.Cmd) error {
-	for range overheadCalls {
-		if err := o.record(c, 0); err != nil {
-			return err
-		}
-		c.Barrier() // calls do not overlap
-	}
-	return c.Err()
-}
-
-// kernels counts the dispatches of a call.
-func (o *overheadRun) kernels(ctx context.Context) (int, error) {
-	trace, err := o.d.NewTrace(maxDispatch)
-	if err != nil {
+// start returns the time from before a device is opened to the end of the first call.
+func start(ctx context.Context, open func(string) (*vk.Device, error), dir string, c Case, impl string) (ns float64, err error) {
+	r := newOpRun(nil, c)
+	r.draw()
+	begin := time.Now()
+	if r.d, err = open(dir); err != nil {
 		return 0, err
 	}
-	defer trace.Close()
-	o.scratch.Reset()
-	o.scratch.Trace(trace)
-	if err := o.record(o.scratch, 0); err != nil {
+	defer r.d.Close()
+	defer r.close()
+	if err := r.addSet(); err != nil {
 		return 0, err
 	}
-	return len(trace.Dispatches()), o.scratch.Submit(ctx)
-}
-
-func (o *overheadRun) recordMany(context.Context) (float64, error) {
-	o.scratch.Reset()
-	start := time.Now()
-	err := o.calls(o.scratch)
-	return float64(time.Since(start)) / overheadCalls, err
-}
-
-func (o *overheadRun) fresh(ctx context.Context) (float64, error) {
-	return o.each(ctx, o.scratch, func() error {
-		o.scratch.Reset()
-		if err := o.record(o.scratch, 0); err != nil {
-			return err
-		}
-		return o.scratch.Start(ctx)
-	})
-}
-
-func (o *overheadRun) submit(ctx context.Context) (float64, error) {
-	return o.each(ctx, o.one, func() error { return o.one.Start(ctx) })
-}
-
-func (o *overheadRun) roundTrip(ctx context.Context) (float64, error) {
-	return o.each(ctx, o.one, func() error { return o.one.Submit(ctx) })
-}
-
-// each returns the mean time of f, which starts c; the waits between do not
-// count.
-func (o *overheadRun) each(ctx context.Context, c *vk.Cmd, f func() error) (float64, error) {
-	sum := time.Duration(0)
-	for range overheadCalls {
-		start := time.Now()
-		if err := f(); err != nil {
-			return 0, err
-		}
-		sum += time.Since(start)
-		if err := c.Wait(ctx); err != nil {
-			return 0, err
-		}
+	if err := r.restore(ctx); err != nil {
+		return 0, err
 	}
-	return float64(sum) / overheadCalls, nil
-}
-
-// replay runs the recording of many calls.
-func (o *overheadRun) replay(ctx context.Context) (wall, device float64, err error) {
-	start := time.Now()
-	if err := o.many.Submit(ctx); err != nil {
-		return 0, 0, err
-	}
-	wall = float64(time.Since(start))
-	device, err = o.timer.Nanoseconds(0, 1)
-	return wall, device, err
+	err = submit(ctx, r.d, "first call", func(c *vk.Cmd) error { return r.record(c, 0, r.op, impl) })
+	return float64(time.Since(begin)), err
 }
 
 // OverheadReport is the overheads of the paths of a device.
@@ -236,47 +209,36 @@ type OverheadReport struct {
 
 // Sheet shows r.
 func (r *OverheadReport) Sheet() sheet.Sheet {
-	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
-	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: CPUWarning})
-	}
 	var x sheet.Section
 	x.Add("problem", "%s", r.Of.title)
-	x.Add("record", "host time of recording a call, one of %d in a recording", overheadCalls)
-	x.Add("fresh", "host time of a call from nothing: reset, record, submit; without the wait; %s", IntervalWords)
-	x.Add("submit", "host time of submitting a recorded call, without the wait")
-	x.Add("trip", "wall clock of submitting a recorded call and waiting for it")
-	starts := slices.ContainsFunc(r.List, func(o Overhead) bool { return len(o.Cold) > 0 })
-	if starts {
-		x.Add("cold", "wall clock from opening the device to the end of the first call, with no pipeline compiled, upload of the inputs included")
-		x.Add("warm", "the same with the pipelines in the cache that the former left")
+	cells := []sheet.Cell[Overhead]{
+		{Name: "impl", Text: true, Of: func(o Overhead) string { return o.Impl }},
+		{Name: "kernels", Of: func(o Overhead) string { return fmt.Sprint(o.Kernels) }},
 	}
-	x.Add("replay", "wall clock per kernel of replaying a recording of %d calls; of which the device works, and the rest, per kernel", overheadCalls)
-	names := []string{"impl", "kernels", "record", "fresh", "submit", "trip", "replay", "device", "rest", "±"}
-	if starts {
-		names = append(names, "cold", "warm")
-	}
-	x.Columns = columns(append(names, "runs"), "impl", "runs")
+	var rows []Overhead
+	measured := map[string]bool{}
 	for _, o := range r.List {
-		switch o.Status {
-		case StatusUnsupported:
-			x.Note("%s is not supported: %s", o.Impl, text.Line(o.Reason))
-			continue
-		case StatusFailed:
-			x.Note("%s FAILED and was not timed: %s", o.Impl, text.Line(o.Reason))
+		if text := o.complaint(""); text != "" {
+			x.Note("%s", text)
 			continue
 		}
-		row := []string{o.Impl, fmt.Sprint(o.Kernels)}
-		for _, list := range [][]float64{o.Record, o.Fresh, o.Submit, o.RoundTrip, o.Replay, o.Device, o.Host} {
-			row = append(row, FormatTime(Summarize(list).Median))
+		rows = append(rows, o)
+		for name := range o.NS {
+			measured[name] = true
 		}
-		row = append(row, Summarize(o.Fresh).PlusMinus())
-		if starts {
-			row = append(row, orDash(FormatTime, Summarize(o.Cold).Median), orDash(FormatTime, Summarize(o.Warm).Median))
-		}
-		x.Rows = append(x.Rows, append(row, o.Choice))
 	}
-	s.Sections = []sheet.Section{x}
+	for _, m := range overheads {
+		if measured[m.name] {
+			x.Add(m.name, "%s", m.about)
+			cells = append(cells, sheet.Cell[Overhead]{Name: m.name, Of: func(o Overhead) string { return orDash(FormatTime, Summarize(o.NS[m.name]).Median) }})
+		}
+	}
+	x.Add("±", "of fresh, %s", IntervalWords)
+	sheet.Fill(&x, rows, append(cells,
+		sheet.Cell[Overhead]{Name: "±", Of: func(o Overhead) string { return Summarize(o.NS["fresh"]).PlusMinus() }},
+		sheet.Cell[Overhead]{Name: "runs", Text: true, Of: func(o Overhead) string { return o.Choice }})...)
+	s := r.Env.Sheet()
+	s.Sections = append(s.Sections, x)
 	return s
 }
 
@@ -285,19 +247,12 @@ func (r *OverheadReport) WriteBenchfmt(w io.Writer) error {
 	out := benchfmt.NewWriter(w)
 	config := Report{Env: r.Env}.fileConfig()
 	for _, o := range r.List {
-		for i := range o.Fresh {
+		for i := range o.NS["fresh"] {
 			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(fmt.Sprintf("%sOverhead/impl=%s/%s", strings.TrimSuffix(r.Of.benchmark, "Fwd"), o.Impl, r.Of.params)), Iters: overheadCalls}
-			for _, v := range []struct {
-				unit string
-				list []float64
-			}{
-				{"record-ns/op", o.Record}, {"fresh-ns/op", o.Fresh}, {"submit-ns/op", o.Submit}, {"trip-ns/op", o.RoundTrip},
-				{"replay-ns/kernel", o.Replay}, {"device-ns/kernel", o.Device}, {"host-ns/kernel", o.Host},
-			} {
-				res.Values = append(res.Values, benchfmt.Value{Value: v.list[i], Unit: v.unit})
-			}
-			if i < len(o.Cold) && i < len(o.Warm) {
-				res.Values = append(res.Values, benchfmt.Value{Value: o.Cold[i], Unit: "cold-start-ns"}, benchfmt.Value{Value: o.Warm[i], Unit: "warm-start-ns"})
+			for _, m := range overheads {
+				if i < len(o.NS[m.name]) {
+					res.Values = append(res.Values, benchfmt.Value{Value: o.NS[m.name][i], Unit: m.unit})
+				}
 			}
 			if err := out.Write(res); err != nil {
 				return err

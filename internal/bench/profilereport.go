@@ -15,10 +15,7 @@ import (
 
 // Sheet shows each call, its dispatches, and the ceilings of the device.
 func (p *Profile) Sheet() sheet.Sheet {
-	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: p.Env.String()}}}
-	if p.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: CPUWarning})
-	}
+	s := p.Env.Sheet()
 	for i := range p.Calls {
 		t := profileTable{CallProfile: &p.Calls[i], ceilings: p.Ceilings}
 		s.Sections = append(s.Sections, t.dispatches())
@@ -69,12 +66,6 @@ func (t *profileTable) dispatches() sheet.Section {
 		all := append([]string{"", "all", "", ""}, timeCells(t.WholeNS, whole)...)
 		all = append(all, Work{of.flops, of.bytes}.cells(whole, t.peak(t.matrices()))...)
 		s.Rows = append(s.Rows, append(all, "", "", "", "", "", ""))
-	}
-	if !slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Note.Text != "" }) {
-		s.Columns = slices.Delete(s.Columns, 2, 3)
-		for i := range s.Rows {
-			s.Rows[i] = slices.Delete(s.Rows[i], 2, 3)
-		}
 	}
 	return s
 }
@@ -182,22 +173,18 @@ func percent(x, all float64) string {
 
 // sizes returns 4x2x1 as 4x2.
 func sizes(n [3]uint32) string {
-	switch {
-	case n[0] == 0:
+	if n[0] == 0 {
 		return "-"
-	case n[2] > 1:
-		return fmt.Sprintf("%dx%dx%d", n[0], max(n[1], 1), n[2])
-	case n[1] > 1:
-		return fmt.Sprintf("%dx%d", n[0], n[1])
 	}
-	return fmt.Sprint(n[0])
+	text := fmt.Sprintf("%dx%dx%d", n[0], max(n[1], 1), max(n[2], 1))
+	return strings.TrimSuffix(strings.TrimSuffix(text, "x1"), "x1")
 }
 
 // CeilingSection shows the ceilings of a device.
 func CeilingSection(list []Ceiling) sheet.Section {
 	var s sheet.Section
 	s.Add("ceilings", "loops that do one thing only, checked, then timed on this device in this run; of the time, %s", IntervalWords)
-	s.Columns = []sheet.Column{{Name: "loop"}, {Name: "rate", Number: true}, {Name: "±", Number: true}, {Name: "check"}}
+	s.Columns = columns([]string{"loop", "rate", "±", "check"}, "loop", "check")
 	for i := range list {
 		c := &list[i]
 		switch {

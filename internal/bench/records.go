@@ -69,15 +69,6 @@ func (x *Records) Number(i int, name string) (float64, error) {
 	return n, nil
 }
 
-// positive is Number, which must be above 0.
-func (x *Records) positive(i int, name string) (float64, error) {
-	n, err := x.Number(i, name)
-	if err == nil && !(n > 0) {
-		err = fmt.Errorf("line %d: %s=%g is not positive", x.line(i), name, n)
-	}
-	return n, err
-}
-
 // line returns the line of result i in its file, counted from 1.
 func (x *Records) line(i int) int {
 	if x.lines != nil {
@@ -86,12 +77,9 @@ func (x *Records) line(i int) int {
 	return i + 2
 }
 
-// oneOf returns an error that ends in why unless columns have one value, those in but excepted.
-func (x *Records) oneOf(columns []string, why string, but ...string) error {
+// oneOf returns an error that ends in why unless columns have one value.
+func (x *Records) oneOf(columns []string, why string) error {
 	for _, name := range columns {
-		if slices.Contains(but, name) {
-			continue
-		}
 		if line, got := x.different(name, x.Text(0, name)); line > 0 {
 			return fmt.Errorf("%s is %q in line %d and %q in line %d: %s", name, x.Text(0, name), x.line(0), got, line, why)
 		}

@@ -1,21 +1,41 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
+
+// subjectOf returns what forward results of a problem are of, after changes.
+func subjectOf(p attention.Problem, change ...func(p *attention.Problem)) *Subject {
+	for _, c := range change {
+		c(&p)
+	}
+	op, err := NewAttention(p)
+	if err != nil {
+		panic(err)
+	}
+	return NewSubject(op, Forward)
+}
+
+// written returns a report in a format.
+func written(t *testing.T, r Report, f Format) string {
+	t.Helper()
+	var b strings.Builder
+	require.NoError(t, r.Write(&b, f))
+	return b.String()
+}
 
 // sampleReport has a result of every status.
 func sampleReport() Report {
@@ -38,186 +58,107 @@ func sampleReport() Report {
 	}
 }
 
+// TestSummarize: nothing is called a confidence interval that is none.
 func TestSummarize(t *testing.T) {
-	if s := Summarize(nil); s != (Summary{}) {
-		t.Errorf("no samples: %+v", s)
-	}
 	samples := []float64{5, 1, 9, 3, 7, 2, 8, 4, 6, 10}
-	s := Summarize(samples)
-	if s.N != 10 || s.Median != 5.5 || s.Min != 1 || s.Max != 10 {
-		t.Errorf("%+v", s)
-	}
-	if samples[0] != 5 {
-		t.Error("the samples were sorted in place")
-	}
 	// The 2nd and the 9th of 10 samples enclose the median with probability
 	// 1 - 2*(1+10)/2^10 = 0.979.
-	if s.Lo != 2 || s.Hi != 9 {
-		t.Errorf("interval %v to %v, want 2 to 9", s.Lo, s.Hi)
-	}
-	if got, want := s.Spread(), 3.5/5.5; got != want {
-		t.Errorf("spread %v, want %v", got, want)
-	}
-	if s := Summarize([]float64{1, 2, 6}); !math.IsInf(s.Lo, -1) || !math.IsInf(s.Hi, 1) || s.Min != 1 || s.Max != 6 || s.Median != 2 {
-		t.Errorf("three samples: %+v, want no interval", s)
+	require.Equal(t, Summary{N: 10, Median: 5.5, Min: 1, Max: 10, Lo: 2, Hi: 9}, Summarize(samples))
+	require.Equal(t, 5.0, samples[0], "the samples were sorted in place")
+	require.Equal(t, 3.5/5.5, Summarize(samples).Spread())
+	require.Equal(t, Summary{N: 3, Median: 2, Min: 1, Max: 6, Lo: math.Inf(-1), Hi: math.Inf(1)}, Summarize([]float64{1, 2, 6}))
+	for _, c := range []struct {
+		samples []float64
+		want    string
+	}{
+		{nil, "-"},
+		{[]float64{7}, "∞"},
+		{[]float64{90, 95, 100, 110, 120}, "90–120%"},
+		{[]float64{90, 95, 99, 101, 110, 120}, "20%"}, // the range is the interval of six, at 97 %
+		{[]float64{995, 1000, 1000, 1000, 1000, 1005}, "0.5%"},
+	} {
+		require.Equal(t, c.want, Summarize(c.samples).PlusMinus())
 	}
 }
 
 func TestBenchfmt(t *testing.T) {
 	r := sampleReport()
-	var b bytes.Buffer
-	if err := r.Write(&b, Benchfmt); err != nil {
-		t.Fatal(err)
-	}
-	text := b.String()
-	of := r.Results[0].Subject
-	in := benchfmt.NewReader(&b, "out")
+	r.Suite = &Suite{Name: "decoder", small: true}
+	in := benchfmt.NewReader(strings.NewReader(written(t, r, Benchfmt)), "out")
 	n := 0
 	for in.Scan() {
-		switch rec := in.Result().(type) {
-		case *benchfmt.SyntaxError:
-			t.Fatal(rec)
-		case *benchfmt.Result:
-			n++
-			if want := "AttentionFwd/impl=coopmat2/dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true"; string(rec.Name) != want {
-				t.Errorf("name %s, want %s", rec.Name, want)
-			}
-			for key, want := range map[string]string{"gpu": "Test GPU", "driver": "TestDriver 1.2", "commit": "abc", "version": "v0.1.0", "pkg": "github.com/flashvk/flashvk/internal/bench"} {
-				if got := rec.GetConfig(key); got != want {
-					t.Errorf("%s: %q, want %q", key, got, want)
-				}
-			}
-			sec, _ := rec.Value("sec/op")
-			flops, _ := rec.Value("FLOP/s")
-			if sec < 100e-6 || sec > 109e-6 || math.Abs(flops*sec/of.flops-1) > 1e-9 {
-				t.Errorf("%v s at %v FLOP/s is not %v FLOP", sec, flops, of.flops)
-			}
-			_, wall := rec.Value("fresh-wall-sec/op")
-			if wall != (n <= 3) {
-				t.Errorf("line %d: wall-clock sample: %v", n, wall)
-			}
-			if rec.Iters != 20 {
-				t.Errorf("%d iterations, want 20", rec.Iters)
-			}
+		rec, ok := in.Result().(*benchfmt.Result)
+		if !ok {
+			continue
 		}
+		n++
+		require.Equal(t, "AttentionFwd/impl=coopmat2/dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true", string(rec.Name))
+		for key, want := range map[string]string{"gpu": "Test GPU", "driver": "TestDriver 1.2", "commit": "abc", "version": "v0.1.0", "suite": "decoder-small", "pkg": "github.com/flashvk/flashvk/internal/bench"} {
+			require.Equal(t, want, rec.GetConfig(key), key)
+		}
+		sec, _ := rec.Value("sec/op")
+		flops, _ := rec.Value("FLOP/s")
+		require.True(t, 100e-6 <= sec && sec <= 109e-6)
+		require.InEpsilon(t, r.Results[0].Subject.flops, flops*sec, 1e-9)
+		_, wall := rec.Value("fresh-wall-sec/op")
+		require.Equal(t, n <= 3, wall)
+		require.Equal(t, 20, rec.Iters)
 	}
-	if err := in.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if n != 10 {
-		t.Errorf("%d lines, want one for each of 10 samples\n%s", n, text)
-	}
-	if better := in.Units().GetBetter("FLOP/s"); better != 1 {
-		t.Errorf("FLOP/s: better = %d, want higher", better)
-	}
+	require.NoError(t, in.Err())
+	require.Equal(t, 10, n, "a line for each sample")
+	require.Equal(t, 1, in.Units().GetBetter("FLOP/s"))
 }
 
 func TestJSON(t *testing.T) {
 	r := sampleReport()
-	var b bytes.Buffer
-	if err := r.Write(&b, JSON); err != nil {
-		t.Fatal(err)
-	}
+	r.Results[0].Timing.DeviceNS = r.Results[0].Timing.DeviceNS[:5]
 	var got struct {
-		GPU     string `json:"gpu"`
-		Results []struct {
-			Impl, Status, Reason, DType string
-			SeqQ                        int       `json:"seq_q"`
-			MaxAbs                      *float64  `json:"max_abs_error"`
-			Rate                        *float64  `json:"flop_per_s"`
-			Samples                     []float64 `json:"device_ns_samples"`
-			Causal                      bool
+		GPU     string
+		Results []map[string]any
+	}
+	require.NoError(t, json.Unmarshal([]byte(written(t, r, JSON)), &got))
+	require.Equal(t, "Test  GPU", got.GPU)
+	for i, want := range []map[string]any{
+		{"status": "ok", "dtype": "bfloat16", "seq_q": 1024.0, "causal": true, "max_abs_error": 0.0039, "device_ns": 104e3, "device_ns_lo": nil, "device_ns_max": 108e3},
+		{"status": "failed", "max_abs_error": nil, "flop_per_s": nil, "device_ns_samples": []any{}},
+		{"status": "unsupported", "reason": "no <such>\nthing", "max_abs_error": nil},
+	} {
+		for key, value := range want {
+			require.Equal(t, value, got.Results[i][key], "result %d, %s", i, key)
 		}
 	}
-	dec := json.NewDecoder(&b)
-	if err := dec.Decode(&got); err != nil {
-		t.Fatal(err)
-	}
-	if got.GPU != "Test  GPU" || len(got.Results) != 3 {
-		t.Fatalf("%+v", got)
-	}
-	ok, bad, no := got.Results[0], got.Results[1], got.Results[2]
-	if ok.Status != "ok" || ok.SeqQ != 1024 || len(ok.Samples) != 10 || ok.MaxAbs == nil || *ok.MaxAbs != 0.0039 || !ok.Causal || ok.DType != "bfloat16" {
-		t.Errorf("%+v", ok)
-	}
-	if want := r.Results[0].Subject.flops / 104500e-9; ok.Rate == nil || math.Abs(*ok.Rate/want-1) > 1e-9 {
-		t.Errorf("rate %v, want %v", ok.Rate, want)
-	}
-	if bad.Status != "failed" || bad.MaxAbs != nil || bad.Rate != nil || bad.Samples == nil {
-		t.Errorf("an infinite error must be null, a time must not exist: %+v", bad)
-	}
-	if no.Status != "unsupported" || no.Reason != "no <such>\nthing" || no.MaxAbs != nil {
-		t.Errorf("%+v", no)
-	}
+	require.Len(t, got.Results[0]["device_ns_samples"], 5)
+	require.InEpsilon(t, r.Results[0].Subject.flops/104e-6, got.Results[0]["flop_per_s"], 1e-9)
 }
 
 func TestCSV(t *testing.T) {
 	r := sampleReport()
-	var b bytes.Buffer
-	if err := r.Write(&b, CSV); err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(b.String(), "\n"); n != 4 {
-		t.Errorf("%d lines, want 4:\n%s", n, b.String())
-	}
-	rows, err := csv.NewReader(&b).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cell := func(row int, name string) string {
-		for i, n := range rows[0] {
-			if n == name {
-				return rows[row][i]
-			}
-		}
-		t.Fatalf("no column %s in %v", name, rows[0])
-		return ""
-	}
-	for _, c := range []struct {
-		row        int
-		name, want string
-	}{
-		{1, "impl", "coopmat2"}, {1, "kv_heads", "4"}, {1, "causal_align", "bottom-right"}, {1, "device_ns", "104500"},
-		{1, "samples", "10"}, {1, "fresh_wall_ns", "150000"}, {1, "checked_rows", "500"},
-		{2, "status", "failed"}, {2, "max_abs_error", ""}, {2, "device_ns", ""}, {2, "error_limit", "0.0078"},
-		{3, "reason", "no <such> thing"}, {3, "checked_rows", ""},
+	r.Suite = &Suite{Name: "decoder"}
+	rows, err := csv.NewReader(strings.NewReader(written(t, r, CSV))).ReadAll()
+	require.NoError(t, err)
+	require.Len(t, rows, 4)
+	x := &Records{names: rows[0], rows: rows[1:]}
+	for i, want := range []map[string]string{
+		{"impl": "coopmat2", "kv_heads": "4", "causal_align": "bottom-right", "device_ns": "104500", "samples": "10", "fresh_wall_ns": "150000", "checked_rows": "500", "suite": "decoder"},
+		{"status": "failed", "max_abs_error": "", "device_ns": "", "error_limit": "0.0078"},
+		{"reason": "no <such> thing", "checked_rows": ""},
 	} {
-		if got := cell(c.row, c.name); got != c.want {
-			t.Errorf("row %d, %s = %q, want %q", c.row, c.name, got, c.want)
+		for key, value := range want {
+			require.Contains(t, rows[0], key)
+			require.Equal(t, value, x.Text(i, key), key)
 		}
 	}
-	if rate, err := strconv.ParseFloat(cell(1, "flop_per_s"), 64); err != nil || math.Abs(rate/r.Results[0].FLOPRate()-1) > 1e-12 {
-		t.Errorf("rate %v, want %v", rate, r.Results[0].FLOPRate())
-	}
-}
-
-// TestMemoryWords has what the line "memory" of a report says.
-func TestMemoryWords(t *testing.T) {
-	buffers := []vk.NamedMemory{{Name: "x", Peak: 3e6}, {Name: "y", Peak: 2e6}, {Name: "w", Peak: 1e6}, {Name: "loss", Peak: 4}}
-	for n, want := range map[int]string{
-		0: "",
-		1: "7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB",
-		3: "7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB, y 2.000 MB, w 1.000 MB",
-		4: "7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB, y 2.000 MB, w 1.000 MB, …",
-	} {
-		m := vk.Memory{Buffers: buffers[:n]}
-		if n > 0 {
-			m.Peak = 7e6
-		}
-		if got := memoryWords(m); got != want {
-			t.Errorf("%d buffers: %q, want %q", n, got, want)
-		}
-	}
+	rate, err := x.Number(0, "flop_per_s")
+	require.NoError(t, err)
+	require.InEpsilon(t, r.Results[0].FLOPRate(), rate, 1e-12)
 }
 
 func TestTable(t *testing.T) {
 	r := sampleReport()
 	r.Wide = true
-	var b bytes.Buffer
-	if err := r.Write(&b, Table); err != nil {
-		t.Fatal(err)
-	}
-	const want = `device   Test GPU (discrete GPU), driver TestDriver 1.2
+	r.Memory = vk.Memory{Peak: 7e6, Buffers: []vk.NamedMemory{{Name: "x", Peak: 3e6}, {Name: "y", Peak: 2e6}, {Name: "w", Peak: 1e6}, {Name: "loss", Peak: 4}}}
+	require.Equal(t, `device   Test GPU (discrete GPU), driver TestDriver 1.2
+memory   7.000 MB of buffers at the most, with all sets that calls rotate through: x 3.000 MB, y 2.000 MB, w 1.000 MB, …
 
 problem  attention forward, bfloat16: batch 2, heads 8, kv-heads 4, seqlen 1024, headdim 128, causal (bottom-right)
          4.299 GFLOP and at least 12.65 MB of memory traffic per call
@@ -227,108 +168,167 @@ check    against a float64 reference, on 500 of 16384 rows
 
 impl          time   ±           rate     traffic  replayed  recorded   max|Δ|  Δ/limit  mean|Δ|  check  runs
 coopmat2  104.5 µs  3%  41.14 TFLOP/s  121.0 GB/s  121.0 µs  150.0 µs  3.9e-03     0.50  2.5e-04  pass   coopmat2 128x64
-coopmat          -                  -           -         -         -     +Inf     +Inf      NaN  FAIL   coopmat 64x64
+coopmat          -   -              -           -         -         -     +Inf     +Inf      NaN  FAIL   coopmat 64x64
 coopmat FAILED and was not timed: O[0,0,0,1] = NaN
 scalar is not supported: no <such> thing
-`
-	if got := b.String(); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+`, written(t, r, Table))
+	slow := r.Results[0]
+	slow.Impl, slow.Peer, slow.Check, slow.Reason = "torch:math", true, Check{}, "no output"
+	slow.Timing.DeviceNS = []float64{313.5e3}
+	r.Results = append(r.Results, slow)
+	require.Contains(t, written(t, r, Table), "\ntorch:math  313.5 µs   ∞          3.00x  13.71 TFLOP/s")
+	require.Contains(t, written(t, r, Table), "  -        -        -  FAIL   coopmat2 128x64\n")
+}
+
+// suiteReport has, for each problem of a suite, a time that doubles from one implementation to the
+// next; scalar is wrong on the second problem, coopmat is on none, and auto is missing on the last.
+func suiteReport(t *testing.T, name string, impls ...string) Report {
+	s, err := ParseSuite(name)
+	require.NoError(t, err)
+	s.Problems = s.Problems[:3]
+	r := Report{Env: Environment{Device: "Test GPU", DeviceType: "discrete GPU", Driver: "TestDriver 1.2"}, Suite: s, Wide: true}
+	for i, p := range s.Problems {
+		ns := p.FLOPs() / 100e12 * 1e9 // 100 TFLOP/s
+		for _, impl := range impls {
+			x := Result{Kernel: "attention_fwd", Impl: impl, Choice: impl + " 64x64", Subject: subjectOf(p), Status: StatusOK,
+				Check: Check{Rows: 10, OfRows: 10, Counted: "rows", MaxAbs: 1e-3, MeanAbs: 1e-4, Limit: 2e-3}, Timing: Timing{DeviceNS: []float64{ns, ns * 1.1, ns * 0.9}}}
+			ns *= 2
+			switch {
+			case i == 1 && impl == "scalar":
+				x.Status, x.Reason, x.Timing = StatusFailed, "O[0] is 1", Timing{}
+			case i == 2 && impl == "auto", impl == "coopmat":
+				x.Status, x.Reason, x.Check, x.Timing = StatusUnsupported, "too large", Check{}, Timing{}
+			}
+			r.Results = append(r.Results, x)
+		}
 	}
+	return r
+}
+
+func TestSuiteTable(t *testing.T) {
+	r := suiteReport(t, "length", "auto", "coopmat", "scalar", "unfused")
+	require.Equal(t, `device   Test GPU (discrete GPU), driver TestDriver 1.2
+
+suite    length: float16, batch 4, heads 8, headdim 64, no mask: rates against the length
+kernel   attention
+pass     forward
+auto     the path that flashvk takes by itself, named under runs; other paths are forced
+unfused  GEMM, softmax, GEMM with all scores in memory: what PyTorch calls MATH
+paths    operations a second, from the median of samples; of auto, ± its 95 % confidence interval, below six samples their range as min–max in % of it
+ratio    time/auto is the time by that of auto: above 1 is slower than it
+check    against a float64 reference, on all rows or elements, or where there are many on a sample
+
+batch  heads  seq_q           auto  coopmat         scalar        unfused  time/auto      time     traffic        ±   max|Δ|  Δ/limit  mean|Δ|  check  runs
+    4      8    256  100.0 TFLOP/s        -  25.00 TFLOP/s  12.50 TFLOP/s      8.00x  5.369 µs  787.4 GB/s  90–110%  1.0e-03     0.50  1.0e-04  pass   auto 64x64
+    4      8    512  100.0 TFLOP/s        -           FAIL  12.50 TFLOP/s      8.00x  21.47 µs  393.7 GB/s  90–110%  1.0e-03     0.50  1.0e-04  pass   auto 64x64
+    4      8   1024              -        -  25.00 TFLOP/s  12.50 TFLOP/s          -         -           -        -        -        -        -  -      auto 64x64
+coopmat is not supported, rows 1-3: too large
+scalar FAILED and was not timed, row 2: O[0] is 1
+auto is not supported, row 3: too large
+`, written(t, r, Table))
+	// batch 8, heads 8: 2*64*8*8*(128*129/2)*2 operations at 100 TFLOP/s are 1.3526 µs, 0.169 µs for each of 8.
+	require.Contains(t, written(t, suiteReport(t, "latency", "scalar", "unfused"), Table), "\n  128      8      8  169.1 ns  338.2 ns        2.00x  100.0 TFLOP/s")
+	r = suiteReport(t, "training", "scalar")
+	r.Suite = Grid()
+	require.Contains(t, written(t, r, Table), "\nbatch  heads  kv_heads  seq_q  seq_kv  dtype     head_dim  scale")
+	require.Equal(t, "rows 1-3, 5, 7-8", ranges([]int{1, 2, 3, 5, 7, 8}))
+	require.Equal(t, "row 4", ranges([]int{4}))
 }
 
 // TestNarrow: without Wide no line is wider than a terminal, and what people look for is there.
 func TestNarrow(t *testing.T) {
-	training, err := ParseSuite(TrainingSuite)
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems := suiteReport(training, "auto", "coopmat2", "coopmat", "scalar", "unfused")
-	problems.Wide = false
-	for _, r := range []Report{sampleReport(), problems} {
-		var b bytes.Buffer
-		if err := r.Write(&b, Table); err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.SplitSeq(b.String(), "\n") {
-			if n := utf8.RuneCountInString(line); n > TerminalWidth {
-				t.Errorf("%d columns: %s", n, line)
-			}
+	for _, r := range []Report{sampleReport(), suiteReport(t, TrainingSuite, "auto", "coopmat2", "coopmat", "scalar", "unfused")} {
+		r.Wide = false
+		text := written(t, r, Table)
+		for line := range strings.SplitSeq(text, "\n") {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), TerminalWidth, line)
 		}
 		for _, want := range []string{"max|Δ|", "check", "runs", "pass"} {
-			if !strings.Contains(b.String(), want) {
-				t.Errorf("no %s in\n%s", want, b.String())
-			}
+			require.Contains(t, text, want)
 		}
 		for _, wide := range []string{"replayed", "mean|Δ|", "GB/s", "Δ/limit"} {
-			if strings.Contains(b.String(), wide) {
-				t.Errorf("%s in\n%s", wide, b.String())
-			}
+			require.NotContains(t, text, wide)
 		}
 	}
+}
+
+// TestSuites compares the suites with the reports that they repeat: first and last problem, and the
+// last in the small form.
+func TestSuites(t *testing.T) {
+	var names []string
+	for i, c := range []struct {
+		n                 int
+		first, last, tiny string // dtype batch heads kv_heads seq_q seq_kv head_dim causal
+	}{
+		{8, "bfloat16 2 8 4 1024 1024 128 true", "float16 8 32 32 2048 2048 128 true", "float16 1 8 8 128 128 128 true"},
+		{2, "float16 1 8 8 1024 1024 64 false", "float16 1 8 8 1024 1024 64 true", "float16 1 2 2 256 256 64 true"},
+		{6, "float16 4 8 8 256 256 64 false", "float16 4 8 8 4864 4864 64 false", "float16 1 1 1 304 304 64 false"},
+		{9, "float16 8 8 8 128 128 64 true", "float16 32 8 8 512 512 64 true", "float16 4 2 2 128 128 64 true"},
+		{3, "bfloat16 32 8 8 564 64 64 false", "bfloat16 1 8 8 205000 200000 64 false", "bfloat16 1 1 1 1601 1562 64 false"},
+		{36, "float16 32 32 32 512 512 64 false", "float16 1 8 8 16384 16384 256 true", "float16 1 1 1 256 256 256 true"},
+	} {
+		s, err := ParseSuite(Suites()[i].Name)
+		require.NoError(t, err)
+		require.Len(t, s.Problems, c.n)
+		names = append(names, s.Name)
+		small := s.Small()
+		require.Equal(t, s.Name+"-small", small.name())
+		for _, x := range []struct {
+			p    attention.Problem
+			want string
+		}{{s.Problems[0], c.first}, {s.Problems[c.n-1], c.last}, {small.Problems[c.n-1], c.tiny}} {
+			var values []string
+			for _, part := range strings.Split(x.p.String(), "/") {
+				_, value, _ := strings.Cut(part, "=")
+				values = append(values, value)
+			}
+			require.Equal(t, x.want, strings.Join(values, " "))
+		}
+		for j, p := range append(s.Problems, small.Problems...) {
+			require.NoError(t, p.Validate())
+			of := s.Problems[j%c.n]
+			require.Equal(t, of.NumHeads/of.NumKVHeads, p.NumHeads/p.NumKVHeads)
+			for _, key := range s.sizes {
+				require.NotNil(t, subjectOf(p).key(key), key)
+			}
+			if s.Name == "throughput" && j < c.n {
+				require.Equal(t, []int{16384, 2048}, []int{p.Batch * p.SeqQ, p.NumHeads * p.HeadDim})
+			}
+		}
+		if typed, err := s.Retype(dtype.BFloat16); s.Name == "throughput" {
+			require.NoError(t, err)
+			require.Equal(t, dtype.BFloat16, typed.Problems[35].DType)
+			require.Equal(t, dtype.Float16, s.Problems[35].DType)
+		} else {
+			require.EqualError(t, err, "suite "+s.Name+" says which formats its cases have")
+		}
+	}
+	_, err := ParseSuite("seed1")
+	require.EqualError(t, err, `"seed1" is not one of `+strings.Join(names, ", "))
 }
 
 func TestUnits(t *testing.T) {
-	for _, c := range []struct{ got, want string }{
-		{FormatTime(0.5), "0.500 ns"},
-		{FormatTime(999.9), "999.9 ns"},
-		{FormatTime(999.96), "1.000 µs"},
-		{FormatTime(1234567), "1.235 ms"},
-		{FormatTime(12.34e9), "12.34 s"},
-		{FormatTime(12345e9), "12345 s"},
-		{FormatSI(0, "FLOP/s"), "0 FLOP/s"},
-		{FormatSI(440.1e12, "FLOP/s"), "440.1 TFLOP/s"},
-		{FormatSI(999.96e9, "B/s"), "1.000 TB/s"},
-		{FormatSI(9.9996, "B"), "10.00 B"},
-		{FormatSI(5e18, "B"), "5000 PB"},
-		{FormatBytes(49152), "48 KiB"},
-		{FormatBytes(4292870144), "4 GiB"},
-		{FormatBytes(1536), "1.5 KiB"},
-		{FormatBytes(0), "0 B"},
+	for want, got := range map[string]string{
+		"0.500 ns": FormatTime(0.5), "999.9 ns": FormatTime(999.9), "1.000 µs": FormatTime(999.96), "1.235 ms": FormatTime(1234567), "12.34 s": FormatTime(12.34e9), "12345 s": FormatTime(12345e9),
+		"0 FLOP/s": FormatSI(0, "FLOP/s"), "440.1 TFLOP/s": FormatSI(440.1e12, "FLOP/s"), "1.000 TB/s": FormatSI(999.96e9, "B/s"), "10.00 B": FormatSI(9.9996, "B"), "5000 PB": FormatSI(5e18, "B"),
+		"48 KiB": FormatBytes(49152), "4 GiB": FormatBytes(4292870144), "1.5 KiB": FormatBytes(1536), "0 B": FormatBytes(0),
 	} {
-		if c.got != c.want {
-			t.Errorf("%q, want %q", c.got, c.want)
-		}
+		require.Equal(t, want, got)
 	}
 }
 
-// TestPlusMinus: nothing is called a confidence interval that is none, in tables and in files.
-func TestPlusMinus(t *testing.T) {
-	for _, c := range []struct {
-		samples []float64
-		want    string
-	}{
-		{nil, "-"},
-		{[]float64{7}, "∞"},
-		{[]float64{90, 100, 120}, "90–120%"},
-		{[]float64{90, 95, 100, 110, 120}, "90–120%"},
-		{[]float64{90, 95, 99, 101, 110, 120}, "20%"}, // the range is the interval of six, at 97 %
-	} {
-		if got := Summarize(c.samples).PlusMinus(); got != c.want {
-			t.Errorf("%v: %q, want %q", c.samples, got, c.want)
-		}
-	}
-	r := sampleReport()
-	for i := range r.Results {
-		if ns := r.Results[i].Timing.DeviceNS; len(ns) > 5 {
-			r.Results[i].Timing.DeviceNS = ns[:5]
-		}
-	}
-	for _, f := range []Format{Table, Markdown} {
-		var b bytes.Buffer
-		if err := r.Write(&b, f); err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(b.String(), "–") || strings.Contains(b.String(), " 3% ") {
-			t.Errorf("%s: no range of five samples:\n%s", f, &b)
-		}
-	}
-	var b bytes.Buffer
-	if err := r.Write(&b, JSON); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`"device_ns_lo": null`, `"device_ns_hi": null`, `"device_ns_min": `} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %s in\n%s", want, &b)
-		}
-	}
+func TestWriteDocument(t *testing.T) {
+	type inner struct{ MaxAbs, X float64 }
+	x := struct {
+		List  []inner
+		Empty []int
+		Text  string `json:"text"`
+		Big   uint64
+	}{[]inner{{1e-300, 2}, {}}, []int{}, "a<b> \"q\"\n", 1<<64 - 1}
+	var b strings.Builder
+	require.NoError(t, WriteDocument(&b, "test", time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), x))
+	require.Contains(t, b.String(), "\t\"big\": 18446744073709551615,\n")
+	require.JSONEq(t, `{"schema": 1, "kind": "test", "made": "2026-11-23T06:00:00Z", "program": "`+ReadBuildInfo().String()+`",
+		"list": [{"max_abs": 1e-300, "x": 2}, {"max_abs": 0, "x": 0}], "empty": [], "text": "a<b> \"q\"\n", "big": 18446744073709551615}`, b.String())
+	require.ErrorContains(t, WriteDocument(&b, "test", time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), []int{1}), "is an object")
 }

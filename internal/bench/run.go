@@ -227,12 +227,7 @@ func (r *opRun) prepare(ctx context.Context) error {
 	if err := r.addSet(); err != nil { // before the host makes an effort: memory may not suffice
 		return err
 	}
-	r.values = map[string][]float32{}
-	for i, t := range r.op.Tensors() {
-		if t.Role != call.Output && t.Role != call.Gradient && t.Read(r.pass) && t.Ints == nil {
-			r.values[t.Name] = t.draw(uint64(i + 1))
-		}
-	}
+	r.draw()
 	if err := r.restore(ctx); err != nil {
 		return err
 	}
@@ -254,6 +249,16 @@ func (r *opRun) prepare(ctx context.Context) error {
 		r.want = append(r.want, backward)
 	}
 	return ctx.Err()
+}
+
+// draw draws the values that the pass reads.
+func (r *opRun) draw() {
+	r.values = map[string][]float32{}
+	for i, t := range r.op.Tensors() {
+		if t.Role != call.Output && t.Role != call.Gradient && t.Read(r.pass) && t.Ints == nil {
+			r.values[t.Name] = t.draw(uint64(i + 1))
+		}
+	}
 }
 
 // draw returns values to measure with.

@@ -36,7 +36,6 @@ func TestSweepFile(t *testing.T) {
 	complete()
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, 6, records(t, r).Len())
 	for n := 0; n <= len(want); n += 37 {
 		require.NoError(t, os.WriteFile(path, want[:n], 0o600))
 		complete()

@@ -23,34 +23,32 @@ type Tuner interface {
 // compared with ==.
 type Candidate interface{ String() string }
 
-// A Tunable is a pass of a problem with configurations to choose from. Choices implements it.
-type Tunable interface {
-	Op() Op
-	Pass() Pass
+// A Tunable is a pass of a problem with configurations to choose from. Choices makes it.
+type Tunable struct {
+	Op   Op
+	Pass Pass
 	// Path returns the path of a candidate, as in --impl.
-	Path(c Candidate) string
-	// Candidates returns the configurations of a path that are worth measuring: the table's
-	// choice first, then the most likely ones. The error wraps vk.ErrUnsupported if the device
-	// does not have the path.
-	Candidates(caps *vk.Caps, impl string) ([]Candidate, error)
-	// Variants returns configurations that differ from c in a choice that Candidates does not
-	// vary.
-	Variants(caps *vk.Caps, c Candidate) []Candidate
+	Path func(c Candidate) string
+	// Candidates and Variants are those of table.Space.
+	Candidates func(caps *vk.Caps, impl string) ([]Candidate, error)
+	Variants   func(caps *vk.Caps, c Candidate) []Candidate
 	// With returns the Op with configuration c.
-	With(c Candidate) Op
+	With func(c Candidate) Op
 	// Row returns the row that gives c to problems like this one, as Go source, or "" if no table
 	// has such rows. It has a fill unless that is 0. Fill is how much of a device the problem
 	// fills with c, 0 if that is not known. Order returns numbers that sort rows as the table
 	// needs them. Rows of equal numbers differ in fill only.
-	Row(caps *vk.Caps, c Candidate, fill float64) string
-	Fill(caps *vk.Caps, c Candidate) float64
-	Order(c Candidate) []int
+	Row   func(caps *vk.Caps, c Candidate, fill float64) string
+	Fill  func(caps *vk.Caps, c Candidate) float64
+	Order func(c Candidate) []int
 	// Keep adds c to the tuning of the device, with the device time of a call.
-	Keep(t *kit.Tuning, c Candidate, ns float64) error
+	Keep func(t *kit.Tuning, c Candidate, ns float64) error
 }
 
-// Choices are configurations of type C of a pass of a problem of type P.
+// Choices are configurations of type C of a pass of a problem of type P. Of the Space, Source and
+// Fill may be nil.
 type Choices[P any, C Candidate] struct {
+	table.Space[P, C]
 	Of   Op
 	Side Pass // of Of, which is measured
 
@@ -59,86 +57,54 @@ type Choices[P any, C Candidate] struct {
 	KernelPass kit.Pass
 	Problem    P
 
-	PathOf func(c C) string
-	List   func(caps *vk.Caps, impl string) ([]C, error)
-	Vary   func(caps *vk.Caps, c C) []C
-	Use    func(c C) Op
-	Source func(caps *vk.Caps, c C, fill float64) string // nil: no table has rows
-	FillOf func(caps *vk.Caps, c C) float64              // nil: not known
-	Sort   func(c C) []int                               // nil: by path
+	Use  func(c C) Op    // returns Of with c
+	Sort func(c C) []int // nil: by path
 }
 
 // ChoicesOf returns the choices that the table of a kernel has for a pass of op, whose problem is p.
 // Use returns op with a configuration.
 func ChoicesOf[P any, C Candidate](kernel string, op Op, side Pass, p P, use func(c C) Op) *Choices[P, C] {
-	space := table.SpaceOf[P, C](kernel, side.Kit())
-	x := &Choices[P, C]{
-		Of: op, Side: side, Kernel: kernel, KernelPass: side.Kit(), Problem: p, PathOf: space.Path, Use: use,
-		List: func(caps *vk.Caps, impl string) ([]C, error) { return space.Candidates(caps, p, impl) },
-		Vary: func(caps *vk.Caps, c C) []C { return space.Variants(caps, p, c) },
+	return &Choices[P, C]{
+		Space: *table.SpaceOf[P, C](kernel, side.Kit()), Of: op, Side: side, Kernel: kernel, KernelPass: side.Kit(), Problem: p, Use: use,
 	}
-	if space.Source != nil {
-		x.Source = func(caps *vk.Caps, c C, fill float64) string { return space.Source(caps, p, c, fill) }
-	}
-	if space.Fill != nil {
-		x.FillOf = func(caps *vk.Caps, c C) float64 { return space.Fill(caps, p, c) }
-	}
-	return x
 }
 
-// Op implements Tunable, like the methods that follow.
-func (x *Choices[P, C]) Op() Op { return x.Of }
-
-// Pass returns the pass.
-func (x *Choices[P, C]) Pass() Pass { return x.Side }
-
-// Path returns the path of c.
-func (x *Choices[P, C]) Path(c Candidate) string { return x.PathOf(c.(C)) }
-
-// Candidates returns the configurations that are worth measuring.
-func (x *Choices[P, C]) Candidates(caps *vk.Caps, impl string) ([]Candidate, error) {
-	list, err := x.List(caps, impl)
-	return candidates(list), err
-}
-
-// Variants returns the variants of c.
-func (x *Choices[P, C]) Variants(caps *vk.Caps, c Candidate) []Candidate {
-	return candidates(x.Vary(caps, c.(C)))
-}
-
-// With returns the Op with c.
-func (x *Choices[P, C]) With(c Candidate) Op { return x.Use(c.(C)) }
-
-// Row returns a row of the built-in table.
-func (x *Choices[P, C]) Row(caps *vk.Caps, c Candidate, fill float64) string {
-	if x.Source == nil {
-		return ""
+// Tunable returns the choices without their types.
+func (x *Choices[P, C]) Tunable() Tunable {
+	return Tunable{
+		Op: x.Of, Pass: x.Side,
+		Path: func(c Candidate) string { return x.Path(c.(C)) },
+		Candidates: func(caps *vk.Caps, impl string) ([]Candidate, error) {
+			list, err := x.Candidates(caps, x.Problem, impl)
+			return candidates(list), err
+		},
+		Variants: func(caps *vk.Caps, c Candidate) []Candidate { return candidates(x.Variants(caps, x.Problem, c.(C))) },
+		With:     func(c Candidate) Op { return x.Use(c.(C)) },
+		Row: func(caps *vk.Caps, c Candidate, fill float64) string {
+			if x.Source == nil {
+				return ""
+			}
+			return x.Source(caps, x.Problem, c.(C), fill)
+		},
+		Fill: func(caps *vk.Caps, c Candidate) float64 {
+			if x.Fill == nil {
+				return 0
+			}
+			return x.Fill(caps, x.Problem, c.(C))
+		},
+		Order: func(c Candidate) []int {
+			if x.Sort == nil {
+				return nil
+			}
+			return x.Sort(c.(C))
+		},
+		Keep: func(t *kit.Tuning, c Candidate, ns float64) error {
+			if err := t.Add(x.Kernel, x.KernelPass, x.Problem, c.(C), ns); err != nil {
+				return fmt.Errorf("bench: %v: %w", c, err)
+			}
+			return nil
+		},
 	}
-	return x.Source(caps, c.(C), fill)
-}
-
-// Fill returns how much of a device the problem fills.
-func (x *Choices[P, C]) Fill(caps *vk.Caps, c Candidate) float64 {
-	if x.FillOf == nil {
-		return 0
-	}
-	return x.FillOf(caps, c.(C))
-}
-
-// Order sorts rows.
-func (x *Choices[P, C]) Order(c Candidate) []int {
-	if x.Sort == nil {
-		return nil
-	}
-	return x.Sort(c.(C))
-}
-
-// Keep adds c to t.
-func (x *Choices[P, C]) Keep(t *kit.Tuning, c Candidate, ns float64) error {
-	if err := t.Add(x.Kernel, x.KernelPass, x.Problem, c.(C), ns); err != nil {
-		return fmt.Errorf("bench: %v: %w", c, err)
-	}
-	return nil
 }
 
 // candidates returns configurations of any type as Candidates.

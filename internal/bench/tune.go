@@ -125,7 +125,7 @@ type tuning struct {
 }
 
 func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
-	r := newOpRun(d, Case{Op: of.Op(), Pass: of.Pass()})
+	r := newOpRun(d, Case{Op: of.Op, Pass: of.Pass})
 	record := func(c Candidate) func(*vk.Cmd, int) error {
 		op := of.With(c)
 		return func(cmd *vk.Cmd, set int) error { return r.record(cmd, set, op, "auto") }
@@ -180,7 +180,8 @@ func (t *tuning) tune(ctx context.Context) error {
 		}
 	}
 	if len(variants) > 0 {
-		tried, err := t.try(ctx, variants, later(start.Add(t.Budget), time.Now().Add(t.Budget/5)), atVariants, atQuickAgain)
+		deadline := start.Add(max(t.Budget, time.Since(start)+t.Budget/5))
+		tried, err := t.try(ctx, variants, deadline, atVariants, atQuickAgain)
 		if err != nil {
 			return err
 		}
@@ -190,13 +191,6 @@ func (t *tuning) tune(ctx context.Context) error {
 		}
 	}
 	return t.final(ctx)
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // candidates returns what to try. The paths take turns, so that each has its share of the budget.
@@ -280,7 +274,7 @@ func (t *tuning) check(ctx context.Context, x *Trial) error {
 		x.Status, x.Reason = StatusFailed, fmt.Sprintf("it did not finish within %v", t.Hang)
 		return t.recover(ctx, x)
 	case errors.Is(err, vk.ErrUnsupported):
-		x.Reason = Reason(t.of.Op().Name(), x.Impl, err)
+		x.Reason = Reason(t.of.Op.Name(), x.Impl, err)
 	default:
 		x.Status, x.Reason = StatusFailed, err.Error()
 	}
@@ -344,29 +338,36 @@ func (t *tuning) recover(ctx context.Context, x *Trial) error {
 // recoverTime is the time that the device gets to come back from a candidate that took too long.
 const recoverTime = time.Minute
 
-// quick times trials in turns and notes the medians.
-func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
+// measure times trials in turns.
+func (t *tuning) measure(ctx context.Context, list []*Trial, pr Protocol, final bool, from, to int) ([]Measured, error) {
 	if len(list) == 0 {
-		return nil
+		return nil, nil
 	}
-	targets := make([]Target, len(list))
+	targets, what := make([]Target, len(list)), "quick round"
 	for i, x := range list {
 		targets[i] = t.targets[x]
-		targets[i].Verify = nil // the final checks again
+		if !final {
+			targets[i].Verify = nil // the final checks again
+		}
 	}
-	done, total := 0, MeasureSteps(len(list), t.Quick)
-	t.step(from, to, 0, total, "quick round")
-	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Quick, func() {
+	if final {
+		what = "finals"
+	}
+	done, total := 0, MeasureSteps(len(list), pr)
+	t.step(from, to, 0, total, what)
+	return Measure(ctx, t.d, targets, len(t.r.sets), pr, func() {
 		done++
-		t.step(from, to, done, total, "quick round")
+		t.step(from, to, done, total, what)
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// quick times trials in turns and notes the medians.
+func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
+	measured, err := t.measure(ctx, list, t.Quick, false, from, to)
 	for i, m := range measured {
 		list[i].QuickNS = max(Summarize(m.Timing.DeviceNS).Median, math.SmallestNonzeroFloat64)
 	}
-	return nil
+	return err
 }
 
 // best returns the n best of each path by their quick times, the best of all
@@ -393,38 +394,21 @@ func (t *tuning) ranked() []*Trial {
 // final times the best few long enough for a decision.
 func (t *tuning) final(ctx context.Context) error {
 	ranked := t.ranked()
-	list := ranked[:min(t.Few, len(ranked))]
-	list = slices.Clone(list)
+	list := slices.Clone(ranked[:min(t.Few, len(ranked))])
 	leaders := t.best(2)
 	for _, x := range ranked {
 		if !slices.Contains(list, x) && (x.Table || slices.Contains(leaders, x)) {
 			list = append(list, x)
 		}
 	}
-	if len(list) == 0 {
-		return nil
-	}
-	targets := make([]Target, len(list))
-	for i, x := range list {
-		targets[i] = t.targets[x]
-	}
-	done, total := 0, MeasureSteps(len(list), t.Final)
-	t.step(atFinal, atEnd, 0, total, "finals")
-	measured, err := Measure(ctx, t.d, targets, len(t.r.sets), t.Final, func() {
-		done++
-		t.step(atFinal, atEnd, done, total, "finals")
-	})
-	if err != nil {
-		return err
-	}
+	measured, err := t.measure(ctx, list, t.Final, true, atFinal, atEnd)
 	for i, m := range measured {
-		if m.Err != nil {
-			list[i].Status, list[i].Reason = StatusFailed, m.Err.Error()
-			continue
-		}
 		list[i].Timing = m.Timing
+		if m.Err != nil {
+			list[i].Status, list[i].Reason, list[i].Timing = StatusFailed, m.Err.Error(), Timing{}
+		}
 	}
-	return nil
+	return err
 }
 
 // outcome returns the trials in their order.

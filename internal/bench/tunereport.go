@@ -14,7 +14,7 @@ import (
 // failed.
 func (t *Tuned) Sheet() sheet.Sheet {
 	var s sheet.Section
-	s.Add("problem", "%s", Title(t.Of.Op(), t.Of.Pass()))
+	s.Add("problem", "%s", Title(t.Of.Op, t.Of.Pass))
 	s.Add("*", "what the built-in table takes")
 	s.Add("time", "device time per call, median; for finalists %s", IntervalWords)
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
@@ -30,31 +30,21 @@ func (t *Tuned) Sheet() sheet.Sheet {
 		case x.Status == StatusFailed:
 			s.Note("%s FAILED: %s", x.Choice, text.Line(x.Reason))
 		case x.NS() > 0:
-			s.Rows = append(s.Rows, trialRow(x))
+			name := x.Choice
+			if x.Table {
+				name += " *"
+			}
+			row := []string{name, FormatTime(x.NS()), Summarize(x.Timing.DeviceNS).PlusMinus(), FormatSI(x.Subject.flops/x.NS()*1e9, "FLOP/s"), "-", "-", "-", "-"}
+			if s := x.Stats; s.Available {
+				row = append(row[:4], fmt.Sprint(s.Registers), fmt.Sprint(s.SpillBytes), fmt.Sprint(s.SharedBytes), FormatBytes(s.CodeBytes))
+			}
+			s.Rows = append(s.Rows, append(row, FormatTime(float64(x.Stats.Created)), formatError(x.Check.MaxAbs)))
 		}
 	}
 	if t.Untried > 0 {
 		s.Note("%d candidates were not tried for lack of time", t.Untried)
 	}
 	return sheet.Sheet{Sections: []sheet.Section{s}}
-}
-
-func trialRow(x *Trial) []string {
-	spread := ""
-	if x.Final() {
-		spread = Summarize(x.Timing.DeviceNS).PlusMinus()
-	}
-	name := x.Choice
-	if x.Table {
-		name += " *"
-	}
-	row := []string{name, FormatTime(x.NS()), spread, FormatSI(x.Subject.flops/x.NS()*1e9, "FLOP/s")}
-	if s := x.Stats; s.Available {
-		row = append(row, fmt.Sprint(s.Registers), fmt.Sprint(s.SpillBytes), fmt.Sprint(s.SharedBytes), FormatBytes(s.CodeBytes))
-	} else {
-		row = append(row, "-", "-", "-", "-")
-	}
-	return append(row, FormatTime(float64(x.Stats.Created)), formatError(x.Check.MaxAbs))
 }
 
 // Results returns the finalists, for a Report.

@@ -49,6 +49,16 @@ type Band struct {
 	X, Low, High []float64
 }
 
+// Bar adds a bar in a category to the series of a name, which is made if there is none.
+func (c *Chart) Bar(name string, peer bool, category int, y float64) {
+	at := slices.IndexFunc(c.Series, func(s Series) bool { return s.Name == name })
+	if at < 0 {
+		at, c.Series = len(c.Series), append(c.Series, Series{Name: name, Peer: peer})
+	}
+	s := &c.Series[at]
+	s.X, s.Y = append(s.X, float64(category)), append(s.Y, y)
+}
+
 // SVG writes charts, one below the other.
 func SVG(w io.Writer, list ...*Chart) error {
 	var d drawing

@@ -383,9 +383,9 @@ func (o *decodeOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 		with.config = &c
 		return &with
 	})
-	if all := choices.List; o.config != nil {
-		choices.List = func(caps *vk.Caps, impl string) ([]attention.DecodeConfig, error) {
-			list, err := all(caps, impl)
+	if all := choices.Candidates; o.config != nil {
+		choices.Candidates = func(caps *vk.Caps, p attention.DecodeProblem, impl string) ([]attention.DecodeConfig, error) {
+			list, err := all(caps, p, impl)
 			if err != nil {
 				return nil, err
 			}
@@ -396,7 +396,7 @@ func (o *decodeOp) Tunables(_ *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 			return list, nil
 		}
 	}
-	return []bench.Tunable{choices}, nil
+	return []bench.Tunable{choices.Tunable()}, nil
 }
 
 // Note says what the dispatches of a call do.

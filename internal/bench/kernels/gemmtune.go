@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -27,13 +28,13 @@ func (o gemmOp) Use(tuning *kit.Tuning) bench.Op {
 // Tunables implements bench.Tuner. With --config only that is compared with the table's choice.
 func (o gemmOp) Tunables(*vk.Caps, bench.Pass) ([]bench.Tunable, error) {
 	choices := productChoices(o, chain.Part{Kernel: "gemm", Problem: o.p})
-	choices.List = o.candidates
-	choices.Vary = func(caps *vk.Caps, c engine.Config) []engine.Config { return engine.Variants(caps, o.p, c) }
+	choices.Candidates = o.candidates
+	choices.Variants = engine.Variants
 	choices.Use = func(c engine.Config) bench.Op {
 		o.config = &c
 		return o
 	}
-	return []bench.Tunable{choices}, nil
+	return []bench.Tunable{choices.Tunable()}, nil
 }
 
 // productChoices returns what choices on tiles of products have in common.
@@ -41,13 +42,15 @@ func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem,
 	p := part.Problem
 	return &bench.Choices[engine.Problem, engine.Config]{
 		Of: op, Kernel: part.Kernel, KernelPass: part.Pass, Problem: p,
-		PathOf: func(c engine.Config) string { return c.Impl.String() },
-		// The comment behind a row has what the row lacks: the problem, and the splits,
-		// which Choose chooses itself.
-		Source: func(caps *vk.Caps, c engine.Config, fill float64) string {
-			return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, p, c, fill), p, c)
+		Space: table.Space[engine.Problem, engine.Config]{
+			Path: func(c engine.Config) string { return c.Impl.String() },
+			// The comment behind a row has what the row lacks: the problem, and the splits,
+			// which Choose chooses itself.
+			Source: func(caps *vk.Caps, p engine.Problem, c engine.Config, fill float64) string {
+				return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, p, c, fill), p, c)
+			},
+			Fill: func(caps *vk.Caps, p engine.Problem, c engine.Config) float64 { return c.Fill(caps, p) },
 		},
-		FillOf: func(caps *vk.Caps, c engine.Config) float64 { return c.Fill(caps, p) },
 		// Float32 products on float16 matrices have rows of their own, for all transposes.
 		Sort: func(c engine.Config) []int {
 			if c.Impl == engine.CoopMat && p.DType == dtype.Float32 {
@@ -59,7 +62,7 @@ func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem,
 }
 
 // candidates returns the configurations of a path that are worth measuring.
-func (o gemmOp) candidates(caps *vk.Caps, impl string) ([]engine.Config, error) {
+func (o gemmOp) candidates(caps *vk.Caps, _ engine.Problem, impl string) ([]engine.Config, error) {
 	i, err := engine.ParseImpl(impl)
 	if err != nil {
 		return nil, err
@@ -130,13 +133,15 @@ func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Pa
 	}
 	choices := productChoices(op, part)
 	choices.Side, choices.Source = pass, nil // the built-in rows are those of products
-	choices.List = func(caps *vk.Caps, impl string) ([]engine.Config, error) {
+	choices.Candidates = func(caps *vk.Caps, _ engine.Problem, impl string) ([]engine.Config, error) {
 		if impl != engine.CoopMat.String() {
 			return nil, engine.Unsupported("%s: hidden units stay on the chip in kernels on matrices only", impl)
 		}
 		return skinny.Candidates(caps, p, choose)
 	}
-	choices.Vary = func(caps *vk.Caps, c engine.Config) []engine.Config { return skinny.Variants(caps, p, c, choose) }
+	choices.Variants = func(caps *vk.Caps, _ engine.Problem, c engine.Config) []engine.Config {
+		return skinny.Variants(caps, p, c, choose)
+	}
 	choices.Use = func(c engine.Config) bench.Op {
 		one := kit.NewTuning(caps)
 		if one.Add(part.Kernel, part.Pass, part.Problem, c, 1) != nil {
@@ -144,5 +149,5 @@ func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Pa
 		}
 		return op.Use(one)
 	}
-	return choices
+	return choices.Tunable()
 }

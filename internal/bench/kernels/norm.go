@@ -115,7 +115,7 @@ var normCalls = calls[*call.Norm]{
 	tune: func(_ *vk.Caps, op tunedOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
 		return []bench.Tunable{bench.ChoicesOf("norm", op, p, op.c.Problem, func(c norm.Config) bench.Op {
 			return op.with(func(n *call.Norm) { n.Config = &c })
-		})}, nil
+		}).Tunable()}, nil
 	},
 }
 

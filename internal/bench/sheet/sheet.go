@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -29,7 +28,7 @@ type Sheet struct {
 	Sections []Section
 	// Width is that of a terminal, which Text keeps to; 0: any. Columns that are Wide are left
 	// out then, the rest of a table that is too wide is one table below the other, and
-	// lines are broken, those of cells, too. Where keys are too many, each part has row numbers.
+	// lines are broken, those of cells, too.
 	Width int
 }
 
@@ -53,6 +52,28 @@ type Column struct {
 	Name   string
 	Number bool // aligned to the right
 	Wide   bool // for who has room: see Sheet.Width
+}
+
+// A Cell is a column with what a row of type T has in it.
+type Cell[T any] struct {
+	Name string
+	Of   func(row T) string
+	Text bool // aligned to the left; else to the right, as numbers are
+	Wide bool
+}
+
+// Fill makes the table of s: a row of rows each.
+func Fill[T any](s *Section, rows []T, cells ...Cell[T]) {
+	for _, c := range cells {
+		s.Columns = append(s.Columns, Column{Name: c.Name, Number: !c.Text, Wide: c.Wide})
+	}
+	for _, x := range rows {
+		var row []string
+		for _, c := range cells {
+			row = append(row, c.Of(x))
+		}
+		s.Rows = append(s.Rows, row)
+	}
 }
 
 // Quiet leaves the facts out, but for warnings.
@@ -100,7 +121,7 @@ func (s *Sheet) Text(w io.Writer) error {
 			x.align(&b, s.Width)
 		}
 		for _, n := range x.Notes {
-			for i, line := range s.wrap(text.Printable(n), 2) {
+			for i, line := range lines(text.Printable(n), max(s.Width-2, 0), " ") {
 				fmt.Fprintf(&b, "%*s%s\n", 2*min(i, 1), "", line)
 			}
 		}
@@ -116,7 +137,7 @@ func (s *Sheet) textFacts(b *bytes.Buffer, facts []Fact) {
 			continue
 		}
 		for paragraph := range strings.SplitSeq(f.Text, "\n") {
-			for _, line := range s.wrap(text.Printable(paragraph), nameWidth) {
+			for _, line := range lines(text.Printable(paragraph), max(s.Width-nameWidth, 0), " ") {
 				fmt.Fprintf(b, "%-*s%s\n", nameWidth, name, line)
 				name = ""
 			}
@@ -124,33 +145,27 @@ func (s *Sheet) textFacts(b *bytes.Buffer, facts []Fact) {
 	}
 }
 
-// wrap breaks a line that is too long where it has spaces. Indent is what stands before the
-// parts.
-func (s *Sheet) wrap(line string, indent int) (parts []string) {
-	most := s.Width - indent
-	for s.Width > 0 && utf8.RuneCountInString(line) > most {
-		at, n := -1, 0 // the last space that fits, or the first there is
-		for i, r := range line {
-			if r == ' ' && i > 0 && (n <= most || at < 0) {
+// lines breaks a text that is longer than most letters, 0 for any: behind one of some letters if
+// there is one in the second half, or else where it has to.
+func lines(line string, most int, behind string) (parts []string) {
+	runes := []rune(line)
+	for most > 0 && len(runes) > most {
+		at := most
+		for i := min(most+1, len(runes)); i > most/2; i-- {
+			if strings.ContainsRune(behind, runes[i-1]) && (i <= most || runes[i-1] == ' ') {
 				at = i
+				break
 			}
-			n++
 		}
-		if at < 0 {
-			break
-		}
-		parts = append(parts, line[:at])
-		line = line[at+1:]
+		parts = append(parts, strings.TrimRight(string(runes[:at]), " "))
+		runes = runes[at:]
 	}
-	return append(parts, line)
+	return append(parts, string(runes))
 }
 
 // align writes the table as columns two spaces apart, in several parts if it is wider than
 // width, which is 0 for any.
 func (s *Section) align(b *bytes.Buffer, width int) {
-	if width > 0 && s.crowded(width) {
-		s = s.numbered()
-	}
 	widths := make([]int, len(s.Columns))
 	var rows [][]string
 	for _, row := range append([][]string{s.names()}, s.Rows...) {
@@ -169,77 +184,41 @@ func (s *Section) align(b *bytes.Buffer, width int) {
 			b.WriteByte('\n')
 		}
 		for _, row := range rows {
-			if blank(row, part) {
-				continue
+			if !slices.ContainsFunc(part, func(i int) bool { return row[i] != "" }) {
+				continue // it goes on in another part
 			}
-			var line strings.Builder
+			line := ""
 			for _, i := range part {
-				cell := row[i]
-				pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-				if line.Len() > 0 || i != part[0] {
-					line.WriteString("  ")
-				}
+				pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(row[i]))
 				if s.Columns[i].Number {
-					cell = pad + cell
+					line += pad + row[i] + "  "
 				} else {
-					cell += pad
+					line += row[i] + pad + "  "
 				}
-				line.WriteString(cell)
 			}
-			fmt.Fprintln(b, strings.TrimRight(line.String(), " "))
+			fmt.Fprintln(b, strings.TrimRight(line, " "))
 		}
 	}
 }
 
-// crowded reports whether the keys are so many that their part of the width leaves text no more than
-// a few letters.
-func (s *Section) crowded(width int) bool {
-	const letters = 4
-	room := width / 2
-	for i, c := range s.Columns[:max(s.Keys, 1)] {
-		if !c.Number {
-			room -= letters
-			continue
-		}
-		most := utf8.RuneCountInString(c.Name)
-		for _, row := range s.Rows {
-			most = max(most, utf8.RuneCountInString(row[i]))
-		}
-		room -= most + 2
-	}
-	return room < 0
-}
-
-// numbered returns the table with a number of each row as its key. The keys are columns like the
-// others.
-func (s *Section) numbered() *Section {
-	n := &Section{Columns: append([]Column{{Name: "row", Number: true}}, s.Columns...), Keys: 1}
-	for i, row := range s.Rows {
-		n.Rows = append(n.Rows, append([]string{strconv.Itoa(i + 1)}, row...))
-	}
-	return n
-}
-
-// breakCells breaks text that is too long for its column: the first columns have half of the
-// width, another what they leave. What does not fit is in rows of its own below. It corrects
-// widths.
+// breakCells breaks text that is too long for its column: the keys have half of the width, another
+// column what they leave. What does not fit is in rows of its own below. It corrects widths.
 func (s *Section) breakCells(rows [][]string, widths []int, width int) (broken [][]string) {
 	keys := max(s.Keys, 1)
-	half, words := width/2, 0
+	numbers, words, used := 0, 0, 0
 	for i, c := range s.Columns[:keys] {
 		if c.Number {
-			half -= widths[i] + 2
+			numbers += widths[i] + 2
 		} else {
 			words++
 		}
 	}
-	used := 0
 	for i, c := range s.Columns {
 		switch {
 		case !c.Number && i < keys:
-			widths[i] = min(widths[i], max(half/words, 1))
+			widths[i] = min(widths[i], max((width/2-numbers)/words, keyLetters))
 		case !c.Number:
-			widths[i] = min(widths[i], max(width-used, 1))
+			widths[i] = min(widths[i], max(width-used, keyLetters))
 		}
 		if i < keys {
 			used += widths[i] + 2
@@ -248,7 +227,7 @@ func (s *Section) breakCells(rows [][]string, widths []int, width int) (broken [
 	for _, row := range rows {
 		first := len(broken)
 		for i, cell := range row {
-			for n, line := range cellLines(cell, widths[i]) {
+			for n, line := range lines(cell, widths[i], " /,") {
 				if first+n == len(broken) {
 					broken = append(broken, make([]string, len(row)))
 				}
@@ -259,47 +238,26 @@ func (s *Section) breakCells(rows [][]string, widths []int, width int) (broken [
 	return broken
 }
 
-// cellLines breaks a cell behind a space, slash or comma, or else where it has to.
-func cellLines(cell string, most int) (lines []string) {
-	runes := []rune(cell)
-	for len(runes) > most {
-		at := most
-		for i := most; i > most/2; i-- {
-			if strings.ContainsRune(" /,", runes[i-1]) {
-				at = i
-				break
-			}
-		}
-		lines = append(lines, strings.TrimRight(string(runes[:at]), " "))
-		runes = runes[at:]
-	}
-	return append(lines, string(runes))
-}
-
-// blank reports whether a row has nothing in the columns of a part.
-func blank(row []string, part []int) bool {
-	return !slices.ContainsFunc(part, func(i int) bool { return row[i] != "" })
-}
+// keyLetters are the letters that a column of text has at least, however many keys there are.
+const keyLetters = 8
 
 // parts returns the columns of each part of the table, the keys in each.
 func (s *Section) parts(widths []int, width int) (parts [][]int) {
-	var keys []int
-	used := 0
-	for i := range max(s.Keys, 1) {
-		keys = append(keys, i)
-		used += widths[i] + 2
-	}
-	part, at := slices.Clone(keys), used
-	for i := len(keys); i < len(s.Columns); i++ {
-		if width > 0 && s.Columns[i].Wide {
+	keys := max(s.Keys, 1)
+	part, at, used := []int{}, 0, 0
+	for i, c := range s.Columns {
+		if width > 0 && c.Wide {
 			continue
 		}
-		if width > 0 && at+widths[i] > width && len(part) > len(keys) {
+		if width > 0 && at+widths[i] > width && len(part) > keys {
 			parts = append(parts, part)
-			part, at = slices.Clone(keys), used
+			part, at = slices.Clone(part[:keys]), used
 		}
 		part = append(part, i)
 		at += widths[i] + 2
+		if i < keys {
+			used = at
+		}
 	}
 	return append(parts, part)
 }
@@ -344,38 +302,32 @@ func markdownFacts(b *bytes.Buffer, facts []Fact) {
 		separate(b)
 	}
 	for _, f := range facts {
-		fmt.Fprintf(b, "- **%s** %s\n", escape(f.Name), markdownLines(f.Text))
+		var list []string
+		for line := range strings.SplitSeq(f.Text, "\n") {
+			list = append(list, escape(line))
+		}
+		fmt.Fprintf(b, "- **%s** %s\n", escape(f.Name), strings.Join(list, "<br>"))
 	}
-}
-
-func markdownLines(lines string) string {
-	var list []string
-	for line := range strings.SplitSeq(lines, "\n") {
-		list = append(list, escape(line))
-	}
-	return strings.Join(list, "<br>")
 }
 
 func (s *Section) markdownTable(b *bytes.Buffer) {
-	markdownRow(b, s.names())
-	rule := make([]string, len(s.Columns))
-	for i, c := range s.Columns {
-		rule[i] = "---"
+	rule := ""
+	for _, c := range s.Columns {
 		if c.Number {
-			rule[i] = "---:"
+			rule += "| ---: "
+		} else {
+			rule += "| --- "
 		}
 	}
-	fmt.Fprintf(b, "| %s |\n", strings.Join(rule, " | "))
-	for _, row := range s.Rows {
-		markdownRow(b, row)
+	for i, row := range append([][]string{s.names()}, s.Rows...) {
+		for _, cell := range row {
+			fmt.Fprintf(b, "| %s ", escape(cell))
+		}
+		b.WriteString("|\n")
+		if i == 0 {
+			b.WriteString(rule + "|\n")
+		}
 	}
-}
-
-func markdownRow(b *bytes.Buffer, cells []string) {
-	for _, cell := range cells {
-		fmt.Fprintf(b, "| %s ", escape(cell))
-	}
-	b.WriteString("|\n")
 }
 
 // escape keeps what Markdown and HTML would take for markup, and what prints.
