@@ -120,7 +120,9 @@ func (x *Records) families() (families []family, rest *Records) {
 // groups returns the results, those of one kernel and problem together.
 func (x *Records) groups() (groups [][]int) {
 	for i := range x.Len() {
-		at := slices.IndexFunc(groups, func(g []int) bool { return x.Text(g[0], "kernel") == x.Text(i, "kernel") && len(x.differ(g[0], i)) == 0 })
+		at := slices.IndexFunc(groups, func(g []int) bool {
+			return x.Text(g[0], "kernel") == x.Text(i, "kernel") && len(x.differ(g[0], i)) == 0
+		})
 		if at < 0 {
 			at, groups = len(groups), append(groups, nil)
 		}
