@@ -105,10 +105,7 @@ func runBackwardFile(t *testing.T, p attention.Problem, in ref.Inputs[float32], 
 			continue
 		}
 		tensors++
-		got := make([]float64, len(g.want))
-		for i, x := range read(t, out, g.name, g.format, g.shape...) {
-			got[i] = float64(x)
-		}
+		got := widened(read(t, out, g.name, g.format, g.shape...))
 		diff := guard.MaxDiff(got, g.want)
 		require.LessOrEqual(t, diff.Off, g.bound, "%s[%d] = %v, want %v", g.name, diff.Index, diff.Got, diff.Want)
 	}

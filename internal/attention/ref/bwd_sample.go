@@ -1,6 +1,7 @@
 package ref
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -69,32 +70,35 @@ func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p attenti
 	if err := in.check(p); err != nil {
 		return nil, err
 	}
-	for _, x := range []struct {
-		name  string
-		on    bool
-		got   int
-		shape []int
-	}{{"o", true, len(o), p.OShape()}, {"lse", true, len(lse), p.LSEShape()}, {"do", true, len(up.DO), p.OShape()}, {"dlse", up.DLSE != nil, len(up.DLSE), p.LSEShape()}} {
-		if want := product(x.shape); x.on && x.got != want {
-			return nil, fmt.Errorf("attention: %s has %d elements, want %d of shape %v", x.name, x.got, want, x.shape)
-		}
+	err := checkSlices(false, []slice{{"do", true, len(up.DO), p.OShape()}, {"dlse", up.DLSE != nil, len(up.DLSE), p.LSEShape()}})
+	if err := cmp.Or(checkSaved(len(o), len(lse), p), err); err != nil {
+		return nil, err
 	}
 	if len(rows) == 0 || len(keys) == 0 {
 		return nil, fmt.Errorf("attention: a sample of %d rows and %d keys: it needs one of each", len(rows), len(keys))
 	}
 	s := &BackwardSample[T]{p: p, in: in, rows: rows, keys: keys}
-	exact := sampled[float64, T]{o: o, lse: lse, up: &up, in: &in, p: p, round: func(x float64) float64 { return x }}
-	plain := sampled[float32, T]{o: o, lse: lse, up: &up, in: &in, p: p, round: p.DType.Round}
-	var sums sampleSums
-	s.want, sums = exact.compute(rows, keys)
-	rough, _ := plain.compute(rows, keys)
-	s.bound = GradientBounds(s.want, rough, GradientScope{
-		Scope: Measure(in, p),
-		DP:    longest(up.DO, p.ValueHeadDim()) * longest(in.V, p.ValueHeadDim()) * p.Dropout.KeepScale(),
-		DLSE:  largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
-		Term: sums.term, DS: sums.ds, KeyWeight: sums.weight,
-	}, p)
+	want, sums := samplePairs(o, lse, &up, &in, p, func(x float64) float64 { return x }, rows, keys)
+	plain, _ := samplePairs(o, lse, &up, &in, p, p.DType.Round, rows, keys)
+	s.want = want
+	scope := newGradientScope(up, in, lse, p)
+	scope.Term, scope.DS, scope.KeyWeight = sums.term, sums.ds, sums.weight
+	s.bound = GradientBounds(want, plain, scope, p)
 	return s, nil
+}
+
+// samplePairs computes a sample in arithmetic F.
+func samplePairs[F, T Float](o, lse []T, up *Upstream[T], in *Inputs[T], p attention.Problem, round func(F) F, rows []Row, keys []Key) (Gradients, pairSums) {
+	w := pairs[F, T]{p: p, in: in, up: up, o: convert[F](o), lse: convert[F](lse), round: round, rows: map[Row]int{}, keys: map[Key]int{}}
+	for x, r := range rows {
+		w.rows[r] = x
+	}
+	for x, k := range keys {
+		w.keys[k] = x
+	}
+	d, dv := p.HeadDim, p.ValueHeadDim()
+	w.g = Gradients{DQ: make([]float64, len(rows)*d), DK: make([]float64, len(keys)*d), DV: make([]float64, len(keys)*dv)}
+	return w.g, w.compute()
 }
 
 // Size returns how many rows and keys are in the sample.

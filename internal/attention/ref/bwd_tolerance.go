@@ -47,15 +47,21 @@ func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in 
 	if err := backward(g, &up, &in, p, sums); err != nil {
 		return GradientScope{}, err
 	}
-	d, heads := p.ValueHeadDim(), make([]float64, p.NumHeads)
+	heads := make([]float64, p.NumHeads)
 	sumSinks(heads, sums.sinks)
+	s := newGradientScope(up, in, lse, p)
+	s.Term, s.DS = largest(sums.terms), largest(sums.ds)
+	s.KeyWeight, s.BiasWeight, s.SinkWeight = largest(sums.keys), largest(sums.bias), largest(heads)
+	return s, nil
+}
+
+// newGradientScope returns the magnitudes that follow from the inputs and LSE.
+func newGradientScope[F, T Float](up Upstream[T], in Inputs[T], lse []F, p attention.Problem) GradientScope {
+	d := p.ValueHeadDim()
 	return GradientScope{
-		Scope: Measure(in, p),
-		DP:    longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
-		DLSE:  largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
-		Term: largest(sums.terms), DS: largest(sums.ds),
-		KeyWeight: largest(sums.keys), BiasWeight: largest(sums.bias), SinkWeight: largest(heads),
-	}, nil
+		Scope: Measure(in, p), DP: longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
+		DLSE: largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
+	}
 }
 
 // GradientBounds returns the bounds for a kernel that stores p.DType and sums in

@@ -13,7 +13,7 @@ import (
 )
 
 // bounds returns the bounds of d, and plain's gradients.
-func (d *bwdData) bounds(t testing.TB) (GradientBound, Gradients, GradientScope) {
+func (d *data) bounds(t testing.TB) (GradientBound, Gradients, GradientScope) {
 	plain := NewGradients(d.p)
 	require.NoError(t, Backward(d.g, d.up, d.in, d.p))
 	require.NoError(t, fromSaved(PlainBackward[float64], plain, d.up, d.in, d.p))
@@ -35,32 +35,6 @@ func gradients(got, want Gradients, b GradientBound) []struct {
 	}{
 		{"dq", got.DQ, want.DQ, b.DQ}, {"dk", got.DK, want.DK, b.DK}, {"dv", got.DV, want.DV, b.DV},
 		{"dbias", got.DBias, want.DBias, b.DBias}, {"dsinks", got.DSinks, want.DSinks, b.DSinks},
-	}
-}
-
-// TestPlainGradients: the plain program is near the reference, in each format and with each
-// feature.
-func TestPlainGradients(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: nothing here is concurrent")
-	}
-	for name, change := range bwdProblems {
-		for _, dt := range dtype.All() {
-			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 50, HeadDim: 24, DType: dt}
-			change(&p)
-			if p.Bias.On && name == "bias-own-type" {
-				p.Bias.DType = dt
-			}
-			d := newBwdData(p)
-			bound, plain, _ := d.bounds(t)
-			few := 30.0 // roundings of the largest
-			if dt == dtype.Float32 {
-				few = 100 // scores of ALiBi are 40, and so are the roundings of S - LSE
-			}
-			for _, x := range gradients(plain, d.g, bound) {
-				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
-			}
-		}
 	}
 }
 
@@ -93,7 +67,7 @@ func TestGradientBounds(t *testing.T) {
 	for _, dt := range dtype.All() {
 		p := small
 		p.DType, p.SeqKV, p.Bias, p.Sinks = dt, 60, attention.Bias{On: true, Heads: true}, true
-		d := newBwdData(p)
+		d := newData(p)
 		bound, plain, s := d.bounds(t)
 		most := gradientCeilings(s, p)
 		list := gradients(plain, d.g, bound)
@@ -119,7 +93,7 @@ func TestGradientBounds(t *testing.T) {
 // leaves room for a sum in another order, and no more.
 func TestGradientBoundOneKey(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
-	d := newBwdData(p)
+	d := newData(p)
 	d.up.DLSE = nil
 	bound, plain, _ := d.bounds(t)
 	require.Zero(t, largest(plain.DQ))
@@ -132,7 +106,7 @@ func TestGradientBoundOneKey(t *testing.T) {
 // two heads, and a sink that doubles the sum.
 func TestMeasureBackward(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 1, Sinks: true, Bias: attention.Bias{On: true}}
-	d := newBwdData(p)
+	d := newData(p)
 	clear(d.in.Q)
 	d.in.Bias = []float64{0, math.Log(3)}
 	d.in.Sinks = []float64{math.Log(4), math.Log(4)}
@@ -157,7 +131,7 @@ func TestGradientBoundSink(t *testing.T) {
 		Batch: 1, NumHeads: 4, NumKVHeads: 1, SeqQ: 1000, SeqKV: 1, HeadDim: 64, DType: dtype.Float32, Sinks: true,
 		Dropout: attention.Dropout{P: 0.9, Seeded: true},
 	}
-	d := newBwdData(p)
+	d := newData(p)
 	clear(d.in.Q)
 	for i := range d.in.Sinks {
 		d.in.Sinks[i] = 22.4
@@ -176,7 +150,7 @@ func TestGradientBoundSoftcap(t *testing.T) {
 	p := attention.Problem{
 		Batch: 1, NumHeads: 8, NumKVHeads: 1, SeqQ: 33, SeqKV: 1, HeadDim: 64, DType: dtype.Float32, Scale: 2, Softcap: 0.5,
 	}
-	d := newBwdData(p)
+	d := newData(p)
 	bound, _, s := d.bounds(t)
 	rng, worst := rand.New(rand.NewPCG(3, 3)), 0.0
 	for row := range p.NumHeads * p.SeqQ {

@@ -26,6 +26,6 @@
 // The backward pass has the same, but for the rows: Backward, PlainBackward,
 // and GradientBounds. Saved is what a forward pass leaves for it.
 //
-// ForwardRows, PlainRows and Verify do the same on sampled rows, so that a
+// ForwardRows, PlainRows and SampleBackward do the same on sampled rows, so that a
 // shape of any size is checked at the cost of the rows looked at.
 package ref

@@ -65,7 +65,7 @@ func prepare[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows
 	if rows == nil {
 		n = rowsOf(p)
 	}
-	return list, checkOutputs(o, lse, n, p)
+	return list, checkSlices(false, []slice{{"o", true, len(o), []int{n, p.ValueHeadDim()}}, {"lse", lse != nil, len(lse), []int{n}}})
 }
 
 func forward[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row) error {

@@ -1,8 +1,6 @@
 package ref
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/parallel"
@@ -45,43 +43,20 @@ func checkBackward[T Float](g *Gradients, up *Upstream[T], in *Inputs[T], p atte
 	if err := in.check(p); err != nil {
 		return err
 	}
-	for _, s := range []struct {
-		name      string
-		on, there bool
-		got       int
-		shape     []int
-	}{
-		{"do", true, true, len(up.DO), p.OShape()},
-		{"dlse", true, up.DLSE != nil, len(up.DLSE), p.LSEShape()},
-		{"dq", true, true, len(g.DQ), p.QShape()},
-		{"dk", true, true, len(g.DK), p.KShape()},
-		{"dv", true, true, len(g.DV), p.VShape()},
-		{"dbias", p.Bias.On, g.DBias != nil, len(g.DBias), p.BiasShape()},
-		{"dsinks", p.Sinks, g.DSinks != nil, len(g.DSinks), p.SinksShape()},
-	} {
-		switch want := product(s.shape); {
-		case !s.there:
-		case !s.on:
-			return fmt.Errorf("attention: %s is given, but the problem has none", s.name)
-		case s.got != want:
-			return fmt.Errorf("attention: %s has %d elements, want %d of shape %v", s.name, s.got, want, s.shape)
-		}
-	}
-	return nil
+	return checkSlices(false, []slice{
+		{"do", true, len(up.DO), p.OShape()},
+		{"dlse", up.DLSE != nil, len(up.DLSE), p.LSEShape()},
+		{"dq", true, len(g.DQ), p.QShape()},
+		{"dk", true, len(g.DK), p.KShape()},
+		{"dv", true, len(g.DV), p.VShape()},
+		{"dbias", p.Bias.On && g.DBias != nil, len(g.DBias), p.BiasShape()},
+		{"dsinks", p.Sinks && g.DSinks != nil, len(g.DSinks), p.SinksShape()},
+	})
 }
 
-// checkSaved does the same for O and LSE.
-func checkSaved(o, lse []float64, p attention.Problem) error {
-	for _, s := range []struct {
-		name  string
-		got   int
-		shape []int
-	}{{"o", len(o), p.OShape()}, {"lse", len(lse), p.LSEShape()}} {
-		if want := product(s.shape); s.got != want {
-			return fmt.Errorf("attention: %s has %d elements, want %d of shape %v", s.name, s.got, want, s.shape)
-		}
-	}
-	return nil
+// checkSaved does the same for the lengths of O and LSE.
+func checkSaved(o, lse int, p attention.Problem) error {
+	return checkSlices(false, []slice{{"o", true, o, p.OShape()}, {"lse", true, lse, p.LSEShape()}})
 }
 
 // Saved returns what the backward kernels are given of the forward pass: O and LSE

@@ -77,18 +77,6 @@ func product(shape []int) int {
 	return n
 }
 
-// checkOutputs does the same for o and lse, which hold the given number of
-// rows. lse may be nil.
-func checkOutputs(o, lse []float64, rows int, p attention.Problem) error {
-	if len(o) != rows*p.ValueHeadDim() {
-		return fmt.Errorf("attention: o has %d elements, want %d rows of value_dim=%d", len(o), rows, p.ValueHeadDim())
-	}
-	if lse != nil && len(lse) != rows {
-		return fmt.Errorf("attention: lse has %d elements, want %d rows", len(lse), rows)
-	}
-	return nil
-}
-
 // A Row names one query row of a problem.
 type Row struct{ Batch, Head, Row int }
 

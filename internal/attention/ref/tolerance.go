@@ -205,11 +205,5 @@ func weightBound(u float64, s Scope, p attention.Problem) float64 {
 //	8 * u                  log may be off by 2^-21 where its result is near 0 (same specification)
 //	3 * max|LSE| * u       m*ln(2): product, constant, and the sum with log(l)
 func lseBound(u float64, lse []float64, s Scope, p attention.Problem) float64 {
-	most := 0.0
-	for _, x := range lse {
-		if !math.IsInf(x, 0) {
-			most = max(most, math.Abs(x))
-		}
-	}
-	return weightBound(u, s, p) + u*(2*math.Sqrt(terms(p))+8+3*most)
+	return weightBound(u, s, p) + u*(2*math.Sqrt(terms(p))+8+3*largest(lse))
 }
