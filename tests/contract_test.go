@@ -15,7 +15,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -28,9 +27,6 @@ func faces() map[string]call.Contract {
 			Problem: attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8},
 			Forward: attention.Forward, Backward: attention.Backward, Choose: attention.Choose, Supports: attention.Supports, Workspace: attention.Workspace,
 			More: map[string]any{"Decode": attention.Decode, "Append": attention.Append, "Step": attention.Step, "Advance": attention.Advance},
-		},
-		"pipelines/gemm": {
-			Problem: gemm.Problem{M: 3, N: 5, K: 7}, Forward: gemm.Forward, Choose: gemm.Choose, Supports: gemm.Supports, Workspace: gemm.Workspace, More: map[string]any{"ForwardGroup": gemm.ForwardGroup},
 		},
 	}
 	for _, k := range call.All() {

@@ -94,6 +94,8 @@ type Tensor struct {
 	Align int          // what its offset and strides are multiples of; 0: 1
 	Place *guard.Place // where it lies; nil: Data says it
 	Lines bool         // rows lie at whole lines of memory in benchmarks
+	// Memory names a buffer that it shares with others, one after the other; "": it has its own.
+	Memory string
 	// Draw makes a number of an input from one of the standard normal distribution, instead of
 	// Scale. Most is the largest value of a count.
 	Draw func(x float64) float64
@@ -275,7 +277,7 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 
 // guard returns the tensor of a pass for package guard. Values are those of an input.
 func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tensor {
-	g := guard.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Values: values}
+	g := guard.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Values: values, Memory: t.Memory}
 	o, known := want.Of(t.Name)
 	if writes := t.writes(pass); !known && (writes || t.Role == Output) {
 		panic("call: Want lacks " + t.Name)

@@ -18,7 +18,8 @@ type Data struct {
 	Mean      float64 // of rows, in deviations
 	Equal     bool    // elements of a row are equal
 	// Layout has a letter for each tensor, and repeats: p for packed rows, a for rows that
-	// begin at multiples of 8 elements, o for rows that do not.
+	// begin at multiples of 8 elements, o for rows that do not; t and e for p and a where memory
+	// ends with the last element.
 	Layout string
 	// Workspace gives the call a workspace, and watches the memory on both sides of it.
 	Workspace bool
@@ -129,6 +130,8 @@ func (d *Data) Place(i int, shape []int) *guard.Place {
 	switch letter {
 	case 'a':
 		return &guard.Place{Offset: 8 * (1 + rng.IntN(8)), RowGap: (8-cols%8)%8 + 8*rng.IntN(3), MatrixGap: 8 * rng.IntN(4)}
+	case 't', 'e':
+		return &guard.Place{Aligned: letter == 'e', Tight: true}
 	case 'o':
 		return &guard.Place{Offset: 1 + rng.IntN(70), RowGap: 1 + rng.IntN(9), MatrixGap: rng.IntN(20)}
 	}

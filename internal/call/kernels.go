@@ -47,6 +47,7 @@ type Contract struct {
 // All lists the kernels.
 func All() []Kernel {
 	return []Kernel{
-		kernelDecode(), kernelAppend(), kernelStep(), kernelMLP(), kernelGrouped(), kernelMixture(), kernelGMM(), kernelNorm(), kernelOptim(),
+		kernelDecode(), kernelAppend(), kernelStep(), kernelGemm(), kernelGemmGroup(),
+		kernelMLP(), kernelGrouped(), kernelMixture(), kernelGMM(), kernelNorm(), kernelOptim(),
 	}
 }

@@ -172,7 +172,7 @@ func (m *Mixture) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 			return nil, err
 		}
 		plan, err := skinny.ChooseMixture(caps, p, opt)
-		return &skinnyPlan{plan.Config, plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
+		return &productPlan{plan.Config, plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
 	}
 	opt, err := m.options()
 	if err != nil {

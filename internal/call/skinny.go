@@ -67,22 +67,6 @@ func engineOptions(impl, config string) (opt engine.Options, err error) {
 	return opt, err
 }
 
-// A skinnyPlan is a plan of a kernel of package skinny.
-type skinnyPlan struct {
-	config  engine.Config
-	bytes   int64
-	kernels []string
-}
-
-// String implements kit.Plan.
-func (p *skinnyPlan) String() string { return "skinny " + p.config.String() }
-
-// Workspace implements kit.Plan.
-func (p *skinnyPlan) Workspace() int64 { return p.bytes }
-
-// Kernels implements kit.Plan.
-func (p *skinnyPlan) Kernels() []string { return p.kernels }
-
 func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
 	x, opt, err := m.product()
 	if err != nil {
@@ -100,7 +84,7 @@ func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
 		p, err = skinny.ChooseForward(caps, x, m.Out, opt)
 		kernels = p.Kernels("gemm_narrow")
 	}
-	return &skinnyPlan{p.Config, p.Workspace(), kernels}, err
+	return &productPlan{p.Config, p.Workspace(), kernels}, err
 }
 
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.

@@ -30,9 +30,18 @@ func Smaller(c Call) (list []Call) {
 				bold = append(bold, change{path, f.Slice(part[0], part[1])})
 			}
 			for i := range f.Len() {
-				if x := f.Index(i); x.Kind() == reflect.Int && x.Int() > 0 {
-					halves = append(halves, change{path, element(f, i, x.Int()/2)})
-					less = append(less, change{path, element(f, i, x.Int()-1)})
+				x := f.Index(i)
+				if x.Kind() == reflect.Int && x.Int() > 0 {
+					halves = append(halves, change{path, element(f, i, reflect.ValueOf(int(x.Int()/2)))})
+					less = append(less, change{path, element(f, i, reflect.ValueOf(int(x.Int()-1)))})
+				}
+				for j := 0; x.Kind() == reflect.Struct && n <= 8 && j < x.NumField(); j++ {
+					if y := x.Field(j); y.Kind() == reflect.Int && y.Int() > 0 {
+						halves = append(halves, change{path, element(f, i, with(x, j, reflect.ValueOf(int(y.Int()/2))))})
+						less = append(less, change{path, element(f, i, with(x, j, reflect.ValueOf(int(y.Int()-1))))})
+					} else if y.Kind() != reflect.Int && !y.IsZero() {
+						rest = append(rest, change{path, element(f, i, with(x, j, reflect.Zero(y.Type())))})
+					}
 				}
 			}
 		case f.Kind() == reflect.Pointer || f.Kind() == reflect.String:
@@ -57,11 +66,19 @@ type change struct {
 	to   reflect.Value
 }
 
-// element returns a copy of a slice of integers with another element i.
-func element(of reflect.Value, i int, n int64) reflect.Value {
+// element returns a copy of a slice with another element i.
+func element(of reflect.Value, i int, x reflect.Value) reflect.Value {
 	list := reflect.AppendSlice(reflect.MakeSlice(of.Type(), 0, of.Len()), of)
-	list.Index(i).SetInt(n)
+	list.Index(i).Set(x)
 	return list
+}
+
+// with returns a copy of a struct with another field i.
+func with(of reflect.Value, i int, x reflect.Value) reflect.Value {
+	y := reflect.New(of.Type()).Elem()
+	y.Set(of)
+	y.Field(i).Set(x)
+	return y
 }
 
 // walk calls f with each field of a struct, and of structs in it, but for Data and Direction.

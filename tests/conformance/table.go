@@ -8,7 +8,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 )
 
 // An Entry is a problem of a kernel and a pass. Its Problem is one of flashvk selftest --problem.
@@ -56,12 +55,6 @@ func Table() []Entry {
 	}
 
 	data := `"Kind":"normal","Layout":"a","Seed":1`
-	gemms, matrices := paths(engine.Impls()...), paths(engine.CoopMat)
-	product := `gemm:{"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5,"Config":"$config",` + data + `}`
-	add("gemm", "gemm.Forward", gemms, product, "$config", "").Own = true
-	add("gemm-split-k", "gemm.Forward", paths(engine.Scalar), product, "$config", "scalar 16x16 t4x4 k8 g2 splits3")
-	add("gemm-packed", "gemm.Forward", matrices, product, "$config", "coopmat s1x1 t1x2 k$4side align packb g1").Halves = true
-	add("gemm-group", "gemm.ForwardGroup", gemms, `gemm-group:{"Products":[{"M":20,"N":9,"K":33},{"M":7,"N":24,"K":8}],"DType":$dtype,"Out":$dtype,"Impl":"$impl",`+data+`}`)
 
 	for _, k := range call.All() {
 		for _, x := range k.Cases {

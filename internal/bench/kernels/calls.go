@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
@@ -83,6 +84,8 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 			set.Var(Value[dtype.Option]{to, parseOption, dtypeKind}, x.name, x.usage)
 		case **norm.Config:
 			set.Var(Value[*norm.Config]{to, parseNormConfig, "CONFIG"}, x.name, x.usage)
+		case *engine.Activation:
+			set.Var(Value[engine.Activation]{to, problem.ParseActivation, "NAME"}, x.name, x.usage)
 		case *mlp.Keep:
 			keepVar(set, to, x.keeps, x.usage)
 		default:
@@ -297,13 +300,20 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Refe
 		}
 		if w.Bounds == nil {
 			list = append(list, o.expected(&t, w))
+			continue
 		}
-		for i, limit := range w.Bounds { // each element, or each of the last axis, has a limit of its own
-			e := bench.Expected{Name: t.Name, Limit: limit}
-			for at := i; at < len(w.Want); at += len(w.Bounds) {
-				e.At, e.Want = append(e.At, at), append(e.Want, w.Want[at])
+		of := map[float64]int{} // the place in the list, by limit
+		for i, want := range w.Want {
+			at, limit := i, w.Bounds[i%len(w.Bounds)]
+			if w.Sample != nil {
+				at = w.Sample[i]
 			}
-			list = append(list, e)
+			if _, ok := of[limit]; !ok {
+				of[limit] = len(list)
+				list = append(list, bench.Expected{Name: t.Name, Limit: limit})
+			}
+			e := &list[of[limit]]
+			e.At, e.Want = append(e.At, at), append(e.Want, want)
 		}
 	}
 	return list, nil

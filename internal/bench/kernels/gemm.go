@@ -1,20 +1,18 @@
 package kernels
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
-
-	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const gemmFormulas = `
@@ -82,7 +80,7 @@ table.`,
 			},
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: func() Flags { return &gemmFlags{alpha: 1} },
+		New: func() Flags { return &gemmFlags{callFlags: gemmCalls().New().(*callFlags[*call.Gemm])} },
 	}
 }
 
@@ -94,112 +92,105 @@ func implNames() []string {
 	return names
 }
 
-// gemmFlags are the flags of both commands.
-type gemmFlags struct {
-	m, n, k, batch    int
-	trans, activation string
-	alpha, beta       float64
-	residual          bool
-	dtype, out        dtype.DType
-	config, group     string
-	set               *pflag.FlagSet
+// gemmCalls are the calls that commands make.
+func gemmCalls() *calls[*call.Gemm] {
+	return &calls[*call.Gemm]{
+		name: "gemm",
+		flags: []flag{
+			{name: "trans", usage: "which of a and b are transposed: nn, nt, tn or tt (default: the first that fits the tensors)"},
+			{name: "alpha", usage: "factor of the product, not 0"},
+			{name: "beta", usage: "factor of what c held before"},
+			{name: "activation", usage: "identity (default), silu, silu-keep, times-dsilu or times-dsilu-keep"},
+			{name: "group", usage: "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64"},
+			{name: "out-dtype", usage: "format of c: float16, bfloat16 or float32 (default: that of a)"},
+			{name: "m", usage: "rows of c (default 4096 on a GPU, 128 on a CPU device, like the next two)", size: true},
+			{name: "n", usage: "columns of c", size: true},
+			{name: "k", usage: "columns of op(a)", size: true},
+			{name: "batch", usage: "products", size: true},
+			{name: "residual", usage: "add r", size: true},
+			{name: "dtype", usage: "format of a and b: float16, bfloat16 (default on a GPU) or float32", size: true},
+			{name: "config", usage: "tile sizes, in the words of the column runs, instead of the table's", size: true},
+		},
+		base: func(cpu bool) *call.Gemm {
+			p := engine.Problem{Batch: 1, M: 4096, N: 4096, K: 4096, Alpha: 1, DType: dtype.BFloat16}
+			if cpu {
+				p.M, p.N, p.K, p.DType = 128, 128, 128, dtype.Float16
+			}
+			return &call.Gemm{Problem: p}
+		},
+		file: gemmFile,
+		suite: func(small bool) (list []*call.Gemm) {
+			for _, s := range [][3]int{
+				{8192, 8192, 8192}, {4096, 4096, 4096}, {11000, 1365, 512}, {11000, 512, 1365}, {205000, 1365, 512}, {18048, 1536, 512},
+			} {
+				p := engine.Problem{M: s[0], N: s[1], K: s[2], TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
+				if small {
+					p = engine.Problem{M: (p.M + 63) / 64, N: (p.N + 31) / 32, K: (p.K + 15) / 16, TransB: true, DType: dtype.Float16, Out: dtype.Float16}
+				}
+				list = append(list, &call.Gemm{Problem: p})
+			}
+			return list
+		},
+		describe: func(g *call.Gemm) string {
+			batch := ""
+			if g.Batches() > 1 {
+				batch = fmt.Sprintf("batch %d, ", g.Batch)
+			}
+			return fmt.Sprintf("%v: %sm %d, n %d, k %d%s", g.DType, batch, g.M, g.N, g.K, describeProduct(g.Problem))
+		},
+		keys: func(g *call.Gemm) []bench.Key {
+			return productKeys(g.Problem, bench.Key{Name: "batch", Value: g.Batches()}, bench.Key{Name: "m", Value: g.M}, bench.Key{Name: "n", Value: g.N}, bench.Key{Name: "k", Value: g.K})
+		},
+		check: checkGemm,
+		path: func(g *call.Gemm, impl string, _ bench.Pass) error {
+			g.Impl = impl
+			return configOnPath(impl, g.Config)
+		},
+		sample: func(g *call.Gemm) int { return max(4, mostChecked/(g.Batches()*g.N*g.K)) },
+		tune: func(_ *vk.Caps, op tunedOp[*call.Gemm], _ bench.Pass) ([]bench.Tunable, error) {
+			return []bench.Tunable{gemmChoices(op)}, nil
+		},
+	}
 }
 
-// Add implements Flags.
-func (g *gemmFlags) Add(f *pflag.FlagSet, sizes bool) {
-	g.set = f
-	f.StringVar(&g.trans, "trans", "", "which of a and b are transposed: nn, nt, tn or tt (default: the first that fits the tensors)")
-	f.Float64Var(&g.alpha, "alpha", g.alpha, "factor of the product, not 0")
-	f.Float64Var(&g.beta, "beta", 0, "factor of what c held before")
-	f.StringVar(&g.activation, "activation", "identity", "identity, silu, silu-keep, times-dsilu or times-dsilu-keep")
-	f.StringVar(&g.group, "group", "", "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64")
-	DTypeVar(f, &g.out, "out-dtype", "format of c: float16, bfloat16 or float32 (default: that of a)")
-	if !sizes {
-		return
-	}
-	f.IntVar(&g.m, "m", 0, "rows of c (default 4096 on a GPU, 128 on a CPU device, like the next two)")
-	f.IntVar(&g.n, "n", 0, "columns of c")
-	f.IntVar(&g.k, "k", 0, "columns of op(a)")
-	f.IntVar(&g.batch, "batch", 1, "products")
-	f.BoolVar(&g.residual, "residual", false, "add r")
-	DTypeVar(f, &g.dtype, "dtype", "format of a and b: float16, bfloat16 (default on a GPU) or float32")
-	f.StringVar(&g.config, "config", "", "tile sizes, in the words of the column runs, instead of the table's")
-}
+const mostChecked = 1 << 30 // multiplications of the reference
 
-// problem returns the problem of the flags that both commands have.
-func (g *gemmFlags) problem() (p problem.Problem, err error) {
-	if g.alpha == 0 {
-		return p, fmt.Errorf("gemm: alpha=0 leaves no product")
+// checkGemm sets fields from flags of other types.
+func checkGemm(g *call.Gemm) (err error) {
+	if g.Alpha == 0 {
+		return errors.New("gemm: alpha=0 leaves no product")
 	}
-	p.Alpha, p.Beta = g.alpha, g.beta
-	if p.Activation, err = problem.ParseActivation(g.activation); err != nil {
-		return p, err
+	if g.Batch == 0 && !g.NoBatch {
+		return errors.New("--batch 0 is less than 1")
 	}
-	if g.trans != "" {
-		p.TransA, p.TransB, err = problem.ParseTransposes(g.trans)
-	}
-	return p, err
-}
-
-// outOr returns the format of c: that of the flag, or else that of a.
-func (g *gemmFlags) outOr(format dtype.DType) dtype.DType {
-	if g.set.Changed("out-dtype") {
-		return g.out
-	}
-	return format
-}
-
-// FromFlags implements Flags.
-func (g *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
-	p, err := g.problem()
-	if err != nil {
-		return nil, err
-	}
-	p.M, p.N, p.K, p.DType = 4096, 4096, 4096, dtype.BFloat16
-	if cpu {
-		p.M, p.N, p.K, p.DType = 128, 128, 128, dtype.Float16
-	}
-	setGiven(g.set, []sizeFlag{{"m", &p.M, &g.m}, {"n", &p.N, &g.n}, {"k", &p.K, &g.k}})
-	if g.set.Changed("dtype") {
-		p.DType = g.dtype
-	}
-	if g.set.Changed("batch") && g.batch < 1 {
-		return nil, fmt.Errorf("--batch %d is less than 1", g.batch)
-	}
-	p.Batch, p.Residual, p.Out = g.batch, g.residual, g.outOr(p.DType)
-	var config *engine.Config
-	if g.config != "" {
-		c, err := engine.ParseConfig(g.config)
-		if err != nil {
-			return nil, fmt.Errorf("--config: %w", err)
-		}
-		config = &c
-	}
-	if g.group == "" {
-		return gemmOp{p: p, config: config}, p.Validate()
-	}
-	for _, size := range []string{"m", "n", "k", "batch"} {
-		if g.set.Changed(size) {
-			return nil, fmt.Errorf("--group and --%s contradict each other", size)
+	if g.Trans != "" {
+		if g.TransA, g.TransB, err = problem.ParseTransposes(g.Trans); err != nil {
+			return err
 		}
 	}
-	return newGemmGroup(g.group, p, config)
+	if _, err := engine.ParseConfig(g.Config); err != nil && g.Config != "" {
+		return fmt.Errorf("--config: %w", err)
+	}
+	g.Out = g.OutDType.Or(g.DType)
+	return nil
 }
 
-// FromFile implements Flags.
-func (g *gemmFlags) FromFile(in File) (bench.Op, error) {
-	h := Header(in.Tensors())
-	p, err := g.problem()
-	if err != nil {
-		return nil, err
+// configOnPath returns an error if a configuration is of another path.
+func configOnPath(impl, config string) error {
+	c, err := engine.ParseConfig(config)
+	if config == "" || err != nil || impl == gemm.Auto.String() || impl == c.Impl.String() {
+		return nil
 	}
-	_, p.Residual = h.Tensor("r")
-	if g.group != "" {
-		if p.DType, err = h.Float("a"); err != nil {
-			return nil, err
-		}
-		p.Out = g.outOr(p.DType)
-		return newGemmGroup(g.group, p, nil)
+	return fmt.Errorf("gemm: path %v: --config is of path %v: %w", impl, c.Impl, vk.ErrUnsupported)
+}
+
+// gemmFile sets sizes and formats from the tensors of a file.
+func gemmFile(h Header, g *call.Gemm) (err error) {
+	_, g.Residual = h.Tensor("r")
+	if g.Group != "" {
+		g.Batch, g.M, g.N, g.K = 1, 1, 1, 1
+		g.DType, err = h.Float("a")
+		return err
 	}
 	axes := []string{"rows", "columns"}
 	if a, ok := h.Tensor("a"); ok && len(a.Shape) == 3 {
@@ -207,35 +198,32 @@ func (g *gemmFlags) FromFile(in File) (bench.Op, error) {
 	}
 	a, format, err := h.Floats("a", axes...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b, _, err := h.Floats("b", axes...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if len(axes) == 3 {
-		p.Batch = a[0]
+	g.DType, g.NoBatch = format, len(axes) == 2
+	if !g.NoBatch {
+		g.Batch = a[0]
 		a, b = a[1:], b[1:]
 	}
 	candidates := []string{"nn", "nt", "tn", "tt"}
-	if g.trans != "" {
-		candidates = []string{g.trans}
+	if g.Trans != "" {
+		candidates = []string{g.Trans}
 	}
-	fits := false
-	for _, t := range candidates {
-		p.TransA, p.TransB = t[0] == 't', t[1] == 't'
-		p.M, p.K = ordered(a, p.TransA)
+	for _, g.Trans = range candidates {
+		if g.TransA, g.TransB, err = problem.ParseTransposes(g.Trans); err != nil {
+			return err
+		}
 		var k int
-		if k, p.N = ordered(b, p.TransB); k == p.K {
-			fits = true
-			break
+		g.M, g.K = ordered(a, g.TransA)
+		if k, g.N = ordered(b, g.TransB); k == g.K {
+			return nil
 		}
 	}
-	if !fits {
-		return nil, fmt.Errorf("tensors \"a\" and \"b\": the inner sizes of shapes %v and %v differ with --trans %s", a, b, strings.Join(candidates, ", "))
-	}
-	p.DType, p.Out = format, g.outOr(format)
-	return gemmOp{p: p, flat: len(axes) == 2}, p.Validate()
+	return fmt.Errorf("tensors \"a\" and \"b\": the inner sizes of shapes %v and %v differ with --trans %s", a, b, strings.Join(candidates, ", "))
 }
 
 // ordered returns the rows and columns of op(A) or op(B).
@@ -244,43 +232,6 @@ func ordered(shape []int, transposed bool) (rows, cols int) {
 		return shape[1], shape[0]
 	}
 	return shape[0], shape[1]
-}
-
-// Suite implements Flags.
-func (g *gemmFlags) Suite(small bool) []bench.Op {
-	var list []bench.Op
-	for _, s := range [][3]int{
-		{8192, 8192, 8192}, {4096, 4096, 4096}, {11000, 1365, 512}, {11000, 512, 1365}, {205000, 1365, 512}, {18048, 1536, 512},
-	} {
-		p := problem.Problem{M: s[0], N: s[1], K: s[2], TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
-		if small {
-			p.M, p.N, p.K = (p.M+63)/64, (p.N+31)/32, (p.K+15)/16
-			p.DType, p.Out = dtype.Float16, dtype.Float16
-		}
-		list = append(list, gemmOp{p: p, flat: true})
-	}
-	return list
-}
-
-// A gemmOp is a problem of package gemm.
-type gemmOp struct {
-	p      problem.Problem
-	flat   bool           // tensors have no batch axis
-	config *engine.Config // nil: the table's
-	tuning *kit.Tuning
-}
-
-// Name implements bench.Op.
-func (o gemmOp) Name() string { return "gemm" }
-
-// Describe implements bench.Op.
-func (o gemmOp) Describe() string {
-	p := o.p
-	batch := ""
-	if p.Batches() > 1 {
-		batch = fmt.Sprintf("batch %d, ", p.Batches())
-	}
-	return fmt.Sprintf("%v: %sm %d, n %d, k %d%s", p.DType, batch, p.M, p.N, p.K, describeProduct(p))
 }
 
 // describeProduct returns what is not sizes.
@@ -304,114 +255,82 @@ func describeProduct(p problem.Problem) string {
 	return s
 }
 
-// Keys implements bench.Op.
-func (o gemmOp) Keys() []bench.Key {
-	p := o.p
-	return []bench.Key{
+// productKeys returns the keys of a product of some sizes.
+func productKeys(p problem.Problem, sizes ...bench.Key) []bench.Key {
+	return slices.Concat([]bench.Key{
 		{Name: "dtype", Value: p.DType.String()}, {Name: "out", Value: p.Out.String()}, {Name: "trans", Value: p.Transposes()},
-		{Name: "batch", Value: p.Batches()}, {Name: "m", Value: p.M}, {Name: "n", Value: p.N}, {Name: "k", Value: p.K},
+	}, sizes, []bench.Key{
 		{Name: "alpha", Value: p.Scale()}, {Name: "beta", Value: p.Beta}, {Name: "activation", Value: p.Activation.String()}, {Name: "residual", Value: p.Residual},
-	}
+	})
 }
 
-// Cost implements bench.Op.
-func (o gemmOp) Cost(bench.Pass) (flops, bytes float64) { return o.p.FLOPs(), o.p.Bytes() }
+// gemmFlags are the flags of a product or, with --group, of a group.
+type gemmFlags struct{ *callFlags[*call.Gemm] }
 
-// Tensors implements bench.Op.
-func (o gemmOp) Tensors() []bench.OpTensor {
-	p := o.p
-	shape := func(s []int) []int {
-		if o.flat {
-			return s[1:]
-		}
-		return s
-	}
-	list := []bench.OpTensor{
-		{Name: "a", DType: p.DType, Shape: shape(p.AShape())},
-		{Name: "b", DType: p.DType, Shape: shape(p.BShape()), Draw: perRoot(p.K)},
-	}
-	add := func(present bool, name string, role call.Role) {
-		if present {
-			list = append(list, bench.OpTensor{Name: name, DType: p.Out, Shape: shape(p.CShape()), Role: role})
+// FromFlags implements Flags.
+func (f *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
+	op, err := f.callFlags.FromFlags(cpu)
+	for _, size := range []string{"m", "n", "k", "batch"} {
+		if f.given.Group != "" && f.set.Changed(size) {
+			return nil, fmt.Errorf("--group and --%s contradict each other", size)
 		}
 	}
-	add(p.Beta == 0, "c", call.Output)
-	add(p.Beta != 0, "c", call.Update)
-	add(p.Residual, "r", call.Input)
-	add(p.ReadsX(), "x", call.Input)
-	add(p.HasX() && !p.ReadsX(), "x", call.Output)
-	add(p.HasS(), "s", call.Output)
-	return list
+	return f.group(op, err)
 }
 
-// options returns those of a call.
-func (o gemmOp) options(impl string) (gemm.Options, error) {
-	i, err := gemm.ParseImpl(impl)
-	if err != nil || o.config == nil {
-		return gemm.Options{Impl: i, Tuning: o.tuning}, err
-	}
-	if i != gemm.Auto && i != o.config.Impl {
-		return gemm.Options{}, fmt.Errorf("gemm: path %v: --config is of path %v: %w", i, o.config.Impl, vk.ErrUnsupported)
-	}
-	return gemm.Options{Config: (*gemm.Config)(o.config)}, nil
-}
+// FromFile implements Flags.
+func (f *gemmFlags) FromFile(in File) (bench.Op, error) { return f.group(f.callFlags.FromFile(in)) }
 
-// gemmProblem returns the problem as users of the package state it.
-func gemmProblem(p problem.Problem) gemm.Problem {
-	return gemm.Problem{
-		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
-		Activation: gemm.Activation(p.Activation), Residual: p.Residual, DType: p.DType, Out: dtype.Some(p.Out),
+// group returns the product, or with --group a group of products that are otherwise like it.
+func (f *gemmFlags) group(op bench.Op, err error) (bench.Op, error) {
+	if err != nil || f.given.Group == "" {
+		return op, err
 	}
-}
-
-// Choose implements bench.Op.
-func (o gemmOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
-	opt, err := o.options(impl)
+	p := op.(tunedOp[*call.Gemm]).c
+	products, err := problem.ParseGroup(p.Group)
 	if err != nil {
 		return nil, err
 	}
-	return gemm.Choose(caps, gemmProblem(o.p), p.Kit(), opt)
-}
-
-// Record implements bench.Op.
-func (o gemmOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, _ bench.Pass) error {
-	opt, err := o.options(impl)
-	if err != nil {
-		return err
+	for i := range products {
+		products[i].Alpha, products[i].Beta = p.Alpha, p.Beta
 	}
-	opt.Workspace = workspace
-	return gemm.Forward(c, gemm.Tensors{A: t["a"], B: t["b"], C: t["c"], Residual: t["r"], X: t["x"], S: t["s"]}, gemmProblem(o.p), opt)
-}
-
-// Reference implements bench.Op. For large products it has sampled rows.
-func (o gemmOp) Reference(t map[string][]float32, _ bench.Pass) (bench.Reference, error) {
-	rows := sampleRows(o.p)
-	p, in := ref.Rows(rows, ref.Inputs{A: wide(t["a"]), B: wide(t["b"]), C: wide(t["c"]), R: wide(t["r"]), X: wide(t["x"])}, o.p)
-	want, plain := ref.Multiply(in, p), ref.Plain(in, p)
-	bounds := ref.NewBounds(want, plain, in, p)
-	var at []int
-	if len(rows) < o.p.M {
-		for batch := range p.Batches() {
-			for _, row := range rows {
-				at = append(at, rowsAt([]int{batch*o.p.M + row}, p.Batches()*o.p.M, p.N)...)
-			}
+	g := &call.GemmGroup{Config: p.Config, Whole: true, Group: problem.Group{
+		Products: products, TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.Out,
+	}}
+	if err := g.Validate(); err != nil {
+		return nil, err
+	}
+	for _, t := range g.Tensors() {
+		if t.Shape[0] == 0 {
+			return nil, fmt.Errorf("gemm: products %s have no elements of %s", p.Group, t.Name)
 		}
 	}
-	var list bench.Expectations
-	for _, x := range []struct {
-		name  string
-		want  []float64
-		limit float64
-	}{{"c", want.C, bounds.C}, {"x", want.X, bounds.X}, {"s", want.S, bounds.S}} {
-		if x.want != nil {
-			list = append(list, bench.Expected{Name: x.name, At: at, Want: x.want, Limit: x.limit})
-		}
-	}
-	return list, nil
+	return calledOp[*call.GemmGroup]{of: &groupCalls, c: g}, nil
 }
 
-// sampleRows returns the rows of C to check: all rows of a small problem, else as many as the
-// reference computes in about a second.
-func sampleRows(p problem.Problem) []int { return sample(p.M, mostChecked/(p.Batches()*p.N*p.K)) }
-
-const mostChecked = 1 << 30 // multiplications of the reference
+// groupCalls are the calls of groups.
+var groupCalls = calls[*call.GemmGroup]{
+	name: "gemm",
+	describe: func(g *call.GemmGroup) string {
+		const most = 4
+		sizes := strings.Split(g.Sizes(), ",")
+		if n := len(sizes); n > most {
+			sizes = append(sizes[:most-1], fmt.Sprintf("%d more", n-most+1))
+		}
+		return fmt.Sprintf("%v: group %s%s", g.DType, strings.Join(sizes, " "), describeProduct(g.Problem(0)))
+	},
+	keys: func(g *call.GemmGroup) []bench.Key {
+		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: g.Sizes()})
+	},
+	path: func(g *call.GemmGroup, impl string, _ bench.Pass) error {
+		g.Impl = impl
+		return configOnPath(impl, g.Config)
+	},
+	sample: func(g *call.GemmGroup) int {
+		most := 1
+		for _, x := range g.Products {
+			most = max(most, x.N*x.K)
+		}
+		return max(4, mostChecked/(len(g.Products)*most))
+	},
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
@@ -19,22 +20,26 @@ import (
 // their tiles.
 const productTable = "internal/pipelines/gemm/engine/tuning.go"
 
-// Use implements bench.Tuner.
-func (o gemmOp) Use(tuning *kit.Tuning) bench.Op {
-	o.tuning = tuning
-	return o
-}
-
-// Tunables implements bench.Tuner. With --config only that is compared with the table's choice.
-func (o gemmOp) Tunables(*vk.Caps, bench.Pass) ([]bench.Tunable, error) {
-	choices := productChoices(o, chain.Part{Kernel: "gemm", Problem: o.p})
-	choices.Candidates = o.candidates
-	choices.Variants = engine.Variants
-	choices.Use = func(c engine.Config) bench.Op {
-		o.config = &c
-		return o
+// gemmChoices returns the choices of a product. With --config only that is compared with the table's.
+func gemmChoices(op tunedOp[*call.Gemm]) bench.Tunable {
+	choices := productChoices(op, chain.Part{Kernel: "gemm", Problem: op.c.Problem})
+	choices.Candidates = func(caps *vk.Caps, p engine.Problem, impl string) ([]engine.Config, error) {
+		i, err := engine.ParseImpl(impl)
+		if err != nil {
+			return nil, err
+		}
+		list, err := engine.Candidates(caps, p, i)
+		if c, e := engine.ParseConfig(op.c.Config); err == nil && e == nil {
+			list = list[:1]
+			if c.Splits = max(c.Splits, 1); c.Impl == i && c != list[0] {
+				list = append(list, c)
+			}
+		}
+		return list, err
 	}
-	return []bench.Tunable{choices.Tunable()}, nil
+	choices.Variants = engine.Variants
+	choices.Use = func(c engine.Config) bench.Op { return op.with(func(g *call.Gemm) { g.Config = c.String() }) }
+	return choices.Tunable()
 }
 
 // productChoices returns what choices on tiles of products have in common.
@@ -61,24 +66,6 @@ func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem,
 	}
 }
 
-// candidates returns the configurations of a path that are worth measuring.
-func (o gemmOp) candidates(caps *vk.Caps, _ engine.Problem, impl string) ([]engine.Config, error) {
-	i, err := engine.ParseImpl(impl)
-	if err != nil {
-		return nil, err
-	}
-	list, err := engine.Candidates(caps, o.p, i)
-	if err == nil && o.config != nil {
-		list = list[:1]
-		c := *o.config
-		c.Splits = max(c.Splits, 1)
-		if c.Impl == i && c != list[0] {
-			list = append(list, c)
-		}
-	}
-	return list, err
-}
-
 // partTunables returns the choices of the parts of a pass, each once. Products are measured alone.
 // Kernels of package skinny are measured as a part of op, where W2 has this number of columns for
 // each head.
@@ -99,11 +86,7 @@ func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (
 			continue
 		}
 		if part.Kernel == "gemm" {
-			more, err := (gemmOp{p: part.Problem}).Tunables(caps, bench.Forward)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, more...)
+			list = append(list, gemmChoices(tunedOp[*call.Gemm]{calledOp[*call.Gemm]{of: gemmCalls(), c: &call.Gemm{Problem: part.Problem}}}))
 			continue
 		}
 		list = append(list, skinnyChoices(caps, op, pass, part, columns))

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -51,6 +52,14 @@ func (p *called) Check(ctx context.Context, r *Runner) error {
 		return err
 	}
 	return r.Check(ctx, c, record)
+}
+
+// Check runs a case, with poison before each call.
+func (r *Runner) Check(ctx context.Context, c guard.Case, record guard.Record) error {
+	_, err := c.CheckContext(ctx, r.Guard(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		return r.Record(c, func(c *vk.Cmd) error { return record(c, t) })
+	})
+	return err
 }
 
 // Smaller implements Problem.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -63,18 +62,7 @@ func TestKernelPaths(t *testing.T) {
 func modulesOf(t *testing.T, caps *vk.Caps, p Problem) []string {
 	t.Helper()
 	m := &moduleList{t: t, caps: caps}
-	switch p := p.(type) {
-	case *gemmProblem:
-		m.ofGemm(p)
-	case *gemmGroupProblem:
-		opt, err := p.options()
-		require.NoError(t, err)
-		c, err := engine.ChooseGroup(caps, p.Group, opt)
-		require.NoError(t, err)
-		m.add(map[engine.Impl]string{engine.Scalar: "gemm_scalar_group", engine.CoopMat: "gemm_coopmat_group"}[c.Impl], p.DType)
-	case *called:
-		m.ofCall(p.Call)
-	}
+	m.ofCall(p.(*called).Call)
 	return m.names
 }
 
@@ -90,25 +78,6 @@ func (m *moduleList) add(name string, format dtype.DType) {
 	m.names = append(m.names, name+"."+format.Short())
 }
 
-// product adds the modules of a product with a configuration.
-func (m *moduleList) product(c engine.Config, format dtype.DType) {
-	switch {
-	case c.Impl == engine.Scalar:
-		m.add("gemm_scalar", format)
-	case format == dtype.Float32:
-		m.names = append(m.names, "gemm_tops", "gemm_parts")
-		m.add("gemm_coopmat", dtype.Float16)
-	case c.PackB:
-		m.add("gemm_coopmat_fragmented", format)
-		m.add("gemm_fragments", format)
-	default:
-		m.add("gemm_coopmat", format)
-	}
-	if c.Splits > 1 {
-		m.names = append(m.names, "gemm_combine")
-	}
-}
-
 // ofCall adds those of a call's plan, and those that its plan does not tell.
 func (m *moduleList) ofCall(c call.Call) {
 	if o, ok := c.(*call.Optim); ok {
@@ -121,7 +90,14 @@ func (m *moduleList) ofCall(c call.Call) {
 	if f := call.Field(c, "dtype"); f.IsValid() {
 		format = f.Interface().(dtype.DType)
 	}
-	if m.plan(plan, format); c.Pass() == kit.Backward {
+	m.plan(plan, format)
+	if g, ok := c.(*call.Gemm); ok { // gemm_pack is in no plan
+		unaligned := g.Layout == "o" || g.Layout == "p"
+		if strings.Contains(plan.String(), " align") && g.DType != dtype.Float32 && !g.AlignedA && g.N >= 256 && g.AShape()[2]%8 != 0 && unaligned {
+			m.names = append(m.names, "gemm_pack")
+		}
+	}
+	if c.Pass() == kit.Backward {
 		if n, ok := c.(*call.Norm); ok {
 			m.names[len(m.names)-1] = "sum_rows." + n.WeightDType.Short()
 		}
@@ -132,18 +108,6 @@ func (m *moduleList) ofCall(c call.Call) {
 		if g.Loss {
 			m.add("sum_rows", dtype.Float32)
 		}
-	}
-}
-
-func (m *moduleList) ofGemm(p *gemmProblem) {
-	opt, err := p.options()
-	require.NoError(m.t, err)
-	c, err := engine.Choose(m.caps, p.Problem, opt)
-	require.NoError(m.t, err)
-	m.product(c, p.DType)
-	unaligned := p.Layout == "o" || p.Layout == "p"
-	if c.AlignRows && p.DType != dtype.Float32 && !p.AlignedA && p.N >= 256 && p.AShape()[2]%8 != 0 && unaligned {
-		m.names = append(m.names, "gemm_pack")
 	}
 }
 
@@ -200,7 +164,7 @@ func optionsOf(p Problem) (list []string) {
 		}
 	}
 	walk(v)
-	if x, ok := p.(*gemmProblem); ok && x.Config != "" {
+	if x, ok := p.(*called).Call.(*call.Gemm); ok && x.Config != "" {
 		for _, word := range strings.Fields(x.Config)[1:] {
 			list = append(list, "config "+strings.TrimRight(word, "0123456789x"))
 		}

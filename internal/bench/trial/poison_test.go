@@ -148,7 +148,7 @@ func TestTwice(t *testing.T) {
 	y := guard.Tensor{Name: "y", Shape: []int{16}, Want: make([]float64, 16), Bound: 10, Place: &guard.Place{}}
 	for _, step := range []float32{0, 1} {
 		value := float32(1)
-		err := (&kernelData{}).check(context.Background(), r, "twice", []guard.Tensor{y}, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
+		err := r.Check(context.Background(), guard.Case{Name: "twice", Tensors: []guard.Tensor{y}}, func(c *vk.Cmd, tensors map[string]vk.Tensor) error {
 			value += step
 			c.Fill(tensors["y"].Buffer, 4*int64(tensors["y"].Offset), 64, math.Float32bits(value))
 			return nil

@@ -54,9 +54,7 @@ type Kernel struct {
 func All() []Kernel {
 	list := []Kernel{attentionKernel()}
 	for _, k := range call.All() {
-		if list = append(list, described(k)); k.Name == "step" {
-			list = append(list, gemmKernel(), gemmGroupKernel())
-		}
+		list = append(list, described(k))
 	}
 	return list
 }

@@ -1,0 +1,216 @@
+package call
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// Gemm is a call of gemm.Forward, with the options of package engine. Batch is 0 for tensors without
+// that axis.
+type Gemm struct {
+	engine.Problem
+	Impl   string // "": auto
+	Config string // "": the table's
+	// Alias names a tensor that shares memory with another: "residual" and "x" with c, "s" with x.
+	Alias              string
+	Broadcast          bool // all products share a
+	AlignedA, AlignedB bool // Options of those names
+	PadK, PadN         int  // rows and columns of op(b) that b lacks, as in Options.PadB
+	Data
+	GemmFlags `json:"-"`
+}
+
+// GemmFlags are flags of commands.
+type GemmFlags struct {
+	Trans, Group string
+	OutDType     dtype.Option
+	NoBatch      bool // a file has tensors of two axes
+}
+
+// Pass implements Call.
+func (g *Gemm) Pass() kit.Pass { return kit.Forward }
+
+// Tidy drops what a call without its tensor or its batch has not.
+func (g *Gemm) Tidy() {
+	g.Broadcast = g.Broadcast && g.Batch > 0
+	if has := map[string]bool{"residual": g.Residual, "x": g.ReadsX(), "s": g.HasS()}; !has[g.Alias] {
+		g.Alias = ""
+	}
+}
+
+// Validate implements Call.
+func (g *Gemm) Validate() error {
+	if err := g.Problem.Validate(); err != nil {
+		return err
+	}
+	if g.PadK >= g.K || g.PadN >= g.N {
+		return fmt.Errorf("gemm: b lacks %d rows and %d columns of %dx%d", g.PadK, g.PadN, g.K, g.N)
+	}
+	return nil
+}
+
+// Tensors implements Call. Products are about Magnitude and Second.
+func (g *Gemm) Tensors() []Tensor {
+	size, k, n := OrOne(g.Magnitude)*OrOne(g.Second)*math.Abs(g.Scale()), g.K-g.PadK, g.N-g.PadN
+	corner := engine.Problem{Batch: g.Batch, N: n, K: k, TransB: g.TransB}
+	a, b, c := g.AShape(), corner.BShape(), g.CShape()
+	if g.Broadcast {
+		a[0] = 1
+	}
+	if g.Batch == 0 {
+		a, b, c = a[1:], b[1:], c[1:]
+	}
+	sum, x := Tensor{Role: Output, Scale: size}, Tensor{Scale: 3, Off: !g.HasX() || g.Alias == "x"}
+	if g.Beta != 0 || g.Alias == "residual" || g.Alias == "x" {
+		sum.Role = Update
+	}
+	if g.Alias == "x" {
+		sum.Scale = x.Scale
+	}
+	switch {
+	case g.Activation == engine.SiLUKeep:
+		x.Role = Output
+	case g.Alias == "s":
+		x.Role = Update
+	}
+	list := []Tensor{
+		{Name: "a", Shape: a, Scale: g.Magnitude, Main: true},
+		{Name: "b", Shape: b, Scale: OrOne(g.Second) / math.Sqrt(float64(max(g.K, 1))), Main: true},
+		sum, {Scale: size, Off: !g.Residual || g.Alias == "residual"}, x, {Role: Output, Off: !g.HasS() || g.Alias == "s"},
+	}
+	for i := range list {
+		if list[i].DType = g.DType; i > 1 {
+			list[i].Name, list[i].Shape, list[i].DType = []string{"c", "r", "x", "s"}[i-2], c, g.Out
+		}
+	}
+	return list
+}
+
+// Want implements Call. With Sample it has some rows of each product.
+func (g *Gemm) Want(x Values, _ kit.Pass) Outputs {
+	var in ref.Inputs
+	Bind(x, &in)
+	if g.Broadcast {
+		in.A = slices.Repeat(in.A, g.Batches())
+	}
+	if g.PadK+g.PadN > 0 {
+		in.B = g.padded(in.B)
+	}
+	switch g.Alias {
+	case "residual":
+		in.R = in.C
+	case "x":
+		in.X = in.C
+	}
+	if g.Beta == 0 {
+		in.C = nil
+	}
+	p, rows := g.Problem, SampleRows(g.Rand(10), g.M, g.Sample)
+	var sample []int
+	if rows != nil {
+		p, in = ref.Rows(rows, in, p)
+		for batch := range p.Batches() {
+			for _, row := range rows {
+				sample = append(sample, Elements([]int{batch*g.M + row}, g.N)...)
+			}
+		}
+	}
+	want := ref.Multiply(in, p)
+	bounds := ref.NewBounds(want, ref.Plain(in, p), in, p)
+	list := Outputs{"c": {Want: want.C, Bound: bounds.C, Sample: sample}}
+	if want.X != nil {
+		list["x"] = Wanted{Want: want.X, Bound: bounds.X, Sample: sample}
+	}
+	if s := (Wanted{Want: want.S, Bound: bounds.S, Sample: sample}); g.Alias == "s" {
+		list["x"] = s
+	} else if want.S != nil {
+		list["s"] = s
+	}
+	return list
+}
+
+// padded returns op(b) with its zeros, of b without them.
+func (g *Gemm) padded(b []float64) []float64 {
+	rows, cols, all := g.K-g.PadK, g.N-g.PadN, g.BShape()
+	if g.TransB {
+		rows, cols = cols, rows
+	}
+	whole := make([]float64, Product(all))
+	for i := range len(b) / cols {
+		copy(whole[(i/rows*all[1]+i%rows)*all[2]:], b[i*cols:(i+1)*cols])
+	}
+	return whole
+}
+
+// options returns those of the call.
+func (g *Gemm) options() (engine.Options, error) {
+	opt, err := engineOptions(g.Impl, g.Config)
+	opt.AlignedA, opt.AlignedB, opt.PadB, opt.Tuning = g.AlignedA, g.AlignedB, g.PadK+g.PadN > 0, g.Tuning
+	return opt, err
+}
+
+// A productPlan is a plan of a kernel of products.
+type productPlan struct {
+	engine.Config
+	bytes   int64
+	kernels []string
+}
+
+// Workspace implements kit.Plan.
+func (p *productPlan) Workspace() int64 { return p.bytes }
+
+// Kernels implements kit.Plan.
+func (p *productPlan) Kernels() []string { return p.kernels }
+
+// Choose implements Call.
+func (g *Gemm) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+	opt, err := g.options()
+	if err != nil {
+		return nil, err
+	}
+	config, err := engine.Choose(caps, g.Problem, opt)
+	if err == nil && opt.PadB && !config.PackB {
+		err = engine.Unsupported("%v takes no part of op(b)", config)
+	}
+	opt.Config = &config
+	bytes, err2 := engine.Workspace(caps, g.Problem, opt)
+	return &productPlan{config, bytes, config.Kernels(g.Problem)}, cmp.Or(err, err2)
+}
+
+// WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
+func (g *Gemm) WorkspaceOffset() int { return offsetOf(g.Workspace) }
+
+// Record implements Call.
+func (g *Gemm) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
+	opt, err := g.options()
+	if err != nil {
+		return err
+	}
+	opt.Workspace, opt.WorkspaceOffset = workspace, int64(g.WorkspaceOffset())
+	x := tensorsOf(func(name string) vk.Tensor { return t[name] })
+	if g.Broadcast {
+		x.A = shared(vk.Tensor{Buffer: x.A.Buffer, DType: x.A.DType, Offset: x.A.Offset, Shape: x.A.Shape[1:], Strides: x.A.Strides[1:]}, g.Batch)
+	}
+	switch g.Alias {
+	case "residual":
+		x.Residual = x.C
+	case "x":
+		x.X = x.C
+	case "s":
+		x.S = x.X
+	}
+	return engine.Multiply(c, x, g.Problem, opt)
+}
+
+// tensorsOf returns the tensors of a product by name.
+func tensorsOf(t func(name string) vk.Tensor) engine.Tensors {
+	return engine.Tensors{A: t("a"), B: t("b"), C: t("c"), Residual: t("r"), X: t("x"), S: t("s")}
+}
