@@ -1,7 +1,6 @@
 package attention_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
-	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -115,40 +113,4 @@ func TestBackwardStoredWorkspace(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c.want, bytes, c)
 	}
-}
-
-// TestBackwardStoredUnsupported says why weights do not pass through memory.
-func TestBackwardStoredUnsupported(t *testing.T) {
-	caps := *vktest.Open(t).Caps()
-	vktest.Require(t, "coopmat2", pathError(&caps, attention.CoopMat2))
-	shape, lack := chips.MatrixShape(&caps, dtype.Float16)
-	require.Empty(t, lack)
-	m := int(shape.M)
-	good := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
-	tile := attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
-	checkRefusals(t, caps, good, attention.BackwardConfig{Impl: attention.CoopMat2, DQ: tile, Stored: tile}, []refusal{
-		{func(*attention.Problem, *vk.Caps, *attention.BackwardConfig) {}, ""},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Impl = attention.Scalar }, "scalar: no kernel stores weights of float16"},
-		{func(p *attention.Problem, _ *vk.Caps, _ *attention.BackwardConfig) { p.DType = dtype.Float32 }, "coopmat2: no kernel stores weights of float32"},
-		{func(p *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
-			p.Softcap, caps.MaxPushConstantsBytes = 5, 231
-		}, "coopmat2: storing weights takes 232 bytes of push constants, more than the device's 231"},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Chunk = -1 }, "coopmat2: chunk=-1 is negative"},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.DQ.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.RowTiles = 0 }, "coopmat2: a tile size of sg2 rt0 by16 is not positive"},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) {
-			c.DQ.Subgroups, c.Stored.Subgroups, c.DQ.Stream = 3, 3, 2*m
-		}, fmt.Sprintf("coopmat2: stream=%d does not divide a block of %d rows, or 8 does not", 2*m, 3*m)},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.Stream = 4 * m }, fmt.Sprintf("coopmat2: stream=%d is not a multiple of the matrix size %d that divides a block of %d rows", 4*m, m, 2*m)},
-		{func(_ *attention.Problem, _ *vk.Caps, c *attention.BackwardConfig) { c.Stored.Subgroups = 3 }, fmt.Sprintf("coopmat2: 3 subgroups of %d keys do not share out a block of %d keys evenly", m, 2*m)},
-		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
-			c.Stored.Subgroups, caps.MaxWorkgroupInvocations = 64, 32*caps.SubgroupSize
-		}, "coopmat2: a workgroup of "},
-		{func(_ *attention.Problem, caps *vk.Caps, c *attention.BackwardConfig) {
-			caps.MaxStorageBufferRange = uint64(8*2*64 + 64*640*4 + 2*4*640*16 - 1)
-		}, "coopmat2: the weights of 1 heads at a time take 245760 bytes, more than the 245759 that there are for them"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.BackwardConfig) {
-			caps.MaxPushConstantsBytes = 128
-		}, ""},
-	})
 }

@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/attention/ref"
-	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -107,66 +105,6 @@ func TestBackwardErrors(t *testing.T) {
 			require.EqualError(t, err, c.want)
 		}
 		cmd.Close()
-	}
-}
-
-// TestBackwardUnsupported says why there is no kernel.
-func TestBackwardUnsupported(t *testing.T) {
-	caps := *vktest.Open(t).Caps()
-	good := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
-	shape, lack := chips.MatrixShape(&caps, good.DType)
-	require.Empty(t, lack, "what a device without matrices says is not written here")
-	size := int(shape.M)
-	for _, c := range []struct {
-		change func(p *attention.Problem, caps *vk.Caps, opt *attention.Options)
-		want   string
-	}{
-		{func(*attention.Problem, *vk.Caps, *attention.Options) {}, ""},
-		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
-			p.DType, opt.BackwardConfig = dtype.Float32, &attention.BackwardConfig{
-				Impl: attention.CoopMat2,
-				DKV:  attention.BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 2 * size, PeelMask: true}, // 2 KiB
-				DQ:   attention.BackwardTile{Subgroups: 4, RowTiles: 2, Stream: size},
-			}
-		}, fmt.Sprintf("coopmat2: one column of matrices of %d rows does not fit in a tile of %d", 8*size, size)},
-		{func(p *attention.Problem, caps *vk.Caps, opt *attention.Options) {
-			p.HeadDim, opt.Impl, caps.MaxSharedMemoryBytes = 32, attention.Unfused, 8000
-		}, "unfused: 13824 bytes of shared memory are more than the device's 8000"},
-		{func(_ *attention.Problem, _ *vk.Caps, opt *attention.Options) {
-			opt.BackwardConfig = &attention.BackwardConfig{Impl: attention.Scalar}
-		}, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
-		{func(p *attention.Problem, _ *vk.Caps, opt *attention.Options) {
-			p.Softcap, p.Sinks, opt.BackwardConfig = 5, true, &attention.BackwardConfig{
-				Impl:  attention.CoopMat2,
-				Fused: attention.BackwardTile{Subgroups: 2, RowTiles: 1, Stream: size},
-			}
-		}, "coopmat2: no kernel computes all gradients at once with softcap, sinks"},
-		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			p.Softcap, p.Sinks, caps.MaxStorageBuffers, caps.CoopMat = 5, true, 12, false
-		}, "scalar: softcap, sinks take 13 storage buffers, more than the device's 12"},
-		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			p.Softcap, caps.MaxPushConstantsBytes, caps.CoopMat = 5, 223, false
-		}, "scalar: softcap take 224 bytes of push constants, more than the device's 223"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
-		{func(_ *attention.Problem, caps *vk.Caps, _ *attention.Options) { caps.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
-		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			p.HeadDim, caps.CoopMat, caps.MaxSharedMemoryBytes = 32, false, 8000
-		}, "scalar: 13824 bytes of shared memory are more than the device's 8000"},
-		{func(p *attention.Problem, caps *vk.Caps, _ *attention.Options) {
-			p.HeadDim, caps.CoopMat, caps.MaxWorkgroupInvocations = 32, false, 64
-		}, "scalar: a workgroup of 128 invocations is larger than the device's 64"},
-	} {
-		p, caps, opt := good, caps, attention.Options{}
-		c.change(&p, &caps, &opt)
-		_, err := attention.Choose(&caps, p, kit.Backward, opt)
-		if c.want == "" {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, vk.ErrUnsupported)
-		require.EqualError(t, err, "attention: "+c.want+": "+vk.ErrUnsupported.Error())
-		_, err = attention.Workspace(&caps, p, kit.Backward, opt)
-		require.ErrorIs(t, err, vk.ErrUnsupported)
 	}
 }
 
@@ -348,30 +286,5 @@ func TestBackwardRepeatedCall(t *testing.T) {
 		require.LessOrEqual(t, testing.AllocsPerRun(10, record), 90.0, format)
 		require.Len(t, d.CachedKernels(), kernels)
 		c.Close()
-	}
-}
-
-// TestBackwardTable walks over all sizes of heads on the least device that has the
-// storage buffers, and wants a configuration each time.
-func TestBackwardTable(t *testing.T) {
-	least := vk.Caps{
-		MaxSharedMemoryBytes: 16 << 10, MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64},
-		MaxStorageBuffers: 7, MaxStorageBufferRange: 1 << 27, ScalarBlockLayout: true, Storage16: true,
-	}
-	for headDim := 8; headDim <= 256; headDim += 8 {
-		for _, format := range dtype.All() {
-			p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: headDim, DType: format}
-			require.NoError(t, attention.Supports(&least, p, kit.Backward, attention.Options{Impl: attention.Scalar}))
-			config, err := attention.Choose(&least, p, kit.Backward, attention.Options{})
-			require.NoError(t, err)
-			require.True(t, strings.HasPrefix(config.String(), "scalar dkv 32x32 t8x16 depth32 rows8 dq "), config)
-
-			p.ValueDim, p.Bias.On, p.KeyMask, p.Sinks = 264-headDim, true, true, true
-			p.Dropout = attention.Dropout{P: 0.5, Seeded: true}
-			caps := least
-			caps.MaxStorageBuffers, caps.MaxPushConstantsBytes = 13, 224
-			require.NoError(t, attention.Supports(&caps, p, kit.Backward, attention.Options{Impl: attention.Scalar}))
-			require.NoError(t, attention.Supports(&caps, p, kit.Backward, attention.Options{Impl: attention.Unfused}))
-		}
 	}
 }

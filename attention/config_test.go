@@ -11,8 +11,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestMatrixDemands has the reason for each thing that a device lacks for the
-// matrix paths, and that Auto then takes the next path.
+// TestMatrixDemands has the reason for each thing that a device lacks for the matrix paths, and that
+// Auto then takes the next path.
 func TestMatrixDemands(t *testing.T) {
 	p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.BFloat16}
 	for _, c := range []struct {
@@ -49,53 +49,264 @@ func TestMatrixDemands(t *testing.T) {
 	}
 }
 
-// TestAuto says where a format goes to matrices: never on a CPU device.
-func TestAuto(t *testing.T) {
-	for name, want := range map[string]Impl{"NVIDIA H200": CoopMat2, "llvmpipe (LLVM 20.1.2, 256 bits)": Scalar, "Least with 16-bit storage": Scalar} {
-		caps := fakeNamed(t, name)
-		for _, format := range dtype.All() {
-			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: format}
-			config, err := chooseForward(&caps, p, Options{})
-			require.NoError(t, err)
-			require.Equal(t, want, config.Impl, "%s %v", name, format)
-			backward, err := chooseBackward(&caps, p, Options{})
-			if err != nil { // the least device lacks storage buffers
-				require.ErrorIs(t, err, vk.ErrUnsupported)
+// An asked is a pass that a device is asked for.
+type asked struct {
+	Problem
+	vk.Caps
+	pass kit.Pass
+	f    Config // of the pass, or b
+	b    BackwardConfig
+	impl Impl // instead of f and b
+}
+
+// feasible asks.
+func (x *asked) feasible() error {
+	switch {
+	case x.impl != Auto:
+		return Supports(&x.Caps, x.Problem, x.pass, Options{Impl: x.impl})
+	case x.pass == kit.Backward:
+		return x.b.Feasible(&x.Caps, x.Problem)
+	}
+	return x.f.Feasible(&x.Caps, x.Problem)
+}
+
+// TestUnsupported has the reason for each problem and configuration that a device does not take; ""
+// where it takes it.
+func TestUnsupported(t *testing.T) {
+	h200, other, least := nvidia("NVIDIA H200", 132, true), nvidia("NVIDIA H200", 132, true), leastDevice()
+	other.DriverID = 3
+	p := Problem{Batch: 2, NumHeads: 8, NumKVHeads: 8, SeqQ: 4, SeqKV: 300, HeadDim: 64, DType: dtype.Float16}
+	small := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
+	long := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
+	features, two := p, long
+	features.Window, features.Sinks, two.NumHeads = Window{On: true, Left: 5}, true, 2
+	tile, one := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}, BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 16}
+	const lone = "coopmat: the driver loses the order of shared memory in workgroups of one subgroup"
+	type row struct {
+		change func(x *asked)
+		want   string
+	}
+	for _, group := range []struct {
+		base asked
+		rows []row
+	}{
+		{asked{Problem: p, Caps: h200, f: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64}}, []row{
+			{func(x *asked) { x.f.Splits, x.MaxStorageBufferRange = 5, 5<<14 }, ""},
+			{func(x *asked) { x.f.Splits = 6 }, "coopmat2: splits=6 are more than the 5 tiles of seq_kv=300"},
+			{func(x *asked) { x.f.Splits, x.MaxStorageBufferRange = 5, 5<<14-1 }, "coopmat2: partial results of splits=5 take 81920 bytes, more than the device's 81919"},
+			{func(x *asked) { x.f.Splits = -1 }, "coopmat2: splits=-1 is negative"},
+			{func(x *asked) { x.f.Subgroups = 1 }, ""},
+			{func(x *asked) { x.f.Impl, x.f.Subgroups = CoopMat, 1 }, lone},
+			{func(x *asked) { x.f.Impl, x.f.Subgroups, x.Caps = CoopMat, 1, other }, ""},
+			{func(x *asked) { x.f.Impl, x.f.Subgroups = CoopMat, 2 }, ""},
+		}},
+		{asked{Problem: p, Caps: h200, f: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 32, Splits: 1}}, []row{
+			{func(x *asked) {}, ""},
+			{func(x *asked) { x.f.Splits = 2 }, "unfused: splits=2, but no kernel divides keys of such a problem"},
+		}},
+		{asked{Problem: features, Caps: h200}, []row{
+			{func(x *asked) { x.impl, x.MaxPushConstantsBytes = CoopMat2, 128 }, "coopmat2: window, sinks take 212 bytes of push constants, more than the device's 128"},
+			{func(x *asked) { x.impl, x.MaxPushConstantsBytes = Unfused, 128 }, "unfused: window, sinks take 168 bytes of push constants, more than the device's 128"},
+			{func(x *asked) { x.impl, x.DType, x.Caps = Scalar, dtype.Float32, least }, "scalar: window, sinks take 11 storage buffers, more than the device's 4"},
+			{func(x *asked) { x.impl, x.DType, x.Caps = Unfused, dtype.Float32, least }, "unfused: window, sinks take 9 storage buffers, more than the device's 4"},
+		}},
+		{asked{Problem: small, Caps: h200, pass: kit.Backward, impl: Scalar}, []row{
+			{func(x *asked) { x.HeadDim, x.impl, x.MaxSharedMemoryBytes = 32, Unfused, 8000 }, "unfused: 13824 bytes of shared memory are more than the device's 8000"},
+			{func(x *asked) { x.HeadDim, x.MaxSharedMemoryBytes = 32, 8000 }, "scalar: 13824 bytes of shared memory are more than the device's 8000"},
+			{func(x *asked) { x.HeadDim, x.MaxWorkgroupInvocations = 32, 64 }, "scalar: a workgroup of 128 invocations is larger than the device's 64"},
+			{func(x *asked) { x.Softcap, x.Sinks, x.MaxStorageBuffers = 5, true, 12 }, "scalar: softcap, sinks take 13 storage buffers, more than the device's 12"},
+			{func(x *asked) { x.Softcap, x.MaxPushConstantsBytes = 5, 223 }, "scalar: softcap take 224 bytes of push constants, more than the device's 223"},
+			{func(x *asked) { x.Storage16 = false }, "scalar: float16 needs 16-bit storage"},
+			{func(x *asked) { x.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
+			{func(x *asked) { x.impl, x.b = Auto, BackwardConfig{Impl: Scalar} }, "scalar: a tile size of 0x0 t0x0 depth0 rows0 is not positive"},
+			{func(x *asked) {
+				wide := BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true}
+				x.DType, x.impl, x.b = dtype.Float32, Auto, BackwardConfig{Impl: CoopMat2, DKV: wide, DQ: BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 16}}
+			}, "coopmat2: one column of matrices of 128 rows does not fit in a tile of 16"},
+		}},
+		{asked{Problem: long, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, DKV: one, DQ: one}}, []row{
+			{func(x *asked) {}, ""},
+			{func(x *asked) { x.b.Impl = CoopMat }, lone},
+			{func(x *asked) { x.b.Impl, x.b.DKV = CoopMat, tile }, lone},
+			{func(x *asked) { x.b.Impl, x.b.DQ = CoopMat, tile }, lone},
+			{func(x *asked) { x.b.Impl, x.b.Fused = CoopMat, one }, lone},
+			{func(x *asked) { x.b.Impl, x.Caps = CoopMat, other }, ""},
+		}},
+		{asked{Problem: long, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, Fused: tile}}, []row{
+			{func(x *asked) {}, ""},
+			{func(x *asked) { x.b.Impl = Scalar }, "scalar: no kernel computes all gradients of float16 at once"},
+			{func(x *asked) { x.DType = dtype.Float32 }, "coopmat2: no kernel computes all gradients of float32 at once"},
+			{func(x *asked) { x.Softcap, x.Sinks = 5, true }, "coopmat2: no kernel computes all gradients at once with softcap, sinks"},
+			{func(x *asked) { x.b.Splits = -1 }, "coopmat2: splits=-1 is negative"},
+			{func(x *asked) { x.MaxStorageBuffers = 7 }, "coopmat2: all gradients at once take 8 storage buffers, more than the device's 7"},
+			{func(x *asked) { x.MaxPushConstantsBytes = 128 }, "coopmat2: all gradients at once take 144 bytes of push constants, more than the device's 128"},
+			{func(x *asked) { x.b.Fused.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
+			{func(x *asked) { x.b.Fused.Stream = 20 }, "coopmat2: stream=20 is not a multiple of the matrix size 16"},
+			// Both tiles and their statistics fit, K and dX beside them do not.
+			{func(x *asked) { x.MaxSharedMemoryBytes = 2*16*(2+1)*16 + 16*8 }, "coopmat2: 4736 bytes of shared memory are more than the device's 1664"},
+			{func(x *asked) { x.b.Splits, x.MaxStorageBufferRange = 4, 16895 }, "coopmat2: a workspace of 16896 bytes, dQ of shares of the keys among it, is more than the device's 16895"},
+		}},
+		{asked{Problem: two, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, DQ: tile, Stored: tile}}, []row{
+			{func(x *asked) {}, ""},
+			{func(x *asked) { x.MaxPushConstantsBytes = 128 }, ""},
+			{func(x *asked) { x.b.Impl = Scalar }, "scalar: no kernel stores weights of float16"},
+			{func(x *asked) { x.DType = dtype.Float32 }, "coopmat2: no kernel stores weights of float32"},
+			{func(x *asked) { x.Softcap, x.MaxPushConstantsBytes = 5, 231 }, "coopmat2: storing weights takes 232 bytes of push constants, more than the device's 231"},
+			{func(x *asked) { x.b.Chunk = -1 }, "coopmat2: chunk=-1 is negative"},
+			{func(x *asked) { x.b.DQ.Subgroups = 0 }, "coopmat2: a tile size of 0x16 t0x0 depth0 rows0 is not positive"},
+			{func(x *asked) { x.b.Stored.RowTiles = 0 }, "coopmat2: a tile size of sg2 rt0 by16 is not positive"},
+			{func(x *asked) { x.b.DQ.Subgroups, x.b.Stored.Subgroups, x.b.DQ.Stream = 3, 3, 32 }, "coopmat2: stream=32 does not divide a block of 48 rows, or 8 does not"},
+			{func(x *asked) { x.b.Stored.Stream = 64 }, "coopmat2: stream=64 is not a multiple of the matrix size 16 that divides a block of 32 rows"},
+			{func(x *asked) { x.b.Stored.Subgroups = 3 }, "coopmat2: 3 subgroups of 16 keys do not share out a block of 32 keys evenly"},
+			{func(x *asked) { x.b.Stored.Subgroups = 64 }, "coopmat2: a workgroup of 2048 invocations is larger than the device's 1024"},
+			{func(x *asked) { x.MaxStorageBufferRange = 8*2*64 + 64*640*4 + 2*4*640*16 - 1 }, "coopmat2: the weights of 1 heads at a time take 245760 bytes, more than the 245759 that there are for them"},
+		}},
+	} {
+		for i, c := range group.rows {
+			x := group.base
+			c.change(&x)
+			err := x.feasible()
+			if c.want == "" {
+				require.NoError(t, err)
 				continue
 			}
-			require.Equal(t, want, backward.Impl, "%s %v", name, format)
+			require.ErrorIs(t, err, vk.ErrUnsupported, "row %d: %s", i, c.want)
+			require.EqualError(t, err, "attention: "+c.want+": unsupported on this device")
 		}
 	}
 }
 
-// TestFeasibleFeatures: every path has a kernel for features, and says what a device
-// lacks for it.
-func TestFeasibleFeatures(t *testing.T) {
-	caps := nvidia("NVIDIA H200", 132, true)
-	p := Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: dtype.Float16}
-	p.Window, p.Sinks = Window{On: true, Left: 5}, true
+// TestFeatureKernelsOfLeast wants a kernel with features of every path for devices that have little for it.
+func TestFeatureKernelsOfLeast(t *testing.T) {
+	h200, least := nvidia("NVIDIA H200", 132, true), leastDevice()
+	p := Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: 64, SeqKV: 64, HeadDim: 64, Window: Window{On: true, Left: 5}, Sinks: true}
 	for _, impl := range Impls() {
 		for _, p.DType = range dtype.All() {
-			require.NoError(t, Supports(&caps, p, kit.Forward, Options{Impl: impl}), "%v %v", impl, p.DType)
+			require.NoError(t, Supports(&h200, p, kit.Forward, Options{Impl: impl}), "%v %v", impl, p.DType)
 		}
 	}
-	caps.MaxPushConstantsBytes = 128
-	for _, impl := range Impls() {
-		err := Supports(&caps, p, kit.Forward, Options{Impl: impl})
-		require.ErrorIs(t, err, vk.ErrUnsupported)
-		require.Regexp(t, fmt.Sprintf("^attention: %v: window, sinks take [0-9]+ bytes of push constants, more than the device's 128: ", impl), err.Error())
+	least.Storage16, least.MaxStorageBuffers, least.MaxPushConstantsBytes = true, 13, 224
+	for _, p.DType = range dtype.All() {
+		for p.HeadDim = 8; p.HeadDim <= 256; p.HeadDim += 8 {
+			p.ValueDim, p.Bias.On, p.KeyMask = 264-p.HeadDim, true, true
+			p.Dropout = Dropout{P: 0.5, Seeded: true}
+			for _, impl := range []Impl{Scalar, Unfused} {
+				require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: impl}))
+				require.NoError(t, Supports(&least, p, kit.Backward, Options{Impl: impl}))
+			}
+		}
 	}
+}
 
-	least := leastDevice()
-	p.DType = dtype.Float32
-	require.ErrorContains(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}), "scalar: window, sinks take 11 storage buffers, more than the device's 4")
-	require.ErrorContains(t, Supports(&least, p, kit.Forward, Options{Impl: Unfused}), "unfused: window, sinks take 9 storage buffers, more than the device's 4")
-	least.MaxStorageBuffers = 11
-	require.ErrorContains(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}), "bytes of push constants, more than the device's 128")
-	least.MaxPushConstantsBytes = 256
-	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}))
-	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Unfused}))
-	p.ValueDim = 256 // what the table has for head_dim 64 is too much for it
-	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Scalar}))
-	require.NoError(t, Supports(&least, p, kit.Forward, Options{Impl: Unfused}))
+// TestSplitsToFill says what Choose divides on a device of 132 units: few blocks with many keys, into
+// two workgroups for each unit at most.
+func TestSplitsToFill(t *testing.T) {
+	caps := nvidia("NVIDIA H200", 132, true)
+	decode := Problem{Batch: 1, NumHeads: 32, NumKVHeads: 8, SeqQ: 1, SeqKV: 65536, HeadDim: 128, DType: dtype.Float16}
+	for _, c := range []struct {
+		name   string
+		change func(*Problem, *vk.Caps)
+		impl   Impl
+		want   int
+	}{
+		{"8 blocks of packed heads", func(p *Problem, c *vk.Caps) {}, CoopMat2, 33},
+		{"32 blocks, as the mask does not allow packing", func(p *Problem, c *vk.Caps) { p.Causal, p.CausalAlign = true, TopLeft }, CoopMat2, 8},
+		{"512 keys each", func(p *Problem, c *vk.Caps) { p.SeqKV = 4096 }, CoopMat2, 8},
+		{"too few keys for two", func(p *Problem, c *vk.Caps) { p.SeqKV = 1023 }, CoopMat2, 0},
+		{"half of the device has work", func(p *Problem, c *vk.Caps) { p.NumHeads, p.NumKVHeads = 66, 66 }, CoopMat2, 4},
+		{"more than half", func(p *Problem, c *vk.Caps) { p.NumHeads, p.NumKVHeads = 67, 67 }, CoopMat2, 0},
+		{"many rows", func(p *Problem, c *vk.Caps) { p.SeqQ = 4096 }, CoopMat2, 0},
+		{"units unknown", func(p *Problem, c *vk.Caps) { c.ComputeUnits = 0 }, CoopMat2, 0},
+		{"no memory for partial results", func(p *Problem, c *vk.Caps) { c.MaxAllocationBytes = 100 << 10 }, CoopMat2, 0},
+		{"coopmat", func(p *Problem, c *vk.Caps) {}, CoopMat, 33},
+		{"scalar", func(p *Problem, c *vk.Caps) { p.DType = dtype.Float32 }, Scalar, 33},
+		{"float32 on matrices", func(p *Problem, c *vk.Caps) { p.DType = dtype.Float32 }, CoopMat2, 33},
+		{"unfused", func(p *Problem, c *vk.Caps) {}, Unfused, 0},
+	} {
+		p, on := decode, caps
+		c.change(&p, &on)
+		got, err := chooseForward(&on, p, Options{Impl: c.impl})
+		require.NoError(t, err, c.name)
+		require.Equal(t, c.want, got.Splits, c.name)
+		got.Splits = 1 // a row may forbid them
+		require.Equal(t, 1, fwdTable.Fit(got, &on, &p, false).Splits, c.name)
+	}
+}
+
+// TestCombineSpec says that the rows and teams of a workgroup fit it, whatever the device allows, and
+// that some splits are always taken at once.
+func TestCombineSpec(t *testing.T) {
+	least, large := leastDevice(), nvidia("NVIDIA H200", 132, true)
+	for headDim := 8; headDim <= 256; headDim += 8 {
+		for splits := 2; splits < 300; splits++ {
+			for _, caps := range []*vk.Caps{&least, &large} {
+				s := newCombineSpec(caps, Problem{HeadDim: headDim}, splits)
+				used := uint32(s.rows()) * s.Teams * s.HeadDim / 4
+				require.True(t, s.rows() >= 1 && s.Teams >= 2 && int(s.Teams) <= splits, "%+v", s)
+				require.True(t, used <= s.WorkgroupSize && s.WorkgroupSize <= caps.MaxWorkgroupInvocations, "%+v", s)
+			}
+		}
+	}
+}
+
+// TestParseBackwardConfig reads back what configurations are called, and says what is none.
+func TestParseBackwardConfig(t *testing.T) {
+	caps := nvidia("NVIDIA H200", 132, true)
+	p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 512, SeqKV: 512, HeadDim: 64, DType: dtype.Float16}
+	for _, impl := range Impls() {
+		for _, c := range backwardCandidates(&caps, p, impl) {
+			for _, v := range append(backwardVariants(&caps, p, c), c) {
+				got, err := ParseBackwardConfig(v.String())
+				require.NoError(t, err)
+				if v.fused() {
+					v.DKV, v.DQ = BackwardTile{}, BackwardTile{}
+				}
+				require.Equal(t, v, got)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"":                              `"" does not begin with a path`,
+		"auto dkv sg1":                  `"auto dkv sg1" does not begin with a path`,
+		"coopmat2 sg1":                  `"sg1" of "coopmat2 sg1" is no part of a configuration`,
+		"coopmat2 dkv sgx":              `"sgx" of "coopmat2 dkv sgx" is no part of a configuration`,
+		"coopmat2 fused rt1 sg2 by16":   `"coopmat2 fused rt1 sg2 by16" is no configuration: it would be "coopmat2 fused sg2 rt1 by16"`,
+		"coopmat fused sg2 rt1 by16 dq": `"coopmat fused sg2 rt1 by16 dq" is no configuration: it would be "coopmat fused sg2 rt1 by16"`,
+	} {
+		_, err := ParseBackwardConfig(text)
+		require.EqualError(t, err, "attention: backward: "+want)
+	}
+}
+
+// TestFusedWorkspace says how many bytes dQ of shares of the keys takes: as many shares as fill the
+// device, no more than there are blocks, and none for one block.
+func TestFusedWorkspace(t *testing.T) {
+	caps := nvidia("NVIDIA H200", 132, true)
+	p := Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 33, HeadDim: 16, DType: dtype.Float16}
+	const rows = 8 * 2 * 6 * 33
+	const before = (rows + 255) / 256 * 256
+	const share = 4 * 2 * 6 * 48 * 16 // of the padded rows
+	for _, c := range []struct {
+		units  uint32
+		shares int
+		seqKV  int
+		want   int64
+	}{
+		{132, 0, 16, rows}, // one block
+		{132, 0, 17, before + 2*share},
+		{132, 0, 160, before + 10*share},
+		{6, 0, 160, before + 2*share},
+		{7, 0, 160, before + 3*share},  // 14 workgroups for 6 heads
+		{24, 0, 160, before + 5*share}, // 8 shares of 10 blocks take as long as 5
+		{1, 0, 160, before + share},    // more heads than that
+		{0, 0, 160, before + 10*share}, // as for 32 units
+		{132, 3, 160, before + 3*share},
+		{132, 20, 160, before + 10*share},
+	} {
+		p.SeqKV, caps.ComputeUnits = c.seqKV, c.units
+		tile := BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 16} // 16 keys
+		bytes, err := Workspace(&caps, p, kit.Backward, Options{BackwardConfig: &BackwardConfig{Impl: CoopMat2, Fused: tile, Splits: c.shares}})
+		require.NoError(t, err)
+		require.Equal(t, c.want, bytes, fmt.Sprint(c))
+	}
 }
