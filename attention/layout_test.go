@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,12 @@ import (
 	"github.com/flashvk/flashvk/shaders"
 )
 
+// A layout has the mirrors of a kernel.
+type layout struct {
+	params, spec any
+	bindings     []string
+}
+
 // TestLayouts compares every Go mirror of this package with its shader, for
 // every element type that is compiled, and wants each kernel in the table.
 func TestLayouts(t *testing.T) {
@@ -18,88 +25,60 @@ func TestLayouts(t *testing.T) {
 	scales := []string{"KScale", "VScale"}
 	appended := []string{"NewK", "NewV", "K", "V", "Q", "SeqLens", "BlockTable", "State", "Cos", "Sin", "BatchIdx"}
 	decode := []string{"Q", "K", "V", "O", "LSE", "SeqLens", "BlockTable", "State", "Parts", "TreeMask", "ALiBiSlopes", "Bias", "Sinks", "LeftPad", "BatchIdx"}
-	table := map[string]struct {
-		params, spec any
-		bindings     []string
+	rows := []string{"Q", "K", "V", "DO", "Rows"}
+	dkv, dq, scores := append(slices.Clone(rows), "DK", "DV"), append(slices.Clone(rows), "DQ"), append(slices.Clone(rows), "W", "DX")
+	with := func(names []string) []string { return append(slices.Clone(names), features...) }
+	table := map[string]layout{}
+	for _, row := range []struct {
+		kernels string
+		layout
 	}{
-		"attention_fwd_coopmat2":                {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_coopmat":                 {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_f32x2_coopmat2":          {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_f32x2_coopmat":           {fwdParams{}, fwdMatrixSpec{}, fwd},
-		"attention_fwd_scalar":                  {fwdParams{}, fwdScalarSpec{}, fwd},
-		"attention_fwd_coopmat2_features":       {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
-		"attention_fwd_coopmat_features":        {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
-		"attention_fwd_f32x2_coopmat2_features": {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
-		"attention_fwd_f32x2_coopmat_features":  {withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, append(fwd, features...)},
-		"attention_fwd_scalar_features":         {withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, append(fwd, features...)},
-		"attention_fwd_direct":                  {fwdParams{}, fwdDirectSpec{}, fwd},
-		"attention_combine":                     {combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}},
-		"attention_unfused_scores":              {unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}},
-		"attention_unfused_softmax":             {unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}},
-		"attention_unfused_values":              {unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}},
+		{"fwd_coopmat2 fwd_coopmat fwd_f32x2_coopmat2 fwd_f32x2_coopmat", layout{fwdParams{}, fwdMatrixSpec{}, fwd}},
+		{"fwd_coopmat2_features fwd_coopmat_features fwd_f32x2_coopmat2_features fwd_f32x2_coopmat_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, with(fwd)}},
+		{"fwd_scalar", layout{fwdParams{}, fwdScalarSpec{}, fwd}},
+		{"fwd_scalar_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, with(fwd)}},
+		{"fwd_direct", layout{fwdParams{}, fwdDirectSpec{}, fwd}},
+		{"combine", layout{combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}}},
+		{"unfused_scores", layout{unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}}},
+		{"unfused_softmax", layout{unfusedParams{}, unfusedSoftmaxSpec{}, []string{"S2", "LSE"}}},
+		{"unfused_values", layout{unfusedParams{}, unfusedValuesSpec{}, []string{"O", "V", "P"}}},
+		{"unfused_keys", layout{unfusedParams{}, unfusedKeysSpec{}, []string{"DX", "X", "W"}}},
+		{"unfused_bwd_scores", layout{bwdHeadsParams{}, unfusedBwdScoresSpec{}, scores}},
+		{"unfused_scores_features", layout{withFeatures[unfusedParams]{}, withFeatureSpec[unfusedScoresSpec]{}, with([]string{"Q", "K", "S2"})}},
+		{"unfused_softmax_features", layout{withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, with([]string{"S2", "LSE"})}},
+		{"unfused_values_features", layout{withFeatures[unfusedParams]{}, withFeatureSpec[unfusedValuesSpec]{}, with([]string{"O", "V", "P"})}},
+		{"unfused_keys_features", layout{withFeatures[unfusedParams]{}, withFeatureSpec[unfusedKeysSpec]{}, with([]string{"DX", "X", "W"})}},
+		{"unfused_bwd_scores_features", layout{withFeatures[bwdHeadsParams]{}, withFeatureSpec[unfusedBwdScoresSpec]{}, with(scores)}},
 
-		"attention_unfused_scores_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedScoresSpec]{}, append([]string{"Q", "K", "S2"}, features...)},
-		"attention_unfused_softmax_features": {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedSoftmaxSpec]{}, append([]string{"S2", "LSE"}, features...)},
-		"attention_unfused_values_features":  {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedValuesSpec]{}, append([]string{"O", "V", "P"}, features...)},
-
-		"attention_bwd_dkv_coopmat2": {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dkv_coopmat":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dq_coopmat2":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-		"attention_bwd_dq_coopmat":   {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-
-		"attention_bwd_dkv_f32x2_coopmat2": {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dkv_f32x2_coopmat":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dq_f32x2_coopmat2":  {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-		"attention_bwd_dq_f32x2_coopmat":   {bwdParams{}, bwdTurnsSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-
-		"attention_bwd_dq_coopmat2_stored":  {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
-		"attention_bwd_dq_coopmat_stored":   {bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}},
-		"attention_bwd_products":            {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}},
-		"attention_bwd_products_fragmented": {bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}},
-
-		"attention_bwd_dq_coopmat2_stored_features":  {withFeatures[bwdStoreFeaturesParams]{}, withFeatureSpec[bwdStoreSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}, features...)},
-		"attention_bwd_dq_coopmat_stored_features":   {withFeatures[bwdStoreFeaturesParams]{}, withFeatureSpec[bwdStoreSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}, features...)},
-		"attention_bwd_products_features":            {withFeatures[bwdProductsFeaturesParams]{}, withFeatureSpec[bwdProductsSpec]{}, append([]string{"Stored", "Y", "DX", "Sums"}, features...)},
-		"attention_bwd_products_fragmented_features": {withFeatures[bwdProductsFeaturesParams]{}, withFeatureSpec[bwdProductsSpec]{}, append([]string{"Stored", "Y", "DX", "Sums"}, features...)},
-
-		"attention_bwd_dbias_stored_features": {withFeatures[bwdStoredBiasParams]{}, withFeatureSpec[bwdStoredBiasSpec]{}, append([]string{"Stored", "Sums", "Out"}, features...)},
-
-		"attention_bwd_fused_coopmat2": {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
-		"attention_bwd_fused_coopmat":  {bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}},
-		"attention_bwd_fused_sum":      {bwdFusedSumParams{}, bwdFusedSumSpec{}, []string{"PartDQ", "DQ"}},
-
-		"attention_bwd_delta":      {bwdDeltaParams{}, bwdDeltaSpec{}, []string{"O", "DO", "LSE", "DLSE", "Rows"}},
-		"attention_bwd_dkv_scalar": {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}},
-		"attention_bwd_dq_scalar":  {bwdParams{}, bwdScalarSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ"}},
-
-		"attention_bwd_dkv_coopmat2_features":       {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dkv_coopmat_features":        {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dkv_f32x2_coopmat2_features": {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dkv_f32x2_coopmat_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dq_coopmat2_features":        {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dq_coopmat_features":         {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dq_f32x2_coopmat2_features":  {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dq_f32x2_coopmat_features":   {withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dkv_scalar_features":         {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DK", "DV"}, features...)},
-		"attention_bwd_dq_scalar_features":          {withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ"}, features...)},
-		"attention_bwd_dbias_features":              {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDBiasSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "Out"}, features...)},
-		"attention_bwd_dsinks_features":             {withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDSinksSpec]{}, append([]string{"Rows", "Out"}, features...)},
-		"attention_unfused_bwd_scores":              {bwdHeadsParams{}, unfusedBwdScoresSpec{}, []string{"Q", "K", "V", "DO", "Rows", "W", "DX"}},
-		"attention_unfused_bwd_scores_features":     {withFeatures[bwdHeadsParams]{}, withFeatureSpec[unfusedBwdScoresSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "W", "DX"}, features...)},
-		"attention_unfused_keys":                    {unfusedParams{}, unfusedKeysSpec{}, []string{"DX", "X", "W"}},
-		"attention_unfused_keys_features":           {withFeatures[unfusedParams]{}, withFeatureSpec[unfusedKeysSpec]{}, append([]string{"DX", "X", "W"}, features...)},
-
-		"attention_decode":                {decodeParams{}, decodeSpec{}, decode},
-		"attention_decode_coopmat":        {decodeParams{}, decodeSpec{}, decode},
-		"attention_decode_append":         {stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")},
-		"attention_decode_append_coopmat": {stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")},
-		"attention_append":                {appendParams{}, appendSpec{}, appended},
-		"attention_decode_cache8":         {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},
-		"attention_decode_cache8_coopmat": {decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)},
-		"attention_append_cache8":         {appendCache8Params{}, appendCache8Spec{}, append(appended, scales...)},
-		"attention_advance":               {advanceParams{}, advanceSpec{}, []string{"SeqLens"}},
-
-		"attention_bwd_sum": {bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}},
+		{"bwd_delta", layout{bwdDeltaParams{}, bwdDeltaSpec{}, []string{"O", "DO", "LSE", "DLSE", "Rows"}}},
+		{"bwd_sum", layout{bwdSumParams{}, bwdSumSpec{}, []string{"Part", "Out"}}},
+		{"bwd_dkv_coopmat2 bwd_dkv_coopmat bwd_dkv_f32x2_coopmat2 bwd_dkv_f32x2_coopmat", layout{bwdParams{}, bwdTurnsSpec{}, dkv}},
+		{"bwd_dq_coopmat2 bwd_dq_coopmat bwd_dq_f32x2_coopmat2 bwd_dq_f32x2_coopmat", layout{bwdParams{}, bwdTurnsSpec{}, dq}},
+		{"bwd_dkv_scalar", layout{bwdParams{}, bwdScalarSpec{}, dkv}},
+		{"bwd_dq_scalar", layout{bwdParams{}, bwdScalarSpec{}, dq}},
+		{"bwd_dkv_coopmat2_features bwd_dkv_coopmat_features bwd_dkv_f32x2_coopmat2_features bwd_dkv_f32x2_coopmat_features", layout{withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, with(dkv)}},
+		{"bwd_dq_coopmat2_features bwd_dq_coopmat_features bwd_dq_f32x2_coopmat2_features bwd_dq_f32x2_coopmat_features", layout{withFeatures[bwdParams]{}, withFeatureSpec[bwdTurnsSpec]{}, with(dq)}},
+		{"bwd_dkv_scalar_features", layout{withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, with(dkv)}},
+		{"bwd_dq_scalar_features", layout{withFeatures[bwdParams]{}, withFeatureSpec[bwdScalarSpec]{}, with(dq)}},
+		{"bwd_dbias_features", layout{withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDBiasSpec]{}, with(append(slices.Clone(rows), "Out"))}},
+		{"bwd_dsinks_features", layout{withFeatures[bwdHeadsParams]{}, withFeatureSpec[bwdDSinksSpec]{}, with([]string{"Rows", "Out"})}},
+		{"bwd_dq_coopmat2_stored bwd_dq_coopmat_stored", layout{bwdStoreParams{}, bwdStoreSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}}},
+		{"bwd_products bwd_products_fragmented", layout{bwdProductsParams{}, bwdProductsSpec{}, []string{"Stored", "Y", "DX", "Sums"}}},
+		{"bwd_dq_coopmat2_stored_features bwd_dq_coopmat_stored_features", layout{withFeatures[bwdStoreFeaturesParams]{}, withFeatureSpec[bwdStoreSpec]{}, append([]string{"Q", "K", "V", "DO", "Rows", "DQ", "Stored"}, features...)}},
+		{"bwd_products_features bwd_products_fragmented_features", layout{withFeatures[bwdProductsFeaturesParams]{}, withFeatureSpec[bwdProductsSpec]{}, append([]string{"Stored", "Y", "DX", "Sums"}, features...)}},
+		{"bwd_dbias_stored_features", layout{withFeatures[bwdStoredBiasParams]{}, withFeatureSpec[bwdStoredBiasSpec]{}, append([]string{"Stored", "Sums", "Out"}, features...)}},
+		{"bwd_fused_coopmat2 bwd_fused_coopmat", layout{bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}}},
+		{"bwd_fused_sum", layout{bwdFusedSumParams{}, bwdFusedSumSpec{}, []string{"PartDQ", "DQ"}}},
+		{"decode decode_coopmat", layout{decodeParams{}, decodeSpec{}, decode}},
+		{"decode_append decode_append_coopmat", layout{stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")}},
+		{"append", layout{appendParams{}, appendSpec{}, appended}},
+		{"decode_cache8 decode_cache8_coopmat", layout{decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)}},
+		{"append_cache8", layout{appendCache8Params{}, appendCache8Spec{}, append(appended, scales...)}},
+		{"advance", layout{advanceParams{}, advanceSpec{}, []string{"SeqLens"}}},
+	} {
+		for kernel := range strings.FieldsSeq(row.kernels) {
+			table["attention_"+kernel] = row.layout
+		}
 	}
 	for _, v := range shaders.Variants() {
 		if !strings.HasPrefix(v.Kernel, "attention_") {

@@ -2,11 +2,13 @@ package attention
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/philox"
 )
 
 func square(seqQ, seqKV int) Problem {
@@ -81,7 +83,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestDefaultsAndCounts(t *testing.T) {
+func TestCounts(t *testing.T) {
 	p := Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 512, HeadDim: 64, DType: dtype.BFloat16}
 	require.Equal(t, 0.125, p.EffectiveScale())
 	p.Scale = -2
@@ -174,4 +176,132 @@ func TestCheckCuSeqlens(t *testing.T) {
 	p.Causal = true
 	require.Equal(t, float64(2*2*(10+10)*16), p.FLOPsOf(good, good))
 	require.Equal(t, float64(3*2*2*14*16), p.FLOPs()) // 2+3+4+5 entries
+}
+
+// sees is the definition of the mask.
+func sees(p Problem, i, j int) bool {
+	at := i
+	if p.CausalAlign == BottomRight {
+		at = i + p.SeqKV - p.SeqQ
+	}
+	w := p.Window
+	return !(p.Causal && j > at ||
+		w.On && w.Left >= 0 && j < at-w.Left ||
+		w.On && w.Right >= 0 && j > at+w.Right)
+}
+
+// TestDrawnMasks holds the masks drawn in the docs.
+func TestDrawnMasks(t *testing.T) {
+	for _, c := range []struct {
+		p    Problem
+		want string
+	}{
+		{Problem{SeqQ: 2, SeqKV: 5, Causal: true}, "11110 11111"},
+		{Problem{SeqQ: 2, SeqKV: 5, Causal: true, CausalAlign: TopLeft}, "10000 11000"},
+		{Problem{SeqQ: 5, SeqKV: 2, Causal: true}, "00 00 00 10 11"},
+		{Problem{SeqQ: 5, SeqKV: 2, Causal: true, CausalAlign: TopLeft}, "10 11 11 11 11"},
+		{Problem{SeqQ: 3, SeqKV: 5, Window: Window{true, 1, 0}}, "01100 00110 00011"},
+		{Problem{SeqQ: 3, SeqKV: 5, Window: Window{true, 1, 1}}, "01110 00111 00011"},
+		{Problem{SeqQ: 3, SeqKV: 5, Window: Window{true, 1, -1}}, "01111 00111 00011"},
+		{Problem{SeqQ: 3, SeqKV: 5, Window: Window{true, -1, 0}}, "11100 11110 11111"},
+		{Problem{SeqQ: 3, SeqKV: 5, Window: Window{true, 1, 2}, Causal: true}, "01100 00110 00011"},
+		{Problem{SeqQ: 4, SeqKV: 2, Window: Window{true, 0, 1}, CausalAlign: TopLeft}, "11 01 00 00"},
+	} {
+		var rows []string
+		for i := range c.p.SeqQ {
+			lo, hi := c.p.Mask().Keys(i)
+			rows = append(rows, strings.Repeat("0", lo)+strings.Repeat("1", hi-lo)+strings.Repeat("0", c.p.SeqKV-hi))
+		}
+		require.Equal(t, c.want, strings.Join(rows, " "), "%v", c.p)
+	}
+}
+
+// TestMask compares intervals, counts and tiles with the definition.
+func TestMask(t *testing.T) {
+	sides := []int{-1, 0, 1, 3, 100}
+	for seqQ := 1; seqQ < 9; seqQ++ {
+		for seqKV := 1; seqKV < 9; seqKV++ {
+			for x := range 2 * 2 * (1 + len(sides)*len(sides)) {
+				p := square(seqQ, seqKV)
+				p.Causal, p.CausalAlign = x%2 == 1, Align(x/2%2)
+				if w := x/4 - 1; w >= 0 {
+					p.Window = Window{true, sides[w/len(sides)], sides[w%len(sides)]}
+				}
+				checkMask(t, p)
+			}
+		}
+	}
+}
+
+func checkMask(t *testing.T, p Problem) {
+	m := p.Mask()
+	require.LessOrEqual(t, max(m.Left, m.Right), p.SeqQ+p.SeqKV) // sums fit 32 bits
+	count := 0
+	for i := range p.SeqQ {
+		lo, hi := m.Keys(i)
+		require.True(t, 0 <= lo && lo <= hi && hi <= p.SeqKV, "%v row %d: %d to %d", p, i, lo, hi)
+		for j := range p.SeqKV {
+			if want := sees(p, i, j); want != (lo <= j && j < hi) {
+				t.Fatalf("%v row %d key %d: keys %d to %d, want %v", p, i, j, lo, hi, want)
+			}
+		}
+		count += hi - lo
+	}
+	require.Equal(t, float64(count), p.Entries(), "%v", p)
+	require.Equal(t, float64(32*count), p.FLOPs(), "%v", p)
+	for first := range p.SeqQ {
+		for last := first; last < p.SeqQ; last++ {
+			for tile := 1; tile < 4; tile++ {
+				lo, hi := m.KeyTiles(first, last, tile)
+				for n := range (p.SeqKV + tile - 1) / tile {
+					needed := false
+					for i := first; i <= last; i++ {
+						for j := n * tile; j < min((n+1)*tile, p.SeqKV); j++ {
+							needed = needed || sees(p, i, j)
+						}
+					}
+					if needed != (lo <= n && n < hi) {
+						t.Fatalf("%v rows %d to %d, tile %d of %d keys: needed %v, tiles %d to %d", p, first, last, n, tile, needed, lo, hi)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestEntries: the area of a long window, in closed form, and sequences of a Varlen without rows or keys.
+func TestEntries(t *testing.T) {
+	p := square(205000, 205000)
+	p.Causal, p.Window = true, Window{true, 512, 0}
+	require.Equal(t, float64(205000*513-512*513/2), p.Entries())
+	p.Window = Window{}
+	require.Equal(t, 205000.0*205001/2, p.Entries())
+	require.Zero(t, p.MaskOf(0, 4).Entries()+p.MaskOf(3, 0).Entries())
+	lo, hi := p.MaskOf(3, 0).KeyTiles(0, 2, 2)
+	require.Equal(t, lo, hi)
+}
+
+// TestDropout: one call of Philox for four keys, its words compared with the threshold as documented,
+// and an offset of batch*num_heads where the next call begins.
+func TestDropout(t *testing.T) {
+	p := square(100, 100)
+	p.Batch, p.NumHeads = 2, 3
+	p.Dropout = Dropout{P: 0.5, Seeded: true, Seed: 0x123456789abcdef0, Offset: 0xfffffffe}
+	row := p.DropoutRow(1, 2, 77) // head 5 after an offset of 2^32-2: the carry matters
+	next := p
+	next.Dropout.Offset += 6
+	p.Batch = 4
+	third, first := p.DropoutRow(2, 1, 3), next.DropoutRow(0, 1, 3)
+	for _, key := range []int{0, 1, 2, 3, 4, 50, 51, 99, 0} {
+		words := philox.Words([4]uint32{uint32(key / 4), 77, 3, 1}, [2]uint32{0x9abcdef0, 0x12345678})
+		require.Equal(t, words[key%4] >= 1<<31, row.Kept(key), "key %d", key)
+		require.Equal(t, third.Kept(key), first.Kept(key), "key %d", key)
+	}
+	for _, c := range []struct {
+		p    float64
+		want uint32
+	}{{0, 0}, {0.5, 1 << 31}, {0x1p-32, 1}, {0x1p-40, 0}, {0.1, 429496730}, {1 - 0x1p-53, 1<<32 - 1}} {
+		require.Equal(t, c.want, Dropout{P: c.p}.Threshold(), "%v", c.p)
+	}
+	require.Equal(t, 4.0, Dropout{P: 0.75}.KeepScale())
 }
