@@ -27,6 +27,7 @@
 package call
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -271,8 +272,34 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 	}
 	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), offset)...)
 	return k, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
-		return c.Record(cmd, t, t[WorkspaceName].Buffer, pass)
+		before := cmd.Modules()
+		if err := c.Record(cmd, t, t[WorkspaceName].Buffer, pass); err != nil {
+			return err
+		}
+		return planned(plan, before, cmd.Modules())
 	}, nil
+}
+
+// planned wants a recording to have the kernels that a plan names, in any format, and no others beside
+// those that the Cmd had before.
+func planned(plan kit.Plan, before, after []vk.ModuleInfo) error {
+	kernel := func(module string) string { return strings.Split(module, ".")[0] }
+	named, recorded := map[string]bool{}, map[string]bool{}
+	for _, name := range plan.Kernels() {
+		named[kernel(name)] = true
+	}
+	for _, m := range after {
+		recorded[kernel(m.Name)] = true
+		if !named[kernel(m.Name)] && !slices.ContainsFunc(before, func(b vk.ModuleInfo) bool { return b.Name == m.Name }) {
+			return fmt.Errorf("call: %s runs, which the plan lacks: %v", m.Name, plan.Kernels())
+		}
+	}
+	for name := range named {
+		if !recorded[name] {
+			return fmt.Errorf("call: %s of the plan does not run", name)
+		}
+	}
+	return nil
 }
 
 // guard returns the tensor of a pass for package guard. Values are those of an input.
