@@ -134,7 +134,7 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 // feasibleScalar is Feasible for a tile of the scalar path. The unfused path needs no more.
 func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error {
 	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
-		return unsupported("%v: a tile size of %v is not positive", impl, t)
+		return unsupported("%v: a tile size of %+v is not positive", impl, t)
 	}
 	threadsY := t.Threads / t.ThreadsX
 	switch {
@@ -169,7 +169,7 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	threads := t.Subgroups * int(caps.SubgroupSize)
 	switch {
 	case t.Subgroups < 1 || t.RowTiles < 1 || t.Stream < 1:
-		return unsupported("%v: a tile size of %v is not positive", impl, t)
+		return unsupported("%v: a tile size of %+v is not positive", impl, t)
 	case t.Stream%n != 0:
 		return unsupported("%v: stream=%d is not a multiple of the matrix size %d", impl, t.Stream, n)
 	case t.Stream > threads:

@@ -38,7 +38,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	m, n, block := int(shape.M), int(shape.N), c.DQ.owned(caps, c.Impl, p.DType)
 	switch {
 	case t.Subgroups < 1 || t.RowTiles < 1 || t.Stream < 1:
-		return unsupported("%v: a tile size of %v is not positive", c.Impl, t)
+		return unsupported("%v: a tile size of %+v is not positive", c.Impl, t)
 	case block%c.DQ.Stream != 0 || block%8 != 0:
 		return unsupported("%v: stream=%d does not divide a block of %d rows, or 8 does not", c.Impl, c.DQ.Stream, block)
 	case t.Stream%n != 0 || block%t.Stream != 0:
