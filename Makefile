@@ -66,13 +66,11 @@ bench: bin/flashvk ## attention on the best device there is, checked, then timed
 LAVAPIPE_TIME = $(if $(FLASHVK_ALL),about 40 minutes on 2 cores with lavapipe,12 to 17 minutes on 2 cores with lavapipe; make test-all has every tile and takes about 40)
 # LLVM's optimizations take up to a third of that time: make test leaves them out, test-all has them.
 LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
-# progress shows go test -json as go test does, and where packages are.
-PROGRESS = go run ./tools/progress $(filter -v,$(TESTFLAGS))
 # The packages with goroutines of their own or of their tests, or with parallel loops, which meet the
 # locks of the others, too; compiling everything once more for -race took 7 minutes. Tests/cli starts a
 # program that is the same with -race, vktest has a goroutine to be failed in.
 RACE_PKGS := ./internal/attention/attntest $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\b' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
-GOTEST := go test -json -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
+GOTEST := go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
 
 test: setup ## the test suite on the best device there is, then what is concurrent with -race
 	@$(tools); \
@@ -80,8 +78,8 @@ test: setup ## the test suite on the best device there is, then what is concurre
 	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)} $(LAVAPIPE_ENV); time='$(LAVAPIPE_TIME)'; fi; \
 	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages, then the short tests of $(words $(RACE_PKGS)) with -race: $$time" >&2; \
 	set -x; \
-	$(GOTEST) $(TESTFLAGS) $(PKGS) | $(PROGRESS); \
-	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short $(TESTFLAGS) $(RACE_PKGS) | $(PROGRESS)
+	$(GOTEST) $(TESTFLAGS) $(PKGS); \
+	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short $(TESTFLAGS) $(RACE_PKGS)
 
 test-all: export FLASHVK_ALL := 1
 test-all: test ## the same with every tile and case on lavapipe, too: what GPUs run always

@@ -26,28 +26,24 @@ func parseHeader(header []byte, dataBytes int64) ([]Tensor, map[string]string, e
 	case !json.Valid(body):
 		return nil, nil, errors.New("header is not JSON")
 	}
-	p := &headerParser{dec: json.NewDecoder(bytes.NewReader(body))}
-	p.dec.UseNumber()
-
 	var tensors []Tensor
 	var metadata map[string]string
-	err := p.object(func(name string) error {
+	err := members(body, func(name string, value json.RawMessage) (err error) {
 		if name == MetadataName {
-			m, err := p.metadata()
-			metadata = m
+			metadata, err = parseMetadata(value)
 			return err
 		}
-		t, err := p.tensor(name, dataBytes)
+		t, err := parseTensor(name, value, dataBytes)
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", quote(name), err)
 		}
 		tensors = append(tensors, t)
 		return nil
 	})
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		err = checkLayout(tensors, dataBytes)
 	}
-	if err := checkLayout(tensors, dataBytes); err != nil {
+	if err != nil {
 		return nil, nil, err
 	}
 	return tensors, metadata, nil
@@ -83,99 +79,83 @@ func checkLayout(tensors []Tensor, dataBytes int64) error {
 // memory that a header of MaxHeaderBytes can take.
 const maxAxes = 64
 
-// A headerParser walks through JSON that is known to be valid, token by
-// token: decoding into maps or structs would let a name win over an earlier
-// one and match field names in any case.
-type headerParser struct{ dec *json.Decoder }
-
-// object reads an object. It calls member with each key, and member reads the value. No key may
-// occur twice.
-func (p *headerParser) object(member func(key string) error) error {
-	tok, err := p.dec.Token()
-	if err != nil {
+// members calls member with each key of an object, in order, and its value. No key may occur twice.
+// The JSON is known to be valid. Decoding into maps or structs would let a name win over an earlier one
+// and match field names in any case.
+func members(object json.RawMessage, member func(key string, value json.RawMessage) error) error {
+	if object[0] != '{' {
+		return fmt.Errorf("is %s, not an object", describe(object))
+	}
+	dec := json.NewDecoder(bytes.NewReader(object))
+	if _, err := dec.Token(); err != nil {
 		return err
 	}
-	if tok != json.Delim('{') {
-		return fmt.Errorf("is %s, not an object", describe(tok))
-	}
 	seen := make(map[string]bool)
-	for p.dec.More() {
-		tok, err := p.dec.Token()
+	for dec.More() {
+		token, err := dec.Token()
 		if err != nil {
 			return err
 		}
-		key, ok := tok.(string)
-		if !ok {
-			return fmt.Errorf("key is %s, not a string", describe(tok))
-		}
+		key, value := fmt.Sprint(token), json.RawMessage(nil)
 		if seen[key] {
 			return fmt.Errorf("name %s occurs twice", quote(key))
 		}
 		seen[key] = true
-		if err := member(key); err != nil {
+		if err := dec.Decode(&value); err != nil {
+			return err
+		}
+		if err := member(key, value); err != nil {
 			return err
 		}
 	}
-	_, err = p.dec.Token()
-	return err
+	return nil
 }
 
-// text reads a string.
-func (p *headerParser) text() (string, error) {
-	tok, err := p.dec.Token()
-	if err != nil {
-		return "", err
+// parseText reads a string.
+func parseText(value json.RawMessage) (s string, err error) {
+	if value[0] != '"' {
+		return "", fmt.Errorf("is %s, not a string", describe(value))
 	}
-	s, ok := tok.(string)
-	if !ok {
-		return "", fmt.Errorf("is %s, not a string", describe(tok))
-	}
-	return s, nil
+	return s, json.Unmarshal(value, &s)
 }
 
-// sizes reads a list of non-negative integers, each at most limit.
-func (p *headerParser) sizes(limit uint64) ([]uint64, error) {
-	tok, err := p.dec.Token()
-	if err != nil {
+// parseSizes reads a list of non-negative integers, each at most limit.
+func parseSizes(value json.RawMessage, limit uint64) (list []uint64, err error) {
+	if value[0] != '[' {
+		return nil, fmt.Errorf("is %s, not a list", describe(value))
+	}
+	dec := json.NewDecoder(bytes.NewReader(value))
+	if _, err := dec.Token(); err != nil {
 		return nil, err
 	}
-	if tok != json.Delim('[') {
-		return nil, fmt.Errorf("is %s, not a list", describe(tok))
-	}
-	list := []uint64{}
-	for p.dec.More() {
-		tok, err := p.dec.Token()
-		if err != nil {
+	for dec.More() {
+		var x json.RawMessage
+		if err := dec.Decode(&x); err != nil {
 			return nil, err
 		}
-		number, ok := tok.(json.Number)
-		if !ok {
-			return nil, fmt.Errorf("holds %s, not a number", describe(tok))
-		}
-		n, err := strconv.ParseUint(number.String(), 10, 64)
-		if errors.Is(err, strconv.ErrRange) || err == nil && n > limit {
-			return nil, fmt.Errorf("holds %s, which is larger than %d", describe(tok), limit)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("holds %s, which is not a non-negative integer", describe(tok))
-		}
-		if list = append(list, n); len(list) > maxAxes {
+		n, err := strconv.ParseUint(string(x), 10, 64)
+		switch {
+		case x[0] != '-' && (x[0] < '0' || x[0] > '9'):
+			return nil, fmt.Errorf("holds %s, not a number", describe(x))
+		case errors.Is(err, strconv.ErrRange) || err == nil && n > limit:
+			return nil, fmt.Errorf("holds %s, which is larger than %d", describe(x), limit)
+		case err != nil:
+			return nil, fmt.Errorf("holds %s, which is not a non-negative integer", describe(x))
+		case len(list) == maxAxes:
 			return nil, fmt.Errorf("holds more than %d numbers", maxAxes)
 		}
+		list = append(list, n)
 	}
-	_, err = p.dec.Token()
-	return list, err
+	return list, nil
 }
 
-// metadata reads the value of __metadata__.
-func (p *headerParser) metadata() (map[string]string, error) {
+// parseMetadata reads the value of __metadata__.
+func parseMetadata(value json.RawMessage) (map[string]string, error) {
 	m := make(map[string]string)
-	err := p.object(func(key string) error {
-		s, err := p.text()
-		if err != nil {
+	err := members(value, func(key string, value json.RawMessage) (err error) {
+		if m[key], err = parseText(value); err != nil {
 			return fmt.Errorf("%s %w", quote(key), err)
 		}
-		m[key] = s
 		return nil
 	})
 	if err != nil {
@@ -184,44 +164,44 @@ func (p *headerParser) metadata() (map[string]string, error) {
 	return m, nil
 }
 
-// tensor reads the description of one tensor and checks it by itself.
-func (p *headerParser) tensor(name string, dataBytes int64) (Tensor, error) {
+// parseTensor reads the description of one tensor and checks it by itself.
+func parseTensor(name string, value json.RawMessage, dataBytes int64) (Tensor, error) {
 	t := Tensor{Name: name}
-	have := make(map[string]bool)
-	err := p.object(func(field string) error {
-		have[field] = true
+	missing := []string{"dtype", "shape", "data_offsets"}
+	err := members(value, func(field string, value json.RawMessage) (err error) {
+		var list []uint64
 		switch field {
 		case "dtype":
-			s, err := p.text()
+			var s string
+			s, err = parseText(value)
 			t.DType = DType(s)
-			return wrapField(field, err)
 		case "shape":
-			list, err := p.sizes(math.MaxInt)
+			list, err = parseSizes(value, math.MaxInt)
 			t.Shape = make([]int, len(list))
 			for i, d := range list {
 				t.Shape[i] = int(d)
 			}
-			return wrapField(field, err)
 		case "data_offsets":
-			list, err := p.sizes(math.MaxInt64)
-			if err == nil && len(list) != 2 {
+			if list, err = parseSizes(value, math.MaxInt64); err == nil && len(list) != 2 {
 				err = fmt.Errorf("holds %d numbers, not 2", len(list))
 			}
 			if err == nil {
 				t.begin, t.end = int64(list[0]), int64(list[1])
 			}
-			return wrapField(field, err)
+		default: // it could change what the data means
+			return fmt.Errorf("field %s is not one of dtype, shape, data_offsets", quote(field))
 		}
-		// A field we do not know could change what the data means.
-		return fmt.Errorf("field %s is not one of dtype, shape, data_offsets", quote(field))
+		if err != nil {
+			return fmt.Errorf("%s %w", field, err)
+		}
+		missing = slices.DeleteFunc(missing, func(f string) bool { return f == field })
+		return nil
 	})
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("field %s is missing", missing[0])
+	}
 	if err != nil {
 		return Tensor{}, err
-	}
-	for _, field := range []string{"dtype", "shape", "data_offsets"} {
-		if !have[field] {
-			return Tensor{}, fmt.Errorf("field %s is missing", field)
-		}
 	}
 	return t, t.check(dataBytes)
 }
@@ -243,33 +223,19 @@ func (t Tensor) check(dataBytes int64) error {
 	return nil
 }
 
-func wrapField(field string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s %w", field, err)
-	}
-	return nil
-}
-
 // describe names a JSON value for a message.
-func describe(tok json.Token) string {
-	switch v := tok.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return strconv.FormatBool(v)
-	case string:
-		return "the string " + quote(v)
-	case json.Number:
-		const most = 40
-		if s := v.String(); len(s) <= most {
-			return s
-		}
-		return "a number of " + strconv.Itoa(len(v)) + " digits"
-	case json.Delim:
-		if v == '{' {
-			return "an object"
-		}
+func describe(value json.RawMessage) string {
+	const most = 40
+	switch {
+	case value[0] == '{':
+		return "an object"
+	case value[0] == '[':
 		return "a list"
+	case value[0] == '"':
+		s, _ := parseText(value)
+		return "the string " + quote(s)
+	case len(value) > most:
+		return fmt.Sprintf("a number of %d digits", len(value))
 	}
-	return fmt.Sprintf("%T", tok)
+	return string(value)
 }

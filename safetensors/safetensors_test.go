@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // build returns a file with that header, padded with pad, and data.
@@ -31,36 +32,27 @@ const good = `{"__metadata__":{"by":"test"},` +
 func TestRead(t *testing.T) {
 	data := build(good, 21)
 	f, err := Read(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := f.Metadata["by"]; got != "test" {
-		t.Errorf("metadata by = %q, want test", got)
-	}
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"by": "test"}, f.Metadata)
 	var names []string
 	for _, x := range f.Tensors() {
 		names = append(names, x.Name)
 	}
-	if got, want := fmt.Sprint(names), "[q empty k one]"; got != want {
-		t.Errorf("tensors %s, want %s", got, want)
-	}
-	k, ok := f.Tensor("k")
-	if !ok || k.DType != F32 || !reflect.DeepEqual(k.Shape, []int{2}) || k.Bytes() != 8 {
-		t.Errorf("k = %+v", k)
-	}
+	require.Equal(t, []string{"q", "empty", "k", "one"}, names)
+	k, _ := f.Tensor("k")
+	require.Equal(t, Tensor{"k", F32, []int{2}, 12, 20}, k)
+	require.EqualValues(t, 8, k.Bytes())
 	got := make([]byte, 5)
-	if err := f.ReadAt(k, got, 3); err != nil {
-		t.Fatal(err)
-	}
-	if want := []byte{15, 16, 17, 18, 19}; !bytes.Equal(got, want) {
-		t.Errorf("bytes 3 to 8 of k are %v, want %v", got, want)
-	}
-	if err := f.ReadAt(k, got, 4); err == nil {
-		t.Error("bytes 4 to 9 of 8 were read")
-	}
-	if _, ok := f.Tensor("none"); ok {
-		t.Error("a tensor that is not there was found")
-	}
+	require.NoError(t, f.ReadAt(k, got, 3))
+	require.Equal(t, []byte{15, 16, 17, 18, 19}, got)
+	require.Error(t, f.ReadAt(k, got, 4), "bytes 4 to 9 of 8 were read")
+	_, ok := f.Tensor("none")
+	require.False(t, ok)
+
+	// The file is shorter now than its size was.
+	f, err = Read(bytes.NewReader(data[:len(data)-2]), int64(len(data)))
+	require.NoError(t, err)
+	require.EqualError(t, f.ReadAt(k, make([]byte, 8), 0), `safetensors: tensor "k": file ends 1 bytes early`)
 }
 
 // TestReadRefuses has one row per rule; each message must name the tensor, the
@@ -143,12 +135,8 @@ func TestReadRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Read(bytes.NewReader(c.file), int64(len(c.file)))
-			if err == nil {
-				t.Fatalf("was read, want %q", c.want)
-			}
-			if !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%q\nwant %q", err, c.want)
-			}
+			require.Error(t, err)
+			require.ErrorContains(t, err, c.want)
 			if msg := err.Error(); strings.ContainsAny(msg, "\n\r") || len(msg) > 300 {
 				t.Errorf("message is not one short line: %q", msg)
 			}
@@ -164,60 +152,63 @@ func TestHeaderLimit(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := Read(bytes.NewReader(huge), 1<<41)
 	runtime.ReadMemStats(&after)
-	if err == nil {
-		t.Fatal("was read")
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
-		t.Errorf("%d bytes were allocated", n)
-	}
-}
-
-func TestReadShrunk(t *testing.T) {
-	data := build(good, 21)
-	f, err := Read(bytes.NewReader(data[:len(data)-2]), int64(len(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, _ := f.Tensor("k")
-	err = f.ReadAt(k, make([]byte, 8), 0)
-	if want := `safetensors: tensor "k": file ends 1 bytes early`; err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
+	require.Error(t, err)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "x.safetensors")
-	if err := os.WriteFile(path, build(good, 21), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path, short := filepath.Join(dir, "x.safetensors"), filepath.Join(dir, "short.safetensors")
+	require.NoError(t, os.WriteFile(path, build(good, 21), 0o600))
+	require.NoError(t, os.WriteFile(short, []byte("abc"), 0o600))
 	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	q, _ := f.Tensor("q")
 	p := make([]byte, 12)
-	if err := f.ReadAt(q, p, 0); err != nil || p[11] != 11 {
-		t.Errorf("%v %v", p, err)
-	}
-	for range 2 {
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-
-	short := filepath.Join(dir, "short.safetensors")
-	if err := os.WriteFile(short, []byte("abc"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ path, want string }{
-		{filepath.Join(dir, "none"), "safetensors: " + dir + "/none: no such file or directory"},
-		{dir, "safetensors: " + dir + ": is a directory, not a regular file"},
-		{"/dev/null", "safetensors: /dev/null: is a device, not a regular file"},
-		{short, "safetensors: " + short + ": file of 3 bytes is truncated: the header length alone takes 8"},
+	require.NoError(t, f.ReadAt(q, p, 0))
+	require.EqualValues(t, 11, p[11])
+	require.NoError(t, f.Close())
+	require.NoError(t, f.Close())
+	for path, want := range map[string]string{
+		filepath.Join(dir, "none"): "no such file or directory",
+		dir:                        "is a directory, not a regular file",
+		"/dev/null":                "is a device, not a regular file",
+		short:                      "file of 3 bytes is truncated: the header length alone takes 8",
 	} {
-		if _, err := Open(c.path); err == nil || err.Error() != c.want {
-			t.Errorf("%v, want %s", err, c.want)
-		}
+		_, err := Open(path)
+		require.EqualError(t, err, "safetensors: "+path+": "+want)
 	}
+}
+
+// FuzzRead says that no file makes Read panic, that a refusal is one line, and
+// that a file that was accepted covers its data exactly and survives being
+// written and read again.
+func FuzzRead(f *testing.F) {
+	f.Add(build(good, 21))
+	f.Add(build(`{"q":{"dtype":"F16","shape":[1,2],"data_offsets":[0,4]}}`, 4))
+	f.Add(build(`{}`, 0))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := Read(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			require.False(t, strings.ContainsAny(err.Error(), "\n\r"), err)
+			return
+		}
+		var total int64
+		for _, x := range file.Tensors() {
+			total += x.Bytes()
+			require.NoError(t, file.ReadAt(x, make([]byte, x.Bytes()), 0))
+		}
+		require.Equal(t, int64(len(data)), file.data+total)
+		path := filepath.Join(t.TempDir(), "x")
+		require.NoError(t, write(path, file.Tensors(), file.Metadata))
+		again, err := Open(path)
+		require.NoError(t, err)
+		defer again.Close()
+		for _, x := range file.Tensors() {
+			y, ok := again.Tensor(x.Name)
+			require.True(t, ok, x.Name)
+			require.Equal(t, x.DType, y.DType)
+			require.Equal(t, x.Shape, y.Shape)
+		}
+	})
 }

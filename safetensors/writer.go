@@ -107,50 +107,30 @@ func layout(tensors []Tensor) ([]Tensor, error) {
 
 // encodeHeader returns the length field and the header, padded with spaces.
 func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
-	var b bytes.Buffer
-	b.Write(make([]byte, headerLengthBytes))
-	sep := byte('{')
-	member := func(key string, value any) error {
-		name, err := json.Marshal(key)
-		if err != nil {
-			return err
-		}
-		text, err := json.Marshal(value)
-		if err != nil {
-			return err
-		}
-		b.WriteByte(sep)
-		b.Write(name)
-		b.WriteByte(':')
-		b.Write(text)
-		sep = ','
-		return nil
+	b := bytes.NewBuffer(make([]byte, headerLengthBytes))
+	sep := "{"
+	member := func(key string, value any) {
+		name, _ := json.Marshal(key) // neither fails: there are strings, integers, and lists and maps of them
+		text, _ := json.Marshal(value)
+		fmt.Fprintf(b, "%s%s:%s", sep, name, text)
+		sep = ","
 	}
 	if len(metadata) > 0 {
-		if err := member(MetadataName, metadata); err != nil {
-			return nil, err
-		}
+		member(MetadataName, metadata)
 	}
 	for _, t := range order {
-		shape := t.Shape
-		if shape == nil {
-			shape = []int{} // a scalar; null would not be a list
-		}
-		err := member(t.Name, struct {
+		member(t.Name, struct {
 			DType   DType    `json:"dtype"`
 			Shape   []int    `json:"shape"`
 			Offsets [2]int64 `json:"data_offsets"`
-		}{t.DType, shape, [2]int64{t.begin, t.end}})
-		if err != nil {
-			return nil, err
-		}
+		}{t.DType, append([]int{}, t.Shape...), [2]int64{t.begin, t.end}}) // a scalar's is [], null would not be a list
 	}
-	if sep == '{' {
-		b.WriteByte('{')
+	if sep == "{" {
+		b.WriteString("{")
 	}
-	b.WriteByte('}')
+	b.WriteString("}")
 	for b.Len()%headerAlign != 0 {
-		b.WriteByte(' ')
+		b.WriteString(" ")
 	}
 	length := b.Len() - headerLengthBytes
 	if length > MaxHeaderBytes {

@@ -3,10 +3,12 @@ package safetensors
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // write creates path with tensors and fills tensor i with byte i+1.
@@ -41,16 +43,12 @@ func write(path string, tensors []Tensor, metadata map[string]string) error {
 func onlyFiles(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
-	if strings.Join(got, " ") != strings.Join(want, " ") {
-		t.Errorf("folder holds %q, want %q", got, want)
-	}
+	require.Equal(t, want, got)
 }
 
 func TestWriteRead(t *testing.T) {
@@ -61,60 +59,37 @@ func TestWriteRead(t *testing.T) {
 		{Name: "o", DType: F16, Shape: []int{1, 3}},
 		{Name: "lse", DType: F32, Shape: []int{1, 1, 3}},
 		{Name: "empty", DType: F32, Shape: []int{0}},
-		{Name: "scalar", DType: "U8"},
+		{Name: "scalar", DType: "U8", Shape: []int{}},
 		{Name: `quote " and é`, DType: BF16, Shape: []int{1}},
 	}
-	if err := write(path, tensors, map[string]string{"scale": "1"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, write(path, tensors, map[string]string{"scale": "1"}))
 	onlyFiles(t, dir, "x.safetensors")
 
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := binary.LittleEndian.Uint64(raw)
-	if n%headerAlign != 0 {
-		t.Errorf("header of %d bytes does not end at a multiple of %d", n, headerAlign)
-	}
-	if tail := bytes.TrimRight(raw[8:8+n], " "); tail[len(tail)-1] != '}' {
-		t.Errorf("header ends with %q", tail[len(tail)-1])
-	}
+	require.NoError(t, err)
+	n := int64(binary.LittleEndian.Uint64(raw))
+	require.Zero(t, n%headerAlign)
+	require.True(t, bytes.HasSuffix(bytes.TrimRight(raw[8:8+n], " "), []byte("}")))
 
 	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
-	if f.Metadata["scale"] != "1" || len(f.Tensors()) != len(tensors) {
-		t.Errorf("metadata %v, %d tensors", f.Metadata, len(f.Tensors()))
-	}
+	require.Equal(t, map[string]string{"scale": "1"}, f.Metadata)
+	require.Len(t, f.Tensors(), len(tensors))
 	for i, want := range tensors {
 		got, ok := f.Tensor(want.Name)
-		if !ok || got.DType != want.DType || formatShape(got.Shape) != formatShape(want.Shape) {
-			t.Errorf("tensor %+v, want %+v", got, want)
-			continue
-		}
-		if bits := int64(got.DType.Bits()); (8+int64(n)+got.begin)*8%bits != 0 {
-			t.Errorf("%s starts at byte %d, not aligned to %d bits", got.Name, got.begin, bits)
-		}
+		require.True(t, ok, want.Name)
+		require.Equal(t, want, Tensor{Name: got.Name, DType: got.DType, Shape: got.Shape})
+		require.Zero(t, (8+n+got.begin)*8%int64(got.DType.Bits()), "%s is not aligned", got.Name)
 		data := make([]byte, got.Bytes())
-		if err := f.ReadAt(got, data, 0); err != nil {
-			t.Error(err)
-		}
-		if !bytes.Equal(data, bytes.Repeat([]byte{byte(i + 1)}, len(data))) {
-			t.Errorf("%s holds %v", got.Name, data)
-		}
+		require.NoError(t, f.ReadAt(got, data, 0))
+		require.Equal(t, bytes.Repeat([]byte{byte(i + 1)}, len(data)), data)
 	}
 
 	// Nothing at all is a file, too.
-	if err := write(path, nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, write(path, nil, nil))
 	empty, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	empty.Close()
 	onlyFiles(t, dir, "x.safetensors")
 }
@@ -140,15 +115,8 @@ func TestCreateRefuses(t *testing.T) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(dir, path)
 		}
-		w, err := Create(path, c.tensors, nil)
-		if err == nil {
-			w.Close()
-			t.Errorf("%s %v was accepted, want %q", c.path, c.tensors, c.want)
-			continue
-		}
-		if want := "safetensors: " + path + ": " + c.want; err.Error() != want {
-			t.Errorf("%v\nwant %s", err, want)
-		}
+		_, err := Create(path, c.tensors, nil)
+		require.EqualError(t, err, "safetensors: "+path+": "+c.want)
 	}
 	onlyFiles(t, dir)
 }
@@ -158,70 +126,86 @@ func TestCreateRefuses(t *testing.T) {
 func TestIncomplete(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.safetensors")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
 	tensors := []Tensor{{Name: "o", DType: F16, Shape: []int{4}}}
 	w, err := Create(path, tensors, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Tensor("p"); err == nil || !strings.Contains(err.Error(), `tensor "p" was not announced`) {
-		t.Errorf("tensor p: %v", err)
-	}
+	require.NoError(t, err)
+	_, err = w.Tensor("p")
+	require.ErrorContains(t, err, `tensor "p" was not announced`)
 	s, err := w.Tensor("o")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Write(make([]byte, 7)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Write(make([]byte, 2)); err == nil || !strings.Contains(err.Error(), `tensor "o": more than its 8 bytes were written`) {
-		t.Errorf("two bytes too many: %v", err)
-	}
-	if err := w.Commit(); err == nil || !strings.Contains(err.Error(), `tensor "o": 7 of 8 bytes were written`) {
-		t.Errorf("commit of 7 of 8 bytes: %v", err)
-	}
-	if err := w.Commit(); err == nil || !strings.Contains(err.Error(), "the writer is closed") {
-		t.Errorf("second commit: %v", err)
-	}
-	if _, err := s.Write(make([]byte, 1)); err == nil {
-		t.Error("write after close")
-	}
+	require.NoError(t, err)
+	_, err = s.Write(make([]byte, 7))
+	require.NoError(t, err)
+	_, err = s.Write(make([]byte, 2))
+	require.ErrorContains(t, err, `tensor "o": more than its 8 bytes were written`)
+	require.ErrorContains(t, w.Commit(), `tensor "o": 7 of 8 bytes were written`)
+	require.ErrorContains(t, w.Commit(), "the writer is closed")
+	_, err = s.Write(make([]byte, 1))
+	require.ErrorContains(t, err, "the writer is closed")
 
 	w, err = Create(path, tensors, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	if old, _ := os.ReadFile(path); string(old) != "old" {
-		t.Errorf("the old file holds %q", old)
-	}
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	require.NoError(t, w.Close())
+	old, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "old", string(old))
 	onlyFiles(t, dir, "x.safetensors")
 }
 
-// TestCreateThroughLink says that the file behind a symbolic link is replaced,
-// not the link.
-func TestCreateThroughLink(t *testing.T) {
-	dir := t.TempDir()
-	path, link := filepath.Join(dir, "x"), filepath.Join(dir, "link")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
+// TestFloat32s: what is written is what is read, in more than one piece, and 16-bit formats are
+// converted.
+func TestFloat32s(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	n := floatsPiece + 3
+	w, err := Create(path, []Tensor{
+		{Name: "x", DType: F32, Shape: []int{n}}, {Name: "half", DType: F16, Shape: []int{2}}, {Name: "brain", DType: BF16, Shape: []int{2}},
+		{Name: "count", DType: "I32", Shape: []int{1}}, {Name: "none", DType: F32, Shape: []int{0}},
+	}, nil)
+	require.NoError(t, err)
+	defer w.Close()
+	want := make([]float32, n)
+	for i := range want {
+		want[i] = float32(i) + 0.25
 	}
-	if err := os.Symlink(path, link); err != nil {
-		t.Skip(err)
+	want[1], want[2] = float32(math.Inf(-1)), math.Float32frombits(0x7fc00001)
+	for _, wrong := range [][]float32{nil, want[1:], append(want, 0)} {
+		require.ErrorContains(t, w.WriteFloat32s("x", wrong), "float32 for tensor \"x\", which is F32 with shape [262147]")
 	}
-	if err := write(link, []Tensor{{Name: "o", DType: F32}}, nil); err != nil {
-		t.Fatal(err)
+	require.ErrorContains(t, w.WriteFloat32s("half", want[:1]), "which is F16")
+	require.NoError(t, w.WriteFloat32s("x", want))
+	require.NoError(t, w.WriteFloat32s("none", nil))
+	require.Error(t, w.WriteFloat32s("y", want))
+	for name, bits := range map[string][]uint16{"half": {0x3c00, 0xc100}, "brain": {0x3f80, 0xc020}} {
+		to, err := w.Tensor(name)
+		require.NoError(t, err)
+		require.NoError(t, binary.Write(to, binary.LittleEndian, bits))
 	}
+	to, err := w.Tensor("count")
+	require.NoError(t, err)
+	_, err = to.Write(make([]byte, 4))
+	require.NoError(t, err)
+	require.NoError(t, w.Commit())
+
 	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
+	require.NoError(t, err)
+	defer f.Close()
+	read := func(name string) []float32 {
+		x, ok := f.Tensor(name)
+		require.True(t, ok)
+		values, err := f.Float32s(x)
+		require.NoError(t, err)
+		return values
 	}
-	f.Close()
-	onlyFiles(t, dir, "link", "x")
+	got := read("x")
+	require.Len(t, got, n)
+	for i := range want {
+		require.Equal(t, math.Float32bits(want[i]), math.Float32bits(got[i]), i)
+	}
+	require.Equal(t, []float32{1, -2.5}, read("half"))
+	require.Equal(t, []float32{1, -2.5}, read("brain"))
+	require.Empty(t, read("none"))
+	count, _ := f.Tensor("count")
+	_, err = f.Float32s(count)
+	require.EqualError(t, err, `safetensors: tensor "count" is I32, want F32, F16 or BF16`)
 }

@@ -2,7 +2,6 @@ package shaders_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"flag"
 	"os"
 	"os/exec"
@@ -11,8 +10,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/shaders/compile"
 	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
+	"github.com/flashvk/flashvk/internal/spirv"
 	"github.com/flashvk/flashvk/shaders"
 )
 
@@ -48,9 +50,7 @@ func TestCurrent(t *testing.T) {
 		t.Logf("only hashes are compared: %v", err)
 	}
 	if *generate {
-		if err := compile.Generate(".", rows(), c, !*all); err != nil {
-			t.Fatalf("nothing was written:\n%v", err)
-		}
+		require.NoError(t, compile.Generate(".", rows(), c, !*all))
 		c = nil // it has just compiled
 	}
 	for _, err := range compile.Check(".", rows(), c) {
@@ -77,21 +77,17 @@ func TestValid(t *testing.T) {
 // short of registers NVIDIA's driver 580 computes that wrong. It reduces floats by shuffles.
 // (docs/drivers.md.)
 func TestReductions(t *testing.T) {
-	integers := map[uint32]string{
+	integers := map[spirv.Op]string{
 		349: "IAdd", 351: "IMul", 353: "SMin", 354: "UMin", 356: "SMax", 357: "UMax",
 		359: "BitwiseAnd", 360: "BitwiseOr", 361: "BitwiseXor",
 	}
 	for _, v := range shaders.Variants() {
-		code, err := os.ReadFile(filepath.Join("spv", v.Name()+".spv"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for at := 5 * 4; at < len(code); {
-			first := binary.LittleEndian.Uint32(code[at:])
-			if name := integers[first&0xffff]; name != "" {
-				t.Errorf("%s has OpGroupNonUniform%s", v.Name(), name)
-			}
-			at += max(int(first>>16), 1) * 4
+		m, err := shaders.Get(v.Kernel, v.Type)
+		require.NoError(t, err)
+		list, err := spirv.Decode(m.SPIRV)
+		require.NoError(t, err)
+		for _, in := range list {
+			require.Empty(t, integers[in.Op], v.Name())
 		}
 	}
 }
@@ -108,24 +104,16 @@ func TestNames(t *testing.T) {
 		}
 		seen[v.Name()] = true
 		kernels[v.File] = true
-		if !kernel.MatchString(v.Kernel) {
-			t.Errorf("kernel %q is not lower case with underscores", v.Kernel)
-		}
-		if !slices.Contains([]string{"", "f16", "bf16", "f32"}, v.Type) {
-			t.Errorf("%s: type %q is none of f16, bf16, f32", v.Name(), v.Type)
-		}
+		require.True(t, kernel.MatchString(v.Kernel))
+		require.True(t, slices.Contains([]string{"", "f16", "bf16", "f32"}, v.Type), v.Name())
 		if v.Env != "vulkan1.2" && v.Env != "vulkan1.3" {
 			t.Errorf("%s: environment %q is neither vulkan1.2 nor vulkan1.3", v.Name(), v.Env)
 		}
 	}
 	files, err := filepath.Glob("*.comp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, file := range files {
-		if !kernels[file] {
-			t.Errorf("%s has no row in variants.go", file)
-		}
+		require.True(t, kernels[file])
 	}
 }
 
@@ -142,12 +130,10 @@ func TestGet(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if m.Name != v.Name() || !bytes.Equal(m.SPIRV, want) {
-			t.Errorf("Get(%q, %q) is %s with %d bytes, want %s with %d", v.Kernel, v.Type, m.Name, len(m.SPIRV), v.Name(), len(want))
-		}
+		require.Equal(t, v.Name(), m.Name, v.Kernel)
+		require.True(t, bytes.Equal(m.SPIRV, want), v.Kernel)
 	}
 	_, err := shaders.Get("no_such_kernel", "f16")
-	if err == nil || err.Error() != "shaders: no module no_such_kernel.f16" {
-		t.Errorf("Get of an unknown kernel: %v", err)
-	}
+	require.Error(t, err)
+	require.Equal(t, "shaders: no module no_such_kernel.f16", err.Error())
 }

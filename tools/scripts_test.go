@@ -4,12 +4,17 @@ package tools_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // run runs a script of this folder with only the given variables (and PATH, TMPDIR)
@@ -17,9 +22,7 @@ import (
 func run(t *testing.T, env []string, name string, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	path, err := filepath.Abs(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd := exec.Command(path, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}, env...)
 	var out, errOut strings.Builder
@@ -36,37 +39,21 @@ func tree(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
 		mode := os.FileMode(0o666)
 		if strings.HasPrefix(text, "#!") {
 			mode = 0o777
 		}
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), mode))
 	}
-}
-
-// uris returns the URIs lines of `toolchain --sources`.
-func uris(out string) string {
-	var list []string
-	for line := range strings.Lines(out) {
-		if uri, ok := strings.CutPrefix(strings.TrimSpace(line), "URIs: "); ok {
-			list = append(list, uri)
-		}
-	}
-	return strings.Join(list, " ")
 }
 
 func TestSources(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
+	for name, tt := range map[string]struct {
 		files map[string]string
 		want  string // URIs in order
 	}{
-		{"deb822", map[string]string{"sources.list.d/debian.sources": `
+		"deb822": {map[string]string{"sources.list.d/debian.sources": `
 Types: deb
 # a comment inside
 URIs: http://mirror.test/debian
@@ -78,31 +65,32 @@ URIs: http://mirror.test/debian-security
 Suites: bookworm-security
 Components: main
 `}, "http://mirror.test/debian"},
-		{"one line", map[string]string{"sources.list": `
+		"one line": {map[string]string{"sources.list": `
 # deb http://commented.test/debian bookworm main
 deb-src http://source.test/debian bookworm main
 deb [ arch=amd64 signed-by=/k.gpg ] http://mirror.test/debian/ bookworm main contrib # why
 deb http://security.test/debian-security bookworm-security main
 deb cdrom:[Debian]/ bookworm main
 `}, "http://mirror.test/debian/"},
-		{"others have main too", map[string]string{"sources.list.d/node.list": `
+		"others have main too": {map[string]string{"sources.list.d/node.list": `
 deb https://node.test/node_20.x nodistro main
 deb https://cloud.test/apt cloud-sdk-bookworm main
 deb https://flat.test/ ./
 deb http://mirror.test/debian trixie non-free
 `}, ""},
-		{"a Debian archive goes first", map[string]string{"sources.list.d/a.list": `
+		"a Debian archive goes first, once": {map[string]string{"sources.list.d/a.list": `
 deb https://vendor.test/apt bookworm main
 deb http://mirror.test/debian bookworm main
+deb http://mirror.test/debian bookworm main
 `}, "http://mirror.test/debian https://vendor.test/apt"},
-		{"disabled", map[string]string{"sources.list.d/d.sources": `
+		"disabled": {map[string]string{"sources.list.d/d.sources": `
 Enabled: no
 Types: deb
 URIs: http://mirror.test/debian
 Suites: bookworm
 Components: main
 `}, ""},
-		{"folded fields, several URIs", map[string]string{"sources.list.d/d.sources": `
+		"folded fields, several URIs": {map[string]string{"sources.list.d/d.sources": `
 types: deb deb-src
 uris: http://one.test/debian
  http://two.test/debian
@@ -110,20 +98,19 @@ suites:
  bookworm
 components: contrib
  main`}, "http://one.test/debian http://two.test/debian"},
-		{"twice", map[string]string{"sources.list": `
-deb http://mirror.test/debian bookworm main
-deb http://mirror.test/debian bookworm main
-`}, "http://mirror.test/debian"},
-		{"none", nil, ""},
+		"none": {nil, ""},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			etc := t.TempDir()
-			tree(t, etc, tt.files)
-			out, stderr, status := run(t, []string{"FLASHVK_APT_ETC=" + etc}, "toolchain", "--sources")
-			if got := uris(out); got != tt.want || status != 0 {
-				t.Errorf("URIs are %q (status %d, %s), want %q", got, status, stderr, tt.want)
+		etc := t.TempDir()
+		tree(t, etc, tt.files)
+		out, stderr, status := run(t, []string{"FLASHVK_APT_ETC=" + etc}, "toolchain", "--sources")
+		require.Zero(t, status, stderr)
+		var uris []string
+		for line := range strings.Lines(out) {
+			if uri, ok := strings.CutPrefix(strings.TrimSpace(line), "URIs: "); ok {
+				uris = append(uris, uri)
 			}
-		})
+		}
+		require.Equal(t, tt.want, strings.Join(uris, " "), name)
 	}
 }
 
@@ -148,9 +135,7 @@ Signed-By:
 		"Signed-By: /a.gpg /b.gpg\nCheck-Valid-Until: no\n\n",
 		"Signed-By: \n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBF\n -----END PGP PUBLIC KEY BLOCK-----\n\n",
 	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("output is %q, want it to contain %q", out, want)
-		}
+		require.Contains(t, out, want)
 	}
 }
 
@@ -194,9 +179,7 @@ echo '{"ICD": {"library_path": "libvulkan_lvp.so"}}' >"$3/usr/share/vulkan/icd.d
 func downloads(t *testing.T, dir string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "downloads"))
-	if err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
+	require.True(t, err == nil || os.IsNotExist(err), err)
 	return strings.Count(string(text), "\n")
 }
 
@@ -209,106 +192,73 @@ func TestToolchainAtOnce(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			out, stderr, status := run(t, env, "toolchain")
-			if status != 0 {
-				t.Errorf("status %d: %s", status, stderr)
-			}
+			assert.Zero(t, status, stderr)
 			roots[i] = strings.TrimSpace(out)
 		}()
 	}
 	wg.Wait()
-	for _, root := range roots {
-		if root == "" || root != roots[0] {
-			t.Fatalf("roots are %q, want one", roots)
-		}
-	}
-	if n := downloads(t, dir); n != 1 {
-		t.Errorf("%d downloads, want 1", n)
-	}
-	if _, err := os.Stat(roots[0] + ".part"); !os.IsNotExist(err) {
-		t.Errorf("the temporary folder is still there: %v", err)
-	}
-	icd, err := os.ReadFile(filepath.Join(roots[0], "lvp_icd.json"))
-	if err != nil || !strings.Contains(string(icd), `"library_path": "./usr/lib/`) {
-		t.Errorf("lvp_icd.json is %s (%v)", icd, err)
-	}
+	root := roots[0]
+	require.Equal(t, []string{root, root, root, root}, roots)
+	require.Equal(t, 1, downloads(t, dir))
+	require.NoDirExists(t, root+".part")
+	icd, err := os.ReadFile(filepath.Join(root, "lvp_icd.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(icd), `"library_path": "./usr/lib/`)
 	out, _, _ := run(t, env, "toolchain", "--get", "FLASHVK_SPIRV_VAL")
-	if strings.TrimSpace(out) != filepath.Join(roots[0], "bin/spirv-val") {
-		t.Errorf("FLASHVK_SPIRV_VAL is %q", out)
-	}
+	require.Equal(t, filepath.Join(root, "bin/spirv-val"), strings.TrimSpace(out))
+	// A variable that is set is the answer.
+	out, _, status := run(t, []string{"FLASHVK_GLSLC=/my/glslc"}, "toolchain", "--no-build", "--get", "FLASHVK_GLSLC")
+	require.Zero(t, status)
+	require.Equal(t, "/my/glslc\n", out)
 }
 
 // TestToolchainResumes breaks off in the middle: the next try keeps the archives.
 func TestToolchainResumes(t *testing.T) {
 	env, dir := fakeMachine(t)
 	tree(t, dir, map[string]string{"broken": ""})
-	out, stderr, status := run(t, env, "toolchain")
-	if status != 1 || out != "" || !strings.Contains(stderr, "E: broken half way") {
-		t.Errorf("status %d, output %q, %q", status, out, stderr)
-	}
-	if err := os.Remove(filepath.Join(dir, "broken")); err != nil {
-		t.Fatal(err)
-	}
-	if _, stderr, status := run(t, env, "toolchain"); status != 0 {
-		t.Errorf("status %d: %s", status, stderr)
-	}
-	if n := downloads(t, dir); n != 1 {
-		t.Errorf("%d downloads, want 1", n)
-	}
+	_, stderr, status := run(t, env, "toolchain")
+	require.Equal(t, 1, status)
+	require.Contains(t, stderr, "E: broken half way")
+	require.NoError(t, os.Remove(filepath.Join(dir, "broken")))
+	_, stderr, status = run(t, env, "toolchain")
+	require.Zero(t, status, stderr)
+	require.Equal(t, 1, downloads(t, dir))
 }
 
 // TestToolchainRefuses checks the one line that says why there is no toolchain.
 func TestToolchainRefuses(t *testing.T) {
 	for _, tt := range []struct {
-		name, want string
-		args       []string
-		change     func(dir string, env []string) []string
+		want   string
+		args   []string
+		change func(dir string, env []string) []string
 	}{
-		{"offline", "cannot fetch packages of the Debian suite forky (offline?): E: no route to archive", nil,
+		{"cannot fetch packages of the Debian suite forky (offline?): E: no route to archive", nil,
 			func(dir string, env []string) []string { tree(t, dir, map[string]string{"offline": ""}); return env }},
-		{"no archive", "apt is configured for no Debian archive", nil,
+		{"apt is configured for no Debian archive", nil,
 			func(dir string, env []string) []string {
 				tree(t, dir, map[string]string{"etc/sources.list": ""})
 				return env
 			}},
-		{"no apt-get", "no apt-get: this is not a Debian-like system", nil,
+		{"no apt-get: this is not a Debian-like system", nil,
 			func(dir string, env []string) []string {
 				// Everything that PATH has, but apt-get.
 				bin := filepath.Join(dir, "few")
-				tree(t, bin, nil)
+				require.NoError(t, os.MkdirAll(bin, 0o777))
 				for _, tool := range []string{"bash", "sha256sum", "mkdir", "flock", "dpkg", "awk", "sed"} {
 					path, err := exec.LookPath(tool)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := os.MkdirAll(bin, 0o777); err != nil {
-						t.Fatal(err)
-					}
-					if err := os.Symlink(path, filepath.Join(bin, tool)); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
+					require.NoError(t, os.Symlink(path, filepath.Join(bin, tool)))
 				}
 				return append(env, "PATH="+bin)
 			}},
-		{"no build", "is not there: run tools/toolchain", []string{"--no-build"},
-			func(dir string, env []string) []string { return env }},
+		{"is not there: run tools/toolchain", []string{"--no-build"}, func(dir string, env []string) []string { return env }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			env, dir := fakeMachine(t)
-			out, stderr, status := run(t, tt.change(dir, env), "toolchain", tt.args...)
-			lines := strings.Split(strings.TrimSpace(stderr), "\n")
-			last := lines[len(lines)-1]
-			if status != 1 || out != "" || !strings.HasPrefix(last, "toolchain: ") || !strings.Contains(last, tt.want) {
-				t.Errorf("status %d, output %q, last line %q, want 1 and %q", status, out, last, tt.want)
-			}
-		})
-	}
-}
-
-// TestToolchainKeeps checks that variables which are set are answered with.
-func TestToolchainKeeps(t *testing.T) {
-	out, _, status := run(t, []string{"FLASHVK_GLSLC=/my/glslc"}, "toolchain", "--no-build", "--get", "FLASHVK_GLSLC")
-	if out != "/my/glslc\n" || status != 0 {
-		t.Errorf("output %q, status %d", out, status)
+		env, dir := fakeMachine(t)
+		out, stderr, status := run(t, tt.change(dir, env), "toolchain", tt.args...)
+		require.Equal(t, 1, status)
+		require.Empty(t, out)
+		lines := strings.Split(strings.TrimSpace(stderr), "\n")
+		require.Regexp(t, "^toolchain: .*"+regexp.QuoteMeta(tt.want), lines[len(lines)-1])
 	}
 }
 
@@ -328,45 +278,39 @@ func fakeToolchain(t *testing.T) string {
 func TestVkrun(t *testing.T) {
 	root, sys := fakeToolchain(t), t.TempDir()
 	env := []string{"FLASHVK_TOOLCHAIN=" + root, "FLASHVK_TEST_SYSROOT=" + sys}
-	// A dynamic program runs under the toolchain's linker, arguments as they are.
-	out, stderr, status := run(t, env, "vkrun", "printf", "%s|", "a b", "", "*", "$HOME")
-	if want := "--library-path lib\na b||*|$HOME|"; out != want || status != 0 {
-		t.Errorf("output %q, status %d (%s), want %q", out, status, stderr, want)
+	want := func(out, stderr string, status int) func(wantOut string, wantStatus int) {
+		return func(wantOut string, wantStatus int) {
+			t.Helper()
+			require.Equal(t, wantOut, out, stderr)
+			require.Equal(t, wantStatus, status, stderr)
+		}
 	}
+	// A dynamic program runs under the toolchain's linker, arguments as they are.
+	want(run(t, env, "vkrun", "printf", "%s|", "a b", "", "*", "$HOME"))("--library-path lib\na b||*|$HOME|", 0)
 	// A script runs directly; it sees the driver, the layer and vkrun.
 	script := filepath.Join(t.TempDir(), "script")
 	tree(t, filepath.Dir(script), map[string]string{"script": "#!/bin/sh\necho $VK_DRIVER_FILES $VK_LAYER_PATH $FLASHVK_VKRUN\nexit 7\n"})
-	out, _, status = run(t, env, "vkrun", script)
 	vkrun, err := filepath.Abs("vkrun")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := root + "/lvp_icd.json " + root + "/usr/share/vulkan/explicit_layer.d " + vkrun + "\n"; out != want || status != 7 {
-		t.Errorf("output %q, status %d, want %q and 7", out, status, want)
-	}
+	require.NoError(t, err)
+	want(run(t, env, "vkrun", script))(root+"/lvp_icd.json "+root+"/usr/share/vulkan/explicit_layer.d "+vkrun+"\n", 7)
 	// What go run builds is started by vkrun, which may lie in a folder with a space.
 	text, err := os.ReadFile("vkrun")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := filepath.Join(t.TempDir(), "a b")
 	tree(t, dir, map[string]string{
 		"vkrun":   string(text),
 		"main.go": "package main\n\nimport \"C\"\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(os.Args[1]) }\n",
 	})
 	goEnv := append(env, "HOME="+os.Getenv("HOME"), "GOCACHE="+os.Getenv("GOCACHE"), "GOFLAGS=-trimpath")
-	out, stderr, status = run(t, goEnv, filepath.Join(dir, "vkrun"), "go", "run", filepath.Join(dir, "main.go"), "c d")
-	if want := "--library-path lib\nc d"; out != want || status != 0 {
-		t.Errorf("go run: output %q, status %d (%s), want %q", out, status, stderr, want)
-	}
+	want(run(t, goEnv, filepath.Join(dir, "vkrun"), "go", "run", filepath.Join(dir, "main.go"), "c d"))("--library-path lib\nc d", 0)
 	for _, args := range [][]string{nil, {"no-such-program"}, {"/no/such/program"}} {
-		if out, stderr, status := run(t, env, "vkrun", args...); status != 127 || out != "" || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%q: output %q, %q, status %d", args, out, stderr, status)
-		}
+		out, stderr, status := run(t, env, "vkrun", args...)
+		want(out, stderr, status)("", 127)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 	}
-	if _, stderr, status := run(t, append(env, "FLASHVK_DRIVER=cuda"), "vkrun", "true"); status != 127 || !strings.Contains(stderr, "neither gpu nor lavapipe") {
-		t.Errorf("FLASHVK_DRIVER=cuda: %q, status %d", stderr, status)
-	}
+	_, stderr, status := run(t, append(env, "FLASHVK_DRIVER=cuda"), "vkrun", "true")
+	require.Equal(t, 127, status)
+	require.Contains(t, stderr, "neither gpu nor lavapipe")
 }
 
 // TestVkrunWhich shows vkrun machines of all kinds.
@@ -380,45 +324,39 @@ func TestVkrunWhich(t *testing.T) {
 		"usr/share/vulkan/icd.d/lvp_icd.json":    "{\n \"ICD\": {\n  \"library_path\": \"libvulkan_lvp.so\"\n }\n}\n",
 		"usr/share/vulkan/icd.d/radeon_icd.json": "{\n \"ICD\": {\n  \"library_path\": \"/usr/lib/x86_64-linux-gnu/libvulkan_radeon.so\"\n }\n}\n"}
 	without := func(files map[string]string, name string) map[string]string {
-		m := map[string]string{}
-		for k, v := range files {
-			if k != name {
-				m[k] = v
-			}
-		}
+		m := maps.Clone(files)
+		delete(m, name)
 		return m
 	}
-	for _, tt := range []struct {
-		name  string
-		files map[string]string
-		env   []string
-		want  string // SYS and ROOT stand for the two folders
+	const lavapipe, given = "lavapipe ROOT/lvp_icd.json", "VK_DRIVER_FILES=/my_icd.json"
+	for name, tt := range map[string]struct {
+		files     map[string]string
+		env, want string // SYS and ROOT stand for the two folders
 	}{
-		{"nothing", nil, nil, "lavapipe ROOT/lvp_icd.json"},
-		{"nvidia", nvidia, nil, "gpu SYS/etc/vulkan/icd.d/nvidia_icd.json"},
-		{"nvidia without its library", without(nvidia, "usr/lib/x86_64-linux-gnu/libGLX_nvidia.so.0"), nil, "lavapipe ROOT/lvp_icd.json"},
-		{"nvidia without the card", without(nvidia, "dev/nvidiactl"), nil, "lavapipe ROOT/lvp_icd.json"},
-		{"nvidia without a loader", without(nvidia, loader), nil, "lavapipe ROOT/lvp_icd.json"},
-		{"the right one of Mesa's", mesa, nil, "gpu SYS/usr/share/vulkan/icd.d/radeon_icd.json"},
-		{"Mesa without a node", without(mesa, "dev/dri/renderD128"), nil, "lavapipe ROOT/lvp_icd.json"},
-		{"Mesa without the driver", without(mesa, "usr/share/vulkan/icd.d/radeon_icd.json"), nil, "lavapipe ROOT/lvp_icd.json"},
-		{"lavapipe wanted", nvidia, []string{"FLASHVK_DRIVER=lavapipe"}, "lavapipe ROOT/lvp_icd.json"},
-		{"gpu wanted", map[string]string{loader: ""}, []string{"FLASHVK_DRIVER=gpu"}, "gpu any"},
-		{"driver given", nvidia, []string{"VK_DRIVER_FILES=/my_icd.json"}, "gpu /my_icd.json"},
-		{"driver given the old way", nvidia, []string{"VK_ICD_FILENAMES=/my_icd.json"}, "gpu /my_icd.json"},
-		{"driver given, no loader", nil, []string{"VK_DRIVER_FILES=/my_icd.json"}, "lavapipe /my_icd.json"},
-		{"vkrun in vkrun", nvidia, []string{"VK_DRIVER_FILES=/c/flashvk/toolchain-1/lvp_icd.json"}, "lavapipe /c/flashvk/toolchain-1/lvp_icd.json"},
+		"nothing":                     {nil, "", lavapipe},
+		"nvidia":                      {nvidia, "", "gpu SYS/etc/vulkan/icd.d/nvidia_icd.json"},
+		"nvidia without its library":  {without(nvidia, "usr/lib/x86_64-linux-gnu/libGLX_nvidia.so.0"), "", lavapipe},
+		"nvidia without the card":     {without(nvidia, "dev/nvidiactl"), "", lavapipe},
+		"nvidia without a loader":     {without(nvidia, loader), "", lavapipe},
+		"the right one of Mesa's":     {mesa, "", "gpu SYS/usr/share/vulkan/icd.d/radeon_icd.json"},
+		"Mesa without a node":         {without(mesa, "dev/dri/renderD128"), "", lavapipe},
+		"Mesa without the driver":     {without(mesa, "usr/share/vulkan/icd.d/radeon_icd.json"), "", lavapipe},
+		"lavapipe wanted":             {nvidia, "FLASHVK_DRIVER=lavapipe", lavapipe},
+		"gpu wanted":                  {map[string]string{loader: ""}, "FLASHVK_DRIVER=gpu", "gpu any"},
+		"driver given":                {nvidia, given, "gpu /my_icd.json"},
+		"driver given the old way":    {nvidia, "VK_ICD_FILENAMES=/my_icd.json", "gpu /my_icd.json"},
+		"driver given without loader": {nil, given, "lavapipe /my_icd.json"},
+		"vkrun in vkrun":              {nvidia, "VK_DRIVER_FILES=/c/flashvk/toolchain-1/lvp_icd.json", "lavapipe /c/flashvk/toolchain-1/lvp_icd.json"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			root, sys := fakeToolchain(t), t.TempDir()
-			tree(t, sys, tt.files)
-			env := append([]string{"FLASHVK_TOOLCHAIN=" + root, "FLASHVK_TEST_SYSROOT=" + sys}, tt.env...)
-			out, stderr, status := run(t, env, "vkrun", "--which")
-			want := strings.NewReplacer("ROOT", root, "SYS", sys).Replace(tt.want) + "\n"
-			if out != want || status != 0 {
-				t.Errorf("output %q, status %d (%s), want %q", out, status, stderr, want)
-			}
-		})
+		root, sys := fakeToolchain(t), t.TempDir()
+		tree(t, sys, tt.files)
+		env := []string{"FLASHVK_TOOLCHAIN=" + root, "FLASHVK_TEST_SYSROOT=" + sys}
+		if tt.env != "" {
+			env = append(env, tt.env)
+		}
+		out, stderr, status := run(t, env, "vkrun", "--which")
+		require.Zero(t, status, stderr)
+		require.Equal(t, strings.NewReplacer("ROOT", root, "SYS", sys).Replace(tt.want)+"\n", out, name)
 	}
 }
 
@@ -434,12 +372,8 @@ func TestVkrunLayer(t *testing.T) {
 			"usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json": "{\n\"layer\": {\n\"api_version\": \"" + version + "\",\n}\n}\n"})
 		env := []string{"FLASHVK_DRIVER=gpu", "FLASHVK_TEST_SYSROOT=" + sys}
 		out, _, _ := run(t, env, "vkrun", "sh", "-c", `echo "$VK_LAYER_PATH"`)
-		if out != want+"\n" {
-			t.Errorf("layer %s: VK_LAYER_PATH is %q, want %q", version, out, want)
-		}
+		require.Equal(t, want+"\n", out, version)
 		out, _, _ = run(t, append(env, "VK_LAYER_PATH=/mine"), "vkrun", "sh", "-c", `echo "$VK_LAYER_PATH"`)
-		if out != "/mine\n" {
-			t.Errorf("layer %s: VK_LAYER_PATH=/mine became %q", version, out)
-		}
+		require.Equal(t, "/mine\n", out, version)
 	}
 }

@@ -1,6 +1,6 @@
 package vk
 
-import "errors"
+import "github.com/flashvk/flashvk/internal/spirv"
 
 // An access says whether a kernel reads or writes a storage buffer.
 type access uint8
@@ -9,44 +9,6 @@ type access uint8
 const (
 	reads access = 1 << iota
 	writes
-)
-
-// accesses returns the accesses of a module to storage buffers 0 to n-1. It follows the
-// instructions, through access chains and parameters of functions, and ignores specialization. A
-// buffer counts as read and written if its pointer goes where this package cannot follow. Accesses
-// through addresses do not count.
-func accesses(spirv []byte) ([]access, error) {
-	module, err := scanModule(spirv, nil)
-	if err != nil {
-		return nil, errors.New("vk: " + err.Error())
-	}
-	return module.access, nil
-}
-
-// SPIR-V numbers of instructions on pointers. Type and result come first of what an
-// instruction with a result has.
-const (
-	opFunction          = 54
-	opFunctionParameter = 55
-	opFunctionCall      = 57
-	opLoad              = 61
-	opStore             = 62
-	opCopyMemory        = 63
-	opCopyMemorySized   = 64
-	opAccessChain       = 65
-	opInBoundsPtrChain  = 70 // 65 to 70: access chains, but for
-	opArrayLength       = 68 // of no memory
-	opCopyObject        = 83
-	opAtomicLoad        = 227
-	opAtomicStore       = 228
-	opAtomicXor         = 242 // 229 to 242: atomics that read and write
-	opPhi               = 245
-	opReturnValue       = 254
-	opMatrixLoad        = 4457 // OpCooperativeMatrixLoadKHR
-	opMatrixStore       = 4458
-	opMatrixLoadTensor  = 5367 // OpCooperativeMatrixLoadTensorNV
-	opMatrixStoreTensor = 5368
-	opLastCore          = 403 // numbers above are of extensions
 )
 
 // pointers is what a module does with pointers.
@@ -58,56 +20,54 @@ type pointers struct {
 	used       map[uint32]access   // by instructions, through a pointer
 }
 
-func newPointers() pointers {
-	return pointers{parameters: map[uint32][]uint32{}, from: map[uint32][]uint32{}, used: map[uint32]access{}}
-}
-
-// instruction notes what one instruction does with pointers; in are its operands.
-func (p *pointers) instruction(op uint32, in []uint32) {
-	if op == opFunction && len(in) > 1 {
+// instruction notes what one instruction does with pointers. Type and result come first of what an
+// instruction with a result has.
+func (p *pointers) instruction(op spirv.Op, in []uint32) {
+	const lastCore = 403 // opcodes above are of extensions
+	if op == spirv.OpFunction {
 		p.function = in[1]
 	}
 	if p.function == 0 {
 		return // types, constants, decorations
 	}
-	switch n := len(in); {
-	case op == opReturnValue && n > 0:
+	switch op {
+	case spirv.OpReturnValue:
 		p.leak(in)
-	case op == opFunctionParameter && n > 1:
+		return
+	case spirv.OpFunctionParameter:
 		p.parameters[p.function] = append(p.parameters[p.function], in[1])
-	case op == opFunctionCall && n > 2:
+		return
+	case spirv.OpFunctionCall:
 		p.calls = append(p.calls, in[2:])
-	case (op == opStore || op == opMatrixStore || op == opMatrixStoreTensor) && n > 1:
+		return
+	case spirv.OpStore, spirv.OpMatrixStore, spirv.OpMatrixStoreTensor:
 		p.used[in[0]] |= writes
 		p.leak(in[1:2]) // a pointer that is stored
-	case op == opAtomicStore && n > 0:
+		return
+	case spirv.OpAtomicStore:
 		p.used[in[0]] |= writes
-	case (op == opCopyMemory || op == opCopyMemorySized) && n > 1:
+		return
+	case spirv.OpCopyMemory, spirv.OpCopyMemorySized:
 		p.used[in[0]] |= writes
 		p.used[in[1]] |= reads
-	case n < 3: // no pointer among its operands
-	case op == opLoad || op == opMatrixLoad || op == opAtomicLoad || op == opMatrixLoadTensor:
+		return
+	}
+	switch n := len(in); {
+	case n < 3 || op == spirv.OpArrayLength: // no pointer to memory among its operands
+	case op == spirv.OpLoad || op == spirv.OpMatrixLoad || op == spirv.OpAtomicLoad || op == spirv.OpMatrixLoadTensor:
 		p.used[in[2]] |= reads
-	case op > opAtomicStore && op <= opAtomicXor:
+	case op > spirv.OpAtomicStore && op <= spirv.OpAtomicXor:
 		p.used[in[2]] |= reads | writes
-	case op == opArrayLength:
-	case op >= opAccessChain && op <= opInBoundsPtrChain || op == opCopyObject:
+	case op >= spirv.OpAccessChain && op <= spirv.OpInBoundsPtrChain || op == spirv.OpCopyObject:
 		p.from[in[1]] = append(p.from[in[1]], in[2])
-	case op == opSelect || op == opPhi:
+	case op == spirv.OpSelect || op == spirv.OpPhi:
 		p.from[in[1]] = append(p.from[in[1]], in[2:]...)
-	case op == opExtInst && n > 4:
+	case op == spirv.OpExtInst && n > 4:
 		p.leak(in[4:])
-	case op > opLastCore || op >= opConvertFToU && op <= opBitcast:
+	case op > lastCore || op >= spirv.OpConvertFToU && op <= spirv.OpBitcast:
 		p.leak(in[2:])
 	}
 }
-
-// Instructions that may take a pointer for what is not known here.
-const (
-	opExtInst     = 12
-	opConvertFToU = 109 // 109 to 124: conversions
-	opBitcast     = 124
-)
 
 // leak notes ids that go where they are not followed. Those that are no pointers do not
 // matter.
@@ -117,9 +77,15 @@ func (p *pointers) leak(ids []uint32) {
 	}
 }
 
-// access returns what the instructions do with each of the bindings.
+// access returns the accesses of a module to storage buffers 0 to bindings-1. It follows the
+// instructions, through access chains and parameters of functions, and ignores specialization. A
+// buffer counts as read and written if its pointer goes where this package cannot follow. Accesses
+// through addresses do not count.
 func (m *module) access(bindings int) []access {
-	p := &m.pointers
+	p := &pointers{parameters: map[uint32][]uint32{}, from: map[uint32][]uint32{}, used: map[uint32]access{}}
+	for _, in := range m.Instructions {
+		p.instruction(in.Op, in.Args)
+	}
 	for _, call := range p.calls {
 		for i, parameter := range p.parameters[call[0]] {
 			if i+1 < len(call) {
@@ -136,8 +102,8 @@ func (m *module) access(bindings int) []access {
 				return
 			}
 			seen[id] = true
-			if v := m.ids[id]; v != nil && v.class == classStorageBuffer {
-				list[v.binding] |= what
+			if v := m.At(id); v.Op == spirv.OpVariable && v.Args[0] == spirv.ClassStorageBuffer {
+				list[v.Decorations[spirv.BindingPoint]] |= what
 			}
 			for _, base := range p.from[id] {
 				reach(base)

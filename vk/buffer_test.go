@@ -1,13 +1,13 @@
 package vk_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"math"
-	"math/rand"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -25,15 +25,70 @@ func TestNewBufferRefuses(t *testing.T) {
 		{limit + 1, "more than one allocation may have", vk.ErrUnsupported},
 		{math.MaxInt64, "more than one allocation may have", vk.ErrUnsupported},
 	} {
-		b, err := d.NewBuffer("odd", c.bytes)
-		if b != nil || c.is != nil && !errors.Is(err, c.is) {
-			t.Errorf("NewBuffer(%d) = %v, %v, want %v", c.bytes, b, err, c.is)
-		}
+		_, err := d.NewBuffer("odd", c.bytes)
 		wantError(t, "NewBuffer", err, `"odd"`, c.want)
+		if c.is != nil {
+			require.ErrorIs(t, err, c.is)
+		}
 	}
-	if limit < 5<<30 {
-		_, err := d.NewBuffer("5 GiB", 5<<30)
-		wantError(t, "NewBuffer", err, "5368709120 bytes", "unsupported on this device")
+	for _, shape := range [][]int{{0}, {-1}, {2, 0, 2}, {math.MaxInt, math.MaxInt}, {1 << 40, 1 << 40}} {
+		_, err := d.NewTensor("x", dtype.Float16, shape...)
+		require.Error(t, err, shape)
+	}
+	_, err := d.NewTensor("x", 9, 1)
+	require.Error(t, err)
+}
+
+// TestLimits lowers limits of a device: what is beyond them is an error that leaves nothing behind.
+func TestLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		lower func(t *testing.T, d *vk.Device)
+		is    error
+		want  string
+	}{
+		"heap": {func(t *testing.T, d *vk.Device) {
+			for i := range d.Caps().Heaps {
+				d.Caps().Heaps[i].SizeBytes = 1 << 20
+			}
+		}, vk.ErrOutOfDeviceMemory, "heap has 1048576 bytes"},
+		"memory types": {func(t *testing.T, d *vk.Device) { d.ForgetTypes() }, vk.ErrUnsupported, "no memory type fits"},
+		"allocations": {func(t *testing.T, d *vk.Device) {
+			d.Caps().MaxAllocations = 3
+			for range 3 {
+				newBuffer(t, d, "b", 64)
+			}
+		}, vk.ErrOutOfDeviceMemory, "3 buffers are open"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := vktest.Open(t)
+			c.lower(t, d)
+			before := d.Memory().Bytes
+			_, err := d.NewBuffer("b", 1<<20+1)
+			require.ErrorIs(t, err, c.is)
+			wantError(t, "NewBuffer", err, `buffer "b"`, c.want)
+			require.Equal(t, before, d.Memory().Bytes)
+		})
+	}
+	d := vktest.Open(t)
+	d.Caps().MaxAllocations = 1 // for a buffer; staging has none
+	b := newBuffer(t, d, "b", 64)
+	require.ErrorIs(t, b.Upload(background(), 0, make([]byte, 4)), vk.ErrOutOfDeviceMemory)
+	for range 3 { // closing makes room again
+		b.Close()
+		b = newBuffer(t, d, "b", 64)
+	}
+	d.Caps().MaxStorageBuffers = 1
+	wantError(t, "NewKernel", make1[struct{}](d, axpySPIRV, nil, vk.KernelOptions{}), "2 storage buffers, the device has 1")
+}
+
+// TestNotCoherent reads back as from memory that needs an invalidation.
+func TestNotCoherent(t *testing.T) {
+	d := vktest.Open(t)
+	b := newBuffer(t, d, "b", 64)
+	for i := range byte(3) {
+		require.NoError(t, b.Upload(background(), 0, []byte{i, 2, 3}))
+		wantBytes(t, b, []byte{i, 2, 3})
+		d.ForgetCoherence()
 	}
 }
 
@@ -45,64 +100,18 @@ func TestOutOfMemory(t *testing.T) {
 		t.Skip("takes all memory")
 	}
 	var list []*vk.Buffer
-	defer func() {
-		for _, b := range list {
-			b.Close()
-		}
-	}()
 	for {
 		b, err := d.NewBuffer("hoard", int64(d.Caps().MaxAllocationBytes/2))
 		if err != nil {
-			if !errors.Is(err, vk.ErrOutOfDeviceMemory) {
-				t.Errorf("%v, want ErrOutOfDeviceMemory", err)
-			}
+			require.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
 			break
 		}
+		defer b.Close()
 		list = append(list, b)
 	}
-	// Closing one makes room again.
-	if len(list) > 0 {
+	if len(list) > 0 { // closing one makes room again
 		list[0].Close()
-		b, err := d.NewBuffer("after", int64(d.Caps().MaxAllocationBytes/2))
-		if err != nil {
-			t.Errorf("after Close: %v", err)
-		}
-		b.Close()
-	}
-}
-
-// TestTransfer copies pieces at odd offsets, smaller and larger than staging.
-func TestTransfer(t *testing.T) {
-	d := vktest.Open(t)
-	const size = 35 << 20 // two staging buffers and a part
-	b := newBuffer(t, d, "b", size)
-	want := make([]byte, size)
-	rng := rand.New(rand.NewSource(1))
-	rng.Read(want)
-	if err := b.Upload(background(), 0, want); err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []int{0, 1, 3, 4096, 16<<20 - 1, 16 << 20, 16<<20 + 1} {
-		at := rng.Intn(size - n)
-		rng.Read(want[at : at+n])
-		if err := b.Upload(background(), int64(at), want[at:at+n]); err != nil {
-			t.Fatal(err)
-		}
-		at = rng.Intn(size - n)
-		part := make([]byte, n)
-		if err := b.Download(background(), int64(at), part); err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(part, want[at:at+n]) {
-			t.Errorf("%d bytes at %d came back changed", n, at)
-		}
-	}
-	got := make([]byte, size)
-	if err := b.Download(background(), 0, got); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("the whole came back changed")
+		newBuffer(t, d, "after", int64(d.Caps().MaxAllocationBytes/2))
 	}
 }
 
@@ -119,12 +128,8 @@ func TestTransferRefuses(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(background())
 	cancel()
-	if err := b.Upload(canceled, 0, make([]byte, 10)); !errors.Is(err, context.Canceled) {
-		t.Errorf("Upload after cancel: %v", err)
-	}
-	if err := b.Download(canceled, 0, make([]byte, 10)); !errors.Is(err, context.Canceled) {
-		t.Errorf("Download after cancel: %v", err)
-	}
+	require.ErrorIs(t, b.Upload(canceled, 0, make([]byte, 10)), context.Canceled)
+	require.ErrorIs(t, b.Download(canceled, 0, make([]byte, 10)), context.Canceled)
 	b.Close()
 	b.Close()
 	wantError(t, "Upload", b.Upload(background(), 0, make([]byte, 1)), "closed")

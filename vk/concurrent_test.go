@@ -1,10 +1,13 @@
 package vk_test
 
 import (
+	"cmp"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -14,24 +17,16 @@ import (
 // TestConcurrent uses one device from many goroutines; run it with -race.
 func TestConcurrent(t *testing.T) {
 	d := vktest.Open(t)
-	const workers, rounds = 8, 6
 	shared := tensor(t, d, "shared", 1, 2, 3, 4)
 	var wg sync.WaitGroup
-	errs := make(chan error, workers)
-	for w := range workers {
+	for w := range 8 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			errs <- work(d, shared, w, rounds)
+			assert.NoError(t, work(d, shared, w, 6))
 		}()
 	}
 	wg.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			t.Error(err)
-		}
-	}
 	wantTensor(t, shared, 1, 2, 3, 4)
 }
 
@@ -39,47 +34,37 @@ func TestConcurrent(t *testing.T) {
 func work(d *vk.Device, shared vk.Tensor, w, rounds int) error {
 	for r := range rounds {
 		// Some specializations are the same in several goroutines.
-		k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: uint32(w%3 + r)}, vk.KernelOptions{})
+		scale := float32(w%3 + r)
+		k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: uint32(scale)}, vk.KernelOptions{})
 		if err != nil {
 			return err
 		}
 		d.CachedKernels()
-		y, err := d.NewTensor("y", dtype.Float16, 4)
+		other, err := d.NewTensor("y", dtype.Float16, 4)
 		if err != nil {
 			return err
 		}
-		y.Close()
-		if y, err = d.NewTensor("y", dtype.Float32, 4); err != nil {
-			return err
-		}
-		if err := y.Upload(background(), []float32{float32(w), 0, 0, 0}); err != nil {
+		other.Close()
+		y, err := d.NewTensor("y", dtype.Float32, 4)
+		if err != nil {
 			return err
 		}
 		c, err := d.NewCmd("work")
 		if err != nil {
 			return err
 		}
+		err = y.Upload(background(), []float32{float32(w), 0, 0, 0})
 		k.Dispatch(c, vk.Groups{}, axpyParams{N: 4, A: 1}, shared, y)
-		for range 2 {
-			if err := c.Submit(background()); err != nil {
-				return err
-			}
-		}
 		got := make([]float32, 4)
-		if err := y.Download(background(), got); err != nil {
-			return err
+		err = cmp.Or(err, c.Submit(background()), c.Submit(background()), y.Download(background(), got))
+		if err == nil && (got[0] != float32(w)+2*scale || got[3] != 8*scale) {
+			err = errors.New("a result of another goroutine")
 		}
-		scale := float32(w%3 + r)
-		if got[0] != float32(w)+2*scale || got[3] != 8*scale {
-			return errors.New("a result of another goroutine")
-		}
-		if err := c.Start(background()); err != nil {
-			return err
-		}
+		err = cmp.Or(err, c.Start(background()))
 		y.Close() // in flight
 		c.Close()
-		if _, err := d.Heaps(); err != nil {
-			return err
+		if _, heapsErr := d.Heaps(); cmp.Or(err, heapsErr) != nil {
+			return cmp.Or(err, heapsErr)
 		}
 	}
 	return nil
@@ -94,24 +79,16 @@ func TestConcurrentOpen(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			d, err := vk.Open(vk.Options{Validate: vk.HaveValidation() == nil})
-			if err != nil {
-				t.Error(err)
+			if !assert.NoError(t, err) {
 				return
 			}
 			b, err := d.NewBuffer("b", 64)
-			if err != nil {
-				t.Error(err)
-			}
-			if err := b.Upload(background(), 0, make([]byte, 64)); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
+			assert.NoError(t, b.Upload(background(), 0, make([]byte, 64)))
 			b.Close()
-			if _, err := vk.List(); err != nil {
-				t.Error(err)
-			}
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
+			_, err = vk.List()
+			assert.NoError(t, err)
+			assert.NoError(t, d.Close())
 		}()
 	}
 	wg.Wait()
@@ -123,9 +100,7 @@ func TestCloseBeside(t *testing.T) {
 	for round := range 20 {
 		c, x, y := newCmd(t, d), tensor(t, d, "x", 1), tensor(t, d, "y", 0)
 		k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		began, done := make(chan bool), make(chan error)
 		go func() {
 			for i := 0; c.Err() == nil; i++ {
@@ -148,14 +123,10 @@ func TestCloseBeside(t *testing.T) {
 		} else {
 			c.Close()
 		}
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, <-done)
 		y.Close()
 		<-done
-		if c.Submit(background()) == nil {
-			t.Error("Submit of what is closed")
-		}
+		require.Error(t, c.Submit(background()), "Submit of what is closed")
 		k.Close()
 	}
 }
@@ -185,9 +156,7 @@ func TestCloseWhileInUse(t *testing.T) {
 					}
 					once()
 					if err != nil {
-						if !strings.Contains(err.Error(), "closed") {
-							t.Errorf("work on a device that is closed: %v", err)
-						}
+						require.ErrorContains(t, err, "closed")
 						return
 					}
 				}
@@ -196,9 +165,7 @@ func TestCloseWhileInUse(t *testing.T) {
 		begun.Wait()
 		d.Close() // what is open then is reported: the others did not close it yet
 		done.Wait()
-		if err := d.Close(); err != nil {
-			t.Errorf("closed again: %v", err)
-		}
+		require.NoError(t, d.Close())
 		_, err = d.NewCmd("late")
 		wantError(t, "NewCmd", err, "is closed")
 		_, err = d.NewBuffer("late", 4)
@@ -209,13 +176,9 @@ func TestCloseWhileInUse(t *testing.T) {
 // TestTwoGoroutines uses one Cmd from two goroutines, which is an error and no crash.
 func TestTwoGoroutines(t *testing.T) {
 	d := vktest.Open(t)
-	k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := axpy(t, d)
 	x, y := tensor(t, d, "x", 1), tensor(t, d, "y", 1)
 	c := newCmd(t, d)
-	caught := false
 	for range 200 {
 		var both sync.WaitGroup
 		for range 2 {
@@ -228,19 +191,13 @@ func TestTwoGoroutines(t *testing.T) {
 			}()
 		}
 		both.Wait()
-		if err := c.Submit(background()); err != nil {
+		if err := c.Submit(background()); err != nil { // else they were never there at the same time
 			wantError(t, "Submit", err, "used by two goroutines at once")
-			caught = true
 			break
 		}
 		c.Reset()
 	}
-	if !caught {
-		t.Log("never at the same time")
-	}
 	c.Reset()
 	k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 1}, x, y)
-	if err := c.Submit(background()); err != nil {
-		t.Errorf("after Reset: %v", err)
-	}
+	submit(t, c)
 }

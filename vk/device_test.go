@@ -1,34 +1,41 @@
 package vk_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
+// TestList: what Open found is what List says.
 func TestList(t *testing.T) {
 	d := vktest.Open(t)
 	list, err := vk.List()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, c := range list {
-		t.Logf("%d: %s, %v, Vulkan %v, driver %s %s, unusable %q", c.Index, c.Name, c.Type, c.APIVersion, c.DriverName, c.DriverInfo, c.Unusable)
-		if c.Index != i {
-			t.Errorf("device %d has index %d", i, c.Index)
-		}
+		require.Equal(t, i, c.Index)
 	}
-	// What Open found is what List says.
-	got, want := d.Caps(), list[d.Caps().Index]
-	if got.Name != want.Name || got.CoopMat != want.CoopMat || len(got.CoopMatShapes) != len(want.CoopMatShapes) || got.Float16 != want.Float16 {
-		t.Errorf("Open has\n%+v, List\n%+v", got, want)
+	got, want := *d.Caps(), list[d.Caps().Index]
+	heaps, err := d.Heaps()
+	require.NoError(t, err)
+	require.Len(t, heaps, len(got.Heaps))
+	local := false
+	for i, h := range heaps {
+		local = local || h.DeviceLocal
+		require.Equal(t, got.Heaps[i].SizeBytes, h.SizeBytes)
+		require.True(t, !got.MemoryBudget || h.BudgetBytes > 0 && h.BudgetBytes <= h.SizeBytes, "%+v", h)
 	}
+	require.True(t, local, "no heap is in the device")
+	got.Heaps, want.Heaps = nil, nil // with their present use
+	require.Equal(t, want, got)
 }
 
 // TestCaps checks what Vulkan guarantees, which a misread structure breaks.
@@ -55,9 +62,7 @@ func TestCaps(t *testing.T) {
 		"flexible":         c.CoopMat2.FlexibleDimensions == (len(c.CoopMat2.Flexible) > 0),
 	}
 	for what, ok := range checks {
-		if !ok {
-			t.Errorf("%s cannot be right: %+v", what, c)
-		}
+		require.True(t, ok, what)
 	}
 	for _, s := range c.CoopMatShapes {
 		if s.M == 0 || s.N == 0 || s.K == 0 || s.M > 256 || s.Scope < vk.ScopeDevice || s.Scope > vk.ScopeQueueFamily {
@@ -66,48 +71,18 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-func TestHeaps(t *testing.T) {
-	d := vktest.Open(t)
-	heaps, err := d.Heaps()
-	if err != nil || len(heaps) != len(d.Caps().Heaps) {
-		t.Fatalf("Heaps = %v, %v", heaps, err)
-	}
-	local := false
-	for i, h := range heaps {
-		local = local || h.DeviceLocal
-		if h.SizeBytes != d.Caps().Heaps[i].SizeBytes {
-			t.Errorf("heap %d has %d bytes now, %d at Open", i, h.SizeBytes, d.Caps().Heaps[i].SizeBytes)
-		}
-		if d.Caps().MemoryBudget && (h.BudgetBytes == 0 || h.BudgetBytes > h.SizeBytes) {
-			t.Errorf("heap %d has a budget of %d of %d bytes", i, h.BudgetBytes, h.SizeBytes)
-		}
-	}
-	if !local {
-		t.Error("no heap is in the device")
-	}
-}
-
 func TestOpenRefuses(t *testing.T) {
 	vktest.Open(t)
 	for _, selector := range []string{"no such device", "99", "-1"} {
-		d, err := vk.Open(vk.Options{Device: selector})
-		if d != nil || !errors.Is(err, vk.ErrNoDevice) {
-			t.Errorf("Open(%q) = %v, %v, want ErrNoDevice", selector, d, err)
-		}
+		_, err := vk.Open(vk.Options{Device: selector})
+		require.ErrorIs(t, err, vk.ErrNoDevice)
 		wantError(t, selector, err, selector)
 	}
-}
-
-func TestNoDriver(t *testing.T) {
-	vktest.Open(t)
 	t.Setenv("VK_DRIVER_FILES", filepath.Join(t.TempDir(), "none.json"))
-	if _, err := vk.Open(vk.Options{}); !errors.Is(err, vk.ErrNoDevice) {
-		t.Errorf("Open without a driver: %v, want ErrNoDevice", err)
-	}
-	_, err := vk.List()
-	if !errors.Is(err, vk.ErrNoDevice) {
-		t.Errorf("List without a driver: %v, want ErrNoDevice", err)
-	}
+	_, err := vk.Open(vk.Options{})
+	require.ErrorIs(t, err, vk.ErrNoDevice)
+	_, err = vk.List()
+	require.ErrorIs(t, err, vk.ErrNoDevice)
 	wantError(t, "List", err, "apt install mesa-vulkan-drivers") // what helps
 }
 
@@ -117,12 +92,10 @@ func TestNoLoader(t *testing.T) {
 	if !errors.Is(err, vk.ErrNoLoader) {
 		t.Skip("there is a Vulkan loader")
 	}
-	wantError(t, "List", err, "libvulkan.so.1")
-	wantError(t, "List", err, "apt install libvulkan1")
+	wantError(t, "List", err, "libvulkan.so.1", "apt install libvulkan1")
 	for range 2 { // the second attempt fails alike
-		if d, err := vk.Open(vk.Options{Validate: true}); d != nil || !errors.Is(err, vk.ErrNoLoader) {
-			t.Errorf("Open = %v, %v, want ErrNoLoader", d, err)
-		}
+		_, err := vk.Open(vk.Options{Validate: true})
+		require.ErrorIs(t, err, vk.ErrNoLoader)
 	}
 }
 
@@ -132,14 +105,10 @@ func TestReopen(t *testing.T) {
 	if testing.Short() {
 		t.Skip("opens a device 40 times")
 	}
-	for i := range 40 {
+	for range 40 {
 		d, err := vk.Open(vk.Options{})
-		if err != nil {
-			t.Fatalf("device number %d: %v", i, err)
-		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
 	}
 }
 
@@ -169,167 +138,111 @@ func TestTwoDevices(t *testing.T) {
 	}
 
 	// One device closes, the other goes on.
-	c := openOwn(t, vk.Options{})
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, openOwn(t, vk.Options{}).Close())
 	submit(t, cb)
 	wantTensor(t, yb, 24)
 }
 
 func TestCloseListsLeaks(t *testing.T) {
 	d := openOwn(t, vk.Options{Name: "leaky"})
-	b, err := d.NewBuffer("forgotten", 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBuffer(t, d, "forgotten", 64)
 	c, err := d.NewCmd("lost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	timer, err := d.NewTimer(3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k, err := vk.NewKernel[axpyParams](d, "stray", axpySPIRV, nil, vk.KernelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	axpy(t, d) // belongs to the device: no leak
 	scratch := c.Scratch("part of lost", 64)
 	wantError(t, "Close", d.Close(), `"leaky"`, "4 objects", `buffer "forgotten"`, `cmd "lost"`, `timer "of 3"`, `kernel "stray"`)
 
 	// Everything is closed now; using or closing it does no harm.
-	if err := d.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
+	require.NoError(t, d.Close())
 	wantError(t, "Upload", b.Upload(background(), 0, make([]byte, 4)), "closed")
 	wantError(t, "Submit", c.Submit(background()), "is closed")
 	c.Reset()
 	wantError(t, "Reset", c.Err(), "is closed")
-	_, err = timer.Elapsed(0, 1)
-	wantError(t, "Elapsed", err, "closed")
-	_, err = d.NewBuffer("late", 64)
-	wantError(t, "NewBuffer", err, `"leaky" is closed`)
-	_, err = d.NewCmd("late")
-	wantError(t, "NewCmd", err, `"leaky" is closed`)
-	_, err = d.NewTimer(1)
-	wantError(t, "NewTimer", err, `"leaky" is closed`)
-	_, err = d.NewTensor("late", dtype.Float32, 4)
-	wantError(t, "NewTensor", err, `"leaky" is closed`)
-	_, err = vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	wantError(t, "CachedKernel", err, `"leaky" is closed`)
-	_, err = d.Heaps()
-	wantError(t, "Heaps", err, `"leaky" is closed`)
-	b.Close()
-	scratch.Close()
-	c.Close()
-	timer.Close()
-	k.Close()
-}
-
-func TestCloseNil(t *testing.T) {
-	(*vk.Device)(nil).Close()
-	(*vk.Buffer)(nil).Close()
-	(*vk.Cmd)(nil).Close()
-	(*vk.Timer)(nil).Close()
-	(*vk.Kernel[axpyParams])(nil).Close()
-	vk.Tensor{}.Close()
-	(&vk.Buffer{}).Close()
-	(&vk.Timer{}).Close()
+	_, err = timer.Nanoseconds(0, 1)
+	wantError(t, "Nanoseconds", err, "closed")
+	for what, late := range map[string]func() error{
+		"NewBuffer": func() error { _, err := d.NewBuffer("late", 64); return err },
+		"NewCmd":    func() error { _, err := d.NewCmd("late"); return err },
+		"NewTimer":  func() error { _, err := d.NewTimer(1); return err },
+		"NewTensor": func() error { _, err := d.NewTensor("late", dtype.Float32, 4); return err },
+		"Heaps":     func() error { _, err := d.Heaps(); return err },
+		"kernels":   func() error { return make1[axpyParams](d, axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}) },
+	} {
+		wantError(t, what, late(), `"leaky" is closed`)
+	}
+	for _, o := range []interface{ Close() }{b, scratch, c, timer, k} {
+		o.Close()
+	}
+	for _, o := range []interface{ Close() }{ // none of them was made
+		(*vk.Buffer)(nil), (*vk.Cmd)(nil), (*vk.Timer)(nil), (*vk.Kernel[axpyParams])(nil), vk.Tensor{}, &vk.Buffer{}, &vk.Timer{},
+	} {
+		o.Close()
+	}
+	require.NoError(t, (*vk.Device)(nil).Close())
 }
 
 func TestPipelineCache(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "if needed")
-	compile := func(want string) (file string, content []byte) {
-		t.Helper()
+	compile := func(dir string) error {
 		d := openOwn(t, vk.Options{CacheDir: dir})
-		y := tensor(t, d, "y", 1)
-		c := newCmd(t, d)
+		y, c := tensor(t, d, "y", 1), newCmd(t, d)
 		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, y, y)
 		submit(t, c)
 		c.Close()
 		y.Close()
-		if err := d.Close(); err != nil {
-			t.Fatalf("%s: %v", want, err)
-		}
-		if err := d.CacheErr(); err != nil {
-			t.Errorf("%s: CacheErr = %v", want, err)
-		}
-		list, _ := filepath.Glob(filepath.Join(dir, "*"))
-		if len(list) != 1 || filepath.Ext(list[0]) != ".vkcache" {
-			t.Fatalf("%s: the folder holds %v, want one cache", want, list)
-		}
-		content, err := os.ReadFile(list[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return list[0], content
+		require.NoError(t, d.Close())
+		return d.CacheErr()
 	}
-	file, first := compile("cold")
-	before, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
+	cache := func() (file string, content []byte, info os.FileInfo) {
+		require.NoError(t, compile(dir))
+		list, err := filepath.Glob(filepath.Join(dir, "*"))
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		require.Equal(t, ".vkcache", filepath.Ext(list[0]))
+		content, err = os.ReadFile(list[0])
+		require.NoError(t, err)
+		info, err = os.Stat(list[0])
+		require.NoError(t, err)
+		return list[0], content, info
 	}
-	_, again := compile("warm")
-	after, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
+	file, first, before := cache()
+	_, again, after := cache()
+	if string(again) == string(first) { // else the driver writes another cache for the same kernel
+		require.True(t, os.SameFile(before, after), "the file was replaced without news")
 	}
-	if string(again) != string(first) {
-		t.Log("the driver writes another cache for the same kernel")
-	} else if !os.SameFile(before, after) {
-		t.Error("the file was replaced without news")
-	}
+	half := len(first) / 2
 	for what, damage := range map[string][]byte{
 		"empty":         {},
 		"text":          []byte("not a cache"),
 		"cut":           first[:len(first)-1],
-		"damaged":       append(append([]byte(nil), first[:len(first)/2]...), make([]byte, len(first)-len(first)/2)...),
+		"damaged":       append(bytes.Clone(first[:half]), make([]byte, len(first)-half)...),
 		"other version": append([]byte("flashvk0"), first[8:]...),
 	} {
-		if err := os.WriteFile(file, damage, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, got := compile(what); len(got) <= len(damage)/2 || string(got[:8]) != "flashvk1" {
-			t.Errorf("%s: the file was not replaced", what)
-		}
+		require.NoError(t, os.WriteFile(file, damage, 0o644))
+		_, got, _ := cache()
+		require.Greater(t, len(got), len(damage)/2, what)
+		require.Equal(t, "flashvk1", string(got[:8]), what)
 	}
-}
-
-func TestPipelineCacheUnusable(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	d := openOwn(t, vk.Options{CacheDir: file}) // a file is no folder
-	wantError(t, "CacheErr", d.CacheErr(), "pipeline cache")
-	axpy(t, d)
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	wantError(t, "CacheErr", compile(file), "pipeline cache") // a file is no folder
 }
 
 // TestValidationMessage provokes an error that only the layer sees.
 func TestValidationMessage(t *testing.T) {
 	d := openValidated(t)
 	// A capability that no device of ours has enabled, and that axpy has no use for.
-	const header = 20
+	const header, message = 20, "VUID-VkShaderModuleCreateInfo-pCode-08740"
 	geometry := []byte{17, 0, 2, 0, 2, 0, 0, 0} // OpCapability Geometry
 	misfit := slices.Concat(axpySPIRV[:header], geometry, axpySPIRV[header:])
 	k, err := vk.NewKernel[axpyParams](d, "misfit", misfit, nil, vk.KernelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k.Close()
-	c, err := d.NewCmd("after")
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantError(t, "Submit", c.Submit(background()), "validation layer", "VUID-VkShaderModuleCreateInfo-pCode-08740")
-	if err := c.Submit(background()); err != nil {
-		t.Errorf("second Submit: %v, but the message was reported", err)
-	}
+	c := newCmd(t, d)
+	wantError(t, "Submit", c.Submit(background()), "validation layer", message)
+	require.NoError(t, c.Submit(background()), "the message was reported")
 	c.Close()
-	wantError(t, "Close", d.Close(), "validation layer", "VUID-VkShaderModuleCreateInfo-pCode-08740")
+	wantError(t, "Close", d.Close(), "validation layer", message)
 }

@@ -10,6 +10,11 @@ import (
 // Forget has c take what was recorded for ordered, as if a barrier stood after it.
 func (c *Cmd) Forget() { c.tracker.reset() }
 
+// ForgetTypes leaves the device without memory for buffers, ForgetCoherence without downloads that need
+// no invalidation.
+func (d *Device) ForgetTypes()     { d.types = nil }
+func (d *Device) ForgetCoherence() { d.staging.down.flags &^= hostCoherent }
+
 // Submitted returns the number of submissions so far.
 func (d *Device) Submitted() uint64 {
 	d.mu.Lock()

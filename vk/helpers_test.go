@@ -1,11 +1,14 @@
 package vk_test
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -65,9 +68,7 @@ func background() context.Context { return context.Background() }
 func axpy(t testing.TB, d *vk.Device) *vk.Kernel[axpyParams] {
 	t.Helper()
 	k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return k
 }
 
@@ -75,22 +76,16 @@ func axpy(t testing.TB, d *vk.Device) *vk.Kernel[axpyParams] {
 func tensor(t testing.TB, d *vk.Device, name string, data ...float32) vk.Tensor {
 	t.Helper()
 	x, err := d.NewTensor(name, dtype.Float32, len(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(x.Close)
-	if err := x.Upload(background(), data); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.Upload(background(), data))
 	return x
 }
 
 func newBuffer(t testing.TB, d *vk.Device, name string, bytes int64) *vk.Buffer {
 	t.Helper()
 	b, err := d.NewBuffer(name, bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -98,40 +93,38 @@ func newBuffer(t testing.TB, d *vk.Device, name string, bytes int64) *vk.Buffer 
 func newCmd(t testing.TB, d *vk.Device) *vk.Cmd {
 	t.Helper()
 	c, err := d.NewCmd(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
 
 func submit(t testing.TB, c *vk.Cmd) {
 	t.Helper()
-	if err := c.Submit(background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Submit(background()))
 }
 
 func download(t testing.TB, x vk.Tensor) []float32 {
 	t.Helper()
 	got := make([]float32, x.NumElements())
-	if err := x.Download(background(), got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.Download(background(), got))
 	return got
 }
 
 func wantTensor(t testing.TB, x vk.Tensor, want ...float32) {
 	t.Helper()
 	got := download(t, x)
-	if len(got) != len(want) {
-		t.Fatalf("%d elements, want %d", len(got), len(want))
-	}
+	require.Len(t, got, len(want))
 	for i := range want {
-		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-			t.Fatalf("element %d is %v, want %v (all: %v)", i, got[i], want[i], got)
-		}
+		require.Equal(t, math.Float32bits(want[i]), math.Float32bits(got[i]), "element %d of %v", i, got)
 	}
+}
+
+// wantBytes wants b to begin with these bytes.
+func wantBytes(t testing.TB, b *vk.Buffer, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	require.NoError(t, b.Download(background(), 0, got))
+	require.True(t, bytes.Equal(want, got), "other bytes")
 }
 
 // wantError checks that err says what is wrong.
@@ -142,16 +135,12 @@ func wantError(t testing.TB, what string, err error, parts ...string) {
 		return
 	}
 	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%s: %v, want it to have %q", what, err, part)
-		}
+		require.ErrorContains(t, err, part, what)
 	}
 	if strings.Count(err.Error(), "vk: ") > 1 {
 		t.Errorf("%s: the prefix is repeated: %v", what, err)
 	}
-	if strings.Contains(err.Error(), "\n") {
-		t.Errorf("%s: the error has several lines: %v", what, err)
-	}
+	require.False(t, strings.Contains(err.Error(), "\n"))
 }
 
 // openOwn opens a device whose messages and leaks are the test's business.
@@ -159,10 +148,15 @@ func openOwn(t *testing.T, o vk.Options) *vk.Device {
 	t.Helper()
 	vktest.Open(t) // skips where there is no device
 	d, err := vk.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return d
+}
+
+// openChecked is openOwn, with the validation layer if there is one.
+func openChecked(t *testing.T, o vk.Options) *vk.Device {
+	t.Helper()
+	o.Validate = vk.HaveValidation() == nil
+	return openOwn(t, o)
 }
 
 // openValidated is openOwn with the validation layer.

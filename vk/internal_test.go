@@ -1,13 +1,17 @@
 package vk
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"reflect"
-	"strings"
+	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -15,29 +19,17 @@ import (
 // The tests of this file need no Vulkan.
 
 func TestResult(t *testing.T) {
-	err := callError("vkQueueSubmit", -4)
-	if got, want := err.Error(), "vk: vkQueueSubmit: VK_ERROR_DEVICE_LOST"; got != want {
-		t.Errorf("error is %q, want %q", got, want)
-	}
-	for _, c := range []struct {
-		result int32
-		want   error
-	}{{-1, ErrOutOfHostMemory}, {-2, ErrOutOfDeviceMemory}, {-4, ErrDeviceLost}} {
-		err := callError("call", c.result)
-		for _, sentinel := range []error{ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost, ErrUnsupported} {
-			if errors.Is(err, sentinel) != (sentinel == c.want) {
-				t.Errorf("errors.Is(%v, %v) = %v", err, sentinel, sentinel != c.want)
-			}
+	require.EqualError(t, callError("vkQueueSubmit", -4), "vk: vkQueueSubmit: VK_ERROR_DEVICE_LOST")
+	sentinels := []error{ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost, ErrUnsupported}
+	for i, r := range []int32{-1, -2, -4} {
+		for j, sentinel := range sentinels {
+			require.Equal(t, i == j, errors.Is(callError("call", r), sentinel))
 		}
 	}
 	for _, r := range []int32{0, 2, 5} {
-		if err := callError("call", r); err != nil {
-			t.Errorf("callError(%d) = %v, which is no failure", r, err)
-		}
+		require.NoError(t, callError("call", r))
 	}
-	if got := Result(-77).Error(); got != "VkResult(-77)" {
-		t.Errorf("unknown result is %q", got)
-	}
+	require.Equal(t, "VkResult(-77)", Result(-77).Error())
 }
 
 func TestChoose(t *testing.T) {
@@ -74,9 +66,8 @@ func TestChoose(t *testing.T) {
 		{list, "4", 0, ErrUnsupported},         //
 	} {
 		got, err := choose(c.list, c.selector)
-		if got != c.want || !errors.Is(err, c.err) {
-			t.Errorf("choose(%d devices, %q) = %d, %v, want %d, %v", len(c.list), c.selector, got, err, c.want, c.err)
-		}
+		require.Equal(t, c.want, got, "%q of %d", c.selector, len(c.list))
+		require.ErrorIs(t, err, c.err, "%q of %d", c.selector, len(c.list))
 	}
 }
 
@@ -89,27 +80,16 @@ func TestCapsJSON(t *testing.T) {
 		Heaps:         []Heap{{SizeBytes: 1 << 40, DeviceLocal: true}},
 	}
 	text, err := json.Marshal(caps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, want := range []string{`"discrete GPU"`, `"1.4.312"`, `"bf16"`, `"subgroup"`, `"basic|shuffle"`} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("%s is not in %s", want, text)
-		}
+		require.Contains(t, string(text), want)
 	}
 	var back Caps
-	if err := json.Unmarshal(text, &back); err != nil {
-		t.Fatal(err)
-	}
-	// Scope 0 of unset shapes does not occur; everything set must come back.
-	if !reflect.DeepEqual(caps, back) {
-		t.Errorf("after a round trip\n got %+v\nwant %+v", back, caps)
-	}
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, caps, back)
 	for _, bad := range []string{`{"Type":"toaster"}`, `{"APIVersion":"new"}`, `{"SubgroupOps":"basic|magic"}`,
 		`{"CoopMatShapes":[{"A":"f17"}]}`, `{"CoopMatShapes":[{"Scope":"planet"}]}`} {
-		if err := json.Unmarshal([]byte(bad), &back); err == nil {
-			t.Errorf("%s was accepted", bad)
-		}
+		require.Error(t, json.Unmarshal([]byte(bad), &back), bad)
 	}
 }
 
@@ -121,36 +101,24 @@ func TestFeatureChain(t *testing.T) {
 		has[f.extension] = true
 	}
 	known, extensions := c.available(api, has)
-	if len(known) != len(c.features()) || len(extensions) == 0 {
-		t.Fatalf("%d of %d structures are available, with %v", len(known), len(c.features()), extensions)
-	}
-	check := func(name string, want uint32) {
+	require.Len(t, known, len(c.features()))
+	require.NotEmpty(t, extensions)
+	check := func(want uint32) {
 		t.Helper()
 		ch := c.enabled(api, has)
 		defer ch.free()
-		if len(ch.links) != len(known)+2 { // the core features before, timeline semaphores behind
-			t.Fatalf("%s: %d structures, want %d", name, len(ch.links), len(known)+2)
-		}
-		core := unsafe.Slice((*uint32)(unsafe.Add(ch.links[0], linkBytes)), numCoreFeatures)
-		for i, got := range core {
-			wanted := uint32(0)
-			if i == coreFloat64 || i == coreInt64 || i == coreInt16 {
-				wanted = want
-			}
-			if got != wanted {
-				t.Errorf("%s: core feature %d is %d, want %d", name, i, got, wanted)
-			}
-		}
+		require.Len(t, ch.links, len(known)+2, "the core features before, timeline semaphores behind")
+		payload := func(link, n int) []uint32 { return unsafe.Slice((*uint32)(unsafe.Add(ch.links[link], linkBytes)), n) }
+		core := make([]uint32, numCoreFeatures)
+		core[coreFloat64], core[coreInt64], core[coreInt16] = want, want, want
+		require.Equal(t, core, payload(0, numCoreFeatures))
 		for i, f := range known {
-			payload := unsafe.Slice((*uint32)(unsafe.Add(ch.links[i+1], linkBytes)), len(f.bits))
-			for j, bit := range f.bits {
-				if wanted := want * onOff(bit != nil); payload[j] != wanted {
-					t.Errorf("%s: feature %d of structure %d is %d, want %d", name, j, f.sType, payload[j], wanted)
-				}
+			for j, got := range payload(i+1, len(f.bits)) {
+				require.Equal(t, want*onOff(f.bits[j] != nil), got, "feature %d of structure %d", j, f.sType)
 			}
 		}
 	}
-	check("none", 0)
+	check(0)
 	for _, f := range known {
 		for _, bit := range f.bits {
 			if bit != nil {
@@ -159,13 +127,14 @@ func TestFeatureChain(t *testing.T) {
 		}
 	}
 	c.Float64, c.Int64, c.Int16 = true, true, true
-	check("all", 1)
+	check(1)
 	// Extensions are for devices that lack the feature in their core.
 	older, _ := c.available(api, nil)
 	newer, extensions := c.available(MakeVersion(1, 3, 0), nil)
-	if len(older) == 0 || len(newer) <= len(older) || len(newer) >= len(known) || len(extensions) != 0 {
-		t.Errorf("without extensions Vulkan 1.2 has %d structures, 1.3 %d, with extensions %v", len(older), len(newer), extensions)
-	}
+	require.NotEmpty(t, older)
+	require.Greater(t, len(newer), len(older))
+	require.Less(t, len(newer), len(known))
+	require.Empty(t, extensions)
 }
 
 // TestComputeUnits fills the structure that each driver would, and reads the
@@ -177,7 +146,6 @@ func TestComputeUnits(t *testing.T) {
 		words []uint32
 		want  uint32
 	}{
-		{has: []string{"VK_KHR_cooperative_matrix"}},
 		{[]string{"VK_NV_shader_sm_builtins"}, 1000154001, []uint32{132, 64}, 132},
 		{[]string{"VK_AMD_shader_core_properties", "VK_AMD_shader_core_properties2"}, 1000227000, []uint32{7, 96}, 96},
 		{[]string{"VK_AMD_shader_core_properties"}, 1000185000, []uint32{6, 2, 8, 2, 16, 32, 1, 2, 3, 4, 5, 6, 7, 8}, 96},
@@ -188,32 +156,25 @@ func TestComputeUnits(t *testing.T) {
 		}
 		var ch chain
 		read := computeUnitsQuery(&ch, has)
-		if len(ch.links) > 0 {
-			if got := *(*uint32)(ch.links[0]); got != c.sType {
-				t.Errorf("%v: asks for structure %d, want %d", c.has, got, c.sType)
-			}
-			copy(unsafe.Slice((*uint32)(unsafe.Add(ch.links[0], linkBytes)), len(c.words)), c.words)
-		} else if c.sType != 0 {
-			t.Errorf("%v: asks for nothing", c.has)
-		}
-		if got := read(); got != c.want {
-			t.Errorf("%v: %d units, want %d", c.has, got, c.want)
-		}
+		require.Equal(t, c.sType, *(*uint32)(ch.links[0]), c.has)
+		copy(unsafe.Slice((*uint32)(unsafe.Add(ch.links[0], linkBytes)), len(c.words)), c.words)
+		require.Equal(t, c.want, read(), c.has)
 		ch.free()
 	}
+	var ch chain
+	require.Zero(t, computeUnitsQuery(&ch, nil)())
+	require.Empty(t, ch.links)
 }
 
 func TestComponentType(t *testing.T) {
 	for v, want := range map[uint32]ComponentType{0: F16, 1: F32, 3: S8, 5: S32, 7: U8, 9: U32, 10: U64, 11: UnknownComponent,
 		1000141000: BF16, 1000491002: F8E4M3, 1000491003: F8E5M2, 1000672000: UnknownComponent} {
-		if got := componentType(v); got != want {
-			t.Errorf("componentType(%d) = %v, want %v", v, got, want)
-		}
+		require.Equal(t, want, componentType(v))
 	}
 }
 
 func TestFindType(t *testing.T) {
-	// The memory types of an H200: see h200_vulkan_caps.
+	// The memory types of an H200, and one for all.
 	h200 := []memoryType{{0, 1}, {deviceLocal, 0}, {hostVisible | hostCoherent, 1}, {hostVisible | hostCoherent | hostCached, 1}, {deviceLocal | hostVisible | hostCoherent, 0}}
 	unified := []memoryType{{deviceLocal | hostVisible | hostCoherent | hostCached, 0}}
 	for _, c := range []struct {
@@ -234,28 +195,24 @@ func TestFindType(t *testing.T) {
 		{unified, 1, forUpload(), 0, true},
 		{unified, 1, forDownload(), 0, true},
 	} {
-		if got, ok := findType(c.types, c.allowed, c.wishes); got != c.want || ok != c.ok {
-			t.Errorf("findType(%v, %b, %v) = %d, %v, want %d, %v", c.types, c.allowed, c.wishes, got, ok, c.want, c.ok)
-		}
+		got, ok := findType(c.types, c.allowed, c.wishes)
+		require.Equal(t, c.want, got, c)
+		require.Equal(t, c.ok, ok, c)
 	}
-}
-
-func TestComputeFamily(t *testing.T) {
 	const graphics, compute, transfer = 1, 2, 4
 	for _, c := range []struct {
 		families []queueFamily
 		want     int
-		ok       bool
 	}{
-		{[]queueFamily{{graphics | compute | transfer, 16, 64}, {transfer, 2, 64}, {compute, 8, 64}}, 0, true},
-		{[]queueFamily{{graphics, 1, 64}, {compute, 1, 0}, {compute, 1, 36}}, 2, true}, // with timestamps
-		{[]queueFamily{{compute, 1, 0}}, 0, true},
-		{[]queueFamily{{compute, 0, 64}, {graphics, 1, 64}}, -1, false},
-		{nil, -1, false},
+		{[]queueFamily{{graphics | compute | transfer, 16, 64}, {transfer, 2, 64}, {compute, 8, 64}}, 0},
+		{[]queueFamily{{graphics, 1, 64}, {compute, 1, 0}, {compute, 1, 36}}, 2}, // with timestamps
+		{[]queueFamily{{compute, 1, 0}}, 0},
+		{[]queueFamily{{compute, 0, 64}, {graphics, 1, 64}}, -1},
+		{nil, -1},
 	} {
-		if got, ok := computeFamily(c.families); got != c.want || ok != c.ok {
-			t.Errorf("computeFamily(%v) = %d, %v, want %d, %v", c.families, got, ok, c.want, c.ok)
-		}
+		got, ok := computeFamily(c.families)
+		require.Equal(t, c.want, got, c)
+		require.Equal(t, c.want >= 0, ok, c)
 	}
 }
 
@@ -274,38 +231,13 @@ func TestElapsedNanoseconds(t *testing.T) {
 		{5 | 1<<50, 6 | 1<<51, 36, 1, 1},        // bits beyond the valid ones mean nothing
 		{0, 1 << 53, 64, 1e-3, (1 << 53) / 1e3}, //
 	} {
-		if got := elapsedNanoseconds(c.from, c.to, c.bits, c.period); got != c.want {
-			t.Errorf("elapsedNanoseconds(%d, %d, %d, %v) = %v, want %v", c.from, c.to, c.bits, c.period, got, c.want)
-		}
+		require.Equal(t, c.want, elapsedNanoseconds(c.from, c.to, c.bits, c.period))
 	}
 }
 
-func TestCheckCache(t *testing.T) {
-	header, data := []byte("flashvk1 of this driver"), []byte("pipelines")
-	sum := sha256.Sum256(data)
-	file := append(append(append([]byte(nil), header...), sum[:]...), data...)
-	if got := checkCache(file, header); string(got) != string(data) {
-		t.Errorf("a good file gives %q, want %q", got, data)
-	}
-	for i := range file { // any damaged byte
-		bad := append([]byte(nil), file...)
-		bad[i] ^= 1
-		if got := checkCache(bad, header); got != nil {
-			t.Errorf("a file with byte %d damaged gives %q", i, got)
-		}
-	}
-	for n := range file { // any shorter file
-		if got := checkCache(file[:n], header); got != nil {
-			t.Errorf("a file cut to %d bytes gives %q", n, got)
-		}
-	}
-	if got := checkCache(file, []byte("flashvk1 of other driver")); got != nil {
-		t.Errorf("a file of another driver gives %q", got)
-	}
-}
-
-func TestCheckParams(t *testing.T) {
-	type inner struct{ A, B uint32 }
+// TestStructs: what push constants and specializations may be made of.
+func TestStructs(t *testing.T) {
+	type two struct{ A, B uint32 }
 	for _, c := range []struct {
 		params any
 		bytes  int // -1: refused
@@ -322,7 +254,7 @@ func TestCheckParams(t *testing.T) {
 		}{}, 16},
 		{struct {
 			A [3]uint32
-			B inner
+			B two
 		}{}, 20},
 		{struct {
 			A uint32
@@ -340,35 +272,29 @@ func TestCheckParams(t *testing.T) {
 		{uint32(0), -1},
 	} {
 		got, err := checkParams(reflect.TypeOf(c.params))
-		if c.bytes >= 0 && (err != nil || got != c.bytes) || c.bytes < 0 && err == nil {
-			t.Errorf("checkParams(%T) = %d, %v, want %d", c.params, got, err, c.bytes)
-		}
+		require.Equal(t, c.bytes < 0, err != nil, "%T", c.params)
+		require.True(t, err != nil || got == c.bytes, "%T: %d", c.params, got)
 	}
-}
-
-func TestSpecWords(t *testing.T) {
 	got, err := specWords(struct {
 		A uint32
 		B int32
 		C float32
 		D bool
-		F struct{ A, B uint32 }
+		F two
 		E bool
-	}{7, -2, 1.5, true, struct{ A, B uint32 }{8, 9}, false})
-	if want := []uint32{7, 0xfffffffe, 0x3fc00000, 1, 8, 9, 0}; err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("specWords = %x, %v, want %x", got, err, want)
-	}
-	if got, err := specWords(nil); got != nil || err != nil {
-		t.Errorf("specWords(nil) = %v, %v", got, err)
-	}
+	}{7, -2, 1.5, true, two{8, 9}, false})
+	require.NoError(t, err)
+	require.Equal(t, []uint32{7, 0xfffffffe, 0x3fc00000, 1, 8, 9, 0}, got)
+	got, err = specWords(nil)
+	require.NoError(t, err)
+	require.Nil(t, got)
 	for _, bad := range []any{struct{ A uint64 }{}, struct{ A string }{}, struct{ A int }{}, struct{ A struct{ B int } }{}, 7, &struct{}{}} {
-		if _, err := specWords(bad); err == nil {
-			t.Errorf("specWords(%T) gave no error", bad)
-		}
+		_, err := specWords(bad)
+		require.Error(t, err, "%T", bad)
 	}
 }
 
-func TestRequiredSubgroupSize(t *testing.T) {
+func TestSubgroups(t *testing.T) {
 	control := Caps{MinSubgroupSize: 16, MaxSubgroupSize: 64, SubgroupSizeControl: true, ComputeFullSubgroups: true}
 	fixed := Caps{MinSubgroupSize: 32, MaxSubgroupSize: 32}
 	vague := Caps{MinSubgroupSize: 16, MaxSubgroupSize: 64}
@@ -389,56 +315,44 @@ func TestRequiredSubgroupSize(t *testing.T) {
 		{fixed, KernelOptions{FullSubgroups: true}, 0, ErrUnsupported},
 		{vague, KernelOptions{SubgroupSize: 32}, 0, ErrUnsupported},
 	} {
-		if got, err := requiredSubgroupSize(&c.caps, c.o); got != c.want || !errors.Is(err, c.err) {
-			t.Errorf("requiredSubgroupSize(%+v) = %d, %v, want %d, %v", c.o, got, err, c.want, c.err)
-		}
+		got, err := requiredSubgroupSize(&c.caps, c.o)
+		require.Equal(t, c.want, got, "%+v", c.o)
+		require.ErrorIs(t, err, c.err, "%+v", c.o)
 	}
-}
-
-func TestCheckWorkgroup(t *testing.T) {
-	caps := Caps{MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupInvocations: 256}
-	for size, ok := range map[[3]uint32]bool{
-		{128, 2, 1}: true, {1, 1, 64}: true, {0, 0, 0}: true, {0, 128, 0}: true,
-		{129, 1, 1}: false, {1, 1, 65}: false, {128, 3, 1}: false, {1 << 31, 1 << 31, 1 << 31}: false,
+	caps := Caps{MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupInvocations: 256, MaxWorkgroupSubgroups: 32}
+	for size, want := range map[[3]uint32]error{
+		{128, 2, 1}: nil, {1, 1, 64}: nil, {0, 0, 0}: nil, {0, 128, 0}: nil, {129, 1, 1}: ErrUnsupported,
+		{1, 1, 65}: ErrUnsupported, {128, 3, 1}: ErrUnsupported, {1 << 31, 1 << 31, 1 << 31}: ErrUnsupported,
 	} {
-		if err := checkWorkgroup(&caps, size); (err == nil) != ok || err != nil && !errors.Is(err, ErrUnsupported) {
-			t.Errorf("checkWorkgroup(%v) = %v, want ok %v", size, err, ok)
-		}
+		require.ErrorIs(t, checkWorkgroup(&caps, size), want, size)
 	}
-}
-
-func TestCheckSubgroups(t *testing.T) {
-	caps := Caps{MaxWorkgroupSubgroups: 32}
 	for _, c := range []struct {
 		caps Caps
 		size int
 		x    uint32
-		ok   bool
-	}{{caps, 8, 256, true}, {caps, 8, 257, false}, {caps, 0, 1024, true}, {caps, 32, 1024, true}, {Caps{}, 8, 1024, true}, {caps, 8, 0, true}} {
-		if err := checkSubgroups(&c.caps, c.size, [3]uint32{c.x, 1, 1}); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrUnsupported) {
-			t.Errorf("checkSubgroups(%d of %d) = %v, want ok %v", c.x, c.size, err, c.ok)
-		}
+		want error
+	}{{caps, 8, 256, nil}, {caps, 8, 257, ErrUnsupported}, {caps, 0, 1024, nil}, {caps, 32, 1024, nil}, {Caps{}, 8, 1024, nil}, {caps, 8, 0, nil}} {
+		require.ErrorIs(t, checkSubgroups(&c.caps, c.size, [3]uint32{c.x, 1, 1}), c.want, "%d of %d", c.x, c.size)
 	}
 }
 
+// TestKernelStats has the names of NVIDIA and RADV, and each format of a number.
 func TestKernelStats(t *testing.T) {
-	s := KernelStats{All: []Statistic{{"Register Count", 255}, {"Binary Size", 17000}, {"Shared Memory Size", 22528}, {"Local Memory Size", 1<<36 + 64}}}
-	s.name()
-	if s.Registers != 255 || s.CodeBytes != 17000 || s.SharedBytes != 22528 || s.SpillBytes != 64 {
-		t.Errorf("NVIDIA's names give %+v", s)
-	}
-	s = KernelStats{All: []Statistic{{"VGPRs", 96}, {"Code size", 5000}, {"LDS size", 1024}, {"Scratch size", 16}, {"SGPRs", 40}, {"Spilled VGPRs", 3}}}
-	s.name()
-	if s.Registers != 96 || s.CodeBytes != 5000 || s.SharedBytes != 1024 || s.SpillBytes != 16 {
-		t.Errorf("RADV's names give %+v", s)
-	}
 	for _, c := range []struct {
-		in   rawStatistic
-		want float64
-	}{{rawStatistic{"", 0, 0xdead_0000_0001}, 1}, {rawStatistic{"", 1, ^uint64(0)}, -1}, {rawStatistic{"", 2, 1 << 40}, 1 << 40}, {rawStatistic{"", 3, 0x3ff8000000000000}, 1.5}} {
-		if got := c.in.value(); got != c.want {
-			t.Errorf("value of %+v is %v, want %v", c.in, got, c.want)
-		}
+		all                             []Statistic
+		registers, code, shared, spills uint64
+	}{
+		{[]Statistic{{"Register Count", 255}, {"Binary Size", 17000}, {"Shared Memory Size", 22528}, {"Local Memory Size", 1<<36 + 64}}, 255, 17000, 22528, 64},
+		{[]Statistic{{"VGPRs", 96}, {"Code size", 5000}, {"LDS size", 1024}, {"Scratch size", 16}, {"SGPRs", 40}, {"Spilled VGPRs", 3}}, 96, 5000, 1024, 16},
+	} {
+		s := KernelStats{All: c.all}
+		s.name()
+		require.Equal(t, []uint64{c.registers, c.code, c.shared, c.spills}, []uint64{s.Registers, s.CodeBytes, s.SharedBytes, s.SpillBytes})
+	}
+	for in, want := range map[rawStatistic]float64{
+		{"", 0, 0xdead_0000_0001}: 1, {"", 1, ^uint64(0)}: -1, {"", 2, 1 << 40}: 1 << 40, {"", 3, 0x3ff8000000000000}: 1.5,
+	} {
+		require.Equal(t, want, in.value(), in)
 	}
 }
 
@@ -447,9 +361,7 @@ func TestKernelStats(t *testing.T) {
 func TestWholeBytes(t *testing.T) {
 	d := &Device{caps: Caps{MaxAllocationBytes: 1 << 20, MaxBufferBytes: 1 << 20, MaxStorageBufferRange: 1<<20 - 1}}
 	for bytes, want := range map[int64]int64{1: 16, 2: 16, 16: 16, 17: 32, 1<<20 - 20: 1<<20 - 16, 1<<20 - 15: 1<<20 - 12, 1<<20 - 2: 1 << 20} {
-		if got := d.wholeBytes(bytes); got != want {
-			t.Errorf("%d bytes become %d, want %d", bytes, got, want)
-		}
+		require.Equal(t, want, d.wholeBytes(bytes))
 	}
 }
 
@@ -470,9 +382,68 @@ func TestBlocks(t *testing.T) {
 		{[]int{4, 6}, []int{2, 160}, 8, blocks{10, 14, []int64{6}, []int64{320}}},
 		{[]int{9, 6}, []int{0, 1}, 8, blocks{10, 12, nil, nil}},
 	} {
-		x := Tensor{DType: dtype.Float16, Shape: c.shape, Strides: c.strides, Offset: 5}
-		if got, _ := x.blocks(c.waste); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("shape %v, strides %v: %v, want %v", c.shape, c.strides, got, c.want)
+		got, _ := Tensor{DType: dtype.Float16, Shape: c.shape, Strides: c.strides, Offset: 5}.blocks(c.waste)
+		require.Equal(t, c.want, got, c)
+	}
+}
+
+// FuzzCheckCache says that of a cache file nothing reaches the driver but the data of a whole
+// one of this device.
+func FuzzCheckCache(f *testing.F) {
+	header := []byte("flashvk1 device")
+	file := func(data []byte) []byte {
+		sum := sha256.Sum256(data)
+		return slices.Concat(header, sum[:], data)
+	}
+	good := file([]byte("pipelines"))
+	require.Equal(f, "pipelines", string(checkCache(good, header)))
+	require.Nil(f, checkCache(good, []byte("flashvk1 of another")))
+	for i := range good {
+		f.Add(good, uint16(i), byte(1))
+		f.Add(good[:i], uint16(i), byte(0))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, at uint16, flip byte) {
+		got := checkCache(data, header)
+		if got == nil {
+			require.False(t, bytes.Equal(data, good))
+			return
+		}
+		require.Equal(t, file(got), data)
+		if flip != 0 {
+			data = bytes.Clone(data)
+			data[int(at)%len(data)] ^= flip
+			require.Nil(t, checkCache(data, header), at)
+		}
+	})
+}
+
+// TestSpans compares spans with a set of bytes.
+func TestSpans(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		var s spans
+		var set [64]bool
+		for range 30 {
+			start := rng.Int64N(60)
+			end := start + 1 + rng.Int64N(4)
+			if got := slices.Contains(set[start:end], true); s.meet(start, end) != got {
+				t.Fatalf("seed %d: %v meets %d to %d: %v", seed, s, start, end, !got)
+			}
+			switch all := !slices.Contains(set[start:end], false); {
+			case rng.IntN(2) == 0:
+				s.add(start, end)
+				for i := start; i < end; i++ {
+					set[i] = true
+				}
+			case all: // remove is for what is there
+				s.remove(start, end)
+				clear(set[start:end])
+			}
+		}
+		for i, x := range s {
+			if x.start >= x.end || i > 0 && s[i-1].end >= x.start {
+				t.Fatalf("seed %d: %v", seed, s)
+			}
 		}
 	}
 }

@@ -52,14 +52,6 @@ func (b *Buffer) String() string {
 	return fmt.Sprintf("slice %d+%d of %v", b.at, b.bytes, b.root)
 }
 
-// Meets reports whether b and other share memory: they are one buffer, or slices of one buffer that
-// overlap in the bytes that kernels see.
-func (b *Buffer) Meets(other *Buffer) bool {
-	const whole = 1 << 62 // in the place of VK_WHOLE_SIZE, which overflows
-	x, y := b.bound(), other.bound()
-	return b.whole() == other.whole() && x.offset < y.offset+min(y.bytes, whole) && y.offset < x.offset+min(x.bytes, whole)
-}
-
 // bound returns what a kernel sees of b.
 func (b *Buffer) bound() bufferRange {
 	if b.root == nil {

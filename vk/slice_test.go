@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -13,9 +15,7 @@ import (
 func slice(t testing.TB, b *vk.Buffer, offset, bytes int64) *vk.Buffer {
 	t.Helper()
 	s, err := b.Slice(offset, bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -42,19 +42,13 @@ func TestSlice(t *testing.T) {
 	whole := tensor(t, d, "whole", want...)
 	outer := slice(t, whole.Buffer, int64(4*align), int64(4*4*align))
 	inner := slice(t, outer, int64(4*2*align), 12)
-	if !inner.Meets(outer) || !outer.Meets(whole.Buffer) || !whole.Buffer.Meets(whole.Buffer) || inner.Meets(slice(t, whole.Buffer, 0, int64(4*3*align))) ||
-		!inner.Meets(slice(t, whole.Buffer, 0, int64(4*3*align+4))) || outer.Meets(tensor(t, d, "other", 1).Buffer) {
-		t.Error("Meets is wrong")
-	}
-	if inner.Bytes() != 12 || inner.Name() != "whole" {
-		t.Errorf("%v has %d bytes and the name %q", inner, inner.Bytes(), inner.Name())
-	}
+	require.EqualValues(t, 12, inner.Bytes())
+	require.Equal(t, "whole", inner.Name())
 	view := vk.View(inner, dtype.Float32, 2)
 	view.Offset = 1
 	root, start, end := view.Memory()
-	if from := int64(4 * (3*align + 1)); root != whole.Buffer || start != from || end != from+8 {
-		t.Errorf("Memory = %v, %d, %d, want %v, %d, %d", root, start, end, whole.Buffer, from, from+8)
-	}
+	require.Same(t, whole.Buffer, root)
+	require.Equal(t, []int64{int64(4 * (3*align + 1)), int64(4 * (3*align + 3))}, []int64{start, end})
 	at := want[3*align:]
 
 	c := newCmd(t, d)
@@ -73,9 +67,7 @@ func TestSlice(t *testing.T) {
 	submit(t, c)
 	wantTensor(t, whole, want...)
 
-	if err := view.Upload(background(), []float32{-7, -8}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, view.Upload(background(), []float32{-7, -8}))
 	at[1], at[2] = -7, -8
 	wantTensor(t, whole, want...)
 }
@@ -98,10 +90,7 @@ func TestSliceRefuses(t *testing.T) {
 		{align / 2, 4, fmt.Sprintf("offset %d is not a multiple of %d", align/2, align)},
 		{align + 4, 4, "is not a multiple of"},
 	} {
-		s, err := b.Slice(x.offset, x.bytes)
-		if s != nil {
-			t.Errorf("Slice(%d, %d) = %v", x.offset, x.bytes, s)
-		}
+		_, err := b.Slice(x.offset, x.bytes)
 		wantError(t, "Slice", err, "vk: slice", x.want)
 	}
 	_, err := (&vk.Buffer{}).Slice(0, 4)
@@ -130,8 +119,7 @@ func TestSliceClosed(t *testing.T) {
 	c := newCmd(t, d)
 	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, XOffset: 3, A: 1}, view, y)
 	submit(t, c)
-	s.Close() // does nothing
-	view.Close()
+	view.Close() // does nothing
 	submit(t, c)
 	wantTensor(t, y, 6)
 	x.Close()
@@ -139,9 +127,7 @@ func TestSliceClosed(t *testing.T) {
 	wantError(t, "Validate", view.Validate(), "closed")
 	_, err := s.Slice(0, 4)
 	wantError(t, "Slice", err, "closed")
-	if narrow := view.Narrow(); narrow.Buffer != s {
-		t.Errorf("Narrow of a closed tensor is on %v", narrow.Buffer)
-	}
+	require.Same(t, s, view.Narrow().Buffer)
 	c.Reset()
 	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, view, y)
 	wantError(t, "Dispatch", c.Err(), "tensor 0 has no open buffer")
@@ -183,18 +169,13 @@ func TestNarrow(t *testing.T) {
 	left, right := vk.View(whole.Buffer, dtype.Float32, n-2), vk.View(whole.Buffer, dtype.Float32, 2, 3)
 	left.Offset, right.Offset, right.Strides[0] = 2, n+1, n
 	narrow, other := left.Narrow(), right.Narrow()
-	if narrow.Offset != 2 || narrow.Buffer.Bytes() != int64(4*n) {
-		t.Errorf("the left has offset %d in %v, want 2 in %d bytes", narrow.Offset, narrow.Buffer, 4*n)
-	}
-	if other.Offset != 1 || other.Buffer.Bytes() != int64(4*(n+4)) {
-		t.Errorf("the right has offset %d in %v, want 1 in %d bytes", other.Offset, other.Buffer, 4*(n+4))
-	}
+	require.Equal(t, []int{2, 4 * n}, []int{narrow.Offset, int(narrow.Buffer.Bytes())})
+	require.Equal(t, []int{1, 4 * (n + 4)}, []int{other.Offset, int(other.Buffer.Bytes())})
 	wantTensor(t, narrow, want[2:n]...)
 	wantTensor(t, other, append(want[n+1:n+4:n+4], want[2*n+1:2*n+4]...)...)
-	again := other.Narrow()
-	if a, from, to := again.Memory(); a != whole.Buffer || from != int64(4*(n+1)) || to != int64(4*(2*n+4)) {
-		t.Errorf("narrow twice it is at %d to %d of %v", from, to, a)
-	}
+	root, from, to := other.Narrow().Memory()
+	require.Same(t, whole.Buffer, root)
+	require.Equal(t, []int64{int64(4 * (n + 1)), int64(4 * (2*n + 4))}, []int64{from, to})
 	c := newCmd(t, d)
 	for _, y := range []vk.Tensor{narrow, other} {
 		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1, YOffset: uint32(y.Offset)}, tensor(t, d, "x", 100), y)
@@ -204,13 +185,9 @@ func TestNarrow(t *testing.T) {
 	want[n+1] += 100
 	wantTensor(t, whole, want...)
 
-	outside := right
-	outside.Offset = 3 * n
-	for _, x := range []vk.Tensor{{}, outside} {
-		if got := x.Narrow(); got.Buffer != x.Buffer || got.Offset != x.Offset {
-			t.Errorf("Narrow of a bad tensor is on %v", got.Buffer)
-		}
-	}
+	right.Offset = 3 * n // outside
+	require.Equal(t, right, right.Narrow())
+	require.Equal(t, vk.Tensor{}, vk.Tensor{}.Narrow())
 }
 
 // TestWholeBuffers: kernels see all of a buffer, and those that write parts of it run one after
@@ -222,13 +199,10 @@ func TestWholeBuffers(t *testing.T) {
 	c := newCmd(t, d)
 	for i := range 4 {
 		part := y.Slice(0, i*n, (i+1)*n).Narrow()
-		if part.Buffer != y.Buffer || part.Offset != i*n {
-			t.Errorf("part %d is on %v from %d on", i, part.Buffer, part.Offset)
-		}
+		require.Same(t, y.Buffer, part.Buffer)
+		require.Equal(t, i*n, part.Offset)
 		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1, YOffset: uint32(part.Offset)}, x, part)
 	}
-	if c.Barriers() != 3 {
-		t.Errorf("%d barriers, want 3", c.Barriers())
-	}
+	require.Equal(t, 3, c.Barriers())
 	submit(t, c)
 }

@@ -3,13 +3,15 @@ package vk_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -22,9 +24,7 @@ func busy(t *testing.T, d *vk.Device) (c *vk.Cmd, open func()) {
 	c = newCmd(t, d)
 	_, open = c.AwaitHost(gateSPIRV)
 	t.Cleanup(open)
-	if err := c.Start(background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Start(background()))
 	return c, open
 }
 
@@ -33,18 +33,14 @@ func spinning(t *testing.T, d *vk.Device) *vk.Cmd {
 	t.Helper()
 	c := newCmd(t, d)
 	spin(t, d, c)
-	if err := c.Start(background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Start(background()))
 	return c
 }
 
 // firstUpload makes the staging memory of a device, which takes time.
 func firstUpload(t *testing.T, b *vk.Buffer) {
 	t.Helper()
-	if err := b.Upload(background(), 0, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Upload(background(), 0, make([]byte, 1)))
 }
 
 func random(rng *rand.Rand, n int) []byte {
@@ -58,28 +54,20 @@ func random(rng *rand.Rand, n int) []byte {
 func TestUploadBeside(t *testing.T) {
 	vktest.Sequential(t)
 	d := vktest.Open(t)
-	rng := rand.New(rand.NewSource(1))
 	b := newBuffer(t, d, "b", 12<<20)
 	firstUpload(t, b)
-	data := random(rng, 12<<20)
+	data := random(rand.New(rand.NewSource(1)), 12<<20)
 	want := bytes.Clone(data)
 	_, open := busy(t, d)
-	if err := b.Upload(background(), 0, data); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Upload(background(), 0, data))
 	clear(data)
 	gaps := vk.Tensor{Buffer: b, DType: dtype.Bool, Shape: []int{1000}, Strides: []int{3}}
-	if err := gaps.UploadRaw(background(), data[:1000]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, gaps.UploadRaw(background(), data[:1000]))
 	for i := range 1000 {
 		want[3*i] = 0
 	}
 	open()
-	got := make([]byte, len(want))
-	if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("Download: %v, or other bytes", err)
-	}
+	wantBytes(t, b, want)
 }
 
 // TestUploadOrder: an upload is seen by what is submitted after it, and not by what was before.
@@ -90,21 +78,12 @@ func TestUploadOrder(t *testing.T) {
 	work := newCmd(t, d)
 	spin(t, d, work)
 	axpy(t, d).Dispatch(work, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
-	want := float32(0)
 	for i := range 5 {
-		value := float32(int(1) << i)
-		if err := x.Upload(background(), []float32{value}); err != nil {
-			t.Fatal(err)
-		}
-		if err := work.Start(background()); err != nil {
-			t.Fatal(err)
-		}
-		if err := x.Upload(background(), []float32{1000}); err != nil {
-			t.Fatal(err)
-		}
-		want += value
+		require.NoError(t, x.Upload(background(), []float32{float32(int(1) << i)}))
+		require.NoError(t, work.Start(background()))
+		require.NoError(t, x.Upload(background(), []float32{1000}))
 	}
-	wantTensor(t, y, want)
+	wantTensor(t, y, 1+2+4+8+16)
 	wantTensor(t, x, 1000)
 }
 
@@ -121,62 +100,49 @@ func TestUploadWraps(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(len(sizes), sizes[0]), func(t *testing.T) {
 			d := vktest.Open(t)
-			rng := rand.New(rand.NewSource(2))
 			sum := 0
 			for i := range sizes {
 				sizes[i] = max(sizes[i], 1)
 				sum += sizes[i]
 			}
 			b := newBuffer(t, d, "b", int64(sum))
-			want := random(rng, sum)
+			want := random(rand.New(rand.NewSource(2)), sum)
 			spinning(t, d)
 			at := 0
 			for _, n := range sizes {
-				if err := b.Upload(background(), int64(at), want[at:at+n]); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, b.Upload(background(), int64(at), want[at:at+n]))
 				at += n
 			}
-			got := make([]byte, sum)
-			if err := b.Download(background(), 0, got); err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
-				i := 0
-				for got[i] == want[i] {
-					i++
-				}
-				t.Errorf("byte %d came back changed", i)
-			}
+			wantBytes(t, b, want)
 		})
 	}
 }
 
-// TestUploadRandom: uploads of any size to any place, one after the other, are in order.
+// TestUploadRandom: uploads of any size to any place, one after the other, are in order, and pieces
+// come back from odd offsets, smaller and larger than staging.
 func TestUploadRandom(t *testing.T) {
 	vktest.Sequential(t)
 	d := vktest.Open(t)
 	rng := rand.New(rand.NewSource(3))
-	const size = 9 << 20
+	const size = 35 << 20 // two staging buffers and a part
 	b := newBuffer(t, d, "b", size)
-	want, got := random(rng, size), make([]byte, size)
-	if err := b.Upload(background(), 0, want); err != nil {
-		t.Fatal(err)
-	}
-	for range 4 {
-		for range 30 {
-			n := 1 + rng.Intn(1<<rng.Intn(24))
-			n = min(n, size)
-			at := rng.Intn(size - n + 1)
-			rng.Read(want[at : at+n])
-			if err := b.Upload(background(), int64(at), want[at:at+n]); err != nil {
-				t.Fatal(err)
+	want := random(rng, size)
+	require.NoError(t, b.Upload(background(), 0, want))
+	for _, most := range []int{0, 1, 3, 4096, 16<<20 - 1, 16 << 20, 16<<20 + 1} {
+		for i := range 20 {
+			n := most
+			if i > 0 {
+				n = 1 + rng.Intn(1<<rng.Intn(23))
 			}
+			at := rng.Intn(size - n)
+			rng.Read(want[at : at+n])
+			require.NoError(t, b.Upload(background(), int64(at), want[at:at+n]))
 		}
-		if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
-			t.Fatalf("Download: %v, or other bytes", err)
-		}
+		at, part := rng.Intn(size-most), make([]byte, most)
+		require.NoError(t, b.Download(background(), int64(at), part))
+		require.True(t, bytes.Equal(want[at:at+most], part), "%d bytes at %d", most, at)
 	}
+	wantBytes(t, b, want)
 }
 
 // TestUploadBesideDownload: an upload does not wait for a download of another goroutine, and is
@@ -185,28 +151,19 @@ func TestUploadBesideDownload(t *testing.T) {
 	d := vktest.Open(t)
 	b := newBuffer(t, d, "b", 1)
 	firstUpload(t, b)
-	got := []byte{9}
-	if err := b.Download(background(), 0, got); err != nil { // makes memory
-		t.Fatal(err)
-	}
+	wantBytes(t, b, []byte{0}) // makes memory
 	_, open := busy(t, d)
-	got[0] = 9
-	done := make(chan error, 1)
+	got, done := []byte{9}, make(chan error, 1)
 	submitted := d.Submitted()
 	go func() { done <- b.Download(background(), 0, got) }()
 	for d.Submitted() == submitted {
 		time.Sleep(time.Millisecond / 10)
 	}
-	if err := b.Upload(background(), 0, []byte{1}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Upload(background(), 0, []byte{1}))
 	open()
-	if err := <-done; err != nil || got[0] != 0 {
-		t.Errorf("Download = %v, %v, want 0", got, err)
-	}
-	if err := b.Download(background(), 0, got); err != nil || got[0] != 1 {
-		t.Errorf("Download after Upload = %v, %v, want 1", got, err)
-	}
+	require.NoError(t, <-done)
+	require.Equal(t, []byte{0}, got)
+	wantBytes(t, b, []byte{1})
 }
 
 // TestUploadLost: an upload that was taken by a device that is lost then returns no error; the next
@@ -220,31 +177,21 @@ func TestUploadLost(t *testing.T) {
 		}
 		return 0
 	}})
-	other := newBuffer(t, d, "other", 4)
+	b := newBuffer(t, d, "b", 4)
 	c, open := busy(t, d)
-	if err := other.Upload(background(), 0, []byte{1}); err != nil {
-		t.Fatal(err)
-	}
+	firstUpload(t, b)
 	lost.Store(true)
-	if err := other.Upload(background(), 0, []byte{1}); err != nil {
-		t.Errorf("Upload with room = %v", err)
+	firstUpload(t, b)
+	require.ErrorIs(t, b.Download(background(), 0, make([]byte, 1)), vk.ErrDeviceLost)
+	var err error
+	for i := 0; err == nil && i < 100; i++ { // until there is no room
+		err = b.Upload(background(), 0, []byte{1})
 	}
-	if err := other.Download(background(), 0, make([]byte, 1)); !errors.Is(err, vk.ErrDeviceLost) {
-		t.Errorf("Download = %v, want ErrDeviceLost", err)
-	}
-	for i := 0; ; i++ { // until there is no room
-		if err := other.Upload(background(), 0, []byte{1}); errors.Is(err, vk.ErrDeviceLost) {
-			break
-		} else if err != nil || i > 100 {
-			t.Fatalf("Upload without room = %v", err)
-		}
-	}
+	require.ErrorIs(t, err, vk.ErrDeviceLost)
 	open()
-	other.Close()
+	b.Close()
 	c.Close()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, d.Close())
 }
 
 // TestUploadCancel: an upload that waits for room gives up with its context; later ones work.
@@ -254,45 +201,35 @@ func TestUploadCancel(t *testing.T) {
 	_, open := busy(t, d)
 	soon, cancel := context.WithTimeout(background(), 20*time.Millisecond)
 	defer cancel()
-	if err := b.Upload(soon, 0, make([]byte, 20<<20)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Upload = %v, want DeadlineExceeded", err)
-	}
+	require.ErrorIs(t, b.Upload(soon, 0, make([]byte, 20<<20)), context.DeadlineExceeded)
 	open()
 	want := random(rand.New(rand.NewSource(4)), 20<<20)
-	if err := b.Upload(background(), 0, want); err != nil {
-		t.Fatal(err)
-	}
-	got := make([]byte, len(want))
-	if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("Download: %v, or other bytes", err)
-	}
+	require.NoError(t, b.Upload(background(), 0, want))
+	wantBytes(t, b, want)
 }
 
-// TestDownloadCancel: a download that gave up with its context leaves a copy on its way, for which
-// the next waits.
+// TestDownloadCancel: a download that waits for the device, or for another copy, gives up with its
+// context. It leaves a copy on its way, for which the next waits.
 func TestDownloadCancel(t *testing.T) {
 	d := vktest.Open(t)
 	b := newBuffer(t, d, "b", 4)
 	want, got := []byte{1, 2, 3, 4}, make([]byte, 4)
-	if err := b.Upload(background(), 0, want); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Download(background(), 0, got); err != nil { // makes memory
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Upload(background(), 0, want))
+	wantBytes(t, b, want) // makes memory
 	_, open := busy(t, d)
-	for range 2 {
-		soon, cancel := context.WithTimeout(background(), 5*time.Millisecond)
-		if err := b.Download(soon, 0, make([]byte, 4)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Download = %v, want DeadlineExceeded", err)
-		}
-		cancel()
+	soon := func() {
+		ctx, cancel := context.WithTimeout(background(), 5*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, b.Download(ctx, 0, make([]byte, 4)), context.DeadlineExceeded)
 	}
+	soon()
+	first := make(chan error)
+	go func() { first <- b.Download(background(), 0, got) }() // as long as the device is busy
+	soon()
 	open()
-	clear(got)
-	if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("Download = %v, %v, want %v", got, err, want)
-	}
+	require.NoError(t, <-first)
+	require.Equal(t, want, got)
+	wantBytes(t, b, want)
 }
 
 // TestUploadClose: a buffer that is closed behind an upload lives until the copy has finished; so
@@ -305,25 +242,16 @@ func TestUploadClose(t *testing.T) {
 	first.Close()
 	c, open := busy(t, d)
 	for range 3 {
-		b, err := d.NewBuffer("b", 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Upload(background(), 0, make([]byte, 1<<20)); err != nil {
-			t.Fatal(err)
-		}
+		b := newBuffer(t, d, "b", 1<<20)
+		require.NoError(t, b.Upload(background(), 0, make([]byte, 1<<20)))
 		b.Close()
 	}
 	for _, m := range d.Memory().Buffers {
-		if m.Name == "b" && m.Buffers != 3 {
-			t.Errorf("%d buffers are left of 3 that copies write to", m.Buffers)
-		}
+		require.True(t, m.Name != "b" || m.Buffers == 3, "%d buffers are left of 3", m.Buffers)
 	}
 	open()
 	c.Close()
-	if err := d.Close(); err != nil { // with all of them on their way
-		t.Error(err)
-	}
+	require.NoError(t, d.Close()) // with all of them on their way
 }
 
 // TestUploadMemory: memory that a closed buffer has until a copy is done is waited for.
@@ -336,33 +264,20 @@ func TestUploadMemory(t *testing.T) {
 		}
 		return 0
 	}})
-	defer func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	b, err := d.NewBuffer("b", 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBuffer(t, d, "b", 4)
 	firstUpload(t, b)
 	c, openNow := busy(t, d)
-	defer c.Close()
 	open = openNow
-	if err := b.Upload(background(), 0, make([]byte, 4)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Upload(background(), 0, make([]byte, 4)))
 	d.Caps().MaxAllocations = 3 // b, the one of the gate, and staging
-	if b2, err := d.NewBuffer("fourth", 4); !errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		b2.Close()
-		t.Errorf("a fourth buffer: %v", err)
-	}
+	_, err := d.NewBuffer("fourth", 4)
+	require.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
 	b.Close()
 	b, err = d.NewBuffer("again", 4)
-	if err != nil {
-		t.Errorf("after Close: %v", err)
-	}
+	require.NoError(t, err)
 	b.Close()
+	c.Close()
+	require.NoError(t, d.Close())
 }
 
 // TestUploadFails: an upload that fails half way leaves a copy on its way; memory that is then given
@@ -378,20 +293,13 @@ func TestUploadFails(t *testing.T) {
 	}})
 	c, open := busy(t, d)
 	failing.Store(submits.Load() + 2)
-	z, err := d.NewCmd("zeros")
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := newCmd(t, d)
 	z.Zeros("z", 12<<20)
-	if !errors.Is(z.Err(), vk.ErrOutOfHostMemory) {
-		t.Errorf("Zeros: %v", z.Err())
-	}
+	require.ErrorIs(t, z.Err(), vk.ErrOutOfHostMemory)
 	open()
 	z.Close()
 	c.Close()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, d.Close())
 }
 
 // TestUploadTogether uploads and downloads from several goroutines; run it with -race.
@@ -407,32 +315,19 @@ func TestUploadTogether(t *testing.T) {
 			for range 6 {
 				n := 1 + rng.Intn(1<<(10+rng.Intn(13)))
 				b, err := d.NewBuffer("b", int64(n))
-				if err != nil {
-					t.Error(err)
+				if !assert.NoError(t, err) {
 					return
 				}
 				want, got := random(rng, n), make([]byte, n)
-				if err := b.Upload(background(), 0, want); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, b.Upload(background(), 0, want))
 				if w%2 == 0 {
-					if err := b.Download(background(), 0, got); err != nil || !bytes.Equal(got, want) {
-						t.Errorf("Download: %v, or other bytes", err)
-					}
+					assert.NoError(t, b.Download(background(), 0, got))
+					assert.True(t, bytes.Equal(want, got), "other bytes")
 				}
 				b.Close()
 			}
 		}()
 	}
 	wg.Wait()
-	if err := c.Wait(background()); err != nil {
-		t.Error(err)
-	}
-}
-
-// openChecked is openOwn, with the validation layer if there is one.
-func openChecked(t *testing.T, o vk.Options) *vk.Device {
-	t.Helper()
-	o.Validate = vk.HaveValidation() == nil
-	return openOwn(t, o)
+	require.NoError(t, c.Wait(background()))
 }

@@ -49,10 +49,10 @@ func ExampleView() {
 	y.Offset = 16384
 	fmt.Println(x.Shape, x.Strides, vk.Traffic(x, y), "bytes")
 	vk.Narrow(&x, &y) // to the bytes that the tensors have, so that one does not wait for the other
-	fmt.Println(x.Buffer.Meets(y.Buffer))
+	fmt.Println(x.Buffer.Bytes(), y.Buffer.Bytes())
 	// Output:
 	// [100 64] [64 1] 25600 bytes
-	// false
+	// 12800 12800
 }
 
 // The shared memory that a module takes is known without a device.

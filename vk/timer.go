@@ -2,7 +2,6 @@ package vk
 
 import (
 	"fmt"
-	"time"
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
@@ -98,14 +97,8 @@ func (c *Cmd) timestamp(t *Timer, i int) {
 	c.d.api.timestamp(c.rec.cmd, t.pool, i)
 }
 
-// Elapsed returns the device time from timestamp i to timestamp j of the last
-// finished submission.
-func (t *Timer) Elapsed(i, j int) (time.Duration, error) {
-	ns, err := t.Nanoseconds(i, j)
-	return time.Duration(ns), err
-}
-
-// Nanoseconds is Elapsed without rounding to whole nanoseconds.
+// Nanoseconds returns the device time from timestamp i to timestamp j of the last finished
+// submission.
 func (t *Timer) Nanoseconds(i, j int) (float64, error) {
 	from, err := t.ticks(i)
 	if err != nil {

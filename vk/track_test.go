@@ -1,7 +1,6 @@
 package vk_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -289,40 +288,3 @@ func modelBarriers(list []command) (n int) {
 	return n
 }
 
-// BenchmarkDispatchTracked is the cost of a dispatch whose kernel has two tensors on slices of
-// one buffer, after as many others on parts of their own as the name says.
-func BenchmarkDispatchTracked(b *testing.B) {
-	for _, others := range []int{0, 300} {
-		b.Run(fmt.Sprintf("beside=%d", others), func(b *testing.B) {
-			d := vktest.Open(b, vktest.NoValidation)
-			k := axpy(b, d)
-			n := int(sliceAlignment(d) / 4)
-			whole := tensor(b, d, "whole", make([]float32, (others+2)*2*n)...)
-			parts := make([]vk.Tensor, others+2)
-			for i := range parts { // with gaps between, so that they stay apart
-				parts[i] = whole.Slice(0, 2*i*n, (2*i+1)*n).Narrow()
-			}
-			c := newCmd(b, d)
-			begin := func() {
-				c.Reset()
-				for i := range others {
-					k.Dispatch(c, vk.Groups{}, axpyParams{N: 1}, parts[0], parts[i+2])
-				}
-			}
-			begin()
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				if i++; i%256 == 0 {
-					b.StopTimer()
-					begin()
-					b.StartTimer()
-				}
-				k.Dispatch(c, vk.Groups{}, axpyParams{N: 1}, parts[0], parts[1])
-			}
-			if err := c.Err(); err != nil {
-				b.Fatal(err)
-			}
-		})
-	}
-}

@@ -3,6 +3,8 @@ package cover_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/cover"
 )
 
@@ -31,17 +33,13 @@ func TestPairs(t *testing.T) {
 		t.Errorf("%d of 27 pairs of values in %d kinds of cases, want all in 9 or a few more", len(seen), len(count))
 	}
 	for k, n := range count {
-		if n != 2 {
-			t.Errorf("%d cases %v of 2", n, k)
-		}
+		require.EqualValues(t, 2, n, k)
 	}
 	if one := cover.Pairs(cases[:1], values, none); len(one) != 1 {
 		t.Errorf("%v of one case", one)
 	}
 	all := cover.Pairs(cases, values, func(k kind) []any { return []any{0, k} })
-	if len(all) != len(cases) {
-		t.Errorf("%d of %d cases that have a trait each", len(all), len(cases))
-	}
+	require.Len(t, all, len(cases))
 }
 
 // TestEach wants every value that occurs, in as few kinds of cases, and cases of a kernel together.
@@ -56,12 +54,9 @@ func TestEach(t *testing.T) {
 		count[k]++
 		seen[kind{0, k[0]}], seen[kind{1, k[1]}] = true, true
 	}
-	if len(seen) != 3+4 || len(count) != 4 {
-		t.Errorf("%d of 7 values in %d kinds of cases, want all in 4", len(seen), len(count))
-	}
+	require.Equal(t, 3+4, len(seen))
+	require.Len(t, count, 4)
 	for k, n := range count {
-		if n != 2 {
-			t.Errorf("%d cases %v of 2", n, k)
-		}
+		require.EqualValues(t, 2, n, k)
 	}
 }

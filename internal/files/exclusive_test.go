@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,14 +21,11 @@ func TestExclusively(t *testing.T) {
 		go func() {
 			defer all.Done()
 			for range times {
-				err := Exclusively(path, func() error {
+				assert.NoError(t, Exclusively(path, func() error {
 					text, _ := os.ReadFile(path)
 					n, _ := strconv.Atoi(string(text))
 					return os.WriteFile(path, []byte(strconv.Itoa(n+1)), 0o600)
-				})
-				if err != nil {
-					t.Error(err)
-				}
+				}))
 			}
 		}()
 	}

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
@@ -15,10 +17,8 @@ func TestParallel(t *testing.T) {
 		once := func(name string, run func(visit func(i int))) {
 			seen := make([]int32, n)
 			run(func(i int) { atomic.AddInt32(&seen[i], 1) })
-			for i, count := range seen {
-				if count != 1 {
-					t.Errorf("%s(%d): %d was visited %d times", name, n, i, count)
-				}
+			for _, count := range seen {
+				require.EqualValues(t, 1, count, name)
 			}
 		}
 		once("For", func(visit func(i int)) { parallel.For(n, visit) })
@@ -48,7 +48,5 @@ func TestParallelNested(t *testing.T) {
 	parallel.For(20, func(i int) {
 		parallel.For(20, func(j int) { sum.Add(int64(i * j)) })
 	})
-	if sum.Load() != 190*190 {
-		t.Errorf("the sum is %d, want %d", sum.Load(), 190*190)
-	}
+	require.EqualValues(t, 190*190, sum.Load())
 }

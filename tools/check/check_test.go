@@ -1,93 +1,70 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestImportProblems(t *testing.T) {
 	good := []pkg{
 		{path: "dtype"},
+		{path: "internal/spirv"},
 		{path: "internal/guard", imports: []string{"vk", "dtype"}},
 		{path: "internal/attention/ondevice", imports: []string{"attention", "internal/attention/attntest", "internal/guard", "vk"}},
 		{path: "shaders", testImports: []string{"shaders/internal/compile"}},
-		{path: "shaders/layouttest", imports: []string{"shaders", "shaders/reflect"}},
-		{path: "vk", imports: []string{"dtype"}, testImports: []string{"vk/vktest"}},
+		{path: "shaders/layouttest", imports: []string{"shaders", "shaders/reflect", "internal/spirv"}},
+		{path: "vk", imports: []string{"dtype", "internal/spirv"}, testImports: []string{"vk/vktest"}},
 		{path: "vk/vktest", imports: []string{"vk"}},
-		{path: "attention/philox"},
 		{path: "attention/ref", imports: []string{"attention"}},
 		{path: "internal/pipelines/gmm/ref", imports: []string{"pipelines/gmm", "internal/pipelines/tolerance"}},
-		{path: "internal/vk/argument", imports: []string{"vk", "dtype"}},
-		{path: "attention/attntest", imports: []string{"attention", "attention/ref", "dtype"}},
-		{path: "attention", imports: []string{"vk", "shaders", "dtype", "attention/philox"},
-			testImports: []string{"attention/attntest", "attention/ref", "vk/vktest", "shaders/layouttest"}},
+		{path: "attention", imports: []string{"vk", "shaders", "dtype"}, testImports: []string{"attention/attntest", "vk/vktest"}},
 		{path: "pipelines/gemm", imports: []string{"vk", "shaders"}},
-		{path: "pipelines/gemm/ref", imports: []string{"dtype"}},
-		{path: "pipelines/norm", imports: []string{"vk"}},
-		{path: "pipelines/norm/ref", imports: []string{"pipelines/norm"}},
 		{path: "pipelines/tnp", imports: []string{"pipelines/gemm", "attention"}},
 		{path: "conformance", imports: []string{"chips", "shaders", "vk"}},
-		{path: "bench", imports: []string{"attention", "attention/ref", "vk", "conformance"}},
 		{path: "bench/flashvk", imports: []string{"bench", "pipelines/tnp"}},
 		{path: "tools/check"},
-		{path: "tools/proven", imports: []string{"conformance", "vk"}},
 	}
-	if got := importProblems(good); got != nil {
-		t.Errorf("problems of a good tree: %q", got)
-	}
-	for _, tt := range []struct {
-		pkg  pkg
-		want string
-	}{
-		{pkg{path: "vk", imports: []string{"shaders"}}, "vk imports shaders: vk imports nothing of ours but dtype and what is as small"},
-		{pkg{path: "vk/vktest", imports: []string{"attention"}}, "vk/vktest imports attention: vk imports nothing of ours but dtype and what is as small"},
-		{pkg{path: "shaders/reflect", imports: []string{"dtype"}}, "shaders/reflect imports dtype: shaders imports nothing of ours"},
-		{pkg{path: "dtype", imports: []string{"vk"}}, "dtype imports vk, which does not stand below it"},
-		{pkg{path: "attention", imports: []string{"bench"}}, "attention imports bench, which does not stand below it"},
-		{pkg{path: "attention", imports: []string{"attention/ref"}}, "attention imports attention/ref, which does not stand below it"},
-		{pkg{path: "pipelines/gemm", imports: []string{"pipelines/tnp"}}, "pipelines/gemm imports pipelines/tnp, which does not stand below it"},
-		{pkg{path: "attention/ref", imports: []string{"vk"}},
-			"attention/ref imports vk: references and suites use no device"},
-		{pkg{path: "attention/attntest", testImports: []string{"vk/vktest"}},
-			"attention/attntest imports vk/vktest: references and suites use no device"},
-		{pkg{path: "pipelines/norm/ref", imports: []string{"pipelines/norm", "vk"}},
-			"pipelines/norm/ref imports vk: references and suites use no device"},
-		{pkg{path: "conformance", imports: []string{"bench"}}, "conformance imports bench, which does not stand below it"},
-		{pkg{path: "internal/pipelines/gmm/ref", imports: []string{"vk"}}, "internal/pipelines/gmm/ref imports vk: references and suites use no device"},
-		{pkg{path: "internal/vk/argument", imports: []string{"internal/bench/trial"}}, "internal/vk/argument imports internal/bench/trial: vk imports nothing of ours but dtype and what is as small"},
-		{pkg{path: "util"}, "util has no place in the order of packages (tools/check/imports.go)"},
+	require.Empty(t, importProblems(good))
+	const below, small = "which does not stand below it", "vk imports nothing of ours but dtype and what is as small"
+	for _, tt := range []struct{ path, imports, want string }{
+		{"vk", "shaders", small},
+		{"vk/vktest", "attention", small},
+		{"internal/vk/argument", "internal/bench/trial", small},
+		{"shaders/reflect", "dtype", "shaders imports nothing of ours but spirv"},
+		{"dtype", "vk", below},
+		{"attention", "bench", below},
+		{"attention", "attention/ref", below},
+		{"pipelines/gemm", "pipelines/tnp", below},
+		{"conformance", "bench", below},
+		{"attention/ref", "vk", "references and suites use no device"},
+		{"internal/pipelines/gmm/ref", "vk", "references and suites use no device"},
+		{"util", "", "util has no place in the order of packages (tools/check/imports.go)"},
 	} {
-		pkgs := append(slices.DeleteFunc(slices.Clone(good), func(p pkg) bool { return p.path == tt.pkg.path }), tt.pkg)
-		if got := importProblems(pkgs); !slices.Contains(got, tt.want) {
-			t.Errorf("%+v: problems are %q, want %q", tt.pkg, got, tt.want)
-		}
+		problems := strings.Join(importProblems([]pkg{{path: tt.path, imports: []string{tt.imports}}}), "\n")
+		require.Contains(t, problems, tt.want, tt.path)
+		require.Contains(t, problems, tt.path+strings.TrimSuffix(" imports "+tt.imports, " imports "), tt.path)
 	}
+	require.Contains(t, importProblems([]pkg{{path: "attention/attntest", testImports: []string{"vk/vktest"}}})[0], "use no device")
 }
 
 func TestLinkProblems(t *testing.T) {
 	for _, p := range []string{"testing", "testing/iotest", "github.com/stretchr/testify/require", "github.com/flashvk/flashvk/internal/vk/vktest"} {
-		if got := linkProblems([]string{"fmt", p, "gonum.org/v1/gonum/mat"}); len(got) != 1 || !strings.HasPrefix(got[0], "bench/flashvk links "+p+", which is for tests") {
-			t.Errorf("%s: %q", p, got)
-		}
+		got := linkProblems([]string{"fmt", p, "gonum.org/v1/gonum/mat"})
+		require.Len(t, got, 1)
+		require.Contains(t, got[0], "bench/flashvk links "+p+", which is for tests")
 	}
 	// The list is the program's, not that of an empty pattern.
 	r, err := openRepo()
-	if err != nil {
-		t.Fatal(err)
-	}
-	linked, err := r.linked()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Contains(linked, "github.com/flashvk/flashvk/"+program) || !slices.Contains(linked, "github.com/flashvk/flashvk/internal/guard") {
-		t.Errorf("the program links %q", linked)
-	}
-	if got := linkProblems(linked); got != nil {
-		t.Errorf("problems of the program: %q", got)
-	}
+	require.NoError(t, err)
+	linked, err := r.goList("-deps", productPath)
+	require.NoError(t, err)
+	require.Contains(t, linked, "github.com/flashvk/flashvk/bench/flashvk")
+	require.Contains(t, linked, "github.com/flashvk/flashvk/internal/guard")
+	require.Empty(t, linkProblems(linked))
 }
 
 func TestSpecialImport(t *testing.T) {
@@ -99,9 +76,7 @@ func TestSpecialImport(t *testing.T) {
 		{"vk/cmd.go", "unsafe", false}, {"vk/cmd_test.go", "unsafe", false}, {"vk/vktest/open.go", "unsafe", true},
 		{"attention/fwd.go", "unsafe", true}, {"attention/fwd.go", "fmt", false},
 	} {
-		if got := specialImport(tt.file, tt.imported); (got != "") != tt.bad {
-			t.Errorf("%s imports %s: %q", tt.file, tt.imported, got)
-		}
+		require.Equal(t, tt.bad, specialImport(tt.file, tt.imported) != "", tt)
 	}
 }
 
@@ -129,9 +104,7 @@ func TestBudget(t *testing.T) {
 		{"syntax", "a.go", "package\n", "a.go:1:9: expected 'IDENT'"},
 	} {
 		got := strings.Join(budgetProblems(tt.file, tt.text), "\n")
-		if tt.want == "" && got != "" || !strings.HasPrefix(got, tt.want) {
-			t.Errorf("%s: problems are %q, want %q", tt.name, got, tt.want)
-		}
+		require.True(t, strings.HasPrefix(got, tt.want) && (got == "") == (tt.want == ""), "%s: %q", tt.name, got)
 	}
 }
 
@@ -141,50 +114,39 @@ func TestSizes(t *testing.T) {
 		"vkx/a.go": "files, tests, examples, tools", "pipelines/tnp/gp/a.go": "trainer and models",
 		"pipelines/gemm/a.go": "other kernels", "tests/gradients/a_test.go": "one engine for every proof",
 	} {
-		if got := wings[wingOf(name)].name; got != want {
-			t.Errorf("%s is in %q, want %q", name, got, want)
-		}
+		require.Equal(t, want, wings[wingOf(name)].name)
 	}
 	files := map[string]string{
 		"vk/a.go": "a\nb\n", "vk/a_test.go": "a\n", "shaders/a.comp": "a\nb\nc\n", "shaders/lib/b.glsl": "a\n",
 		"vk/testdata/a.go": "a\n", "vk/a.md": "a\n",
 	}
 	list, err := sizes(slices.Collect(maps.Keys(files)), func(name string) (string, error) { return files[name], nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	core, glsl := wingOf("vk/a.go"), wingOf("shaders/a.comp")
-	if list[core] != (size{code: 2, tests: 1}) || list[glsl] != (size{glsl: 4}) {
-		t.Errorf("sizes are %v", list)
-	}
-	if got := sizeProblems(list); got != nil {
-		t.Errorf("problems are %q, want none", got)
-	}
+	require.Equal(t, (size{code: 2, tests: 1}), list[core])
+	require.Equal(t, (size{glsl: 4}), list[glsl])
+	require.Empty(t, sizeProblems(list))
 	list[core].tests, list[glsl].glsl = wings[core].goMax, wings[glsl].glMax+1
-	if got := sizeProblems(list); len(got) != 2 || !strings.Contains(got[0], "lines of Go") || !strings.Contains(got[1], "lines of GLSL") {
-		t.Errorf("problems are %q, want Go and GLSL past the budget", got)
-	}
+	problems := sizeProblems(list)
+	require.Len(t, problems, 2)
+	require.Contains(t, problems[0], "lines of Go")
+	require.Contains(t, problems[1], "lines of GLSL")
 }
 
 func TestHostProblems(t *testing.T) {
 	// Put together here, so that this file names no mirror either.
 	domain := "debian" + ".org"
-	for _, tt := range []struct {
-		text string
-		want string
-	}{
-		{"see http://deb." + domain + "/debian for it", "f:1: names the package mirror http://deb." + domain},
-		{"ok\nftp.de." + domain, "f:2: names the package mirror ftp.de." + domain},
-		{"deb http://mirror.corp.example:80" + "/debian bookworm main", "f:1: names the package mirror http://mirror.corp.example:80" + "/debian"},
-		{"GOPROXY=https://proxy.corp.example", "f:1: names the package mirror proxy.corp.example"},
-		{"deb http://mirror.test/debian and http://localhost:9/debian", ""},
-		{"Debian, https://www.khronos.org/debian-notes, debianutils", ""},
-		{"\xff\xfe http://deb." + domain, ""},
+	for text, want := range map[string]string{
+		"see http://deb." + domain + "/debian for it":                 "f:1: names the package mirror http://deb." + domain,
+		"ok\nftp.de." + domain:                                        "f:2: names the package mirror ftp.de." + domain,
+		"deb http://mirror.corp.example:80" + "/debian bookworm main": "f:1: names the package mirror http://mirror.corp.example:80" + "/debian",
+		"GOPROXY=https://proxy.corp.example":                          "f:1: names the package mirror proxy.corp.example",
+		"deb http://mirror.test/debian and http://localhost:9/debian": "",
+		"Debian, https://www.khronos.org/debian-notes, debianutils":   "",
+		"\xff\xfe http://deb." + domain:                               "",
 	} {
-		got := strings.Join(hostProblems("f", tt.text, []string{"proxy.corp.example"}), "\n")
-		if tt.want == "" && got != "" || !strings.HasPrefix(got, tt.want) {
-			t.Errorf("%q: problems are %q, want %q", tt.text, got, tt.want)
-		}
+		got := strings.Join(hostProblems("f", text, []string{"proxy.corp.example"}), "\n")
+		require.True(t, strings.HasPrefix(got, want) && (got == "") == (want == ""), "%q: %q, want %q", text, got, want)
 	}
 }
 
@@ -199,9 +161,7 @@ func TestBinaryProblems(t *testing.T) {
 		{"a.tar.gz", "\x1f\x8b\x08", true}, {"a.txt", "a\x00", true},
 		{"shaders/spv/a.spv", png, true}, {"a.png", "\x7fELF\x00", true}, {"a.jpg", png, true},
 	} {
-		if got := binaryProblems(tt.name, tt.text); (got != nil) != tt.bad {
-			t.Errorf("%s, %q: %q", tt.name, tt.text, got)
-		}
+		require.Equal(t, tt.bad, binaryProblems(tt.name, tt.text) != nil, tt)
 	}
 }
 
@@ -210,20 +170,13 @@ func TestShellOf(t *testing.T) {
 		"#!/bin/sh": "sh", "#!/bin/bash -eu": "bash", "#!/usr/bin/env bash": "bash", "#! /bin/dash": "sh",
 		"#!/usr/bin/env python3": "", "#!/usr/bin/awk -f": "", "package main": "", "": "", "#!": "",
 	} {
-		if got := shellOf(first + "\nx"); got != want {
-			t.Errorf("%q: shell is %q, want %q", first, got, want)
-		}
+		require.Equal(t, want, shellOf(first+"\nx"))
 	}
 }
 
 func TestFindings(t *testing.T) {
 	lines := []string{"# github.com/flashvk/flashvk/vk", "go: downloading a v1", "vk/cmd.go:3:2: bad", "--- FAIL: TestCurrent (0.1s)",
 		"    shaders_test.go:52: a.spv is stale", "FAIL", "FAIL\tpkg\t0.1s", "exit status 1"}
-	want := []string{"vk/cmd.go:3:2: bad", "shaders_test.go:52: a.spv is stale"}
-	if got := findings(lines, "x"); !slices.Equal(got, want) {
-		t.Errorf("findings are %q, want %q", got, want)
-	}
-	if got := findings([]string{"FAIL"}, "x"); fmt.Sprint(got) != "[x failed and did not say why]" {
-		t.Errorf("findings are %q", got)
-	}
+	require.Equal(t, []string{"vk/cmd.go:3:2: bad", "shaders_test.go:52: a.spv is stale"}, findings(lines, "x"))
+	require.Equal(t, []string{"x failed and did not say why"}, findings([]string{"FAIL"}, "x"))
 }

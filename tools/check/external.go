@@ -16,59 +16,27 @@ func checkFormat(r *repo) ([]string, error) {
 	return lines, nil
 }
 
-func checkVet(r *repo) ([]string, error) {
-	lines, ok, err := r.command(nil, "go", "vet", "-tags=lab", "./...")
-	if err != nil || ok {
-		return nil, err // a C compiler's warnings are printed too, and are no findings
+// program is a check that a program makes, which prints the findings.
+func program(command ...string) func(r *repo) ([]string, error) {
+	return func(r *repo) ([]string, error) {
+		lines, ok, err := r.command([]string{"FLASHVK_REQUIRE_TOOLS=1"}, command[0], command[1:]...)
+		if err != nil || ok {
+			return nil, err // a C compiler's warnings are printed too, and are no findings
+		}
+		return findings(lines, strings.Join(command, " ")), nil
 	}
-	return findings(lines, "go vet"), nil
 }
 
 func checkStaticcheck(r *repo) ([]string, error) {
-	program := "honnef.co/go/tools/cmd/staticcheck@" + staticcheckVersion
-	lines, ok, err := r.command(nil, "go", "run", program, "-version")
+	const path = "honnef.co/go/tools/cmd/staticcheck@" + staticcheckVersion
+	lines, ok, err := r.command(nil, "go", "run", path, "-version")
+	if err == nil && !ok {
+		err = fmt.Errorf("cannot get %s (offline?): %s", path, append([]string{"no output"}, lines...)[len(lines)])
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
-		return nil, fmt.Errorf("cannot get %s (offline?): %s", program, last(lines))
-	}
-	lines, ok, err = r.command(nil, "go", "run", program, "./...")
-	if err != nil || ok {
-		return nil, err
-	}
-	return findings(lines, "staticcheck"), nil
-}
-
-// checkShaders has the tests of ./shaders compile and validate; they say what is
-// wrong. -count=1 because the answer depends on the compiler too, which go test does
-// not see.
-func checkShaders(r *repo) ([]string, error) {
-	lines, ok, err := r.command([]string{"FLASHVK_REQUIRE_TOOLS=1"}, "go", "test", "-count=1", "-vet=off",
-		"-run", "TestCurrent|TestValid|TestNames|TestGet", "./shaders")
-	if err != nil || ok {
-		return nil, err
-	}
-	return findings(lines, "go test ./shaders"), nil
-}
-
-// checkConverge has tools/converge read the committed SPIR-V.
-func checkConverge(r *repo) ([]string, error) {
-	lines, ok, err := r.command(nil, "go", "run", "./tools/converge")
-	if err != nil || ok {
-		return nil, err
-	}
-	return findings(lines, "tools/converge"), nil
-}
-
-// checkProven lists the modules that no GPU's record proves. Who changes a shader without
-// a GPU at hand makes them; who closes the issue proves them.
-func checkProven(r *repo) ([]string, error) {
-	lines, ok, err := r.command(nil, "go", "run", "./tools/proven")
-	if err != nil || ok {
-		return nil, err
-	}
-	return findings(lines, "go run ./tools/proven"), nil
+	return program("go", "run", path, "./...")(r)
 }
 
 // findings drops from a failed program's output the lines that are no finding. The
@@ -89,11 +57,4 @@ func findings(lines []string, program string) []string {
 		return []string{program + " failed and did not say why"}
 	}
 	return list
-}
-
-func last(lines []string) string {
-	if len(lines) == 0 {
-		return "no output"
-	}
-	return lines[len(lines)-1]
 }

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/parser"
 	"go/token"
-	"io"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -35,6 +33,7 @@ var levels = []struct {
 	{"files", 0},
 	{"text", 0},
 	{"cover", 0},
+	{"spirv", 0},
 	{"parallel", 0},
 	{"vk/...", 1},
 	{"safetensors/...", 1},
@@ -99,8 +98,8 @@ func importProblem(p, imported string) string {
 	switch {
 	case pattern == otherPattern:
 		return ""
-	case folder(p) == "shaders":
-		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours", p, imported)
+	case folder(p) == "shaders" && folder(imported) != "spirv":
+		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours but spirv", p, imported)
 	case folder(p) == "vk" && otherLevel > 0:
 		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype and what is as small", p, imported)
 	case otherLevel >= level:
@@ -124,43 +123,41 @@ func usesNoDevice(p string) bool {
 
 // listPackages asks go list for our packages.
 func (r *repo) listPackages() ([]pkg, error) {
-	cmd := exec.Command("go", "list", "-json=ImportPath,Module,Imports,TestImports,XTestImports", "./...")
-	cmd.Dir = r.root
-	out, err := cmd.Output()
+	lines, err := r.goList("-f", `{{.ImportPath}},{{join .Imports " "}},{{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			return nil, fmt.Errorf("go list: %s", strings.TrimSpace(string(exit.Stderr)))
-		}
-		return nil, fmt.Errorf("go list: %w", err)
+		return nil, err
 	}
 	var list []pkg
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p struct {
-			ImportPath                         string
-			Module                             struct{ Path string }
-			Imports, TestImports, XTestImports []string
-		}
-		if err := dec.Decode(&p); err == io.EOF {
-			return list, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		ours := func(paths []string) []string {
-			var list []string
-			for _, i := range paths {
-				if rel, ok := strings.CutPrefix(i, p.Module.Path+"/"); ok {
+	for _, line := range lines {
+		fields := strings.Split(line, ",")
+		ours := func(paths string) (list []string) {
+			for _, path := range strings.Fields(paths) {
+				if rel, ok := strings.CutPrefix(path, modulePath); ok {
 					list = append(list, rel)
 				}
 			}
 			return list
 		}
-		list = append(list, pkg{
-			path:        strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, p.Module.Path), "/"),
-			imports:     ours(p.Imports),
-			testImports: ours(append(p.TestImports, p.XTestImports...)),
-		})
+		list = append(list, pkg{strings.TrimPrefix(fields[0], modulePath), ours(fields[1]), ours(fields[2])})
 	}
+	return list, nil
+}
+
+const modulePath = "github.com/flashvk/flashvk/"
+
+// goList returns the lines of go list.
+func (r *repo) goList(args ...string) ([]string, error) {
+	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+	cmd.Dir = r.root
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = errors.New(strings.TrimSpace(string(exit.Stderr)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	return strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' }), nil
 }
 
 func checkImports(r *repo) ([]string, error) {
@@ -168,7 +165,7 @@ func checkImports(r *repo) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	linked, err := r.linked()
+	linked, err := r.goList("-deps", productPath)
 	if err != nil {
 		return nil, err
 	}
@@ -192,26 +189,15 @@ func checkImports(r *repo) ([]string, error) {
 	return problems, nil
 }
 
-// program is what users get.
-const program = "bench/flashvk"
-
-// linked asks go list for all that the program links.
-func (r *repo) linked() ([]string, error) {
-	cmd := exec.Command("go", "list", "-deps", "./"+program)
-	cmd.Dir = r.root
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list -deps ./%s: %w", program, err)
-	}
-	return strings.Fields(string(out)), nil
-}
+// productPath is the program that users get.
+const productPath = "./bench/flashvk"
 
 // linkProblems says which packages the program links that are for tests.
 func linkProblems(linked []string) []string {
 	var problems []string
 	for _, p := range linked {
 		if p == "testing" || strings.HasPrefix(p, "testing/") || strings.HasPrefix(p, "github.com/stretchr/") || strings.HasSuffix(p, "/vktest") {
-			problems = append(problems, fmt.Sprintf("%s links %s, which is for tests: go list -deps -f '{{.ImportPath}}: {{.Imports}}' ./%s says by whom", program, p, program))
+			problems = append(problems, fmt.Sprintf("%s links %s, which is for tests: go list -deps -f '{{.ImportPath}}: {{.Imports}}' %s says by whom", productPath[2:], p, productPath))
 		}
 	}
 	return problems

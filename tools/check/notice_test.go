@@ -5,11 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var update = flag.Bool("update", false, "TestNotice writes NOTICE")
@@ -21,28 +22,17 @@ This file is written by: go test ./tools/check -run Notice -update
 // TestNotice says that NOTICE has the licences of all modules that the program links, and no other.
 func TestNotice(t *testing.T) {
 	r, err := openRepo()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}", "./"+program)
-	cmd.Dir = r.root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list -deps ./%s: %v", program, err)
-	}
-	modules := strings.FieldsFunc(string(out), func(c rune) bool { return c == '\n' })
+	require.NoError(t, err)
+	modules, err := r.goList("-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Dir}}{{end}}{{end}}", productPath)
+	require.NoError(t, err)
 	slices.Sort(modules)
 	want := notice(t, slices.Compact(modules))
 	if *update {
 		err = os.WriteFile(filepath.Join(r.root, "NOTICE"), []byte(want), 0o666)
 	}
 	got, readErr := r.read("NOTICE")
-	if err := errors.Join(err, readErr); err != nil {
-		t.Fatal(err)
-	}
-	if got != want {
-		t.Error("NOTICE has not the licences of what the program links: go test ./tools/check -run Notice -update writes it anew")
-	}
+	require.NoError(t, errors.Join(err, readErr))
+	require.Equal(t, want, got)
 }
 
 // notice returns the text of NOTICE for modules, each a path and a folder. Modules with the same
@@ -78,16 +68,12 @@ func licences(t *testing.T, path, dir string) string {
 		files, _ := filepath.Glob(filepath.Join(dir, pattern))
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for line := range strings.Lines(string(text)) {
 				b.WriteString(strings.TrimRight(line, " \t\r\n\f") + "\n")
 			}
 		}
 	}
-	if b.Len() == 0 {
-		t.Errorf("module %s has no file with a licence", path)
-	}
+	require.NotZero(t, b.Len())
 	return b.String()
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 )
 
@@ -40,20 +42,14 @@ func compile(t *testing.T, glslc, source string) *module {
 	t.Helper()
 	dir := t.TempDir()
 	in, out := filepath.Join(dir, "test.comp"), filepath.Join(dir, "test.spv")
-	if err := os.WriteFile(in, []byte(header+source), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(in, []byte(header+source), 0o666))
 	if text, err := exec.Command(glslc, "-O0", "--target-env=vulkan1.3", "-o", out, in).CombinedOutput(); err != nil {
 		t.Fatalf("glslc: %v\n%s", err, text)
 	}
 	code, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	m, err := parse(code)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return m
 }
 
@@ -61,9 +57,7 @@ func compile(t *testing.T, glslc, source string) *module {
 func faults(t *testing.T, m *module, named map[string]bool, promise promise) []string {
 	t.Helper()
 	list, err := analyse(m, named, promise)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var faults []string
 	for _, f := range list {
 		faults = append(faults, fmt.Sprintf("%s %s#%d", f.class, f.place.kind, f.place.number))
@@ -219,9 +213,7 @@ func TestAnalyse(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := faults(t, compile(t, c, tt.source), nil, core); !slices.Equal(got, tt.want) {
-				t.Errorf("findings are %q, want %q\n%s", got, tt.want, tt.source)
-			}
+			require.Equal(t, tt.want, faults(t, compile(t, c, tt.source), nil, core))
 		})
 	}
 }
@@ -255,9 +247,7 @@ func TestPromise(t *testing.T) {
 		{left, "[[maximally_reconverges]]", core, "inside subgroupMax#1"},
 	} {
 		m := compile(t, c, strings.ReplaceAll(tt.source, "MODE", tt.mode))
-		if got := faults(t, m, nil, tt.promise); !slices.Equal(got, []string{tt.want}) {
-			t.Errorf("findings are %q, want %q\n%s %s", got, tt.want, tt.mode, tt.source)
-		}
+		require.Equal(t, []string{tt.want}, faults(t, m, nil, tt.promise), tt.mode)
 	}
 }
 
@@ -274,9 +264,7 @@ func TestConstants(t *testing.T) {
 		{map[string]bool{"CHOICE": true}, nil},
 		{map[string]bool{"CHOICE": false}, nil},
 	} {
-		if got := faults(t, m, tt.named, core); !slices.Equal(got, tt.want) {
-			t.Errorf("with %v findings are %q, want %q", tt.named, got, tt.want)
-		}
+		require.Equal(t, tt.want, faults(t, m, tt.named, core))
 	}
 }
 
@@ -286,13 +274,10 @@ func TestCause(t *testing.T) {
 	m := compile(t, c, `uint f(uint x) { if (p.n > 3) put(1); if (x > 3) return 1; return to[0]; }
 		void main() { put(subgroupMin(1)); put(subgroupMax(f(lane()))); }`)
 	list, err := analyse(m, nil, core)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := finding{after, place{"main", "subgroupMax", 1, ""}, place{"f(u1;", "branch", 2, ""}}
-	if len(list) != 1 || list[0] != want {
-		t.Errorf("findings are %v, want %v", list, want)
-	}
+	require.Len(t, list, 1)
+	require.Equal(t, want, list[0])
 	for text, excused := range map[string]bool{
 		"after main subgroupMax#1: a reason":                          true,
 		"after main subgroupMax#1 since f(u1; branch#2: a reason":     true,
@@ -302,15 +287,9 @@ func TestCause(t *testing.T) {
 		"constant CHOICE true: a reason\nafter f subgroupMax#1: more": false,
 	} {
 		j, err := parseJudged("judged.txt", text+"\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := j.excuses(want); got != excused {
-			t.Errorf("%q excuses the finding: %v, want %v", text, got, excused)
-		}
-		if got := len(j.unused()) == 0; got != excused {
-			t.Errorf("%q: unused are %q", text, j.unused())
-		}
+		require.NoError(t, err)
+		require.Equal(t, excused, j.excuses(want), text)
+		require.Equal(t, excused, len(j.unused()) == 0, text)
 	}
 }
 
@@ -350,20 +329,12 @@ func TestRunUnused(t *testing.T) {
 // every subgroup operation and barrier of the source is looked at.
 func TestModules(t *testing.T) {
 	j, err := parseJudged("judged.txt", judgedText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	modules, err := load(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r, err := report(modules, j, false, maximal)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(r.merged) == 0 {
-		t.Error("no module has a branch before a subgroup operation")
-	}
+	require.NoError(t, err)
+	require.NotEqual(t, 0, len(r.merged), "no module has a branch before a subgroup operation")
 	if r, err = report(modules, j, true, core); err != nil || len(r.open) == 0 {
 		t.Errorf("without the modes that modules declare %d places are open, err %v", len(r.open), err)
 	}

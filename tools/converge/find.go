@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // A place is an instruction of the source. Kernels share functions, and a function is
@@ -51,10 +53,10 @@ func analyse(m *module, named map[string]bool, promise promise) ([]finding, erro
 		return nil, err
 	}
 	p.spread()
-	if m.modes[modeSubgroupUniform] {
+	if m.modes[spirv.ModeSubgroupUniform] {
 		promise = max(promise, bySubgroup)
 	}
-	if m.modes[modeMaximal] {
+	if m.modes[spirv.ModeMaximallyReconverges] {
 		promise = max(promise, maximal)
 	}
 	a := analysis{p: p, numbers: map[place]int{}, found: map[finding]bool{}}
@@ -150,7 +152,7 @@ func (a *analysis) check(n *node, f flow, class class) error {
 			return err
 		}
 	}
-	if n.op == opControlBarrier {
+	if n.op == spirv.OpControlBarrier {
 		return nil // it is what brings invocations together
 	}
 	for _, i := range f.split.list() {
@@ -163,9 +165,9 @@ func (a *analysis) check(n *node, f flow, class class) error {
 // in memory, and in which order.
 func (n *node) mustAgree() []int {
 	switch n.op {
-	case opMatrixLoad:
+	case spirv.OpMatrixLoad:
 		return []int{0, 1, 2}
-	case opMatrixStore:
+	case spirv.OpMatrixStore:
 		return []int{0, 2, 3}
 	}
 	return nil
@@ -174,9 +176,9 @@ func (n *node) mustAgree() []int {
 // callback is the function that an instruction on matrices calls, or 0.
 func (n *node) callback() id {
 	switch n.op {
-	case opMatrixReduce:
+	case spirv.OpMatrixReduce:
 		return id(n.instruction.args[2])
-	case opMatrixPerElement:
+	case spirv.OpMatrixPerElement:
 		return id(n.instruction.args[1])
 	}
 	return 0
@@ -193,7 +195,7 @@ func (a *analysis) callback(from place, callee id) error {
 			switch {
 			case a.p.m.convergent(in):
 				a.found[finding{inside, place{f.name, a.p.m.kind(in), in.number, in.line}, from}] = true
-			case in.op == opFunctionCall, in.op == opStore && global:
+			case in.op == spirv.OpFunctionCall, in.op == spirv.OpStore && global:
 				return fmt.Errorf("%s, which %s calls, does more than tools/converge understands there", f.name, from)
 			}
 		}

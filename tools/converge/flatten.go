@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"slices"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // A value is a result of the flattened program: an id of the module in one call of
@@ -172,38 +174,38 @@ func (fr *frame) add(at *block, in *instruction) (*block, error) {
 	}
 	form := forms[in.op]
 	switch in.op {
-	case opFunctionCall:
+	case spirv.OpFunctionCall:
 		return fr.callNode(at, n)
-	case opVariable:
+	case spirv.OpVariable:
 		p.roots[n.result] = &root{variable: variable{class: a[0], builtin: -1, binding: -1}}
 		return at, nil
-	case opPhi:
+	case spirv.OpPhi:
 		fr.phis[n] = nil
 		for i := 0; i+1 < len(a); i += 2 {
 			n.args = append(n.args, fr.of(id(a[i])))
 			fr.phis[n] = append(fr.phis[n], id(a[i+1]))
 		}
-	case opAccessChain, opInBoundsAccess:
+	case spirv.OpAccessChain, spirv.OpInBoundsAccess:
 		n.args = fr.list(a)
 		p.roots[n.result] = p.roots[n.args[0]]
-	case opSelect:
+	case spirv.OpSelect:
 		n.args = fr.list(a)
 		if yes, ok := p.known[id(a[0])]; ok {
 			n.args = n.args[1+index(!yes):][:1]
 		}
-	case opLoad, opArrayLength:
+	case spirv.OpLoad, spirv.OpArrayLength:
 		n.args = fr.list(a[:1])
-	case opStore:
+	case spirv.OpStore:
 		n.args = fr.list(a[:2])
-	case opLoopMerge, opSelectionMerge, opBranch, opBranchConditional, opSwitch, opReturn, opReturnValue, opUnreachable:
+	case spirv.OpLoopMerge, spirv.OpSelectionMerge, spirv.OpBranch, spirv.OpBranchConditional, spirv.OpSwitch, spirv.OpReturn, spirv.OpReturnValue, spirv.OpUnreachable:
 		fr.leave(at, n)
-	case opMatrixLoad: // pointer, layout, stride
+	case spirv.OpMatrixLoad: // pointer, layout, stride
 		n.args = fr.list(a[:3])
-	case opMatrixStore: // pointer, matrix, layout, stride
+	case spirv.OpMatrixStore: // pointer, matrix, layout, stride
 		n.args = fr.list(a[:4])
-	case opMatrixPerElement, opMatrixReduce, opMatrixLoadTensor, opMatrixStoreTensor, opMatrixMulAdd:
+	case spirv.OpMatrixPerElement, spirv.OpMatrixReduce, spirv.OpMatrixLoadTensor, spirv.OpMatrixStoreTensor, spirv.OpMatrixMulAdd:
 		n.args = fr.list(a[:1])
-	case opAtomicStore:
+	case spirv.OpAtomicStore:
 		n.args = fr.list(a[:1])
 	default:
 		if form.result {
@@ -230,11 +232,11 @@ func (fr *frame) leave(at *block, n *node) {
 		}
 	}
 	switch n.op {
-	case opLoopMerge, opSelectionMerge:
-		at.merge, at.loop = fr.first[id(a[0])], n.op == opLoopMerge
-	case opBranch:
+	case spirv.OpLoopMerge, spirv.OpSelectionMerge:
+		at.merge, at.loop = fr.first[id(a[0])], n.op == spirv.OpLoopMerge
+	case spirv.OpBranch:
 		next(a[0])
-	case opBranchConditional:
+	case spirv.OpBranchConditional:
 		if yes, ok := fr.p.known[id(a[0])]; ok {
 			next(a[1+index(!yes)])
 			return
@@ -242,18 +244,18 @@ func (fr *frame) leave(at *block, n *node) {
 		n.args = fr.list(a[:1])
 		at.branch = n
 		next(a[1], a[2])
-	case opSwitch:
+	case spirv.OpSwitch:
 		n.args = fr.list(a[:1])
 		at.branch = n
 		next(a[1])
 		for i := 3; i < len(a); i += 2 {
 			next(a[i])
 		}
-	case opReturn:
+	case spirv.OpReturn:
 		fr.exits = append(fr.exits, exit{at, none})
-	case opReturnValue:
+	case spirv.OpReturnValue:
 		fr.exits = append(fr.exits, exit{at, fr.of(id(a[0]))})
-	case opUnreachable:
+	case spirv.OpUnreachable:
 		at.dead = true
 	}
 }
@@ -261,10 +263,10 @@ func (fr *frame) leave(at *block, n *node) {
 // pointed reports whether the first operand is a pointer that the analysis follows.
 func pointed(o op) bool {
 	switch o {
-	case opLoad, opStore, opAccessChain, opInBoundsAccess, opMatrixLoad, opMatrixStore, opMatrixLoadTensor, opMatrixStoreTensor:
+	case spirv.OpLoad, spirv.OpStore, spirv.OpAccessChain, spirv.OpInBoundsAccess, spirv.OpMatrixLoad, spirv.OpMatrixStore, spirv.OpMatrixLoadTensor, spirv.OpMatrixStoreTensor:
 		return true
 	}
-	return o >= opAtomicLoad && o <= opAtomicXor
+	return o >= spirv.OpAtomicLoad && o <= spirv.OpAtomicXor
 }
 
 // callNode adds the function that n calls, and returns the block after it, which

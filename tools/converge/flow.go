@@ -1,6 +1,10 @@
 package main
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/flashvk/flashvk/internal/spirv"
+)
 
 // A flow is what has happened to the control flow on the way to a place: the branches
 // that invocations decided for themselves, and that nothing has undone.
@@ -128,7 +132,7 @@ func (p *program) through(b *block, mark func(*node) int) flow {
 // pass changes a flow by a node: a barrier that a subgroup reaches together brings its
 // invocations together, one of the workgroup all.
 func (p *program) pass(f *flow, n *node) {
-	if n.op != opControlBarrier || n.at.level == divergent {
+	if n.op != spirv.OpControlBarrier || n.at.level == divergent {
 		return
 	}
 	f.split = nil
@@ -139,7 +143,7 @@ func (p *program) pass(f *flow, n *node) {
 
 // isBarrier reports whether a node is a barrier of a scope.
 func (p *program) isBarrier(n *node, scope uint32) bool {
-	return n.op == opControlBarrier && p.m.numbers[id(n.instruction.args[0])] == scope
+	return n.op == spirv.OpControlBarrier && p.m.numbers[id(n.instruction.args[0])] == scope
 }
 
 // A region is a construct: what its header dominates and its merge block does not.

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/flashvk/flashvk/internal/shaders/reflect"
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // An id is a result id of a module.
@@ -45,7 +44,7 @@ type variable struct {
 // A choice is a boolean constant that specialization gives a value.
 type choice struct {
 	id id
-	op op // opNop: a specialization constant; else what is made of others
+	op op // spirv.OpNop: a specialization constant; else what is made of others
 	of []id
 }
 
@@ -68,15 +67,9 @@ type module struct {
 
 // parse reads a module.
 func parse(code []byte) (*module, error) {
-	if len(code)%4 != 0 || len(code) < 20 {
-		return nil, fmt.Errorf("%d bytes are not a SPIR-V module", len(code))
-	}
-	words := make([]uint32, len(code)/4)
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(code[4*i:])
-	}
-	if words[0] != 0x07230203 {
-		return nil, errors.New("not a little-endian SPIR-V module")
+	list, err := spirv.Decode(code)
+	if err != nil {
+		return nil, err
 	}
 	m := &module{
 		functions: map[id]*function{}, variables: map[id]variable{}, globals: map[id]level{}, numbers: map[id]uint32{},
@@ -84,15 +77,10 @@ func parse(code []byte) (*module, error) {
 		names: map[id]string{}, strings: map[id]string{}, builtins: map[id]int{}, bindings: map[id]int{},
 	}
 	p := parser{m: m}
-	for at := 5; at < len(words); {
-		o, n := op(words[at]&0xffff), int(words[at]>>16)
-		if n == 0 || at+n > len(words) {
-			return nil, fmt.Errorf("the instruction at word %d runs past the end", at)
+	for i, in := range list {
+		if err := p.instruction(in.Op, in.Args); err != nil {
+			return nil, fmt.Errorf("instruction %d: %w", i, err)
 		}
-		if err := p.instruction(o, words[at+1:at+n]); err != nil {
-			return nil, fmt.Errorf("word %d: %w", at, err)
-		}
-		at += n
 	}
 	if m.functions[m.main] == nil {
 		return nil, errors.New("no entry point")
@@ -112,20 +100,20 @@ type parser struct {
 
 func (p *parser) instruction(o op, a []uint32) error {
 	switch {
-	case o == opLine && len(a) >= 2:
+	case o == spirv.OpLine && len(a) >= 2:
 		p.line = fmt.Sprintf("%s:%d", p.m.strings[id(a[0])], a[1])
-	case o == opNoLine:
+	case o == spirv.OpNoLine:
 		p.line = ""
-	case o == opFunction:
+	case o == spirv.OpFunction:
 		p.f = &function{id: id(a[1])}
 		p.m.functions[p.f.id] = p.f
-	case o == opFunctionEnd:
+	case o == spirv.OpFunctionEnd:
 		p.f = nil
 	case p.f == nil:
 		p.declaration(o, a)
-	case o == opFunctionParameter:
+	case o == spirv.OpFunctionParameter:
 		p.f.params = append(p.f.params, id(a[1]))
-	case o == opLabel:
+	case o == spirv.OpLabel:
 		p.f.blocks = append(p.f.blocks, basicBlock{label: id(a[0])})
 	default:
 		form, ok := forms[o]
@@ -146,24 +134,24 @@ func (p *parser) instruction(o op, a []uint32) error {
 func (p *parser) declaration(o op, a []uint32) {
 	m := p.m
 	switch o {
-	case opName:
-		m.names[id(a[0])] = reflect.Text(a[1:])
-	case opString:
-		m.strings[id(a[0])] = reflect.Text(a[1:])
-	case opEntryPoint:
+	case spirv.OpName:
+		m.names[id(a[0])] = spirv.Text(a[1:])
+	case spirv.OpString:
+		m.strings[id(a[0])] = spirv.Text(a[1:])
+	case spirv.OpEntryPoint:
 		m.main = id(a[1])
-	case opExecutionMode:
+	case spirv.OpExecutionMode:
 		m.modes[a[1]] = true
-	case opDecorate:
+	case spirv.OpDecorate:
 		switch a[1] {
-		case decorationBuiltIn:
+		case spirv.BuiltIn:
 			m.builtins[id(a[0])] = int(a[2])
-		case decorationBinding:
+		case spirv.BindingPoint:
 			m.bindings[id(a[0])] |= int(a[2])
-		case decorationDescriptorSet:
+		case spirv.DescriptorSet:
 			m.bindings[id(a[0])] |= int(a[2]) << 16
 		}
-	case opVariable:
+	case spirv.OpVariable:
 		v := variable{class: a[2], builtin: -1, binding: -1}
 		if b, ok := m.builtins[id(a[1])]; ok {
 			v.builtin = b
@@ -172,25 +160,25 @@ func (p *parser) declaration(o op, a []uint32) {
 			v.binding = b
 		}
 		m.variables[id(a[1])] = v
-	case opTypeCooperativeMatrix:
+	case spirv.OpTypeCooperativeMatrix:
 		m.matrices[id(a[0])] = true
 	}
 	switch {
-	case o == opSpecConstantTrue || o == opSpecConstantFalse:
+	case o == spirv.OpSpecConstantTrue || o == spirv.OpSpecConstantFalse:
 		m.choices = append(m.choices, choice{id: id(a[1])})
-	case o == opSpecConstantOp && (op(a[2]) == opLogicalNot || op(a[2]) == opLogicalAnd || op(a[2]) == opLogicalOr):
+	case o == spirv.OpSpecConstantOp && (op(a[2]) == spirv.OpLogicalNot || op(a[2]) == spirv.OpLogicalAnd || op(a[2]) == spirv.OpLogicalOr):
 		c := choice{id: id(a[1]), op: op(a[2])}
 		for _, w := range a[3:] {
 			c.of = append(c.of, id(w))
 		}
 		m.choices = append(m.choices, c)
 	}
-	if o == opUndef {
+	if o == spirv.OpUndef {
 		m.globals[id(a[1])] = divergent
 	}
-	if o >= opConstantTrue && o <= opSpecConstantOp {
+	if o >= spirv.OpConstantTrue && o <= spirv.OpSpecConstantOp {
 		m.globals[id(a[1])] = sameInWorkgroup
-		if o == opConstant {
+		if o == spirv.OpConstant {
 			m.numbers[id(a[1])] = a[2]
 		}
 	}
@@ -198,7 +186,7 @@ func (p *parser) declaration(o op, a []uint32) {
 
 // nameAndNumber gives a function its name, and numbers the instructions that findings
 // may name. The mangled name is missing where it would hold an address of the
-// compiler's memory (internal/shaders/compile/names.go): the names of the parameters
+// compiler's memory (internal/shaders/compile/rewrite.go): the names of the parameters
 // stand in for it.
 func (m *module) nameAndNumber(f *function) {
 	f.name = m.names[f.id]
@@ -227,7 +215,7 @@ func (m *module) nameAndNumber(f *function) {
 func (m *module) decide(named map[string]bool) map[id]bool {
 	known := map[id]bool{}
 	for _, c := range m.choices { // in the module's order: operands first
-		if c.op == opNop {
+		if c.op == spirv.OpNop {
 			if v, ok := named[m.names[c.id]]; ok {
 				known[c.id] = v
 			}
@@ -235,13 +223,13 @@ func (m *module) decide(named map[string]bool) map[id]bool {
 		}
 		first, ok := known[c.of[0]]
 		switch c.op {
-		case opLogicalNot:
+		case spirv.OpLogicalNot:
 			if ok {
 				known[c.id] = !first
 			}
 		default:
 			second, ok2 := known[c.of[1]]
-			settles := c.op == opLogicalOr // the value that settles it alone
+			settles := c.op == spirv.OpLogicalOr // the value that settles it alone
 			if ok && first == settles || ok2 && second == settles {
 				known[c.id] = settles
 			} else if ok && ok2 {
@@ -254,5 +242,5 @@ func (m *module) decide(named map[string]bool) map[id]bool {
 
 // chooses reports whether the module has a boolean specialization constant of a name.
 func (m *module) chooses(name string) bool {
-	return slices.ContainsFunc(m.choices, func(c choice) bool { return c.op == opNop && m.names[c.id] == name })
+	return slices.ContainsFunc(m.choices, func(c choice) bool { return c.op == spirv.OpNop && m.names[c.id] == name })
 }

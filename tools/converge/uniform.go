@@ -1,5 +1,7 @@
 package main
 
+import "github.com/flashvk/flashvk/internal/spirv"
+
 // A level says for which invocations a value is the same. They are ordered: what is
 // made of two values has the greater level.
 type level uint8
@@ -51,7 +53,7 @@ func (p *program) findWritten() {
 	for _, b := range p.blocks {
 		for _, n := range b.nodes {
 			switch {
-			case n.op == opStore, n.op == opMatrixStore, n.op == opMatrixStoreTensor, n.op > opAtomicLoad && n.op <= opAtomicXor:
+			case n.op == spirv.OpStore, n.op == spirv.OpMatrixStore, n.op == spirv.OpMatrixStoreTensor, n.op > spirv.OpAtomicLoad && n.op <= spirv.OpAtomicXor:
 				if r := p.roots[n.args[0]]; r != nil && r.binding >= 0 {
 					p.written[r.binding] = true
 				}
@@ -62,11 +64,11 @@ func (p *program) findWritten() {
 
 // raise raises the levels of what a node makes, and reports whether one changed.
 func (p *program) raise(n *node) bool {
-	if n.op == opStore {
+	if n.op == spirv.OpStore {
 		return p.store(p.roots[n.args[0]], max(p.arg(n, 0), p.arg(n, 1), n.at.level))
 	}
 	changed := false
-	if n.op == opExtInst { // modf and frexp may store through a pointer
+	if n.op == spirv.OpExtInst { // modf and frexp may store through a pointer
 		for _, a := range n.args {
 			if r := p.roots[a]; r != nil && p.store(r, divergent) {
 				changed = true
@@ -85,7 +87,7 @@ func (p *program) raise(n *node) bool {
 
 // store raises what an invocation's own variable holds.
 func (p *program) store(r *root, l level) bool {
-	if r.class != classFunction && r.class != classPrivate || l <= r.level {
+	if r.class != spirv.ClassFunction && r.class != spirv.ClassPrivate || l <= r.level {
 		return false
 	}
 	r.level = l
@@ -110,24 +112,24 @@ func (p *program) made(n *node) level {
 		all = max(all, p.arg(n, i))
 	}
 	switch o := n.op; {
-	case o == opLoad:
+	case o == spirv.OpLoad:
 		return max(all, p.loaded(p.roots[n.args[0]]))
-	case o == opPhi, o == opFunctionCall && len(n.joins) > 1:
+	case o == spirv.OpPhi, o == spirv.OpFunctionCall && len(n.joins) > 1:
 		for _, b := range n.joins {
 			all = max(all, b.level, b.decision(p))
 		}
 		return all
-	case o == opUndef, o >= opAtomicLoad && o <= opAtomicXor:
+	case o == spirv.OpUndef, o >= spirv.OpAtomicLoad && o <= spirv.OpAtomicXor:
 		return divergent
-	case o == opSubgroupAll, o == opSubgroupAny, o == opSubgroupAllEqual, o == opBroadcast, o == opBroadcastFirst, o == opBallot:
+	case o == spirv.OpSubgroupAll, o == spirv.OpSubgroupAny, o == spirv.OpSubgroupAllEqual, o == spirv.OpBroadcast, o == spirv.OpBroadcastFirst, o == spirv.OpBallot:
 		return sameInSubgroup
-	case o >= opGroupIAdd && o <= opGroupLogicalXor && n.instruction.args[1] == groupReduce:
+	case o >= spirv.OpGroupIAdd && o <= spirv.OpGroupLogicalXor && n.instruction.args[1] == groupReduce:
 		return sameInSubgroup
-	case o == opMatrixLength:
+	case o == spirv.OpMatrixLength:
 		return sameInWorkgroup
-	case o >= opElect && o <= opQuadSwap, o == opGroupRotate:
+	case o >= spirv.OpElect && o <= spirv.OpQuadSwap, o == spirv.OpGroupRotate:
 		return divergent
-	case o >= opMatrixLoad && o <= opMatrixMulAdd, o == opMatrixConvert, o >= opMatrixReduce && o <= opMatrixPerElement, o == opMatrixTranspose:
+	case o >= spirv.OpMatrixLoad && o <= spirv.OpMatrixMulAdd, o == spirv.OpMatrixConvert, o >= spirv.OpMatrixReduce && o <= spirv.OpMatrixPerElement, o == spirv.OpMatrixTranspose:
 		return divergent // elements are spread over the invocations
 	}
 	return all
@@ -136,22 +138,22 @@ func (p *program) made(n *node) level {
 // loaded is the level of what a variable holds, read at one place by all.
 func (p *program) loaded(r *root) level {
 	switch r.class {
-	case classFunction, classPrivate:
+	case spirv.ClassFunction, spirv.ClassPrivate:
 		return r.level
-	case classInput:
+	case spirv.ClassInput:
 		if l, ok := builtinLevels[r.builtin]; ok {
 			return l
 		}
 		return divergent
-	case classPushConstant:
+	case spirv.ClassPushConstant:
 		return sameInWorkgroup
-	case classUniform, classStorageBuffer:
+	case spirv.ClassUniform, spirv.ClassStorageBuffer:
 		// What nobody stores is the same for all. What this kernel stores, another
 		// invocation may store between two reads.
 		if !p.written[r.binding] {
 			return sameInWorkgroup
 		}
-	case classWorkgroup:
+	case spirv.ClassWorkgroup:
 		// Shared memory does not change between two barriers; subgroups may read it on
 		// different sides of a store that has no barrier.
 		return sameInSubgroup

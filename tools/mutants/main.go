@@ -9,11 +9,10 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
+	"github.com/flashvk/flashvk/internal/shaders/compile"
 	"github.com/flashvk/flashvk/internal/shaders/mutate"
 )
 
@@ -29,13 +28,9 @@ func main() {
 }
 
 func run(dir string) error {
-	glslc := os.Getenv("FLASHVK_GLSLC")
-	if glslc == "" {
-		out, err := exec.Command("tools/toolchain", "--get", "FLASHVK_GLSLC").Output()
-		if err != nil {
-			return fmt.Errorf("tools/toolchain: %w", err)
-		}
-		glslc = strings.TrimSpace(string(out))
+	glslc, err := compile.Find(".", "glslc", true)
+	if err != nil {
+		return err
 	}
 	for _, m := range slices.Concat(mutate.All(), mutate.Experiments()) {
 		if err := m.Compile(glslc, "shaders", filepath.Join(dir, m.Name)); err != nil {

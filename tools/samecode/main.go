@@ -14,8 +14,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
@@ -24,6 +22,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 func main() {
@@ -65,25 +65,15 @@ func run(w io.Writer, from, to string, renames []string) (bool, error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		old, was := before[name]
 		now, is := after[name]
-		var what string
+		what := difference(old, now)
 		switch {
 		case !is:
 			what = "only in " + from
 		case !was:
 			what = "only in " + to
-		default:
-			a, err := canonical(old)
-			if err != nil {
-				return false, fmt.Errorf("%s of %s: %w", name, from, err)
-			}
-			b, err := canonical(now)
-			if err != nil {
-				return false, fmt.Errorf("%s of %s: %w", name, to, err)
-			}
-			if what = difference(a, b); what == "" {
-				same++
-				continue
-			}
+		case what == "":
+			same++
+			continue
 		}
 		differ++
 		fmt.Fprintf(w, "%s: %s\n", name, what)
@@ -93,27 +83,20 @@ func run(w io.Writer, from, to string, renames []string) (bool, error) {
 }
 
 // load returns the modules of a folder or of a commit, by name.
-func load(from string) (map[string][]byte, error) {
+func load(from string) (map[string][]spirv.Instruction, error) {
 	dir := from
 	if from == "." {
 		dir = filepath.Join("shaders", "spv")
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		temp, err := os.MkdirTemp("", "samecode-*")
-		if err != nil {
+		if dir, err = os.MkdirTemp("", "samecode-*"); err != nil {
 			return nil, err
 		}
-		defer os.RemoveAll(temp)
-		archive, err := exec.Command("git", "archive", "--format=tar", from, "shaders/spv").Output()
-		if err != nil {
+		defer os.RemoveAll(dir)
+		if err := exec.Command("git", "--work-tree="+dir, "restore", "--source="+from, "--", "shaders/spv").Run(); err != nil {
 			return nil, fmt.Errorf("%s is neither a folder nor a commit with shaders/spv", from)
 		}
-		tar := exec.Command("tar", "-x", "-C", temp)
-		tar.Stdin = bytes.NewReader(archive)
-		if out, err := tar.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("tar: %w: %s", err, out)
-		}
-		dir = filepath.Join(temp, "shaders", "spv")
+		dir = filepath.Join(dir, "shaders", "spv")
 	}
 	paths, err := filepath.Glob(filepath.Join(dir, "*.spv"))
 	if err != nil {
@@ -122,51 +105,37 @@ func load(from string) (map[string][]byte, error) {
 	if len(paths) == 0 {
 		return nil, fmt.Errorf("%s holds no .spv", from)
 	}
-	modules := map[string][]byte{}
+	modules := map[string][]spirv.Instruction{}
 	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".spv")
 		code, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			modules[name], err = canonical(code)
 		}
-		modules[strings.TrimSuffix(filepath.Base(path), ".spv")] = code
+		if err != nil {
+			return nil, fmt.Errorf("%s of %s: %w", name, from, err)
+		}
 	}
 	return modules, nil
 }
 
-// Opcodes that say nothing to a driver: OpSourceContinued, OpSource, OpSourceExtension, OpName,
-// OpMemberName, OpString, OpLine, OpNop, OpNoLine, OpModuleProcessed.
-var silent = map[uint32]bool{2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true, 0: true, 317: true, 330: true}
+// silent are the opcodes that say nothing to a driver: OpNop, OpSourceContinued, OpSource,
+// OpSourceExtension, OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModuleProcessed.
+var silent = []spirv.Op{0, 2, 3, 4, 5, 6, 7, 8, 317, 330}
 
-// canonical returns the instructions of a module, in words, without the silent ones. Ids are
+// canonical returns the instructions of a module without the silent ones. Ids are
 // left as they are: glslang numbers them in the order of the source, and a number that moves
 // is a change worth seeing.
-func canonical(code []byte) ([][]uint32, error) {
-	if len(code) < 20 || len(code)%4 != 0 || binary.LittleEndian.Uint32(code) != 0x07230203 {
-		return nil, fmt.Errorf("not a SPIR-V module (%d bytes)", len(code))
-	}
-	words := make([]uint32, len(code)/4)
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint32(code[4*i:])
-	}
-	var list [][]uint32
-	for at := 5; at < len(words); {
-		n := int(words[at] >> 16)
-		if n == 0 || at+n > len(words) {
-			return nil, fmt.Errorf("the instruction at word %d runs past the end", at)
-		}
-		if !silent[words[at]&0xffff] {
-			list = append(list, words[at:at+n])
-		}
-		at += n
-	}
-	return list, nil
+func canonical(code []byte) ([]spirv.Instruction, error) {
+	list, err := spirv.Decode(code)
+	return slices.DeleteFunc(list, func(in spirv.Instruction) bool { return slices.Contains(silent, in.Op) }), err
 }
 
 // difference says where two modules differ first, "" if they do not.
-func difference(a, b [][]uint32) string {
+func difference(a, b []spirv.Instruction) string {
 	for i := range min(len(a), len(b)) {
-		if !slices.Equal(a[i], b[i]) {
-			return fmt.Sprintf("instruction %d of %d and %d differs: opcode %d and %d", i, len(a), len(b), a[i][0]&0xffff, b[i][0]&0xffff)
+		if a[i].Op != b[i].Op || !slices.Equal(a[i].Args, b[i].Args) {
+			return fmt.Sprintf("instruction %d of %d and %d differs: opcode %d and %d", i, len(a), len(b), a[i].Op, b[i].Op)
 		}
 	}
 	if len(a) != len(b) {

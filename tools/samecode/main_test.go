@@ -1,26 +1,23 @@
 package main
 
 import (
-	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // module returns a module of instructions: opcode, then operands.
 func module(instructions ...[]uint32) []byte {
-	code := binary.LittleEndian.AppendUint32(nil, 0x07230203)
-	code = append(code, make([]byte, 16)...)
+	var list []spirv.Instruction
 	for _, in := range instructions {
-		code = binary.LittleEndian.AppendUint32(code, uint32(len(in))<<16|in[0])
-		for _, x := range in[1:] {
-			code = binary.LittleEndian.AppendUint32(code, x)
-		}
+		list = append(list, spirv.Instruction{Op: spirv.Op(in[0]), Args: in[1:]})
 	}
-	return code
+	return spirv.Encode(nil, list)
 }
 
 // TestRun compares folders whose modules differ in names alone, in an operand, in length,

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // A Row is one module to be compiled.
@@ -83,10 +85,14 @@ func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if code = dropAddressNames(code); r.Loose {
-		return code, nil
+	list, err := spirv.Decode(code)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.File, err)
 	}
-	return reconverge(code), nil
+	if list = dropAddressNames(list); !r.Loose {
+		list = reconverge(list)
+	}
+	return spirv.Encode(code, list), nil
 }
 
 // Find returns the path of a tool ("glslc", "spirv-val"): the environment

@@ -1,12 +1,13 @@
 package compile
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var testRows = []Row{
@@ -18,27 +19,21 @@ var testRows = []Row{
 func copyShaders(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "shaders")
-	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, os.DirFS("testdata")))
 	return dir
 }
 
 // compiler returns the compiler, or skips the test where there is none.
 func compiler(t *testing.T) *Compiler {
 	t.Helper()
-	require := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
-	path, err := Find("../../..", "glslc", require)
+	must := os.Getenv("FLASHVK_REQUIRE_TOOLS") != ""
+	path, err := Find("../../..", "glslc", must)
 	if err != nil {
-		if require {
-			t.Fatal(err)
-		}
+		require.False(t, must, err)
 		t.Skip(err)
 	}
 	c, err := New(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -46,12 +41,8 @@ func compiler(t *testing.T) *Compiler {
 func edit(t *testing.T, path, old, new string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(text), old) {
-		t.Fatalf("%s does not contain %q", path, old)
-	}
+	require.NoError(t, err)
+	require.Contains(t, string(text), old)
 	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), old, new)), 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -60,35 +51,24 @@ func edit(t *testing.T, path, old, new string) {
 // wantOne checks that errs is one error that contains want.
 func wantOne(t *testing.T, errs []error, want string) {
 	t.Helper()
-	if len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
-		t.Errorf("errors are %q, want one with %q", errors.Join(errs...), want)
-	}
+	require.Len(t, errs, 1)
+	require.Contains(t, errs[0].Error(), want)
 }
 
 func TestGenerate(t *testing.T) {
 	c := compiler(t)
 	dir := copyShaders(t)
-	if err := Generate(dir, testRows, c, false); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Generate(dir, testRows, c, false))
 	for _, with := range []*Compiler{c, nil} {
-		if errs := Check(dir, testRows, with); errs != nil {
-			t.Errorf("just generated, but %v", errors.Join(errs...))
-		}
+		require.Empty(t, Check(dir, testRows, with))
 	}
 	for _, r := range testRows {
 		code, err := os.ReadFile(filepath.Join(dir, "spv", r.Name+".spv"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(code), "factor") {
-			t.Errorf("%s has lost its names", r.Name)
-		}
+		require.NoError(t, err)
+		require.Contains(t, string(code), "factor", r.Name)
 	}
 	// A row that leaves the table takes its files with it.
-	if err := Generate(dir, testRows[:1], c, false); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Generate(dir, testRows[:1], c, false))
 	if _, err := os.Stat(filepath.Join(dir, "spv", "scale.u32.spv")); !os.IsNotExist(err) {
 		t.Errorf("scale.u32.spv is still there: %v", err)
 	}
@@ -100,19 +80,13 @@ func TestGenerateChanged(t *testing.T) {
 	c := compiler(t)
 	dir := copyShaders(t)
 	rows := testRows[:1]
-	if err := Generate(dir, rows, c, true); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Generate(dir, rows, c, true))
 	path := filepath.Join(dir, "spv", "scale.f32.spv")
 	code, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	generate := func(want string) {
 		t.Helper()
-		if err := Generate(dir, rows, c, true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, Generate(dir, rows, c, true))
 		if got, err := os.ReadFile(path); err != nil || Hash(got) != want {
 			t.Errorf("the module is %s, want %s: %v", Hash(got), want, err)
 		}
@@ -121,18 +95,12 @@ func TestGenerateChanged(t *testing.T) {
 	generate(Hash(code)) // the file was not what the manifest says
 	edit(t, path, "factor", "fuctor")
 	changed, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	edit(t, filepath.Join(dir, "spv", manifestName), Hash(code), Hash(changed))
 	generate(Hash(changed)) // all hashes agree, so it is kept
 	edit(t, filepath.Join(dir, "lib", "index.glsl"), "GlobalInvocationID.x", "GlobalInvocationID.x + 0")
-	if err := Generate(dir, rows, c, true); err != nil {
-		t.Fatal(err)
-	}
-	if errs := Check(dir, rows, c); errs != nil {
-		t.Errorf("an include has changed: %v", errors.Join(errs...))
-	}
+	require.NoError(t, Generate(dir, rows, c, true))
+	require.Empty(t, Check(dir, rows, c))
 }
 
 // TestCheckFinds makes spv/ stale in every way there is, without a compiler.
@@ -154,14 +122,10 @@ func TestCheckFinds(t *testing.T) {
 			edit(t, filepath.Join(dir, "spv", "scale.f32.spv"), "factor", "fuctor")
 		}, nil},
 		{"module lost", "no such file", func(t *testing.T, dir string) {
-			if err := os.Remove(filepath.Join(dir, "spv", "scale.f32.spv")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Remove(filepath.Join(dir, "spv", "scale.f32.spv")))
 		}, nil},
 		{"orphan", "old.f16.spv is an orphan", func(t *testing.T, dir string) {
-			if err := os.WriteFile(filepath.Join(dir, "spv", "old.f16.spv"), nil, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "spv", "old.f16.spv"), nil, 0o666))
 		}, nil},
 		{"line without a row", "old.f16 has a line, but no row", func(t *testing.T, dir string) {
 			line := fmt.Sprintf("old.f16 %s %s\n", Hash(nil), Hash(nil))
@@ -173,9 +137,7 @@ func TestCheckFinds(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := copyShaders(t)
-			if err := Generate(dir, testRows[:1], c, false); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, Generate(dir, testRows[:1], c, false))
 			tt.change(t, dir)
 			if tt.rows == nil {
 				tt.rows = testRows[:1]
@@ -192,29 +154,19 @@ func TestCheckCompiles(t *testing.T) {
 	c := compiler(t)
 	dir := copyShaders(t)
 	rows := testRows[:1]
-	if err := Generate(dir, rows, c, false); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Generate(dir, rows, c, false))
 	path := filepath.Join(dir, "spv", "scale.f32.spv")
 	code, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	edit(t, path, "factor", "fuctor")
 	changed, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	edit(t, filepath.Join(dir, "spv", manifestName), Hash(code), Hash(changed))
-	if errs := Check(dir, rows, nil); errs != nil {
-		t.Errorf("hashes agree, but %v", errors.Join(errs...))
-	}
+	require.Empty(t, Check(dir, rows, nil))
 	wantOne(t, Check(dir, rows, c), "scale.f32.spv is not what scale.comp compiles to")
 	other := *c
 	other.Version += ", another"
-	if errs := Check(dir, rows, &other); errs != nil {
-		t.Errorf("another compiler, but %v", errors.Join(errs...))
-	}
+	require.Empty(t, Check(dir, rows, &other))
 }
 
 // TestGenerateFails checks that a shader which does not compile is reported once
@@ -234,12 +186,8 @@ func TestGenerateFails(t *testing.T) {
 
 func TestFlatten(t *testing.T) {
 	text, err := flatten("testdata", "scale.comp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(text), "uint index()"); n != 1 {
-		t.Errorf("lib/index.glsl is there %d times, want 1", n)
-	}
+	require.NoError(t, err)
+	require.EqualValues(t, 1, strings.Count(string(text), "uint index()"))
 	dir := copyShaders(t)
 	edit(t, filepath.Join(dir, "lib", "scale.glsl"), "index.glsl", "missing.glsl")
 	_, err = flatten(dir, "scale.comp")
@@ -254,9 +202,7 @@ func TestManifest(t *testing.T) {
 		"a":     {Hash([]byte("3")), Hash([]byte("4"))},
 	}}
 	got, err := ParseManifest(m.Format())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got.Compiler != m.Compiler || len(got.Entries) != 2 || got.Entries["a"] != m.Entries["a"] || got.Entries["b.f16"] != m.Entries["b.f16"] {
 		t.Errorf("read back %+v, want %+v", got, m)
 	}

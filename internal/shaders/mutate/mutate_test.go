@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/shaders"
 )
@@ -19,13 +21,9 @@ func TestAll(t *testing.T) {
 		}
 		names[m.Name] = true
 		dir := t.TempDir()
-		if err := os.CopyFS(dir, os.DirFS("../../../shaders")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.CopyFS(dir, os.DirFS("../../../shaders")))
 		for _, e := range m.Edits {
-			if err := e.apply(dir); err != nil {
-				t.Errorf("%s: %v", m.Name, err)
-			}
+			require.NoError(t, e.apply(dir), m.Name)
 		}
 		modules := 0
 		for _, v := range shaders.Variants() {
@@ -33,9 +31,7 @@ func TestAll(t *testing.T) {
 				modules++
 			}
 		}
-		if modules == 0 {
-			t.Errorf("%s: no module's name begins with %q", m.Name, m.Modules)
-		}
+		require.NotZero(t, modules, m.Name)
 	}
 }
 
@@ -44,20 +40,12 @@ func TestCompile(t *testing.T) {
 	glslc := compiletest.Tool(t, "../../..", "glslc", false)
 	m := Mutant{Name: "poison", Modules: "poison", Edits: []Edit{{"poison.comp", "different != 0", "different == 0"}}}
 	dir := t.TempDir()
-	if err := m.Compile(glslc, "../../../shaders", dir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, m.Compile(glslc, "../../../shaders", dir))
 	code, err := os.ReadFile(dir + "/poison.spv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	built, err := os.ReadFile("../../../shaders/spv/poison.spv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(code) == string(built) {
-		t.Error("the mutant is the module as it is built in")
-	}
+	require.NoError(t, err)
+	require.NotEqual(t, string(built), string(code), "the mutant is the module as it is built in")
 	m.Edits[0].Old = "no such text"
 	if err := m.Compile(glslc, "../../../shaders", dir); err == nil || !strings.Contains(err.Error(), "has the text to be replaced 0 times") {
 		t.Errorf("a text that is not there: %v", err)

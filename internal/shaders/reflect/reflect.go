@@ -11,9 +11,12 @@ package reflect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // A Module is the host's view of a SPIR-V module.
@@ -61,174 +64,185 @@ type Binding struct {
 
 // Parse reads a module.
 func Parse(code []byte) (*Module, error) {
-	d, err := decode(code)
+	parsed, err := spirv.Parse(code)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reflect: %w", err)
 	}
-	m := &Module{}
-	if err := d.specs(m); err != nil {
-		return nil, err
-	}
-	for _, v := range d.variables {
-		if err := d.variable(m, v); err != nil {
-			return nil, err
+	r := &reader{Module: parsed, out: &Module{}}
+	for _, in := range parsed.Instructions {
+		switch in.Op {
+		case spirv.OpFunction:
+			slices.SortFunc(r.out.Specs, func(a, b Spec) int { return cmp.Compare(a.ID, b.ID) })
+			slices.SortFunc(r.out.Bindings, func(a, b Binding) int {
+				return cmp.Or(cmp.Compare(a.Set, b.Set), cmp.Compare(a.Binding, b.Binding))
+			})
+			return r.out, nil
+		case spirv.OpSpecConstantTrue, spirv.OpSpecConstantFalse, spirv.OpSpecConstant:
+			err = r.spec(in.Args[1])
+		case spirv.OpVariable:
+			err = r.variable(in.Args[1])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reflect: %w", err)
 		}
 	}
-	slices.SortFunc(m.Bindings, func(a, b Binding) int {
-		return cmp.Or(cmp.Compare(a.Set, b.Set), cmp.Compare(a.Binding, b.Binding))
-	})
-	return m, nil
+	return nil, errors.New("reflect: the module ends before its first function")
 }
 
-// specs adds the specialization constants. glslang declares a second, unnamed
+// A reader makes a Module of what a module declares.
+type reader struct {
+	*spirv.Module
+	out *Module
+}
+
+// spec adds a specialization constant. glslang declares a second, unnamed
 // constant for local_size_x_id with the SpecId of the one that the shader names:
 // the name wins, whichever comes first.
-func (d *decoder) specs(m *Module) error {
-	for _, c := range d.specConstants {
-		id, ok := d.specID[c.id]
-		if !ok {
-			continue
-		}
-		typ, _, err := d.typeOf(c.typ)
-		if err != nil {
-			return err
-		}
-		s := Spec{ID: id, Name: d.names[c.id], Type: typ, Default: c.value}
-		i := slices.IndexFunc(m.Specs, func(s Spec) bool { return s.ID == id })
-		switch {
-		case i < 0:
-			m.Specs = append(m.Specs, s)
-		case m.Specs[i].Name == "":
-			m.Specs[i] = s
-		case s.Name != "" && s.Name != m.Specs[i].Name:
-			return fmt.Errorf("reflect: constant_id %d is both %s and %s", id, m.Specs[i].Name, s.Name)
-		}
+func (r *reader) spec(of uint32) error {
+	c := r.At(of)
+	id, ok := c.Decorations[spirv.SpecID]
+	if !ok {
+		return nil
 	}
-	slices.SortFunc(m.Specs, func(a, b Spec) int { return cmp.Compare(a.ID, b.ID) })
+	typ, _, err := r.typeOf(c.Type)
+	if err != nil {
+		return err
+	}
+	s := Spec{ID: id, Name: c.Name, Type: typ}
+	if c.Op == spirv.OpSpecConstantTrue {
+		s.Default = 1
+	}
+	for i, word := range c.Args {
+		s.Default |= uint64(word) << (32 * i)
+	}
+	i := slices.IndexFunc(r.out.Specs, func(s Spec) bool { return s.ID == id })
+	switch {
+	case i < 0:
+		r.out.Specs = append(r.out.Specs, s)
+	case r.out.Specs[i].Name == "":
+		r.out.Specs[i] = s
+	case s.Name != "" && s.Name != r.out.Specs[i].Name:
+		return fmt.Errorf("constant_id %d is both %s and %s", id, r.out.Specs[i].Name, s.Name)
+	}
 	return nil
 }
 
 // variable adds a variable of the module's interface.
-func (d *decoder) variable(m *Module, v variable) error {
-	pointer, ok := d.types[v.typ]
-	if !ok || pointer.op != opTypePointer {
-		return fmt.Errorf("reflect: variable %%%d is not of a pointer type", v.id)
+func (r *reader) variable(id uint32) error {
+	v := r.At(id)
+	pointer := r.At(v.Type)
+	if pointer.Op != spirv.OpTypePointer {
+		return fmt.Errorf("variable %%%d is not of a pointer type", id)
 	}
-	block := pointer.elem
-	if v.class == classPushConstant {
-		b := &Block{Name: d.names[block]}
-		if err := d.members(b, block, "", 0, 0); err != nil {
-			return err
-		}
-		m.PushConstants = b
-		return nil
+	block := pointer.Args[1]
+	if v.Args[0] == spirv.ClassPushConstant {
+		r.out.PushConstants = &Block{Name: r.At(block).Name}
+		return r.members(r.out.PushConstants, block, "", 0, 0)
 	}
-	binding, ok := d.binding[v.id]
+	binding, ok := v.Decorations[spirv.BindingPoint]
 	if !ok {
 		return nil
 	}
-	name := d.names[block]
-	if t := d.types[block]; t.op != opTypeStruct {
-		name = d.names[v.id] // an image or a sampler has no block
+	name := r.At(block).Name
+	if r.At(block).Op != spirv.OpTypeStruct {
+		name = v.Name // an image or a sampler has no block
 	}
-	set := d.set[v.id]
-	for i := range m.Bindings {
-		if b := &m.Bindings[i]; b.Set == set && b.Binding == binding {
+	set := v.Decorations[spirv.DescriptorSet]
+	for i := range r.out.Bindings {
+		if b := &r.out.Bindings[i]; b.Set == set && b.Binding == binding {
 			b.Names = append(b.Names, name)
 			return nil
 		}
 	}
-	rows, err := d.rows(block)
-	if err != nil {
-		return err
-	}
-	m.Bindings = append(m.Bindings, Binding{Set: set, Binding: binding, Names: []string{name}, Rows: rows})
-	return nil
+	rows, err := r.rows(block)
+	r.out.Bindings = append(r.out.Bindings, Binding{Set: set, Binding: binding, Names: []string{name}, Rows: rows})
+	return err
 }
 
 // rows returns the struct that block id is an array of, or nil.
-func (d *decoder) rows(id uint32) (*Block, error) {
-	t := d.types[id]
-	if t.op != opTypeStruct || len(t.members) != 1 || d.types[t.members[0]].op != opTypeRuntimeArray {
+func (r *reader) rows(id uint32) (*Block, error) {
+	block := r.At(id)
+	if block.Op != spirv.OpTypeStruct || len(block.Args) != 1 {
 		return nil, nil
 	}
-	row := d.types[t.members[0]].elem
-	if d.types[row].op != opTypeStruct {
+	array := r.At(block.Args[0])
+	if array.Op != spirv.OpTypeRuntimeArray || r.At(array.Args[0]).Op != spirv.OpTypeStruct {
 		return nil, nil
 	}
-	b := &Block{Name: d.names[row]}
-	if err := d.members(b, row, "", 0, 0); err != nil {
+	b := &Block{Name: r.At(array.Args[0]).Name}
+	if err := r.members(b, array.Args[0], "", 0, 0); err != nil {
 		return nil, err
 	}
-	b.Size = int(d.strides[t.members[0]])
+	b.Size = int(array.Decorations[spirv.ArrayStride])
 	return b, nil
 }
 
 // members adds the members of struct type id, which lies at offset, to b. A
 // struct cannot contain itself: depth only bounds what a broken module can do.
-func (d *decoder) members(b *Block, id uint32, prefix string, offset, depth int) error {
-	t := d.types[id]
-	if t.op != opTypeStruct || depth > 8 {
-		return fmt.Errorf("reflect: %%%d is not a block", id)
+func (r *reader) members(b *Block, id uint32, prefix string, offset, depth int) error {
+	t := r.At(id)
+	if t.Op != spirv.OpTypeStruct || depth > 8 {
+		return fmt.Errorf("%%%d is not a block", id)
 	}
-	for i, elem := range t.members {
-		at := member{id, uint32(i)}
-		o, ok := d.offsets[at]
+	for i, elem := range t.Args {
+		o, ok := t.MemberDecorations[[2]uint32{uint32(i), spirv.Offset}]
 		if !ok {
-			return fmt.Errorf("reflect: member %d of %s has no offset", i, d.names[id])
+			return fmt.Errorf("member %d of %s has no offset", i, t.Name)
 		}
-		name := prefix + d.memberNames[at]
-		if d.types[elem].op == opTypeStruct {
-			if err := d.members(b, elem, name+".", offset+int(o), depth+1); err != nil {
+		name, at := prefix+t.MemberNames[uint32(i)], offset+int(o)
+		if r.At(elem).Op == spirv.OpTypeStruct {
+			if err := r.members(b, elem, name+".", at, depth+1); err != nil {
 				return err
 			}
 			continue
 		}
-		typ, size, err := d.typeOf(elem)
+		typ, size, err := r.typeOf(elem)
 		if err != nil {
 			return err
 		}
-		b.Members = append(b.Members, Member{Name: name, Type: typ, Offset: offset + int(o), Size: size})
-		b.Size = max(b.Size, offset+int(o)+size)
+		b.Members = append(b.Members, Member{Name: name, Type: typ, Offset: at, Size: size})
+		b.Size = max(b.Size, at+size)
 	}
 	return nil
 }
 
 // typeOf returns the name that GLSL has for a type, and its size in bytes. A
 // device address (buffer_reference) is a uint64_t.
-func (d *decoder) typeOf(id uint32) (string, int, error) {
-	t, ok := d.types[id]
-	if !ok {
-		return "", 0, fmt.Errorf("reflect: %%%d is not a type", id)
-	}
-	switch t.op {
-	case opTypeBool:
+func (r *reader) typeOf(id uint32) (string, int, error) {
+	t := r.At(id)
+	switch t.Op {
+	case spirv.OpTypeBool:
 		return "bool", 4, nil
-	case opTypeInt:
-		return intNames[t.width][t.signed&1], int(t.width / 8), nil
-	case opTypeFloat:
-		name := map[uint32]string{16: "float16_t", 32: "float", 64: "double"}[t.width]
-		return name, int(t.width / 8), nil
-	case opTypePointer:
+	case spirv.OpTypeInt:
+		return intNames[t.Args[0]][t.Args[1]&1], int(t.Args[0] / 8), nil
+	case spirv.OpTypeFloat:
+		name := map[uint32]string{16: "float16_t", 32: "float", 64: "double"}[t.Args[0]]
+		return name, int(t.Args[0] / 8), nil
+	case spirv.OpTypePointer:
 		return "uint64_t", 8, nil
-	case opTypeVector, opTypeArray:
-		if e := d.types[t.elem].op; e != opTypeInt && e != opTypeFloat && e != opTypePointer {
-			return "", 0, fmt.Errorf("reflect: %%%d is not made of numbers", id)
+	case spirv.OpTypeVector, spirv.OpTypeArray:
+		switch r.At(t.Args[0]).Op {
+		case spirv.OpTypeInt, spirv.OpTypeFloat, spirv.OpTypePointer:
+		default:
+			return "", 0, fmt.Errorf("%%%d is not made of numbers", id)
 		}
-		name, size, err := d.typeOf(t.elem)
+		name, size, err := r.typeOf(t.Args[0])
 		if err != nil {
 			return "", 0, err
 		}
-		if t.op == opTypeVector {
-			return vectorNames[name] + strconv.Itoa(int(t.count)), size * int(t.count), nil
+		if t.Op == spirv.OpTypeVector {
+			return vectorNames[name] + strconv.Itoa(int(t.Args[1])), size * int(t.Args[1]), nil
 		}
-		n, stride := int(d.constants[t.count]), int(d.strides[id])
-		if stride != size {
-			return fmt.Sprintf("%s[%d] with stride %d", name, n, stride), n * stride, nil
+		n, stride := 0, int(t.Decorations[spirv.ArrayStride])
+		if c := r.At(t.Args[1]); c.Op == spirv.OpConstant {
+			n = int(c.Args[0])
 		}
-		return fmt.Sprintf("%s[%d]", name, n), n * size, nil
+		if name = fmt.Sprintf("%s[%d]", name, n); stride != size {
+			name = fmt.Sprintf("%s with stride %d", name, stride)
+		}
+		return name, n * stride, nil
 	}
-	return "", 0, fmt.Errorf("reflect: type %%%d (opcode %d) has no counterpart on the host", id, t.op)
+	return "", 0, fmt.Errorf("type %%%d (opcode %d) has no counterpart on the host", id, t.Op)
 }
 
 // vectorNames are GLSL's names of vectors by their component, without the number.

@@ -97,9 +97,7 @@ func TestBesides(t *testing.T) {
 			if swap {
 				x, y = y, x
 			}
-			if got := !x.overlaps(&y); got != c.apart {
-				t.Errorf("%s, swapped %v: apart is %v", c.name, swap, got)
-			}
+			require.Equal(t, c.apart, !x.overlaps(&y), c.name)
 			require.True(t, !c.apart || !share(x.Tensor, y.Tensor), c.name)
 		}
 	}

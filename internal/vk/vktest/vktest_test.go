@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -94,9 +96,8 @@ func TestOpenReportsLeaks(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if r.outcome != "fail" || !strings.Contains(r.message, `buffer "forgotten"`) {
-		t.Errorf("a leak ends as %q (%s), want fail", r.outcome, r.message)
-	}
+	require.Equal(t, "fail", r.outcome)
+	require.Contains(t, r.message, `buffer "forgotten"`)
 	if r := record(func(t testing.TB) { vktest.Open(t, vktest.NoValidation) }); r.outcome != "" {
 		t.Errorf("nothing wrong ends as %q (%s)", r.outcome, r.message)
 	}
@@ -112,9 +113,7 @@ func TestThorough(t *testing.T) {
 		d.Caps().Type = kind
 		for i, value := range []string{"", "1"} {
 			t.Setenv("FLASHVK_ALL", value)
-			if vktest.Thorough(d) != want[i] {
-				t.Errorf("%v with FLASHVK_ALL=%s: want %v", kind, value, want[i])
-			}
+			require.Equal(t, want[i], vktest.Thorough(d), kind)
 		}
 	}
 }
