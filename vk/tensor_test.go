@@ -231,4 +231,3 @@ func TestUploadOverlap(t *testing.T) {
 		wantTensor(t, x, data...)
 	}
 }
-

@@ -287,4 +287,3 @@ func modelBarriers(list []command) (n int) {
 	}
 	return n
 }
-
