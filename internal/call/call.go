@@ -19,7 +19,9 @@
 //	Choose   what runs on a device
 //	Record   the kernel's function, with the struct that Bind fills
 //	Tidy     repairs a call whose fields do not fit each other; Adjust, if what inputs hold depends
-//	         on each other; and WorkspaceOffset, if a workspace may begin within its buffer
+//	         on each other; Hide, if a call does not read all of an input: the rest is NaN in what it
+//	         returns; First, if a backward pass may need outputs of a device; and WorkspaceOffset,
+//	         if a workspace may begin within its buffer
 //
 // The rest follows by reflection: a tensor is the field of the kernel's Tensors or Gradients whose
 // name it has, the reference's slices too ([Bind], [Pair]); a flag, a key or an axis of a file's
@@ -92,6 +94,7 @@ type Tensor struct {
 	Off   bool         // this call has no such tensor
 	Drawn bool         // an input of which Inputs has numbers all the same, which others follow from
 	Own   bool         // Adjust draws what an input holds
+	Part  []int        // the shape of what counts, as guard.Tensor has it
 	Align int          // what its offset and strides are multiples of; 0: 1
 	Place *guard.Place // where it lies; nil: Data says it
 	Lines bool         // rows lie at whole lines of memory in benchmarks
@@ -251,13 +254,19 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 	if err != nil {
 		return k, nil, err
 	}
-	d, want := c.Given(), c.Want(x, pass)
+	d, want, hidden := c.Given(), c.Want(x, pass), Values(nil)
+	if h, ok := c.(interface{ Hide(x Values) Values }); ok {
+		hidden = h.Hide(x)
+	}
 	k.Name = strings.ToLower(reflect.TypeOf(c).Elem().Name())
 	for _, t := range c.Tensors() {
 		if !t.reads(pass) && !t.writes(pass) {
 			continue
 		}
 		g := t.guard(pass, x[t.Name], want)
+		if values := hidden[t.Name]; values != nil {
+			g.Values, g.Hides = values, true
+		}
 		if g.Place = t.Place; g.Place == nil && d.Layout != "" {
 			g.Place = d.Place(len(k.Tensors), t.Shape)
 			for _, n := range []*int{&g.Place.Offset, &g.Place.RowGap, &g.Place.MatrixGap} {
@@ -304,7 +313,7 @@ func planned(plan kit.Plan, before, after []vk.ModuleInfo) error {
 
 // guard returns the tensor of a pass for package guard. Values are those of an input.
 func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tensor {
-	g := guard.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Values: values, Memory: t.Memory}
+	g := guard.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Part: t.Part, Values: values, Memory: t.Memory}
 	o, known := want.Of(t.Name)
 	if writes := t.writes(pass); !known && (writes || t.Role == Output) {
 		panic("call: Want lacks " + t.Name)

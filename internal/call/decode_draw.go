@@ -88,16 +88,16 @@ func drawDecode(family, rng *rand.Rand, s Space) Call {
 	decodeFeatures(p, family)
 	p.Data = DrawData(family, rng)
 	if family.IntN(2) > 0 && p.Impl != attention.Auto {
-		p.Config = DrawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
+		p.Config = drawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
 	}
 	decodeSizes(p, rng, s)
 	decodeScale(p, rng)
-	DrawGroups(rng, p.Config, s)
+	drawGroups(rng, p.Config, s)
 	return p
 }
 
-// DrawGroups draws the number of workgroups of a configuration, if there is one.
-func DrawGroups(rng *rand.Rand, c *attention.DecodeConfig, s Space) {
+// drawGroups draws the number of workgroups of a configuration, if there is one.
+func drawGroups(rng *rand.Rand, c *attention.DecodeConfig, s Space) {
 	if c == nil {
 		return
 	}
@@ -154,9 +154,9 @@ func decodeFeatures(p *Decode, family *rand.Rand) {
 	}
 }
 
-// DrawDecodeConfig draws a configuration of a path, without the number of workgroups. It is nil if
+// drawDecodeConfig draws a configuration of a path, without the number of workgroups. It is nil if
 // no draw is feasible for the format, head_dim and features of typical.
-func DrawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
+func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.DecodeProblem, s Space) *attention.DecodeConfig {
 	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
 		c.Rows, c.Subgroups = one(family, 8, 8, 16, 32), one(family, 1, 2, 4, 8, 12, 16)
@@ -349,8 +349,8 @@ func drawStep(family, rng *rand.Rand, s Space) Call {
 	p.RoPE.Interleaved = p.RoPE.Dims > 0 && chance(family, 2)
 	group, most := p.NumHeads/p.NumKVHeads, 16
 	if p.Config == nil && p.Impl != attention.Auto {
-		p.Config = DrawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
-		DrawGroups(rng, p.Config, s)
+		p.Config = drawDecodeConfig(family, p.Impl, p.DecodeProblem, s)
+		drawGroups(rng, p.Config, s)
 	}
 	if p.Config != nil {
 		appends := family.IntN(4) > 0

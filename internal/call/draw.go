@@ -153,19 +153,20 @@ func Within(rng *rand.Rand, limit float64, cost func() float64, sizes ...*int) {
 // are feasible on it.
 func TypicalCaps(soft bool) *vk.Caps {
 	caps := &vk.Caps{
-		Name: "NVIDIA H200", VendorID: chips.VendorNVIDIA, DriverID: 4, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
+		Name: "NVIDIA H200", Type: vk.DiscreteGPU, VendorID: chips.VendorNVIDIA, DriverID: 4, ComputeUnits: 132, APIVersion: vk.MakeVersion(1, 4, 0),
 		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 49152, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
 		MaxStorageBufferRange: 1<<32 - 1, MaxWorkgroupCount: [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1},
-		Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
-		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16CoopMat: true,
-		SubgroupOps:       vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupShuffle,
-		MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, MaxAllocationBytes: 1<<32 - 1,
+		Float16: true, Int8: true, Int16: true, Storage16: true, Storage8: true, ScalarBlockLayout: true, VulkanMemoryModel: true,
+		SubgroupSizeControl: true, ComputeFullSubgroups: true, CoopMat: true, BFloat16Type: true, BFloat16CoopMat: true,
+		CoopMat2:          vk.CoopMat2{Reductions: true, Conversions: true, PerElement: true, FlexibleDimensions: true},
+		SubgroupOps:       vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle,
+		MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, MaxAllocationBytes: 1<<32 - 1, MaxBufferBytes: 1<<32 - 1,
 	}
 	size := uint32(16)
 	if soft {
 		size = 8
 		caps.Name, caps.VendorID, caps.DriverID, caps.ComputeUnits = "llvmpipe", 0x10005, 13, 0
-		caps.SubgroupSize, caps.MinSubgroupSize, caps.MaxSubgroupSize, caps.MaxSharedMemoryBytes, caps.BFloat16CoopMat = 8, 8, 8, 32768, false
+		caps.SubgroupSize, caps.MinSubgroupSize, caps.MaxSubgroupSize, caps.MaxSharedMemoryBytes, caps.BFloat16Type, caps.BFloat16CoopMat = 8, 8, 8, 32768, false, false
 		caps.MaxWorkgroupSubgroups = 32
 	}
 	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {

@@ -27,7 +27,8 @@ type Fixed struct {
 	Paths     []string // Impl of the call; none: the kernel has one
 	// Problem is the call's JSON without braces and data, with words of tests/conformance: $dtype for
 	// the format of tensors, $half for that or float16 instead of float32, $impl for the path, $side
-	// for the columns of the device's matrices, $4side for four times as many.
+	// for the columns of the device's matrices, $2side and $4side for more, $split for a configuration
+	// of attention.Forward in which workgroups divide keys.
 	Problem string
 	Halves  bool // the kernel has no float32
 	// Own says that float32 has kernels of its own on matrices, not only the same source in
@@ -47,7 +48,7 @@ type Contract struct {
 // All lists the kernels.
 func All() []Kernel {
 	return []Kernel{
-		kernelDecode(), kernelAppend(), kernelStep(), kernelGemm(), kernelGemmGroup(),
+		kernelAttention(), kernelDecode(), kernelAppend(), kernelStep(), kernelGemm(), kernelGemmGroup(),
 		kernelMLP(), kernelGrouped(), kernelMixture(), kernelGMM(), kernelNorm(), kernelOptim(),
 	}
 }

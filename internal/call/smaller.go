@@ -35,8 +35,8 @@ func Smaller(c Call) (list []Call) {
 					halves = append(halves, change{path, element(f, i, reflect.ValueOf(int(x.Int()/2)))})
 					less = append(less, change{path, element(f, i, reflect.ValueOf(int(x.Int()-1)))})
 				}
-				for j := 0; x.Kind() == reflect.Struct && n <= 8 && j < x.NumField(); j++ {
-					if y := x.Field(j); y.Kind() == reflect.Int && y.Int() > 0 {
+				for j := 0; n <= 8 && j < partsOf(x); j++ {
+					if y := partOf(x, j); y.Kind() == reflect.Int && y.Int() > 0 {
 						halves = append(halves, change{path, element(f, i, with(x, j, reflect.ValueOf(int(y.Int()/2))))})
 						less = append(less, change{path, element(f, i, with(x, j, reflect.ValueOf(int(y.Int()-1))))})
 					} else if y.Kind() != reflect.Int && !y.IsZero() {
@@ -73,11 +73,29 @@ func element(of reflect.Value, i int, x reflect.Value) reflect.Value {
 	return list
 }
 
-// with returns a copy of a struct with another field i.
+// partsOf returns how many fields a struct has, or elements an array; 0 of other types. PartOf returns one.
+func partsOf(x reflect.Value) int {
+	switch x.Kind() {
+	case reflect.Struct:
+		return x.NumField()
+	case reflect.Array:
+		return x.Len()
+	}
+	return 0
+}
+
+func partOf(x reflect.Value, i int) reflect.Value {
+	if x.Kind() == reflect.Struct {
+		return x.Field(i)
+	}
+	return x.Index(i)
+}
+
+// with returns a copy of a struct or an array with another part i.
 func with(of reflect.Value, i int, x reflect.Value) reflect.Value {
 	y := reflect.New(of.Type()).Elem()
 	y.Set(of)
-	y.Field(i).Set(x)
+	partOf(y, i).Set(x)
 	return y
 }
 

@@ -20,9 +20,14 @@ type Tensor struct {
 	Want   []float64 // the right content of an output; nil: an input
 	Bound  float64   // how far an output may be off
 	Bounds []float64 // of each element of Want, instead of Bound
-	// Sample lists the elements that Want has, in row-major order; nil: all. The other elements
-	// must be written, and be the same in both runs.
+	// Sample lists the elements that Want and Bounds have; nil: all. The other elements must be
+	// written, finite if there are Bounds, and the same in both runs.
 	Sample []int
+	// Part is the shape of what counts, from the first element on; nil: all. The call neither reads
+	// nor writes the rest.
+	Part []int
+	// Hides says that the call does not read what is NaN among Values: garbage lies there.
+	Hides bool
 	// Scratch is memory that the call may change. It may change nothing beside it.
 	Scratch bool
 	// Place says where the tensor lies, whatever the layout of the case. Nil leaves it to the
@@ -44,6 +49,10 @@ type Place struct {
 	// Aligned makes the tensor and its rows begin at multiples of 8 elements, after Offset.
 	// RowGap is ignored.
 	Aligned bool
+	// Strides are those of the axes, instead of gaps. After is how much memory follows the last
+	// element then.
+	Strides []int
+	After   int
 	// Tight makes the memory end with the last element, if no tensor follows.
 	Tight bool
 	// Broadcast makes all matrices of three axes the same one.
@@ -127,26 +136,16 @@ func (c *Case) compare(views []*View) (report string, err error) {
 		if t.Want == nil {
 			continue
 		}
-		var d Diff
-		bound := t.Bound
-		switch {
-		case t.Bounds != nil:
-			d, err = views[i].CompareEach(t.Want, t.Bounds)
-			bound = t.Bounds[max(d.Index, 0)]
-		case t.Sample != nil:
-			d, err = views[i].CompareSample(t.Sample, t.Want, t.Bound)
-		default:
-			d, err = views[i].Compare(t.Want, t.Bound)
-		}
+		d, err := views[i].compareTensor(t)
 		if err != nil {
 			return list, err
 		}
-		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, bound)
+		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, d.Bound)
 		if n++; n <= reported {
 			list += text
 		}
-		if d.Off > share*bound {
-			closest, share = text, d.Off/math.Max(bound, math.SmallestNonzeroFloat64)
+		if d.Off > share*d.Bound {
+			closest, share = text, d.Off/math.Max(d.Bound, math.SmallestNonzeroFloat64)
 		}
 	}
 	if n > reported {
@@ -170,8 +169,10 @@ func (c *Case) run(ctx context.Context, d Device, record Record, around *Surroun
 	err := Watch(inputs, outputs, func() error {
 		return d.Call(ctx, c.Name, views, func(cmd *vk.Cmd, on Views) error {
 			t := make(map[string]vk.Tensor, len(views))
-			for _, v := range views {
-				t[v.Name] = on[v]
+			for i, v := range views {
+				x := on[v]
+				x.Shape = c.Tensors[i].Shape
+				t[v.Name] = x
 			}
 			return record(cmd, t)
 		})
@@ -206,7 +207,7 @@ func (c *Case) place(around *Surroundings) []*View {
 			v.Data = shared[name]
 		}
 		if t.Values != nil {
-			v.Scatter(t.Values)
+			v.Scatter(t.visible(v))
 		}
 	}
 	return views
@@ -257,16 +258,80 @@ func (c *Case) view(i, begin int) (v *View, end int) {
 			stride += place.MatrixGap
 		}
 	}
+	if place.Strides != nil {
+		v.Strides = place.Strides
+	}
+	if t.Part != nil {
+		v.Shape = t.Part
+	}
 	if place.Broadcast {
 		stride = v.Strides[0]
 		v.Strides[0] = 0
 	}
-	if !place.Tight {
+	if !place.Tight && place.Strides == nil {
 		return v, v.Offset + stride + guard
 	}
 	end = v.Offset
 	for a, n := range t.Shape {
 		end += (n - 1) * v.Strides[a]
 	}
-	return v, end + 1
+	return v, end + 1 + place.After
+}
+
+// visible returns the values of the part that counts, with what lies in v instead of hidden ones.
+func (t *Tensor) visible(v *View) []float64 {
+	values := t.part(t.Values)
+	if !t.Hides {
+		return values
+	}
+	values = slices.Clone(values)
+	for i, garbage := range v.Gather() {
+		if math.IsNaN(values[i]) {
+			values[i] = garbage
+		}
+	}
+	return values
+}
+
+// part returns the elements that count among those of the whole tensor.
+func (t *Tensor) part(x []float64) []float64 {
+	if t.Part == nil || x == nil {
+		return x
+	}
+	return t.whole(x).Gather()
+}
+
+// whole returns a view of the part that counts in row-major elements of the whole tensor.
+func (t *Tensor) whole(x []float64) *View {
+	v := &View{Data: x, Shape: t.Part, Strides: make([]int, len(t.Shape))}
+	stride := 1
+	for a := len(t.Shape) - 1; a >= 0; a-- {
+		v.Strides[a] = stride
+		stride *= t.Shape[a]
+	}
+	if t.Part == nil {
+		v.Shape = t.Shape
+	}
+	return v
+}
+
+// Outputs runs the case once, without comparing anything with Want, and returns what its outputs
+// hold: 0 where nothing counts.
+func (c *Case) Outputs(ctx context.Context, d Device, record Record) (map[string][]float64, error) {
+	views, err := c.run(ctx, d, record, &Finite)
+	out := map[string][]float64{}
+	for i, v := range views {
+		t := &c.Tensors[i]
+		if t.Want == nil || err != nil {
+			continue
+		}
+		n := 1
+		for _, size := range t.Shape {
+			n *= size
+		}
+		out[t.Name] = make([]float64, n)
+		t.whole(out[t.Name]).Scatter(v.Gather())
+		err = v.check(math.IsNaN)
+	}
+	return out, err
 }

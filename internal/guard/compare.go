@@ -10,6 +10,7 @@ type Diff struct {
 	Index     int
 	Got, Want float64
 	Off       float64 // |Got - Want|; +Inf if only one is NaN or infinite
+	Bound     float64 // how far it may be off
 }
 
 // MaxDiff returns the worst disagreement of got and want, which have the same length. Equal
@@ -26,7 +27,7 @@ func MaxDiff(got, want []float64) Diff {
 			off = math.Inf(1)
 		}
 		if off > worst.Off {
-			worst = Diff{i, g, w, off}
+			worst = Diff{Index: i, Got: g, Want: w, Off: off}
 		}
 	}
 	worst.Off = max(worst.Off, 0)
@@ -39,23 +40,47 @@ func (v *View) Compare(want []float64, bound float64) (Diff, error) {
 	return v.compare(v.Gather(), want, func(int) float64 { return bound }, func(i int) int { return i })
 }
 
-// CompareEach is Compare with a bound for each element. The worst error is the largest relative
-// to its bound.
-func (v *View) CompareEach(want, bounds []float64) (Diff, error) {
-	return v.compare(v.Gather(), want, func(i int) float64 { return bounds[i] }, func(i int) int { return i })
+// compareTensor compares an output with what t wants.
+func (v *View) compareTensor(t *Tensor) (Diff, error) {
+	bound := func(int) float64 { return t.Bound }
+	all, want, at, bounds := v.Gather(), t.Want, t.Sample, t.Bounds
+	if at == nil {
+		want, bounds = t.part(want), t.part(bounds)
+	} else if t.Part != nil {
+		at = v.positions(t)
+	}
+	if bounds != nil {
+		bound = func(i int) float64 { return bounds[i] }
+	}
+	if at == nil {
+		return v.compare(all, want, bound, func(i int) int { return i })
+	}
+	got, known := make([]float64, len(at)), map[int]bool{}
+	for i, n := range at {
+		if got[i] = all[n]; bounds != nil {
+			known[n] = true
+		}
+	}
+	for i, x := range all {
+		if math.IsNaN(x) || bounds != nil && math.IsInf(x, 0) && !known[i] {
+			return Diff{}, v.unwritten(i, x)
+		}
+	}
+	return v.compare(got, want, bound, func(i int) int { return at[i] })
 }
 
-// CompareSample is Compare of the elements at some positions, in logical order. All others must
-// be written, and not be NaN.
-func (v *View) CompareSample(at []int, want []float64, bound float64) (Diff, error) {
-	if err := v.check(math.IsNaN); err != nil {
-		return Diff{}, err
+// positions returns where the elements of a sample are in the part that counts.
+func (v *View) positions(t *Tensor) []int {
+	list := make([]int, len(t.Sample))
+	for i, n := range t.Sample {
+		stride := 1
+		for a := len(t.Shape) - 1; a >= 0; a-- {
+			list[i] += n % t.Shape[a] * stride
+			n /= t.Shape[a]
+			stride *= t.Part[a]
+		}
 	}
-	all, got := v.Gather(), make([]float64, len(at))
-	for i, n := range at {
-		got[i] = all[n]
-	}
-	return v.compare(got, want, func(int) float64 { return bound }, func(i int) int { return at[i] })
+	return list
 }
 
 func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i int) int) (Diff, error) {
@@ -64,14 +89,14 @@ func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i
 			return Diff{}, fmt.Errorf("%s[%d] = NaN, want %g at %s: not written, or computed from NaN", v.Name, at(i), w, v.Index(at(i)))
 		}
 	}
-	worst, share, most := Diff{Index: -1}, math.Inf(-1), 0.0
+	worst, share := Diff{Index: -1}, math.Inf(-1)
 	for i, w := range want {
 		g := got[i]
 		switch {
 		case math.IsNaN(g) || math.IsInf(g, 0) && g == w:
 			continue // want is the same
 		case math.IsInf(g, 0) || math.IsInf(w, 0) || math.IsNaN(w):
-			return Diff{at(i), g, w, math.Inf(1)}, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, at(i), g, w, v.Index(at(i)))
+			return Diff{at(i), g, w, math.Inf(1), bound(i)}, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, at(i), g, w, v.Index(at(i)))
 		}
 		off := math.Abs(g - w)
 		part := off / bound(i)
@@ -79,12 +104,12 @@ func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i
 			part = 0 // of a bound of 0, too
 		}
 		if !(part <= share) && !math.IsNaN(share) { // a bound of NaN allows nothing
-			worst, share, most = Diff{at(i), g, w, off}, part, bound(i)
+			worst, share = Diff{at(i), g, w, off, bound(i)}, part
 		}
 	}
-	if worst.Index >= 0 && !(worst.Off <= most) {
+	if worst.Index >= 0 && !(worst.Off <= worst.Bound) {
 		return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.2g at %s",
-			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, most, v.Index(worst.Index))
+			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, worst.Bound, v.Index(worst.Index))
 	}
 	return worst, nil
 }
@@ -98,10 +123,14 @@ func (v *View) CheckFinite() error {
 func (v *View) check(wrong func(x float64) bool) error {
 	for i, x := range v.Gather() {
 		if wrong(x) {
-			return fmt.Errorf("%s[%d] = %g at %s: not written, or computed from what is not an input", v.Name, i, x, v.Index(i))
+			return v.unwritten(i, x)
 		}
 	}
 	return nil
+}
+
+func (v *View) unwritten(i int, x float64) error {
+	return fmt.Errorf("%s[%d] = %g at %s: not written, or computed from what is not an input", v.Name, i, x, v.Index(i))
 }
 
 // Equal wants an output to have the same bits after the first run, amid NotFinite, and the

@@ -13,6 +13,12 @@ import (
 // A Key names one key of a problem; Head is its key head.
 type Key struct{ Batch, Head, Key int }
 
+// KeyAt returns where a key is in whole tensors K and V, in rows.
+func (in Inputs[T]) KeyAt(p attention.Problem, k Key) int {
+	first, step := in.places(p).keys(k.Batch, k.Head)
+	return first + k.Key*step
+}
+
 // SampleKeys returns n keys of p, or all of them if p has no more than n, in
 // order, as SampleRows does with rows.
 func SampleKeys[T Float](in Inputs[T], p attention.Problem, n int) []Key {
@@ -55,8 +61,8 @@ type BackwardSample[T Float] struct {
 	in    Inputs[T]
 	rows  []Row
 	keys  []Key
-	want  Gradients // DQ (len(rows), head_dim), DK (len(keys), head_dim), DV (len(keys), value_dim)
-	bound GradientBound
+	Want  Gradients // DQ (len(rows), head_dim), DK (len(keys), head_dim), DV (len(keys), value_dim)
+	Bound GradientBound
 }
 
 // SampleBackward computes a sample. O, LSE and the rest are whole tensors,
@@ -80,10 +86,10 @@ func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p attenti
 	s := &BackwardSample[T]{p: p, in: in, rows: rows, keys: keys}
 	want, sums := samplePairs(o, lse, &up, &in, p, func(x float64) float64 { return x }, rows, keys)
 	plain, _ := samplePairs(o, lse, &up, &in, p, p.DType.Round, rows, keys)
-	s.want = want
+	s.Want = want
 	scope := newGradientScope(up, in, lse, p)
 	scope.Term, scope.DS, scope.KeyWeight = sums.term, sums.ds, sums.weight
-	s.bound = GradientBounds(want, plain, scope, p)
+	s.Bound = GradientBounds(want, plain, scope, p)
 	return s, nil
 }
 
@@ -137,9 +143,9 @@ func (s *BackwardSample[T]) Check(dq, dk, dv []T) [3]GradientCheck {
 		return first + k.Key*step, fmt.Sprintf("%d,%d,%d", k.Batch, k.Head, k.Key)
 	}
 	return [3]GradientCheck{
-		checkSample("dq", dq, s.want.DQ, p.HeadDim, s.bound.DQ, row),
-		checkSample("dk", dk, s.want.DK, p.HeadDim, s.bound.DK, key),
-		checkSample("dv", dv, s.want.DV, p.ValueHeadDim(), s.bound.DV, key),
+		checkSample("dq", dq, s.Want.DQ, p.HeadDim, s.Bound.DQ, row),
+		checkSample("dk", dk, s.Want.DK, p.HeadDim, s.Bound.DK, key),
+		checkSample("dv", dv, s.Want.DV, p.ValueHeadDim(), s.Bound.DV, key),
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A called is a call as a Problem. Its JSON is that of the call.
@@ -47,7 +49,19 @@ func (p *called) Check(ctx context.Context, r *Runner) error {
 	if c, ok := p.Call.(interface{ Close() }); ok {
 		defer c.Close()
 	}
-	c, record, err := call.Case(r.Device().Caps(), p.Call, p.Pass(), call.Inputs(p.Call))
+	x := call.Inputs(p.Call)
+	if first, ok := p.Call.(interface{ First() call.Call }); ok && first.First() != nil {
+		c, record, err := call.Case(r.Device().Caps(), first.First(), kit.Forward, x)
+		if err != nil {
+			return err
+		}
+		saved, err := c.Outputs(ctx, r.Guard(), r.poisoned(record))
+		if err != nil {
+			return fmt.Errorf("the forward pass before: %w", err)
+		}
+		maps.Copy(x, saved)
+	}
+	c, record, err := call.Case(r.Device().Caps(), p.Call, p.Pass(), x)
 	if err != nil {
 		return err
 	}
@@ -56,10 +70,15 @@ func (p *called) Check(ctx context.Context, r *Runner) error {
 
 // Check runs a case, with poison before each call.
 func (r *Runner) Check(ctx context.Context, c guard.Case, record guard.Record) error {
-	_, err := c.CheckContext(ctx, r.Guard(), func(c *vk.Cmd, t map[string]vk.Tensor) error {
-		return r.Record(c, func(c *vk.Cmd) error { return record(c, t) })
-	})
+	_, err := c.CheckContext(ctx, r.Guard(), r.poisoned(record))
 	return err
+}
+
+// poisoned records poison before a call.
+func (r *Runner) poisoned(record guard.Record) guard.Record {
+	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		return r.Record(c, func(c *vk.Cmd) error { return record(c, t) })
+	}
 }
 
 // Smaller implements Problem.

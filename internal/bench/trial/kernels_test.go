@@ -32,7 +32,7 @@ func drawNumber(k *Kernel, n int, s call.Space) Problem {
 // trainingKernels are those of this file.
 func trainingKernels() (list []Kernel) {
 	for _, k := range All() {
-		if k.Name != "attention" && (*kernelsOnly == "" || k.Name == *kernelsOnly) {
+		if *kernelsOnly == "" || k.Name == *kernelsOnly {
 			list = append(list, k)
 		}
 	}
@@ -96,6 +96,22 @@ func TestKernelJSON(t *testing.T) {
 			t.Logf("%s: soft=%v: %d of %d refused", k.Name, soft, refused, count)
 			if !soft {
 				require.Less(t, refused, count/4, k.Name)
+			}
+		}
+	}
+}
+
+// TestShrinks says that steps to a smaller problem come to an end.
+func TestShrinks(t *testing.T) {
+	vktest.Sequential(t)
+	for _, k := range trainingKernels() {
+		for n := range 3 {
+			p := drawNumber(&k, 8*n, call.Space{Work: 1e7})
+			list := p.Smaller()
+			for steps := 0; len(list) > 0; steps++ {
+				require.Less(t, steps, 3000, "%v", p)
+				p = list[min(n, len(list)-1)]
+				list = p.Smaller()
 			}
 		}
 	}

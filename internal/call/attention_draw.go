@@ -1,23 +1,79 @@
-package trial
+package call
 
 import (
-	"math"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/attntest"
-	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
+// kernelAttention is the row of All. Half of all modules are its.
+func kernelAttention() Kernel {
+	k := Kernel{
+		Name: "attention", Weight: 8, New: func() Call { return &Attention{} }, Draw: drawAttention, Backward: "attention.Backward",
+		Cases: attentionCases(),
+	}
+	plain := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 9, SeqKV: 11, HeadDim: 8, Causal: true}
+	features := plain
+	features.Causal, features.Sinks, features.Softcap = false, true, 2
+	features.Bias = attention.Bias{On: true, Heads: true, Rows: true}
+	for _, impl := range attention.Impls() {
+		k.Gradients = append(k.Gradients, &Attention{Problem: plain, Impl: impl, DLSE: true}, &Attention{Problem: features, Impl: impl, DLSE: true})
+	}
+	return k
+}
+
+// attentionCases are calls as in training, with features, and one row whose many keys several
+// workgroups divide.
+func attentionCases() (list []Fixed) {
+	all := make([]string, 0, 4)
+	for _, impl := range attention.Impls() {
+		all = append(all, impl.String())
+	}
+	matrices := []string{attention.CoopMat2.String(), attention.CoopMat.String()}
+	add := func(name string, paths []string, problem string) *Fixed {
+		function := "attention.Forward"
+		if strings.Contains(problem, `"Backward":true`) {
+			function = "attention.Backward"
+		}
+		problem = `"Batch":2,"NumHeads":4,"NumKVHeads":2,"HeadDim":8,"DType":$dtype,"Impl":"$impl",` + problem
+		list = append(list, Fixed{Name: name, Functions: function, Paths: paths, Problem: problem})
+		return &list[len(list)-1]
+	}
+	const trained = `"SeqQ":41,"SeqKV":41,"Causal":true`
+	const features = `"SeqQ":20,"SeqKV":35,"Causal":true,"KeyMask":true,"Sinks":true,"Softcap":20,"Bias":{"On":true,"Rows":true,"Heads":true}`
+	const windows = `"SeqQ":20,"SeqKV":35,"Causal":true,"Window":{"On":true,"Left":9},"KeyMask":true,"Sinks":true,"Bias":{"On":true,"Rows":true}`
+	const stripes = `,"Config":{"Impl":"$impl","Subgroups":4,"RowTiles":1,"BlockN":$side,"Stripes":2,"Detour":`
+	const backward = `,"Backward":true`
+	add("attention", all, trained).Own = true
+	add("attention-features", all, features).Own = true
+	add("attention-decode", all, `"SeqQ":1,"SeqKV":700,"Config":$split`)
+	add("attention-stripes", matrices[:1], trained+stripes+`false}`).Halves = true
+	add("attention-stripes-detour", matrices[:1], trained+stripes+`true}`).Halves = true
+	add("attention-bwd", all, trained+backward).Own = true
+	add("attention-bwd-features", all, features+backward).Own = true
+	fused := backward + `,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Splits":2}`
+	add("attention-bwd-fused", matrices, trained+fused).Halves = true
+	for i, name := range []string{"attention-bwd-stored", "attention-bwd-stored-fragments"} {
+		stored := backward + fmt.Sprintf(
+			`,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":%s},"Stored":{"Subgroups":2,"RowTiles":%d,"Stream":$side},"Chunk":1}`,
+			[]string{"$side", "$2side"}[i], i+1)
+		add(name, matrices, trained+stored).Halves = true
+		add(name+"-features", matrices, windows+stored).Halves = true
+	}
+	return list
+}
+
 // An attentionDraw draws a problem.
 type attentionDraw struct {
-	*attentionProblem
-	space call.Space
+	*Attention
+	space Space
 	rng   *rand.Rand
 
 	// Properties of the family that sizes and data depend on.
@@ -27,9 +83,9 @@ type attentionDraw struct {
 	splits bool // keys are divided among workgroups
 }
 
-// drawAttention is Kernel.Draw.
-func drawAttention(family, rng *rand.Rand, space call.Space) Problem {
-	d := attentionDraw{attentionProblem: new(attentionProblem), space: space, rng: rng}
+// drawAttention draws a call of a pass of attention.
+func drawAttention(family, rng *rand.Rand, space Space) Call {
+	d := attentionDraw{Attention: new(Attention), space: space, rng: rng}
 	if d.space.Work == 0 {
 		d.space.Work = 1e8
 	}
@@ -41,18 +97,7 @@ func drawAttention(family, rng *rand.Rand, space call.Space) Problem {
 	d.sizes()
 	d.layouts()
 	d.values()
-	return d.attentionProblem
-}
-
-// one returns one of a list.
-func one[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] }
-
-// chance is true once in n times.
-func chance(rng *rand.Rand, n int) bool { return rng.IntN(n) == 0 }
-
-// logUniform returns 10^from to 10^to.
-func logUniform(rng *rand.Rand, from, to float64) float64 {
-	return math.Pow(10, from+(to-from)*rng.Float64())
+	return d.Attention
 }
 
 // path draws the pass, the path and the format.
@@ -68,7 +113,7 @@ func (d *attentionDraw) path(family *rand.Rand) {
 	if !ok {
 		t = dtype.Float16
 	}
-	p := &d.Case.Problem
+	p := &d.Problem
 	p.DType = t
 	d.matrix = d.Impl != attention.Scalar && d.Impl != attention.Unfused
 	if !d.space.Soft || !d.matrix {
@@ -85,13 +130,13 @@ func (d *attentionDraw) path(family *rand.Rand) {
 
 // dims draws head_dim.
 func (d *attentionDraw) dims(family *rand.Rand) {
-	d.Case.Problem.HeadDim = d.dim(family)
+	d.Problem.HeadDim = d.dim(family)
 }
 
 // dim draws a head_dim or value_dim: the usual ones more often than not.
 func (d *attentionDraw) dim(family *rand.Rand) int {
 	switch {
-	case d.space.Soft && d.matrix && d.Case.Problem.DType == dtype.Float32:
+	case d.space.Soft && d.matrix && d.Problem.DType == dtype.Float32:
 		return 8 * (1 + family.IntN(2))
 	case d.space.Soft && d.matrix:
 		return 8 * (1 + family.IntN(3))
@@ -108,7 +153,7 @@ const numFeatures = 9
 
 // features draws the features that are on: none, one, two or several.
 func (d *attentionDraw) features(family *rand.Rand) {
-	p := &d.Case.Problem
+	p := &d.Problem
 	p.Causal = chance(family, 2)
 	n := 0
 	switch family.IntN(6) {
@@ -130,7 +175,7 @@ func (d *attentionDraw) features(family *rand.Rand) {
 
 // feature turns on a feature and draws the choices that kernels are compiled for.
 func (d *attentionDraw) feature(family *rand.Rand, number int) {
-	p := &d.Case.Problem
+	p := &d.Problem
 	switch number {
 	case 0:
 		for p.ValueDim = d.dim(family); p.ValueDim == p.HeadDim; {
@@ -165,34 +210,34 @@ func (d *attentionDraw) feature(family *rand.Rand, number int) {
 func (d *attentionDraw) shape(family *rand.Rand) {
 	d.odd = chance(family, 3)
 	d.decode = chance(family, 6)
-	d.Case.NoLSE = !d.Backward && chance(family, 4)
-	d.Case.DLSE = d.Backward && chance(family, 3)
-	d.splits = !d.Backward && d.Impl != attention.Unfused && d.Impl != attention.Auto && d.Case.Problem.Plain() && chance(family, 3)
+	d.NoLSE = !d.Backward && chance(family, 4)
+	d.DLSE = d.Backward && chance(family, 3)
+	d.splits = !d.Backward && d.Impl != attention.Unfused && d.Impl != attention.Auto && d.Problem.Plain() && chance(family, 3)
 }
 
 // config draws a configuration that devices like typicalCaps can run.
 func (d *attentionDraw) config(family *rand.Rand) {
 	if d.Impl == attention.Auto && d.decode && !d.Backward && chance(family, 2) {
 		path := attention.Scalar
-		if !d.space.Soft && d.Case.Problem.DType != dtype.Float32 && chance(family, 2) {
+		if !d.space.Soft && d.Problem.DType != dtype.Float32 && chance(family, 2) {
 			path = attention.CoopMat
 		}
-		d.DecodeConfig = call.DrawDecodeConfig(family, path, attention.DecodeProblem{Problem: d.Case.Problem}, d.space)
+		d.DecodeConfig = drawDecodeConfig(family, path, attention.DecodeProblem{Problem: d.Problem}, d.space)
 		return
 	}
 	// Only plain problems have kernels that divide keys or compute all gradients at once.
-	forced := chance(family, 2) || d.splits || d.Case.Problem.Plain() && chance(family, 2)
+	forced := chance(family, 2) || d.splits || d.Problem.Plain() && chance(family, 2)
 	if d.Impl == attention.Auto || !forced {
 		return
 	}
-	caps, p := typicalCaps(d.space.Soft), d.typical()
+	caps, p := TypicalCaps(d.space.Soft), d.typical()
 	if d.Backward {
 		d.BackwardConfig = d.backwardConfig(family, caps, p)
 		return
 	}
 	if d.Impl == attention.CoopMat2 && p.Plain() && p.DType != dtype.Float32 && chance(family, 3) {
 		nvidia := *caps
-		nvidia.DriverID = call.TypicalCaps(false).DriverID // the kernel knows where it keeps matrices
+		nvidia.DriverID = TypicalCaps(false).DriverID // the kernel knows where it keeps matrices
 		if c := d.stripes(family); c.Feasible(&nvidia, p) == nil {
 			d.Config = &c
 		}
@@ -232,7 +277,7 @@ func (d *attentionDraw) stripes(family *rand.Rand) attention.Config {
 
 // typical returns a problem of the family that fills a device.
 func (d *attentionDraw) typical() attention.Problem {
-	p := d.Case.Problem
+	p := d.Problem
 	p.Batch, p.NumHeads, p.NumKVHeads, p.SeqQ, p.SeqKV = 4, 16, 16, 2048, 2048
 	if p.Varlen.On {
 		p.Varlen.TotalQ, p.Varlen.TotalKV = p.SeqQ, p.SeqKV
@@ -302,57 +347,22 @@ func scalarTile(family *rand.Rand) attention.BackwardTile {
 	}
 }
 
-// typicalCaps returns the capabilities that configurations are drawn for: those of GPUs with
-// 16x16x16 matrices and 48 KiB of shared memory, or of software drivers.
-func typicalCaps(soft bool) *vk.Caps {
-	c := &vk.Caps{
-		Name: "typical", Type: vk.DiscreteGPU, APIVersion: vk.MakeVersion(1, 4, 0),
-		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, SubgroupSizeControl: true, ComputeFullSubgroups: true,
-		SubgroupOps:          vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle,
-		MaxSharedMemoryBytes: 48 << 10, MaxWorkgroupInvocations: 1024, MaxWorkgroupSize: [3]uint32{1024, 1024, 64},
-		MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxPushConstantsBytes: 256, MaxStorageBuffers: 32,
-		MaxStorageBufferRange: 1 << 30, MaxAllocationBytes: 1 << 30, MaxBufferBytes: 1 << 30,
-		ScalarBlockLayout: true, Float16: true, Int8: true, Int16: true, Storage16: true, Storage8: true, VulkanMemoryModel: true,
-		CoopMat: true, BFloat16Type: true, BFloat16CoopMat: true,
-		CoopMat2: vk.CoopMat2{Reductions: true, Conversions: true, PerElement: true, FlexibleDimensions: true},
-	}
-	n := uint32(16)
-	if soft {
-		n, c.SubgroupSize, c.MaxSharedMemoryBytes = 8, 8, 32<<10
-		c.BFloat16Type, c.BFloat16CoopMat = false, false
-	}
-	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
-		if t == vk.F16 || !soft {
-			c.CoopMatShapes = append(c.CoopMatShapes, vk.CoopMatShape{M: n, N: n, K: n, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
-		}
-	}
-	return c
-}
-
-// alignedLayouts are those whose rows begin at multiples of 8 elements, oddLayouts the
-// others.
-var (
-	alignedLayouts = []attntest.Layout{attntest.Packed, attntest.BSHD, attntest.SBHD, attntest.FusedQKV, attntest.Cache, attntest.Padded}
-	oddLayouts     = []attntest.Layout{attntest.Odd, attntest.OddOffset}
-)
-
 // layouts draws the layouts of tensors: one for all, or one for each.
 func (d *attentionDraw) layouts() {
-	c, rng := &d.Case, d.rng
-	all := []*attntest.Layout{&c.Q, &c.K, &c.V, &c.O, &c.LSE, &c.Features}
-	l := alignedLayouts
+	letters := AlignedLayouts
 	if d.odd {
-		l = append(slices.Clone(l), oddLayouts...)
+		letters += OddLayouts
 	}
-	same := one(rng, l...)
-	own := rng.IntN(3) > 0
-	for _, at := range all {
-		*at = same
+	letter := func(of string) string { return string(of[d.rng.IntN(len(of))]) }
+	same, own := letter(letters), d.rng.IntN(3) > 0
+	const tensors = 6
+	for range tensors {
 		if own {
-			*at = one(rng, l...)
+			same = letter(letters)
 		}
+		d.Layout += same
 	}
 	if d.odd {
-		c.Q, c.K = one(rng, oddLayouts...), one(rng, oddLayouts...)
+		d.Layout = letter(OddLayouts) + letter(OddLayouts) + d.Layout[2:]
 	}
 }

@@ -1,10 +1,10 @@
-package trial
+package call
 
 import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -36,11 +36,11 @@ func (d *attentionDraw) longest() int {
 
 // sizes draws lengths, heads and batches, and the sizes of features.
 func (d *attentionDraw) sizes() {
-	p, rng := &d.Case.Problem, d.rng
+	p, rng := &d.Problem, d.rng
 	p.NumKVHeads = one(rng, 1, 1, 2, 2, 3, 4)
 	group := one(rng, 1, 1, 1, 2, 3, 4, 8)
 	p.Batch = one(rng, 1, 1, 2, 2, 3, 4)
-	p.SeqQ, p.SeqKV = call.Size(rng, min(d.longest(), 1100)), call.Size(rng, min(d.longest(), 1100))
+	p.SeqQ, p.SeqKV = Size(rng, min(d.longest(), 1100)), Size(rng, min(d.longest(), 1100))
 	if chance(rng, 4) {
 		p.SeqKV = p.SeqQ
 	}
@@ -62,16 +62,17 @@ func (d *attentionDraw) sizes() {
 	}
 	for d.most(wide) > 1 && d.shrink() {
 	}
-	if wide {
-		d.Case.Sample = d.space.Work
-	}
 	d.featureSizes()
 	d.configSizes()
+	if wide && 2*d.FLOPs() > d.space.Work {
+		const least = 16
+		d.Sample = max(int(d.space.Work/(4*float64(p.SeqKV)*float64(p.HeadDim+p.ValueHeadDim()))), least)
+	}
 }
 
 // wide draws a problem of many blocks, of short or long sequences.
 func (d *attentionDraw) wide(group *int) {
-	p, rng := &d.Case.Problem, d.rng
+	p, rng := &d.Problem, d.rng
 	blocks := wideBlocks
 	if d.space.Soft {
 		blocks = softBlocks
@@ -81,7 +82,7 @@ func (d *attentionDraw) wide(group *int) {
 	if !d.decode {
 		p.SeqQ = max(1, min(int(math.Exp2(math.Log2(float64(rows)+1)*rng.Float64())), 4096))
 		if chance(rng, 2) {
-			p.SeqQ = call.Size(rng, max(1, rows/blocks))
+			p.SeqQ = Size(rng, max(1, rows/blocks))
 		}
 	}
 	each := (p.SeqQ + wideBlockRows - 1) / wideBlockRows
@@ -93,13 +94,13 @@ func (d *attentionDraw) wide(group *int) {
 	p.NumKVHeads = max(1, min(heads / *group, one(rng, 1, 2, 4, 8, 16, 64)))
 	p.Batch = max(1, (heads+*group*p.NumKVHeads-1)/(*group*p.NumKVHeads))
 	most := max(1, int(mostWide)/(dim*p.Batch*p.NumKVHeads))
-	p.SeqKV = min(call.Size(rng, max(d.longest(), 2048)), most)
+	p.SeqKV = min(Size(rng, max(d.longest(), 2048)), most)
 }
 
 // lengths draws the lengths of packed sequences. There are as many sequences as batches, and at
 // most as many rows and keys as unpacked.
 func (d *attentionDraw) lengths() {
-	c, rng := &d.Case, d.rng
+	c, rng := d.Attention, d.rng
 	p := &c.Problem
 	length := func(most int) int {
 		switch rng.IntN(8) {
@@ -110,7 +111,7 @@ func (d *attentionDraw) lengths() {
 		case 2:
 			return 1
 		}
-		return call.Size(rng, most)
+		return Size(rng, most)
 	}
 	c.Lengths = make([][2]int, max(p.Batch, 1))
 	if chance(rng, 3) && p.Batch < 10 {
@@ -133,7 +134,7 @@ func (d *attentionDraw) lengths() {
 
 // rows returns the rows and the keys of all batches.
 func (d *attentionDraw) rows() (q, kv int) {
-	p := &d.Case.Problem
+	p := &d.Problem
 	if p.Varlen.On {
 		return p.Varlen.TotalQ, p.Varlen.TotalKV
 	}
@@ -142,7 +143,7 @@ func (d *attentionDraw) rows() (q, kv int) {
 
 // most returns the largest ratio of a size to its bound; above 1 the problem is too large.
 func (d *attentionDraw) most(wide bool) float64 {
-	p := &d.Case.Problem
+	p := &d.Problem
 	q, kv := d.rows()
 	heads, elements := float64(p.NumHeads), float64(mostOfTensor)
 	if wide {
@@ -153,7 +154,7 @@ func (d *attentionDraw) most(wide bool) float64 {
 	scores := heads * float64(p.Batch) * float64(p.SeqQ) * float64(p.SeqKV) // of sequences of the maximal lengths
 	if p.Varlen.On {
 		scores = 0
-		for _, n := range d.Case.Lengths {
+		for _, n := range d.Lengths {
 			scores += heads * float64(n[0]) * float64(n[1])
 		}
 	}
@@ -182,7 +183,7 @@ func (d *attentionDraw) most(wide bool) float64 {
 
 // scoreOperations returns the operations of the references for each score.
 func (d *attentionDraw) scoreOperations() float64 {
-	p := &d.Case.Problem
+	p := &d.Problem
 	dim, value := float64(p.HeadDim), float64(p.ValueHeadDim())
 	if d.Backward {
 		return 2*(dim+value) + 4*(3*dim+2*value)
@@ -192,7 +193,7 @@ func (d *attentionDraw) scoreOperations() float64 {
 
 // shrink makes the problem smaller, and reports whether it could.
 func (d *attentionDraw) shrink() bool {
-	c, p := &d.Case, &d.Case.Problem
+	c, p := d.Attention, &d.Problem
 	group := p.NumHeads / p.NumKVHeads
 	switch {
 	case p.NumKVHeads > 1 && (p.Batch == 1 || d.rng.IntN(2) == 0):
@@ -241,7 +242,7 @@ func (d *attentionDraw) shrink() bool {
 
 // featureSizes draws the numbers of features.
 func (d *attentionDraw) featureSizes() {
-	p, rng := &d.Case.Problem, d.rng
+	p, rng := &d.Problem, d.rng
 	if p.Window.On {
 		side := func(s *int) {
 			if *s == attention.Unlimited {
@@ -257,7 +258,7 @@ func (d *attentionDraw) featureSizes() {
 			case 3:
 				*s = 1 << 30
 			default:
-				*s = call.Size(rng, 300)
+				*s = Size(rng, 300)
 			}
 		}
 		side(&p.Window.Left)
@@ -273,7 +274,7 @@ func (d *attentionDraw) featureSizes() {
 
 // configSizes draws the number of workgroups that divide the keys.
 func (d *attentionDraw) configSizes() {
-	p, rng := &d.Case.Problem, d.rng
+	p, rng := &d.Problem, d.rng
 	if d.Config != nil && d.splits {
 		tiles := (p.SeqKV + d.Config.BlockN - 1) / d.Config.BlockN
 		if tiles >= 2 {
@@ -283,8 +284,131 @@ func (d *attentionDraw) configSizes() {
 	if d.BackwardConfig != nil && d.BackwardConfig.Fused != (attention.BackwardTile{}) {
 		d.BackwardConfig.Splits = one(rng, 0, 0, 1, 2, 3, 7)
 	}
-	call.DrawGroups(rng, d.DecodeConfig, d.space)
-	if d.DecodeConfig != nil && attention.Supports(call.TypicalCaps(d.space.Soft), *p, kit.Forward, d.options()) != nil {
+	drawGroups(rng, d.DecodeConfig, d.space)
+	if _, err := d.Choose(TypicalCaps(d.space.Soft), kit.Forward); d.DecodeConfig != nil && err != nil {
 		d.DecodeConfig = nil // a feature that decode has not
+	}
+}
+
+// values draws what tensors hold.
+func (d *attentionDraw) values() {
+	c, p, rng := d.Attention, &d.Problem, d.rng
+	c.Seed = rng.Uint64() | 1
+	if p.KeyMask || p.Bias.On {
+		c.Mask = MaskKind(rng.IntN(int(NumMasks)))
+		c.HidingBias = p.Bias.On && chance(rng, 3)
+	}
+	if d.Backward {
+		c.DO = one(rng, NormalDO, NormalDO, NormalDO, NormalDO, NormalDO, ZeroDO, OneHotDO, OneHotDO)
+	}
+	if p.Bias.On && chance(rng, 2) {
+		c.Sizes.Bias = logUniform(rng, -2, 1)
+	}
+	if chance(rng, 4) {
+		c.Kind = one(rng, AttentionKinds()...)
+	}
+	natural := 1 / math.Sqrt(float64(p.HeadDim))
+	switch {
+	case c.Kind == BigLogitsKind && p.DType == dtype.Float32 && d.Backward:
+		// With logits of 1e4 the truncation of matrix units is an error of half a percent
+		// of each weight. That is many times the error of a plain program, whose order of
+		// adding suits these inputs.
+		c.Kind = ""
+	case c.Kind == HugeKind && p.DType == dtype.Float16 && p.Dropout.On():
+		c.Kind = "" // the formula overflows: V/(1-p)
+	case c.Kind == HugeKind:
+		p.Scale = HugeScale(p)
+		return
+	case c.Kind != "":
+		p.Scale = one(rng, 0, 0, -natural)
+		return
+	}
+	if chance(rng, 6) {
+		c.Kind = OutlierKind
+	}
+	if chance(rng, 2) {
+		p.Scale = one(rng, 0, 0, 0, -natural, 1e-3, 0.3, -0.3)
+		if d.Backward && p.DType == dtype.Float16 {
+			d.upstream(1)
+		}
+		return
+	}
+	d.magnitudes()
+}
+
+// The largest and the smallest magnitudes of tensors, powers of 10.
+const leastSize, mostSize = -4, 4
+
+// magnitudes draws a magnitude for each tensor, and a scale that brings scores between 0.01 and 20,
+// sometimes to 1000.
+func (d *attentionDraw) magnitudes() {
+	c, p, rng := d.Attention, &d.Problem, d.rng
+	most := float64(mostSize)
+	if p.DType == dtype.Float16 {
+		most = math.Log10(5000) // the format holds six standard deviations
+	}
+	size := func() float64 { return logUniform(rng, leastSize, most) }
+	c.Sizes.Q, c.Sizes.K, c.Sizes.V = size(), size(), size()
+	if p.DType == dtype.Float16 {
+		c.Sizes.V /= p.Dropout.KeepScale()
+	}
+	natural := c.Sizes.Q * c.Sizes.K // times head_dim^(1/2) and scale
+	if c.Kind == OutlierKind {
+		natural *= 10
+	}
+	target := logUniform(rng, -2, 1.3)
+	if chance(rng, 8) {
+		target = logUniform(rng, 1, 3)
+	}
+	p.Scale = target / (natural * math.Sqrt(float64(p.HeadDim)))
+	if chance(rng, 4) {
+		p.Scale = -p.Scale
+	}
+	if natural > 0.01 && natural < 20 && chance(rng, 2) {
+		p.Scale = 0
+	}
+	d.upstream(size())
+}
+
+// upstream sets the size of dO. In float16 the size is smaller if products of dO would leave the
+// range: dP = dO*V, dX = P*(dP - Delta + dLSE), and the gradients. Kernels round all of them to
+// float16.
+func (d *attentionDraw) upstream(size float64) {
+	c, p, rng := d.Attention, &d.Problem, d.rng
+	if !d.Backward {
+		return
+	}
+	c.Sizes.DO = size
+	if c.DLSE {
+		c.Sizes.DLSE = logUniform(rng, -2, 1)
+	}
+	if p.DType != dtype.Float16 {
+		return
+	}
+	const most = 20000.0
+	peak := 5.0 // of a standard normal tensor
+	dot := 6 * math.Sqrt(float64(p.ValueHeadDim()))
+	if c.Kind == OutlierKind {
+		peak *= 100
+		dot += peak * peak
+	}
+	scale := math.Abs(p.EffectiveScale())
+	keep := p.Dropout.KeepScale()
+	rows, _ := d.rows()
+	n := 8 * math.Sqrt(float64(rows*p.NumHeads/p.NumKVHeads)) // a key that all rows see alone, signs at random
+	if !p.Varlen.On {
+		n /= math.Sqrt(float64(p.Batch))
+	}
+	// The largest dX for a dO of 1, and the largest products of it.
+	dX := 2 * dot * OrOne(c.Sizes.V) * keep
+	outer := max(1, 2*scale*OrOne(c.Sizes.K)*peak, n*scale*OrOne(c.Sizes.Q)*peak)
+	if p.Bias.On && p.Bias.DType == dtype.Float16 {
+		sum := float64(rows * p.NumHeads) // of an element that all share
+		outer = max(outer, math.Sqrt(sum)*8)
+	}
+	limit := min(most/(dX*outer), most/(peak*keep*n))
+	c.Sizes.DO = min(size, limit)
+	if c.DLSE {
+		c.Sizes.DLSE = min(c.Sizes.DLSE, most/(5*outer))
 	}
 }

@@ -1,0 +1,427 @@
+package call
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// Attention is a call of attention.Forward or attention.Backward. Layout has a letter each for q, k,
+// v, o, lse and the tensors of features: Packed and those after it.
+type Attention struct {
+	attention.Problem
+	Direction
+	Impl attention.Impl
+	// The configuration of the pass; nil: the tuning table's. A DecodeConfig makes the forward pass
+	// take the kernels of Decode.
+	Config         *attention.Config         `json:",omitempty"`
+	BackwardConfig *attention.BackwardConfig `json:",omitempty"`
+	DecodeConfig   *attention.DecodeConfig   `json:",omitempty"`
+
+	// Lengths are the rows and keys of each sequence of a Varlen. Slack rows and keys after the last
+	// sequence belong to none. Tidy sets what follows.
+	Lengths [][2]int `json:",omitempty"`
+	Slack   int
+
+	Mask       MaskKind // which keys a KeyMask hides
+	HidingBias bool     // the bias is -Inf for one key in 8, or in the pattern of a Mask that is not RandomMask
+	NoLSE      bool     // the forward pass writes no LSE
+	DO         UpstreamKind
+	DLSE       bool // LSE has a gradient
+	NoDBias    bool // the backward pass leaves out the gradients of bias and sinks
+	Sizes      Sizes
+	Data
+}
+
+// Sizes are factors of the values of tensors; 0 stands for 1.
+type Sizes struct{ Q, K, V, DO, DLSE, Bias float64 }
+
+// String says what the call is in a line.
+func (a *Attention) String() string {
+	s := fmt.Sprintf("%v %v scale=%g %s lengths=%v slack=%d mask=%v hiding-bias=%v sizes=%+v sample=%d layout=%s no-lse=%v do=%v dlse=%v",
+		a.Impl, a.Problem, a.EffectiveScale(), a.Kind, a.Lengths[:min(20, len(a.Lengths))], a.Slack, a.Mask, a.HidingBias, a.Sizes,
+		a.Sample, a.Layout, a.NoLSE, a.DO, a.DLSE)
+	switch {
+	case a.Config != nil:
+		s += fmt.Sprintf(" (%v)", a.Config)
+	case a.BackwardConfig != nil:
+		s += fmt.Sprintf(" (%v)", a.BackwardConfig)
+	case a.DecodeConfig != nil:
+		s += fmt.Sprintf(" (decode %v)", a.DecodeConfig)
+	}
+	return s
+}
+
+// Validate implements Call.
+func (a *Attention) Validate() error {
+	if err := a.Problem.Validate(); err != nil {
+		return err
+	}
+	q, kv := a.cuSeqlens()
+	p := &a.Problem
+	switch {
+	case !p.Varlen.On && a.Lengths != nil:
+		return fmt.Errorf("call: lengths of sequences that are not packed")
+	case p.Varlen.On && (len(a.Lengths) != p.Batch || int(q[len(q)-1])+a.Slack > p.Varlen.TotalQ || int(kv[len(kv)-1])+a.Slack > p.Varlen.TotalKV):
+		return fmt.Errorf("call: lengths %v do not fit %v", a.Lengths, p)
+	}
+	return nil
+}
+
+// Tidy sets the fields that follow from the others.
+func (a *Attention) Tidy() {
+	p := &a.Problem
+	p.HeadDim, p.ValueDim = (p.HeadDim+7)/8*8, (p.ValueDim+7)/8*8
+	if p.NumKVHeads > 0 {
+		p.NumHeads = max(1, p.NumHeads/p.NumKVHeads) * p.NumKVHeads
+	}
+	a.Pack()
+	if !p.Window.On {
+		p.Window = attention.Window{}
+	}
+	if !p.Causal && !p.Window.On && p.ALiBi == attention.ALiBiOff {
+		p.CausalAlign = attention.BottomRight
+	}
+	if !p.Dropout.On() {
+		p.Dropout = attention.Dropout{}
+	}
+	if !p.Bias.On {
+		p.Bias, a.HidingBias, a.Sizes.Bias = attention.Bias{}, false, 0
+	}
+	if !p.KeyMask && !a.HidingBias {
+		a.Mask = RandomMask
+	}
+	if a.Kind == HugeKind {
+		p.Scale = HugeScale(p)
+	}
+	if a.Config != nil && a.Config.Splits > 1 {
+		c := *a.Config
+		c.Splits = min(c.Splits, (p.SeqKV+c.BlockN-1)/c.BlockN)
+		a.Config = &c
+	}
+}
+
+// Pack sets what follows from Lengths, and removes them if sequences are not packed.
+func (a *Attention) Pack() {
+	p := &a.Problem
+	if !p.Varlen.On {
+		p.Varlen, a.Lengths, a.Slack = attention.Varlen{}, nil, 0
+		return
+	}
+	p.Batch, p.SeqQ, p.SeqKV = len(a.Lengths), 1, 1
+	p.Varlen.TotalQ, p.Varlen.TotalKV = a.Slack, a.Slack
+	for _, n := range a.Lengths {
+		p.SeqQ, p.SeqKV = max(p.SeqQ, n[0]), max(p.SeqKV, n[1])
+		p.Varlen.TotalQ += n[0]
+		p.Varlen.TotalKV += n[1]
+	}
+}
+
+// cuSeqlens returns where the sequences of a Varlen begin; nil for none.
+func (a *Attention) cuSeqlens() (q, kv []int32) {
+	if !a.Varlen.On {
+		return nil, nil
+	}
+	q, kv = []int32{0}, []int32{0}
+	for b, n := range a.Lengths {
+		q, kv = append(q, q[b]+int32(n[0])), append(kv, kv[b]+int32(n[1]))
+	}
+	return q, kv
+}
+
+// FLOPs returns the operations of the forward pass, for the lengths of sequences.
+func (a *Attention) FLOPs() float64 {
+	if !a.Varlen.On {
+		return a.Problem.FLOPs()
+	}
+	return a.FLOPsOf(a.cuSeqlens())
+}
+
+// BackwardFLOPs returns those of the backward pass, as attention.Problem.BackwardFLOPs.
+func (a *Attention) BackwardFLOPs() float64 {
+	d, dv := float64(a.HeadDim), float64(a.ValueHeadDim())
+	return a.FLOPs() / (d + dv) * (3*d + 2*dv)
+}
+
+// Tensors implements Call. A gradient has the layout of another tensor than its own, so that a
+// kernel that confuses the strides of the two is found.
+func (a *Attention) Tensors() []Tensor {
+	p := &a.Problem
+	q, kv := a.cuSeqlens()
+	rows, keys := 0, 0 // in sequences
+	if q != nil {
+		rows, keys = int(q[len(q)-1]), int(kv[len(kv)-1])
+	}
+	noBias, noDBias := !p.Bias.On, !p.Bias.On || a.NoDBias
+	const features = 5 // the letter of their layout
+	list := []Tensor{
+		a.tensor("q", 0, p.DType, p.QShape(), 0, rows),
+		a.tensor("k", 1, p.DType, p.KShape(), 0, keys),
+		a.tensor("v", 2, p.DType, p.VShape(), 0, keys),
+		a.tensor("o", 3, p.DType, p.OShape(), 0, rows),
+		a.tensor("lse", 4, dtype.Float32, p.LSEShape(), 1, rows),
+		a.tensor("do", 0, p.DType, p.OShape(), 0, rows),
+		a.tensor("dq", 3, p.DType, p.QShape(), 0, rows),
+		a.tensor("dk", 2, p.DType, p.KShape(), 0, keys),
+		a.tensor("dv", 1, p.DType, p.VShape(), 0, keys),
+		a.tensor("bias", features, p.Bias.DType, p.BiasShape(), -1, 0),
+		a.tensor("alibi_slopes", features, dtype.Float32, p.SlopesShape(), -1, 0),
+		a.tensor("key_mask", features, dtype.Bool, p.KeyMaskShape(), -1, 0),
+		a.tensor("sinks", features, dtype.Float32, p.SinksShape(), -1, 0),
+		a.tensor("cu_seqlens_q", features, dtype.Int32, p.CuSeqlensShape(), -1, 0),
+		a.tensor("cu_seqlens_kv", features, dtype.Int32, p.CuSeqlensShape(), -1, 0),
+		a.tensor("dlse", 3, dtype.Float32, p.LSEShape(), 1, rows),
+		a.tensor("dbias", 1, p.Bias.DType, p.BiasShape(), -1, 0),
+		a.tensor("dsinks", 1, dtype.Float32, p.SinksShape(), -1, 0),
+	}
+	off := map[string]bool{
+		"lse": a.NoLSE && !a.Backward, "bias": noBias, "alibi_slopes": p.ALiBi == attention.ALiBiOff, "key_mask": !p.KeyMask, "sinks": !p.Sinks,
+		"cu_seqlens_q": !p.Varlen.On, "cu_seqlens_kv": !p.Varlen.On, "dlse": !a.DLSE, "dbias": noDBias, "dsinks": !p.Sinks || a.NoDBias,
+	}
+	for i := range list {
+		t := &list[i]
+		switch t.Off = off[t.Name]; t.Name {
+		case "o", "lse":
+			t.Role = Output
+		case "do", "dlse":
+			t.Role = Upstream
+		case "dq", "dk", "dv", "dbias", "dsinks":
+			t.Role = Gradient
+		}
+	}
+	return list
+}
+
+// tensor returns a tensor with the layout of a letter. Axis counts rows of packed sequences, of which
+// only those that are in one count; -1: none does.
+func (a *Attention) tensor(name string, letter int, t dtype.DType, shape []int, axis, rows int) Tensor {
+	x := Tensor{Name: name, DType: t, Shape: shape, Own: true}
+	packed := a.Varlen.On && axis >= 0
+	if packed {
+		x.Part = slices.Clone(shape)
+		x.Part[axis] = rows
+	}
+	if a.Layout != "" {
+		x.Place = place(a.Layout[letter%len(a.Layout)], shape, packed && axis == 0)
+	}
+	return x
+}
+
+// inputs returns tensors as the reference has them.
+func (a *Attention) inputs(x Values) (in ref.Inputs[float64], up ref.Upstream[float64]) {
+	Bind(x, &in, &up)
+	in.CuSeqlensQ, in.CuSeqlensKV = a.cuSeqlens()
+	for _, visible := range x["key_mask"] {
+		in.KeyMask = append(in.KeyMask, visible != 0)
+	}
+	return in, up
+}
+
+// First returns the forward pass whose outputs have to come from a device, since the reference of all
+// its rows would take too long; nil: none.
+func (a *Attention) First() Call {
+	if !a.Backward || a.rows() == nil {
+		return nil
+	}
+	forward := *a
+	forward.Backward, forward.NoLSE, forward.BackwardConfig = false, false, nil
+	return &forward
+}
+
+// The least rows and keys of a sample.
+const leastRows, leastKeys = 16, 8
+
+// rows returns the rows that are compared; nil: all.
+func (a *Attention) rows() []ref.Row {
+	in, _ := a.inputs(nil)
+	if a.Sample == 0 || a.Sample >= in.NumRows(a.Problem) {
+		return nil
+	}
+	return ref.SampleRows(in, a.Problem, max(a.Sample, leastRows))
+}
+
+// Want implements Call. Rows that see no key, and gradients of what is hidden, are exactly 0.
+func (a *Attention) Want(x Values, pass kit.Pass) Outputs {
+	in, up := a.inputs(x)
+	var out Outputs
+	var err error
+	if pass == kit.Backward {
+		out, err = a.wantBackward(in, up, x["o"], x["lse"])
+	} else {
+		out, err = a.wantForward(in)
+	}
+	if err != nil {
+		panic(err) // Validate refuses it
+	}
+	return out
+}
+
+func (a *Attention) wantForward(in ref.Inputs[float64]) (Outputs, error) {
+	p, d := a.Problem, a.ValueHeadDim()
+	shape, forward, rough := p.LSEShape(), ref.Forward[float64], ref.Plain[float64]
+	rows := a.rows()
+	if rows != nil {
+		shape = []int{len(rows)}
+		forward = func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
+			return ref.ForwardRows(o, lse, in, p, rows)
+		}
+		rough = func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
+			return ref.PlainRows(o, lse, in, p, rows)
+		}
+	}
+	o, lse, plain := blank(append(slices.Clone(shape), d)), blank(shape), make([]float64, Product(shape)*d)
+	if err := forward(o.Want, lse.Want, in, p); err != nil {
+		return nil, err
+	}
+	if err := rough(plain, nil, in, p); err != nil {
+		return nil, err
+	}
+	b := ref.PlainBound(o.Want, plain, lse.Want, ref.Measure(in, p), p)
+	fill(o.Bounds, b.O)
+	fill(lse.Bounds, b.LSE)
+	for _, r := range rows {
+		atO, atLSE := in.At(p, r)
+		o.Sample, lse.Sample = append(o.Sample, Elements([]int{atO}, d)...), append(lse.Sample, atLSE)
+	}
+	for n := range in.NumRows(p) {
+		r := in.Row(p, n)
+		if !in.SeesNothing(p, r) {
+			continue
+		}
+		atO, atLSE := in.At(p, r)
+		o.exact(atO*d, d, 0)
+		if rows != nil && (!p.Sinks || math.IsInf(in.Sinks[r.Head], -1)) {
+			lse.exact(atLSE, 1, math.Inf(-1))
+		}
+	}
+	return Outputs{"o": o, "lse": lse}, nil
+}
+
+// fill sets all elements.
+func fill(x []float64, v float64) {
+	for i := range x {
+		x[i] = v
+	}
+}
+
+// exact wants n elements from one on to be exactly a number. In a sample they are added.
+func (w *Wanted) exact(from, n int, x float64) {
+	for i := from; i < from+n; i++ {
+		if w.Sample == nil {
+			w.Bounds[i] = 0
+			continue
+		}
+		w.Sample, w.Want, w.Bounds = append(w.Sample, i), append(w.Want, x), append(w.Bounds, 0)
+	}
+}
+
+func (a *Attention) wantBackward(in ref.Inputs[float64], up ref.Upstream[float64], o, lse []float64) (out Outputs, err error) {
+	p := a.Problem
+	if o == nil {
+		if o, lse, err = ref.Saved(in, p); err != nil {
+			return nil, err
+		}
+	}
+	saved := Outputs{"o": {Want: o}, "lse": {Want: lse}}
+	if a.rows() != nil {
+		out, err = a.sampleBackward(in, up, o, lse)
+		return out.With(saved), err
+	}
+	want, plain := ref.NewGradients(p), ref.NewGradients(p)
+	scope, err := ref.BackwardAndMeasure(want, lse, up, in, p)
+	if err == nil {
+		err = ref.PlainBackward(plain, o, lse, up, in, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out = Pair(want, ref.GradientBounds(want, plain, scope, p))
+	a.exactGradients(in, out)
+	return out.With(saved), nil
+}
+
+// exactGradients wants gradients of what is hidden to be exactly 0.
+func (a *Attention) exactGradients(in ref.Inputs[float64], out Outputs) {
+	p := a.Problem
+	zero := func(name string, row, d int) {
+		w := out[name]
+		if w.Sample == nil && w.Bounds == nil {
+			w.Bounds = make([]float64, len(w.Want))
+			fill(w.Bounds, w.Bound)
+		}
+		w.exact(row*d, d, 0)
+		out[name] = w
+	}
+	for n := range in.NumRows(p) {
+		if r := in.Row(p, n); in.SeesNothing(p, r) {
+			at, _ := in.At(p, r)
+			zero("dq", at, p.HeadDim)
+		}
+	}
+	a.hidden(in, func(row int, slack bool) {
+		if !slack {
+			zero("dk", row, p.HeadDim)
+			zero("dv", row, p.ValueHeadDim())
+		}
+	})
+}
+
+// sampleBackward is wantBackward of some rows and keys. It wants gradients of bias and sinks to be
+// finite.
+func (a *Attention) sampleBackward(in ref.Inputs[float64], up ref.Upstream[float64], o, lse []float64) (Outputs, error) {
+	p := a.Problem
+	d, dv := float64(p.HeadDim), float64(p.ValueHeadDim())
+	half := 2 * float64(a.Sample) * float64(p.SeqKV) * (d + dv) // operations of the rows, and of the keys
+	perRow := 4 * float64(p.SeqKV) * (2*d + dv)
+	perKey := 8 * float64(p.SeqQ) * float64(p.NumHeads/p.NumKVHeads) * (d + dv)
+	rows := ref.SampleRows(in, p, max(int(half/perRow), leastRows))
+	keys := ref.SampleKeys(in, p, max(int(half/perKey), leastKeys))
+	s, err := ref.SampleBackward(o, lse, up, in, p, rows, keys)
+	if err != nil {
+		return nil, err
+	}
+	var atRows, atKeys []int
+	for _, r := range rows {
+		at, _ := in.At(p, r)
+		atRows = append(atRows, at)
+	}
+	for _, k := range keys {
+		atKeys = append(atKeys, in.KeyAt(p, k))
+	}
+	sample := func(want []float64, bound float64, at []int, d int) Wanted {
+		w := Wanted{Want: want, Bounds: make([]float64, len(want)), Sample: Elements(at, d)}
+		fill(w.Bounds, bound)
+		return w
+	}
+	none := Wanted{Want: []float64{}, Bounds: []float64{}, Sample: []int{}}
+	out := Outputs{
+		"dq":    sample(s.Want.DQ, s.Bound.DQ, atRows, p.HeadDim),
+		"dk":    sample(s.Want.DK, s.Bound.DK, atKeys, p.HeadDim),
+		"dv":    sample(s.Want.DV, s.Bound.DV, atKeys, p.ValueHeadDim()),
+		"dbias": none, "dsinks": none,
+	}
+	a.exactGradients(in, out)
+	return out, nil
+}
+
+// Choose implements Call.
+func (a *Attention) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	return attention.Choose(caps, a.Problem, pass, a.options(nil))
+}
+
+// Record implements Call.
+func (a *Attention) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+	return record(c, t, a.Problem, a.options(workspace), pass, attention.Forward, attention.Backward)
+}
+
+func (a *Attention) options(workspace *vk.Buffer) attention.Options {
+	return attention.Options{
+		Impl: a.Impl, Config: a.Config, BackwardConfig: a.BackwardConfig, DecodeConfig: a.DecodeConfig, Tuning: a.Tuning, Workspace: workspace,
+	}
+}

@@ -1,0 +1,154 @@
+package call
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+)
+
+// drawAttentionNumber draws a problem of family n of the tests' seed.
+func drawAttentionNumber(n int, s Space) *Attention {
+	return drawAttention(rand.New(rand.NewPCG(1, uint64(n))), rand.New(rand.NewPCG(2, uint64(n*8))), s).(*Attention)
+}
+
+// TestAttentionDistribution wants every feature alone and together with each other one, and every
+// path, format and class with and without features in both passes.
+func TestAttentionDistribution(t *testing.T) {
+	vktest.Sequential(t)
+	seen := make(map[string]int)
+	wide := 0
+	const draws = 4000
+	for n := range draws {
+		a := drawAttentionNumber(n, Space{Work: 1e8})
+		on := a.Features()
+		seen[fmt.Sprintf("features %d", min(len(on), 3))]++
+		switch len(on) {
+		case 1:
+			seen[on[0]]++
+		case 2:
+			seen[on[0]+" "+on[1]]++
+		}
+		seen[fmt.Sprintf("%v backward=%v %v plain=%v", a.Impl, a.Backward, a.DType, a.Plain())]++
+		stored := a.BackwardConfig != nil && a.BackwardConfig.Stored != attention.BackwardTile{}
+		for what, is := range map[string]bool{
+			"splits":       a.Config != nil && a.Config.Splits > 1,
+			"stripes":      a.Config != nil && a.Config.Stripes > 1,
+			"packed heads": !a.Backward && a.Plain() && a.SeqQ == 1 && a.NumHeads > a.NumKVHeads,
+			"decoding":     a.SeqQ <= 16 && a.SeqKV > 1000,
+			"fused":        a.BackwardConfig != nil && a.BackwardConfig.Fused != attention.BackwardTile{},
+			"stored":       stored && a.Plain(),
+			"tiles":        a.BackwardConfig != nil && a.BackwardConfig.DKV != attention.BackwardTile{},
+			"config":       a.Config != nil,
+			"on decode":    a.DecodeConfig != nil,
+			"hidden tiles": a.KeyMask && a.Mask != RandomMask && a.SeqKV > 128,
+			"wide":         a.Sample > 0, "outliers": a.Kind == OutlierKind, "sizes": a.Sizes.Q != 0, "dlse": a.DLSE, "no lse": a.NoLSE,
+			"stored, window": stored && a.Window.On, "stored, varlen": stored && a.Varlen.On, "stored, bias": stored && a.Bias.On && a.Softcap == 0,
+			"hiding bias": a.HidingBias, "top-left": a.CausalAlign == attention.TopLeft, "negative": a.Scale < 0,
+			"float32 coopmat2, key mask and causal": a.DType == dtype.Float32 && a.Impl == attention.CoopMat2 && a.KeyMask && a.Causal,
+		} {
+			if is {
+				seen[what]++
+			} else {
+				seen[what] += 0
+			}
+		}
+		if blocks := a.Batch * a.NumHeads * ((a.SeqQ + wideBlockRows - 1) / wideBlockRows); a.Sample > 0 && blocks >= 500 {
+			wide++
+		}
+	}
+	least := map[string]int{}
+	names := []string{"value_dim", "window", "softcap", "alibi", "bias", "key_mask", "sinks", "varlen", "dropout"}
+	for i, a := range names {
+		least[a] = 60
+		for _, b := range names[i+1:] {
+			least[a+" "+b] = 10
+		}
+	}
+	for what := range seen {
+		if _, ok := least[what]; !ok && !strings.Contains(what, "backward=") {
+			least[what] = 10
+		}
+	}
+	for _, impl := range attention.Impls() {
+		for _, format := range dtype.All() {
+			for _, of := range []string{"false %v plain=false", "false %v plain=true", "true %v plain=false", "true %v plain=true"} {
+				least[fmt.Sprintf("%v backward="+of, impl, format)] = 3
+			}
+		}
+	}
+	for what, n := range least {
+		require.Greater(t, seen[what], n, what)
+	}
+	require.Greater(t, wide, draws/20, "of %d with a sample", seen["wide"])
+	for _, what := range slices.Sorted(maps.Keys(seen)) {
+		t.Logf("%5.1f%%  %s", 100*float64(seen[what])/draws, what)
+	}
+}
+
+// TestAttentionMistakes says that the bounds of problems find wrong results: those of another call, or
+// from other inputs.
+func TestAttentionMistakes(t *testing.T) {
+	vktest.Sequential(t)
+	for name, mistake := range map[string]func(a *Attention, x Values){
+		"a tile of hidden keys is visible": func(a *Attention, x Values) {
+			const tile = 16
+			for j := 0; a.KeyMask && j+tile <= a.SeqKV; j += tile {
+				if keys := x["key_mask"][j : j+tile]; slices.Max(keys) == 0 {
+					keys[0] = 1
+				}
+			}
+		},
+		"a key more to the left of a window": func(a *Attention, _ Values) {
+			if a.Window.On && a.Window.Left >= 0 {
+				a.Window.Left++
+			}
+		},
+		"float32 with the scores of bfloat16": func(a *Attention, x Values) {
+			for i, k := range x["k"] {
+				if a.DType == dtype.Float32 {
+					x["k"][i] = float64(dtype.BFloat16.Round(float32(k)))
+				}
+			}
+		},
+		"dLSE left out": func(_ *Attention, x Values) { delete(x, "dlse") },
+		"other sinks": func(_ *Attention, x Values) {
+			for i := range x["sinks"] {
+				x["sinks"][i]++
+			}
+		},
+	} {
+		found := false
+		for n := 0; n < 400 && !found; n++ {
+			a := drawAttentionNumber(n, Space{Soft: true, Work: 3e5})
+			wrong, x := *a, Inputs(a)
+			if a.Sample > 0 {
+				continue
+			}
+			mistake(&wrong, x)
+			got := wrong.Want(x, a.Pass())
+			for name, w := range a.Want(Inputs(a), a.Pass()) {
+				if a.Backward && (name == "o" || name == "lse") {
+					continue // of the forward pass before
+				}
+				for i, want := range w.Want {
+					bound := w.Bound
+					if w.Bounds != nil {
+						bound = w.Bounds[i]
+					}
+					found = found || math.Abs(got[name].Want[i]-want) > bound
+				}
+			}
+		}
+		require.True(t, found, name)
+	}
+}
