@@ -262,7 +262,7 @@ func (o *Optim) Want(x Values, _ kit.Pass) Outputs {
 		if copied := x["copy"+of.name]; skip && copied != nil {
 			add("copy", pick("copy"), 0)
 		} else {
-			add("copy", want.Param, b.Copy)
+			add("copy", ref.Copy(want.Param, o.Copy), b.Copy)
 		}
 	}
 	return list

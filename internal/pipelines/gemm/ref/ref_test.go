@@ -129,3 +129,15 @@ func TestBounds(t *testing.T) {
 		require.Greater(t, lost, bound, format)
 	}
 }
+
+// TestDSiLUBound: a quotient may be off by 2.5 units in the last place. Where s is near 1, that
+// is many units of 1-s. (On an H200 a derivative at 8.4 was off by 15 roundoffs.)
+func TestDSiLUBound(t *testing.T) {
+	p := problem.Problem{M: 1, N: 1, K: 1, DType: dtype.Float16, Out: dtype.Float32, Activation: problem.TimesDSiLU}
+	for _, x := range []float64{2, 4.5, 8.407876968383789, 15} {
+		in := ref.Inputs{A: []float64{1}, B: []float64{1}, X: []float64{x}}
+		s := 1/(1+math.Exp(-x)) - 2.5*0x1p-24
+		off := math.Abs(s*(1+x*(1-s)) - ref.DSiLU(x))
+		require.Less(t, off, ref.NewBounds(ref.Multiply(in, p), ref.Plain(in, p), in, p).C, x)
+	}
+}

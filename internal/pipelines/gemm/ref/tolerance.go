@@ -70,8 +70,8 @@ func activationRoundoff(a problem.Activation, v, x float64) (c, s float64) {
 		return silu(v), 0
 	case problem.TimesDSiLU, problem.TimesDSiLUKeep:
 		s := 1 / (1 + math.Exp(-x))
-		// silu'(x) = s * (1 + x*(1-s)), in which terms may cancel
-		off := s * ((1-s)*(3+2*math.Abs(x))*math.Abs(1+x*(1-2*s)) + 1 + 2*math.Abs(x)*(1-s))
+		// silu'(x) = s * (1 + x*(1-s)), in which terms may cancel, and 1-s is off by as much as s
+		off := s * ((1-s)*(3+2*math.Abs(x))*math.Abs(1+x*(1-2*s)) + 1 + math.Abs(x)*(2*(1-s)+s))
 		return tolerance.Roundoff32 * math.Abs(v) * off, silu(x)
 	}
 	return 0, 0

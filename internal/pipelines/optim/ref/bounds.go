@@ -2,6 +2,7 @@ package ref
 
 import (
 	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
@@ -45,9 +46,21 @@ func NewBounds(h optim.Problem, before Param, grad []float64, scale float64, t i
 		for i, x := range plain.Param {
 			rounded[i] = float64(copyTo.Round(float32(x)))
 		}
-		b.Copy = tolerance.Plain(copyTo, want.Param, rounded, unit*param)
+		b.Copy = tolerance.Plain(copyTo, Copy(want.Param, copyTo), rounded, unit*param)
 	}
 	return b
+}
+
+// Copy returns what the copy of parameters in a format should hold before it is rounded: those that
+// are beyond the format are infinite.
+func Copy(param []float64, t dtype.DType) []float64 {
+	out := slices.Clone(param)
+	for i, x := range out {
+		if y := float64(t.Round(float32(x))); math.IsInf(y, 0) {
+			out[i] = y
+		}
+	}
+	return out
 }
 
 // correction returns what counts for 1 - beta^t, as adamw_prepare.comp computes it, in units

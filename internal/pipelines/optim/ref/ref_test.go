@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/optim"
 )
 
@@ -68,4 +69,14 @@ func TestPlainStep(t *testing.T) {
 	require.InDeltaSlice(t, want.M, plain.M, 1e-6)
 	require.InDeltaSlice(t, want.V, plain.V, 1e-6)
 	require.NotEqual(t, want.Param, plain.Param)
+}
+
+// TestCopyOverflows: a parameter beyond the copy's format is infinite there, and says nothing about
+// the error of the others.
+func TestCopyOverflows(t *testing.T) {
+	p := Param{Param: []float64{1, -137204.7}, M: make([]float64, 2), V: make([]float64, 2)}
+	require.Equal(t, []float64{1, math.Inf(-1)}, Copy(p.Param, dtype.Float16))
+	require.Equal(t, p.Param, Copy(p.Param, dtype.BFloat16))
+	b := NewBounds(optim.Default(), p, make([]float64, 2), 1, 1, p, p, dtype.Float16)
+	require.Less(t, b.Copy, 1.0)
 }
