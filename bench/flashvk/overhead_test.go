@@ -25,7 +25,7 @@ func TestBenchOverhead(t *testing.T) {
 		require.Len(t, f.Order, 1)
 		r, err := compare.Compare(f, f, unit)
 		require.NoError(t, err)
-		require.Equal(t, [2]int{3, 3}, r.Changes[0].N)
+		require.Equal(t, []int{3, 3}, []int{r.Changes[0].N1, r.Changes[0].N2})
 		return r.Changes[0].Old.Center
 	}
 	fresh, submit, record := median("fresh-sec/op"), median("submit-sec/op"), median("record-sec/op")

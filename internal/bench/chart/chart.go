@@ -3,7 +3,6 @@
 package chart
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -85,59 +84,29 @@ func (c *Chart) SVG(w io.Writer) error { return SVG(w, c) }
 // differences of them.
 const smallest, largest = 1e-100, 1e100
 
-func inRange(x float64) bool {
-	return x == 0 || math.Abs(x) >= smallest && math.Abs(x) <= largest
-}
-
-// check returns an error if c cannot be drawn.
+// check returns an error if values of c cannot be drawn.
 func (c *Chart) check() error {
 	if len(c.Series) == 0 {
 		return fmt.Errorf("chart: %s: there is nothing to draw", c.Title)
 	}
+	list := slices.Concat(c.Series, c.Dots)
 	for _, b := range c.Bands {
-		low, high := Series{Name: b.Name, X: b.X, Y: b.Low}, Series{Name: b.Name, X: b.X, Y: b.High}
-		if err := errors.Join(low.check(), high.check()); err != nil {
-			return err
-		}
+		list = append(list, Series{Name: b.Name, X: b.X, Y: b.Low, Low: b.Low, High: b.High})
 	}
-	for _, s := range slices.Concat(c.Series, c.Dots) {
-		if err := s.check(); err != nil {
-			return err
-		}
+	for _, s := range list {
 		for j, x := range s.X {
-			at := int(x)
-			switch {
-			case len(c.Categories) > 0 && (at < 0 || at >= len(c.Categories) || float64(at) != x):
-				return fmt.Errorf("chart: %s: bar %d is at %g, which is none of %d categories", s.Name, j, x, len(c.Categories))
-			case c.Stacked && s.Y[j] < 0:
-				return fmt.Errorf("chart: %s: bar %d is %g: what is stacked is not negative", s.Name, j, s.Y[j])
-			case c.LogX && !(x > 0), c.LogY && !(s.Y[j] > 0 && (s.Low == nil || s.Low[j] > 0)):
+			values := []float64{x, s.Y[j]}
+			if s.Low != nil {
+				values = append(values, s.Low[j], s.High[j])
+			}
+			for _, v := range values {
+				if v != 0 && !(math.Abs(v) >= smallest && math.Abs(v) <= largest) {
+					return fmt.Errorf("chart: %s: point %d is (%g, %g): what can be drawn is 0, or from %g to %g", s.Name, j, x, s.Y[j], smallest, largest)
+				}
+			}
+			if c.LogX && x <= 0 || c.LogY && slices.Min(values[1:]) <= 0 {
 				return fmt.Errorf("chart: %s: point %d is not positive: (%g, %g)", s.Name, j, x, s.Y[j])
 			}
-		}
-	}
-	return nil
-}
-
-// check returns an error if s cannot be drawn.
-func (s *Series) check() error {
-	if len(s.X) != len(s.Y) || len(s.X) == 0 {
-		return fmt.Errorf("chart: %s: %d x, %d y", s.Name, len(s.X), len(s.Y))
-	}
-	for j := range s.X {
-		if !inRange(s.X[j]) || !inRange(s.Y[j]) {
-			return fmt.Errorf("chart: %s: point %d is (%g, %g): what can be drawn is 0, or from %g to %g", s.Name, j, s.X[j], s.Y[j], smallest, largest)
-		}
-	}
-	if s.Low == nil && s.High == nil {
-		return nil
-	}
-	if len(s.Low) != len(s.Y) || len(s.High) != len(s.Y) {
-		return fmt.Errorf("chart: %s: %d y, intervals from %d to %d", s.Name, len(s.Y), len(s.Low), len(s.High))
-	}
-	for j, y := range s.Y {
-		if low, high := s.Low[j], s.High[j]; !inRange(low) || !inRange(high) || low > y || high < y {
-			return fmt.Errorf("chart: %s: interval %d is %g to %g around %g", s.Name, j, low, high, y)
 		}
 	}
 	return nil

@@ -9,17 +9,19 @@ package compare
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
 	"golang.org/x/perf/benchmath"
+	"golang.org/x/perf/benchunit"
 
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
@@ -89,12 +91,10 @@ func Read(r io.Reader, name, unit string) (*File, error) {
 type Change struct {
 	Name     string
 	Old, New benchmath.Summary
-	N        [2]int
-	P        float64
-	Percent  float64 // by which the new median is larger than the old
-	Worse    float64 // by which it is worse, in percent; negative: better
-	Certain  bool    // the difference is significant
-	Warnings []string
+	benchmath.Comparison
+	Percent float64 // by which the new median is larger than the old
+	Worse   float64 // by which it is worse, in percent; negative: better
+	Certain bool    // the difference is significant
 }
 
 // A Report is the outcome.
@@ -105,20 +105,28 @@ type Report struct {
 	OnlyOld, OnlyNew []string
 }
 
-const confidence = 0.95
-
 // Compare compares what both files have, in the order of the old one.
 func Compare(before, after *File, unit string) (*Report, error) {
 	r := &Report{Unit: unit, Old: before, New: after}
 	if before.Better != after.Better {
 		return nil, fmt.Errorf("%s and %s do not agree on which %s is better", before.Name, after.Name, unit)
 	}
+	const confidence = 0.95
 	for _, name := range before.Order {
 		if after.values[name] == nil {
 			r.OnlyOld = append(r.OnlyOld, name)
 			continue
 		}
-		r.Changes = append(r.Changes, change(name, before.values[name], after.values[name], before.Better))
+		a := benchmath.NewSample(slices.Clone(before.values[name]), &benchmath.DefaultThresholds)
+		b := benchmath.NewSample(slices.Clone(after.values[name]), &benchmath.DefaultThresholds)
+		c := Change{
+			Name: name, Comparison: benchmath.AssumeNothing.Compare(a, b),
+			Old: benchmath.AssumeNothing.Summary(a, confidence), New: benchmath.AssumeNothing.Summary(b, confidence),
+		}
+		c.Certain = c.P < c.Alpha
+		c.Percent = 100 * (c.New.Center/c.Old.Center - 1)
+		c.Worse = -float64(before.Better) * c.Percent
+		r.Changes = append(r.Changes, c)
 	}
 	for _, name := range after.Order {
 		if before.values[name] == nil {
@@ -131,58 +139,116 @@ func Compare(before, after *File, unit string) (*Report, error) {
 	return r, nil
 }
 
-func change(name string, before, after []float64, better int) Change {
-	a := benchmath.NewSample(slices.Clone(before), &benchmath.DefaultThresholds)
-	b := benchmath.NewSample(slices.Clone(after), &benchmath.DefaultThresholds)
-	test := benchmath.AssumeNothing.Compare(a, b)
-	c := Change{
-		Name: name, N: [2]int{len(before), len(after)}, P: test.P, Certain: test.P < test.Alpha,
-		Old: benchmath.AssumeNothing.Summary(a, confidence), New: benchmath.AssumeNothing.Summary(b, confidence),
-	}
-	c.Percent = 100 * (c.New.Center/c.Old.Center - 1)
-	c.Worse = -float64(better) * c.Percent
-	for _, w := range test.Warnings {
-		c.Warnings = append(c.Warnings, w.Error())
-	}
-	return c
-}
-
 // Worse returns the changes that are certain and worse by more than some
 // percent, the worst first.
 func (r *Report) Worse(percent float64) []Change {
 	list := slices.DeleteFunc(slices.Clone(r.Changes), func(c Change) bool { return !c.Certain || !(c.Worse > percent) })
-	slices.SortStableFunc(list, func(a, b Change) int {
-		switch {
-		case a.Worse > b.Worse:
-			return -1
-		case a.Worse < b.Worse:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(list, func(a, b Change) int { return cmp.Compare(b.Worse, a.Worse) })
 	return list
 }
 
-// Geomean returns the geometric mean of new by old medians, and false if one of
-// them is not positive.
-func (r *Report) Geomean() (float64, bool) {
-	sum := 0.0
-	for _, c := range r.Changes {
-		if !(c.Old.Center > 0 && c.New.Center > 0) {
-			return 0, false
+// Sheet shows r. Changes that are certain and worse by more than some percent are
+// marked.
+func (r *Report) Sheet(percent float64) sheet.Sheet {
+	var s sheet.Section
+	for _, f := range []struct {
+		name string
+		*File
+	}{{"old", r.Old}, {"new", r.New}} {
+		text := f.Name
+		for _, key := range []string{"gpu", "driver", "commit"} {
+			if v := f.Config[key]; v != "" {
+				text += ", " + key + " " + v
+			}
 		}
-		sum += math.Log(c.New.Center / c.Old.Center)
+		s.Add(f.name, "%s", text)
 	}
-	return math.Exp(sum / float64(len(r.Changes))), true
+	for _, key := range []string{"gpu", "driver"} {
+		if a, b := r.Old.Config[key], r.New.Config[key]; a != b && a != "" && b != "" {
+			s.Add(sheet.Warning, "%s differs: this compares %q with %q, not only two programs", key, a, b)
+		}
+	}
+	s.Add("unit", "%s, median ± its 95 %% confidence interval, ∞ below six samples", r.Unit)
+	s.Add("change", "of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)")
+	common := r.common()
+	if len(common) > 0 {
+		s.Add("common", "%s", strings.Join(common, "/"))
+	}
+	cell := func(name string, of func(c Change) string) sheet.Cell[Change] {
+		return sheet.Cell[Change]{Name: name, Of: of, Text: name == "benchmark", Wide: name == "samples"}
+	}
+	sheet.Fill(&s, r.Changes,
+		cell("benchmark", func(c Change) string {
+			parts := strings.Split(c.Name, "/")
+			return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return slices.Contains(common, part) }), "/")
+		}),
+		cell("old", func(c Change) string { return r.format(c.Old.Center) }), cell("±", func(c Change) string { return interval(c.Old) }),
+		cell("new", func(c Change) string { return r.format(c.New.Center) }), cell("±", func(c Change) string { return interval(c.New) }),
+		cell("change", func(c Change) string {
+			switch {
+			case !c.Certain:
+				return "~"
+			case c.Worse > percent:
+				return fmt.Sprintf("WORSE %+.2f%%", c.Percent)
+			}
+			return fmt.Sprintf("%+.2f%%", c.Percent)
+		}),
+		cell("p", func(c Change) string { return fmt.Sprintf("%.3f", c.P) }),
+		cell("samples", func(c Change) string { return fmt.Sprintf("%d, %d", c.N1, c.N2) }))
+	sum := 0.0
+	var warnings []string
+	for _, c := range r.Changes {
+		sum += math.Log(c.New.Center / c.Old.Center)
+		for _, w := range c.Warnings {
+			if text := w.Error(); !slices.Contains(warnings, text) {
+				warnings = append(warnings, text)
+			}
+		}
+	}
+	if mean := math.Exp(sum / float64(len(r.Changes))); mean > 0 && !math.IsInf(mean, 0) {
+		s.Note("geometric mean of new by old: %.3f (%+.2f%%)", mean, 100*(mean-1))
+	}
+	for _, w := range warnings {
+		s.Note("some changes: %s", w)
+	}
+	for _, name := range r.OnlyOld {
+		s.Note("only in %s: %s", r.Old.Name, name)
+	}
+	for _, name := range r.OnlyNew {
+		s.Note("only in %s: %s", r.New.Name, name)
+	}
+	return sheet.Sheet{Sections: []sheet.Section{s}}
 }
 
-// differing returns the file keys whose values differ, in order.
-func (r *Report) differing() []string {
-	var keys []string
-	for _, key := range slices.Sorted(maps.Keys(r.Old.Config)) {
-		if value, ok := r.New.Config[key]; ok && value != r.Old.Config[key] {
-			keys = append(keys, key)
-		}
+// common returns the parts that the names of all changes have. Parts stand between slashes; the
+// first one is not among them.
+func (r *Report) common() (parts []string) {
+	if len(r.Changes) == 1 {
+		return nil
 	}
-	return keys
+	for i, c := range r.Changes {
+		list := strings.Split(c.Name, "/")[1:]
+		if i == 0 {
+			parts = list
+		}
+		parts = slices.DeleteFunc(parts, func(part string) bool { return !slices.Contains(list, part) })
+	}
+	return parts
+}
+
+// format writes a value of the unit with a prefix, as in 1.234ms.
+func (r *Report) format(x float64) string {
+	text := benchunit.Scale(x, benchunit.ClassOf(r.Unit))
+	if r.Unit == "sec/op" || strings.Contains(r.Unit, "-sec/") {
+		text += "s"
+	}
+	return text
+}
+
+// interval returns how far the ends of the interval are from the median.
+func interval(s benchmath.Summary) string {
+	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) || s.Center == 0 {
+		return "∞"
+	}
+	return fmt.Sprintf("%.0f%%", 100*max(s.Hi-s.Center, s.Center-s.Lo)/math.Abs(s.Center))
 }

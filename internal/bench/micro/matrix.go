@@ -2,7 +2,6 @@ package micro
 
 import (
 	"context"
-	"encoding/binary"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -59,60 +58,45 @@ func matrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, err error)
 	return best, nil
 }
 
-// newMatrix returns the loop of matrix products.
-func newMatrix(ctx context.Context, d *vk.Device, t dtype.DType) (*Loop, error) {
-	caps := d.Caps()
+// matrix makes the loop of matrix products.
+func (l *Loop) matrix(t dtype.DType) error {
+	caps := l.d.Caps()
 	shape, err := matrixShape(caps, t)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	m, n, k := int(shape.M), int(shape.N), int(shape.K)
-	size := matrixSubgroups * caps.SubgroupSize
-	spec := matrixSpec{WorkgroupSize: size, M: shape.M, N: shape.N, K: shape.K}
-	kern, err := kernel[matrixParams](d, "micro_matrix", t.Short(), spec, vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true})
+	spec := matrixSpec{WorkgroupSize: matrixSubgroups * caps.SubgroupSize, M: shape.M, N: shape.N, K: shape.K}
+	kern, err := kernel[matrixParams](l.d, "micro_matrix", t.Short(), spec, vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	groups := 8 * units(caps)
-	l := &Loop{Name: "matrix " + t.Short(), Unit: "FLOP/s", d: d, iters: 1}
 	l.work = 2 * float64(m*n*k) * tilesA * tilesB * matrixSubgroups * float64(groups)
-	sums := int(groups) * matrixSubgroups * tilesA * tilesB * m * n
-	a, err := l.buffer("a", int64(2*tilesA*m*k))
-	if err != nil {
-		return l.orClose(err)
-	}
-	b, err := l.buffer("b", int64(2*tilesB*k*n))
-	if err != nil {
-		return l.orClose(err)
-	}
-	c, err := l.buffer("c", int64(4*sums))
-	if err != nil {
-		return l.orClose(err)
-	}
-	tensors := []vk.Tensor{vk.View(a, t, tilesA*m*k), vk.View(b, t, tilesB*k*n), vk.View(c, dtype.Float32, sums)}
+	tensors := []vk.Tensor{l.tensor("a", t, tilesA*m*k), l.tensor("b", t, tilesB*k*n), l.tensor("c", dtype.Float32, int(groups)*matrixSubgroups*tilesA*tilesB*m*n)}
 	l.record = func(cmd *vk.Cmd, iters uint32) {
 		kern.Dispatch(cmd, vk.Groups{X: groups}, matrixParams{iters}, tensors...)
 	}
 	// Normal numbers, since zeros or small integers take less power than data.
-	normal := func() error {
-		rng := rand.New(rand.NewPCG(1, 2))
-		return fillMatrices(ctx, tensors[:2], func() float32 { return float32(rng.NormFloat64()) })
+	l.fill = func(ctx context.Context) error {
+		return fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.NormFloat64()) })
 	}
 	l.check = func(ctx context.Context) error {
 		if err := l.checkMatrix(ctx, tensors, m, n, k); err != nil {
 			return err
 		}
-		return normal()
+		return l.fill(ctx)
 	}
-	return l.orClose(normal())
+	return nil
 }
 
 // fillMatrices uploads what next returns, rounded to the type.
-func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func() float32) error {
+func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func(rng *rand.Rand) float32) error {
+	rng := rand.New(rand.NewPCG(1, 2))
 	for _, x := range tensors {
 		values := make([]float32, x.NumElements())
 		for i := range values {
-			values[i] = x.DType.Round(next())
+			values[i] = x.DType.Round(next(rng))
 		}
 		if err := x.Upload(ctx, values); err != nil {
 			return err
@@ -124,19 +108,20 @@ func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func() float32)
 // checkMatrix multiplies small integers, whose sums are exact.
 func (l *Loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int) error {
 	const iters = 3
-	rng := rand.New(rand.NewPCG(3, 4))
-	if err := fillMatrices(ctx, tensors[:2], func() float32 { return float32(rng.IntN(9) - 4) }); err != nil {
+	if err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.IntN(9) - 4) }); err != nil {
 		return err
 	}
 	if err := l.once(ctx, iters); err != nil {
 		return err
 	}
-	a, b, c := make([]float32, tensors[0].NumElements()), make([]float32, tensors[1].NumElements()), make([]float32, tensors[2].NumElements())
-	for i, x := range [][]float32{a, b, c} {
-		if err := tensors[i].Download(ctx, x); err != nil {
+	var x [3][]float32
+	for i := range x {
+		x[i] = make([]float32, tensors[i].NumElements())
+		if err := tensors[i].Download(ctx, x[i]); err != nil {
 			return err
 		}
 	}
+	a, b, c := x[0], x[1], x[2]
 	want := make([]float32, tilesA*tilesB*m*n) // of one subgroup
 	for tile := range tilesA * tilesB {
 		left, right := a[tile/tilesB*m*k:], b[tile%tilesB*k*n:]
@@ -156,13 +141,4 @@ func (l *Loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int
 		}
 	}
 	return nil
-}
-
-// words returns n different words in little-endian order.
-func words(n int) []byte {
-	var raw []byte
-	for i := range n {
-		raw = binary.LittleEndian.AppendUint32(raw, uint32(i)*2654435761) // Knuth's factor: all bits vary
-	}
-	return raw
 }

@@ -30,25 +30,21 @@ func workgroupSize(caps *vk.Caps) uint32 {
 	return min(256, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])
 }
 
-// newFMA returns the loop of multiply-adds.
-func newFMA(ctx context.Context, d *vk.Device) (*Loop, error) {
-	caps := d.Caps()
+// fma makes the loop of multiply-adds.
+func (l *Loop) fma() error {
+	caps := l.d.Caps()
 	if !caps.ScalarBlockLayout {
-		return nil, unsupported("the device has no scalar block layout")
+		return unsupported("the device has no scalar block layout")
 	}
 	size := workgroupSize(caps)
-	kern, err := kernel[fmaParams](d, "micro_fma", "", workgroupSpec{size}, vk.KernelOptions{})
+	kern, err := kernel[fmaParams](l.d, "micro_fma", "", workgroupSpec{size}, vk.KernelOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	groups := 16 * units(caps)
 	count := int(groups * size)
-	l := &Loop{Name: "fma f32", Unit: "FLOP/s", d: d, iters: 1, work: 2 * fmaChains * float64(count)}
-	y, err := l.buffer("y", int64(4*count))
-	if err != nil {
-		return l.orClose(err)
-	}
-	out := vk.View(y, dtype.Float32, count)
+	l.work = 2 * fmaChains * float64(count)
+	out := l.tensor("y", dtype.Float32, count)
 	params := fmaParams{Factor: 0.999, Addend: 0.5} // stays between 0 and 500
 	l.record = func(c *vk.Cmd, iters uint32) {
 		params.Iters = iters
@@ -79,7 +75,7 @@ func newFMA(ctx context.Context, d *vk.Device) (*Loop, error) {
 		}
 		return nil
 	}
-	return l, ctx.Err()
+	return nil
 }
 
 // copyParams is the push-constant block of micro_copy.comp.
@@ -94,43 +90,37 @@ const (
 	copyBytesCPU = 16 << 20
 )
 
-// newCopy returns the loop that copies.
-func newCopy(ctx context.Context, d *vk.Device) (*Loop, error) {
-	caps := d.Caps()
+// copy makes the loop that copies.
+func (l *Loop) copy() error {
+	caps := l.d.Caps()
 	if !caps.ScalarBlockLayout {
-		return nil, unsupported("the device has no scalar block layout")
+		return unsupported("the device has no scalar block layout")
 	}
-	size := workgroupSize(caps)
-	kern, err := kernel[copyParams](d, "micro_copy", "", workgroupSpec{size}, vk.KernelOptions{})
+	kern, err := kernel[copyParams](l.d, "micro_copy", "", workgroupSpec{workgroupSize(caps)}, vk.KernelOptions{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	total := int64(copyBytes)
 	if caps.Type == vk.CPU {
 		total = copyBytesCPU
 	}
 	total = min(total, int64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)/2)) &^ 15
-	l := &Loop{Name: "copy", Unit: "B/s", d: d, iters: 1, fixed: true, work: 2 * float64(total)}
-	src, err := l.buffer("src", total)
-	if err != nil {
-		return l.orClose(err)
-	}
-	dst, err := l.buffer("dst", total)
-	if err != nil {
-		return l.orClose(err)
-	}
+	l.Unit, l.fixed, l.work = "B/s", true, 2*float64(total)
 	n := int(total / 4)
-	tensors := []vk.Tensor{vk.View(src, dtype.Float32, n), vk.View(dst, dtype.Float32, n)}
+	src, dst := l.tensor("src", dtype.Float32, n), l.tensor("dst", dtype.Float32, n)
 	l.record = func(c *vk.Cmd, _ uint32) {
-		kern.Dispatch(c, vk.Groups{X: 32 * units(caps)}, copyParams{uint32(n / 4)}, tensors...)
+		kern.Dispatch(c, vk.Groups{X: 32 * units(caps)}, copyParams{uint32(n / 4)}, src, dst)
 	}
-	l.check = func(ctx context.Context) error { return l.checkCopy(ctx, src, dst) }
+	l.check = func(ctx context.Context) error { return l.checkCopy(ctx, src.Buffer, dst.Buffer) }
 	// The words differ, since the device may compress memory of zeros.
-	piece := words(int(min(total, pieceBytes)) / 4)
-	for at := int64(0); at < total && err == nil; at += int64(len(piece)) {
-		err = src.Upload(ctx, at, piece[:min(total-at, int64(len(piece)))])
+	l.fill = func(ctx context.Context) (err error) {
+		piece := words(int(min(total, pieceBytes)) / 4)
+		for at := int64(0); at < total && err == nil; at += int64(len(piece)) {
+			err = src.Buffer.Upload(ctx, at, piece[:min(total-at, int64(len(piece)))])
+		}
+		return err
 	}
-	return l.orClose(err)
+	return nil
 }
 
 // pieceBytes of the source are alike.
@@ -164,4 +154,13 @@ func (l *Loop) checkCopy(ctx context.Context, src, dst *vk.Buffer) error {
 		}
 	}
 	return nil
+}
+
+// words returns n different words in little-endian order.
+func words(n int) []byte {
+	var raw []byte
+	for i := range n {
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(i)*2654435761) // Knuth's factor: all bits vary
+	}
+	return raw
 }

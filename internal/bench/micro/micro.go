@@ -10,6 +10,7 @@
 package micro
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -30,8 +31,10 @@ type Loop struct {
 	iters  uint32
 	fixed  bool // iters is 1 always
 	record func(c *vk.Cmd, iters uint32)
+	fill   func(ctx context.Context) error // puts data into the inputs; nil: there are none
 	check  func(ctx context.Context) error
-	free   []*vk.Buffer
+	free   []vk.Tensor
+	err    error // of making tensors
 }
 
 // Names lists the loops that New makes.
@@ -39,18 +42,29 @@ func Names() []string { return []string{"matrix f16", "matrix bf16", "fma f32", 
 
 // New returns a loop by its name. The error wraps vk.ErrUnsupported if the
 // device cannot run it.
-func New(ctx context.Context, d *vk.Device, name string) (*Loop, error) {
+func New(ctx context.Context, d *vk.Device, name string) (l *Loop, err error) {
+	l = &Loop{Name: name, Unit: "FLOP/s", d: d, iters: 1}
 	switch name {
 	case "matrix f16":
-		return newMatrix(ctx, d, dtype.Float16)
+		err = l.matrix(dtype.Float16)
 	case "matrix bf16":
-		return newMatrix(ctx, d, dtype.BFloat16)
+		err = l.matrix(dtype.BFloat16)
 	case "fma f32":
-		return newFMA(ctx, d)
+		err = l.fma()
 	case "copy":
-		return newCopy(ctx, d)
+		err = l.copy()
+	default:
+		err = fmt.Errorf("micro: %q is not the name of a loop", name)
 	}
-	return nil, fmt.Errorf("micro: %q is not the name of a loop", name)
+	err = cmp.Or(err, l.err, ctx.Err())
+	if err == nil && l.fill != nil {
+		err = l.fill(ctx)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // Record records one call.
@@ -66,13 +80,13 @@ func (l *Loop) Work() float64 { return l.work * float64(l.iters) }
 // error that names the first wrong one.
 func (l *Loop) Check(ctx context.Context) error { return l.check(ctx) }
 
-// Close frees the buffers.
+// Close frees the tensors. It may be called on nil.
 func (l *Loop) Close() {
 	if l == nil {
 		return
 	}
-	for _, b := range l.free {
-		b.Close()
+	for _, x := range l.free {
+		x.Close()
 	}
 	l.free = nil
 }
@@ -119,13 +133,15 @@ func (l *Loop) Calibrate(ctx context.Context, target time.Duration) (time.Durati
 	}
 }
 
-// buffer makes a buffer that Close frees.
-func (l *Loop) buffer(name string, bytes int64) (*vk.Buffer, error) {
-	b, err := l.d.NewBuffer(name, bytes)
-	if err == nil {
-		l.free = append(l.free, b)
+// tensor makes a tensor that Close frees. An error is in l.err.
+func (l *Loop) tensor(name string, t dtype.DType, n int) vk.Tensor {
+	x, err := l.d.NewTensor(name, t, n)
+	if err != nil {
+		l.err = cmp.Or(l.err, err)
+		return x
 	}
-	return b, err
+	l.free = append(l.free, x)
+	return x
 }
 
 // units returns a number of workgroups of several subgroups that fills the device a few times over.
@@ -162,15 +178,6 @@ func (l *Loop) once(ctx context.Context, iters uint32) error {
 // unsupported returns an error that wraps vk.ErrUnsupported.
 func unsupported(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, vk.ErrUnsupported)...)
-}
-
-// orClose returns l, or closes it and returns err if that is not nil.
-func (l *Loop) orClose(err error) (*Loop, error) {
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
 }
 
 // errDiffers says that a result is wrong.

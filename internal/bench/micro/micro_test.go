@@ -54,7 +54,7 @@ func TestLoops(t *testing.T) {
 			l.record = func(c *vk.Cmd, iters uint32) { right(c, iters+1) }
 			if name == "copy" {
 				l.record = func(*vk.Cmd, uint32) {} // records nothing: the last copy is still there
-				require.NoError(t, l.free[1].Upload(ctx, 4, []byte{1}))
+				require.NoError(t, l.free[1].Buffer.Upload(ctx, 4, []byte{1}))
 			}
 			require.ErrorContains(t, l.Check(ctx), "element ")
 			l.record = right
@@ -85,7 +85,7 @@ func TestWork(t *testing.T) {
 	defer l.Close()
 	s, err := matrixShape(d.Caps(), dtype.Float16)
 	require.NoError(t, err)
-	subgroups := float64(l.free[2].Bytes()) / float64(4*tilesA*tilesB*s.M*s.N)
+	subgroups := float64(4*l.free[2].NumElements()) / float64(4*tilesA*tilesB*s.M*s.N)
 	require.Equal(t, subgroups*tilesA*tilesB*2*float64(s.M*s.N*s.K), l.work)
 }
 

@@ -2,7 +2,6 @@ package train
 
 import (
 	"bytes"
-	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
@@ -29,14 +27,13 @@ var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
 
 // openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
 // that begins, which it adds to the result. No other training writes the file until the log is
-// closed. A program that is killed meanwhile leaves the file as it was. Writes to a pipe end with
-// ctx.
-func openLog(ctx context.Context, o *Options, r *Result) (_ *log, err error) {
+// closed. A program that is killed meanwhile leaves the file as it was.
+func openLog(o *Options, r *Result) (_ *log, err error) {
 	if o.CSV == "" {
 		return nil, nil
 	}
 	if info, err := os.Stat(o.CSV); o.Load == "" && err == nil && !info.Mode().IsRegular() {
-		return newLog(openPipe(ctx, o.CSV))
+		return newLog(os.OpenFile(o.CSV, os.O_WRONLY, 0))
 	}
 	f, err := files.OpenLocked(o.CSV)
 	if err != nil {
@@ -78,30 +75,6 @@ func newLog(f io.WriteCloser, err error) (*log, error) {
 	}
 	l := &log{f, csv.NewWriter(f)}
 	return l, l.w.Write(logColumns) // to its buffer
-}
-
-// grace is the time that the reader of a pipe has for a row after ctx has ended.
-const grace = time.Second
-
-// openPipe opens what is no regular file to write. It does not wait for a reader longer than ctx
-// lasts, and neither do writes, whose error is os.ErrDeadlineExceeded then.
-func openPipe(ctx context.Context, path string) (*os.File, error) {
-	var f *os.File
-	var err error
-	opened := make(chan struct{})
-	go func() {
-		defer close(opened)
-		f, err = os.OpenFile(path, os.O_WRONLY, 0)
-	}()
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-opened:
-	}
-	if err == nil {
-		context.AfterFunc(ctx, func() { f.SetWriteDeadline(time.Now().Add(grace)) })
-	}
-	return f, err
 }
 
 // readLog reads the rows of a file, none if there is no file. A line that was not finished when
@@ -160,10 +133,7 @@ func (l *log) write(row Row) error {
 		return err
 	}
 	l.w.Flush()
-	if err := l.w.Error(); !errors.Is(err, os.ErrDeadlineExceeded) { // the training ends all the same
-		return err
-	}
-	return nil
+	return l.w.Error()
 }
 
 func (l *log) close() error {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/internal/bench"
@@ -28,7 +27,7 @@ func (r *Report) Failed() string {
 	measured := slices.ContainsFunc(r.Results, func(x *BenchResult) bool { return x.Timings[0].Failed == "" })
 	for _, x := range r.Results {
 		if t := x.Timings[0]; t.Failed != "" && !(t.Absent && measured) {
-			return x.Case.Name + r.wayWords(x) + ": " + t.Failed
+			return x.Case.Name + ", " + x.Case.way() + ": " + t.Failed
 		}
 	}
 	return ""
@@ -50,15 +49,12 @@ func (r *Report) Write(w io.Writer, f bench.Format) error {
 // Sheet returns a table for each model and shape, with a row for each way to compute its step and
 // each peer, and one of the stages of each way.
 func (r *Report) Sheet() sheet.Sheet {
-	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
-	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: bench.CPUWarning})
-	}
+	s := r.Env.Sheet()
 	for _, g := range r.groups() {
-		s.Sections = append(s.Sections, r.section(g))
+		s.Sections = append(s.Sections, section(g))
 		for _, x := range g {
 			if len(x.Stages) > 0 {
-				s.Sections = append(s.Sections, r.stages(x))
+				s.Sections = append(s.Sections, x.stages())
 			}
 		}
 	}
@@ -78,56 +74,31 @@ func (r *Report) groups() (groups [][]*BenchResult) {
 	return groups
 }
 
-// ways are what cases of one shape may differ in.
-var ways = []struct {
-	name string
-	of   func(c *Case) string
-}{
-	{"variant", func(c *Case) string { return c.Variant.String() }},
-	{"checkpoint", func(c *Case) string { return c.Asked.String() }},
-	{"recording", func(c *Case) string {
-		if c.Fresh {
-			return "fresh"
-		}
-		return "once"
-	}},
+func (c *Case) recording() string {
+	if c.Fresh {
+		return "fresh"
+	}
+	return "once"
 }
 
-// way returns what tells the case of x from others of the report, and what that is of, as in
-// variant and unfused.
-func (r *Report) way(x *BenchResult) (names, values []string) {
-	for _, w := range ways {
-		if slices.ContainsFunc(r.Results, func(o *BenchResult) bool { return w.of(&o.Case) != w.of(&x.Case) }) {
-			names, values = append(names, w.name), append(values, w.of(&x.Case))
-		}
-	}
-	return names, values
-}
-
-// wayWords returns that as a text behind the name of a shape, as in ", checkpoint off".
-func (r *Report) wayWords(x *BenchResult) (text string) {
-	names, values := r.way(x)
-	for i, name := range names {
-		text += ", " + name + " " + values[i]
-	}
-	return text
-}
+// way returns what cases of one shape may differ in: variant, checkpoint and recording.
+func (c *Case) way() string { return fmt.Sprintf("%v, %v, %s", c.Variant, c.Asked, c.recording()) }
 
 // name returns that of a row.
-func (r *Report) name(x *BenchResult, t *Timing) string {
-	if _, values := r.way(x); t.Impl == ourName && len(values) > 0 {
-		return t.Impl + " " + strings.Join(values, ", ")
+func (x *BenchResult) name(t *Timing) string {
+	if t.Impl == ourName {
+		return t.Impl + " " + x.Case.way()
 	}
 	return t.Impl
 }
 
 // reference returns what ratios are to: the first peer that has times, or our first result.
-func (r *Report) reference(group []*BenchResult) (name string, ns float64) {
+func reference(group []*BenchResult) (name string, ns float64) {
 	for _, ours := range []bool{false, true} {
 		for _, x := range group {
 			for _, t := range x.Timings {
 				if (t.Impl == ourName) == ours && t.Failed == "" {
-					return r.name(x, &t), t.Summary().Median
+					return x.name(&t), t.Summary().Median
 				}
 			}
 		}
@@ -136,7 +107,7 @@ func (r *Report) reference(group []*BenchResult) (name string, ns float64) {
 }
 
 // section returns the table of a shape.
-func (r *Report) section(group []*BenchResult) (s sheet.Section) {
+func section(group []*BenchResult) (s sheet.Section) {
 	c := &group[0].Case
 	s.Add("step", "%s, %v: %v; %v\n%d parameters, %s", c.Name, c.DType, c.Config, c.Shape, c.NumParams(), bench.FormatSI(c.StepFLOPs(c.Shape), "FLOP"))
 	said := map[string]bool{}
@@ -150,26 +121,60 @@ func (r *Report) section(group []*BenchResult) (s sheet.Section) {
 		}
 	}
 	s.Add("time", "wall clock of forward, backward and AdamW, median of %d steps; %s", c.Samples, bench.IntervalWords)
-	reference, ns := r.reference(group)
-	if names, _ := r.way(group[0]); len(names) > 0 {
-		s.Add("impl", "ours with its %s", strings.Join(names, ", "))
-	}
-	if reference != "" {
-		s.Add("ratio", "the time of %s by a row's: above 1 is faster than it", reference)
+	s.Add("impl", "ours with its variant, checkpoint and recording")
+	name, ns := reference(group)
+	if name != "" {
+		s.Add("ratio", "the time of %s by a row's: above 1 is faster than it", name)
 	}
 	s.Add("host", "what the host works on a step, until its recording is submitted: median")
 	s.Add("loss", "of the first step, and of the last: they warm up for as long a time, not as many steps")
 	s.Add("check", "ours: gradients against the slope of the loss along them; a peer's against ours, as a part of their norm")
-	s.Columns = []sheet.Column{{Name: "impl"}, {Name: "step", Number: true}, {Name: "±", Number: true}, {Name: "tokens/s", Number: true}, {Name: "rate", Number: true, Wide: true},
-		{Name: "memory", Number: true}, {Name: "ratio", Number: true}, {Name: "host", Number: true}, {Name: "loss", Number: true}, {Name: "last", Number: true}, {Name: "check", Number: true}}
+	type row struct {
+		x *BenchResult
+		t *Timing
+	}
+	var rows []row
 	for _, x := range group {
 		for _, a := range x.About {
 			s.Add("peer", "%s", a)
 		}
-		for _, t := range x.Timings {
-			r.row(&s, x, &t, ns)
+		for i := range x.Timings {
+			t := &x.Timings[i]
+			if t.Failed == "" || t.Absent {
+				rows = append(rows, row{x, t})
+			}
+			for _, text := range []string{t.Failed, t.Wrong, t.Note} {
+				if text != "" {
+					s.Note("%s: %s", x.name(t), text)
+				}
+			}
 		}
 	}
+	number := func(name string, of func(r row, seconds float64) string) sheet.Cell[row] {
+		return sheet.Cell[row]{Name: name, Wide: name == "rate", Of: func(r row) string {
+			if r.t.Failed != "" {
+				return "–"
+			}
+			return of(r, r.t.Summary().Median/1e9)
+		}}
+	}
+	sheet.Fill(&s, rows,
+		sheet.Cell[row]{Name: "impl", Text: true, Of: func(r row) string { return r.x.name(r.t) }},
+		number("step", func(_ row, s float64) string { return bench.FormatTime(1e9 * s) }),
+		number("±", func(r row, _ float64) string { return r.t.Summary().PlusMinus() }),
+		number("tokens/s", func(r row, s float64) string { return bench.FormatSI(float64(r.x.Case.Tokens())/s, "") }),
+		number("rate", func(r row, s float64) string { return bench.FormatSI(c.StepFLOPs(c.Shape)/s, "FLOP/s") }),
+		number("memory", func(r row, _ float64) string { return bench.FormatSI(float64(r.t.Bytes), "B") }),
+		number("ratio", func(_ row, s float64) string { return fmt.Sprintf("%.2f", ns/1e9/s) }),
+		number("host", func(r row, _ float64) string {
+			if len(r.t.HostNS) == 0 {
+				return "-"
+			}
+			return bench.FormatTime(bench.Summarize(r.t.HostNS).Median)
+		}),
+		number("loss", func(r row, _ float64) string { return fmt.Sprintf("%.4f", r.t.First) }),
+		number("last", func(r row, _ float64) string { return fmt.Sprintf("%.4f", r.t.Last) }),
+		number("check", func(r row, _ float64) string { return fmt.Sprintf("%.1e", r.t.Slope) }))
 	return s
 }
 
@@ -178,44 +183,19 @@ func (c *Case) MemoryWords(m *tnp.Memory) string {
 	return fmt.Sprintf("variant %v, checkpoint %v: %v", c.Variant, m.Checkpoint, m)
 }
 
-// row adds a row, and what there is to say of it.
-func (r *Report) row(s *sheet.Section, x *BenchResult, t *Timing, reference float64) {
-	name, c := r.name(x, t), &x.Case
-	if t.Failed != "" {
-		if t.Absent {
-			s.Rows = append(s.Rows, append([]string{name}, slices.Repeat([]string{"–"}, len(s.Columns)-1)...))
-		}
-		s.Note("%s: %s", name, t.Failed)
-		return
-	}
-	m, host := t.Summary(), "-"
-	if len(t.HostNS) > 0 {
-		host = bench.FormatTime(bench.Summarize(t.HostNS).Median)
-	}
-	seconds := m.Median / 1e9
-	s.Rows = append(s.Rows, []string{name, bench.FormatTime(m.Median), m.PlusMinus(),
-		bench.FormatSI(float64(c.Tokens())/seconds, ""), bench.FormatSI(c.StepFLOPs(c.Shape)/seconds, "FLOP/s"), bench.FormatSI(float64(t.Bytes), "B"),
-		fmt.Sprintf("%.2f", reference/m.Median), host, fmt.Sprintf("%.4f", t.First), fmt.Sprintf("%.4f", t.Last), fmt.Sprintf("%.1e", t.Slope)})
-	if t.Wrong != "" {
-		s.Note("%s has a wrong output: %s", name, t.Wrong)
-	}
-	if t.Note != "" {
-		s.Note("%s: %s", name, t.Note)
-	}
-}
-
 // stages returns the table of what a step consists of.
-func (r *Report) stages(x *BenchResult) (s sheet.Section) {
-	sum := 0.0
+func (x *BenchResult) stages() (s sheet.Section) {
+	sum, step := 0.0, x.Timings[0].Summary().Median
 	for _, g := range x.Stages {
 		sum += g.NS
 	}
-	s.Add("stages", "%s: device time of all blocks, each dispatch by itself; %s in all, a step takes %s: %+.1f %% beside kernels, less than nothing where they overlap",
-		x.Case.Name+r.wayWords(x), bench.FormatTime(sum), bench.FormatTime(x.Timings[0].Summary().Median), 100*(1-sum/x.Timings[0].Summary().Median))
-	s.Columns = []sheet.Column{{Name: "stage"}, {Name: "dispatches", Number: true}, {Name: "time", Number: true}, {Name: "share", Number: true}}
-	for _, g := range x.Stages {
-		s.Rows = append(s.Rows, []string{g.Name, strconv.Itoa(g.Dispatches), bench.FormatTime(g.NS), fmt.Sprintf("%.1f%%", 100*g.NS/sum)})
-	}
+	s.Add("stages", "%s, %s: device time of all blocks, each dispatch by itself; %s in all, a step takes %s: %+.1f %% beside kernels, less than nothing where they overlap",
+		x.Case.Name, x.Case.way(), bench.FormatTime(sum), bench.FormatTime(step), 100*(1-sum/step))
+	sheet.Fill(&s, x.Stages,
+		sheet.Cell[tnp.Stage]{Name: "stage", Text: true, Of: func(g tnp.Stage) string { return g.Name }},
+		sheet.Cell[tnp.Stage]{Name: "dispatches", Of: func(g tnp.Stage) string { return strconv.Itoa(g.Dispatches) }},
+		sheet.Cell[tnp.Stage]{Name: "time", Of: func(g tnp.Stage) string { return bench.FormatTime(g.NS) }},
+		sheet.Cell[tnp.Stage]{Name: "share", Of: func(g tnp.Stage) string { return fmt.Sprintf("%.1f%%", 100*g.NS/sum) }})
 	return s
 }
 
@@ -226,7 +206,7 @@ func (r *Report) writeCSV(w io.Writer) error {
 		"impl", "step_ns", "low_ns", "high_ns", "tokens_per_s", "memory_bytes", "loss", "last", "check", "failed",
 		"recording", "host_ns", "ratio", "loss_off", "wrong"}}
 	for _, g := range r.groups() {
-		_, reference := r.reference(g)
+		_, reference := reference(g)
 		for _, x := range g {
 			for _, t := range x.Timings {
 				lines = append(lines, r.line(x, &t, reference))
@@ -250,7 +230,7 @@ func (r *Report) line(x *BenchResult, t *Timing, reference float64) []string {
 	}
 	recorded := ""
 	if t.Impl == ourName {
-		recorded = ways[2].of(c)
+		recorded = c.recording()
 	}
 	return []string{r.Env.Device, r.Env.Driver, r.Env.Commit, c.Name, c.DType.String(), c.Variant.String(), c.Checkpoint.String(),
 		strconv.Itoa(c.Batch), strconv.Itoa(c.Context), strconv.Itoa(c.Targets), strconv.Itoa(c.Layers), strconv.Itoa(c.DModel), strconv.Itoa(c.DFF),

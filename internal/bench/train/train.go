@@ -205,7 +205,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		}
 		defer t.evaluator.close()
 	}
-	if t.log, err = openLog(ctx, o, t.result); err != nil {
+	if t.log, err = openLog(o, t.result); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.log.close()) }()

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -122,25 +123,6 @@ func TestContinue(t *testing.T) {
 	require.EqualError(t, err, "train: picture and evaluate are the same file, "+whole.Save)
 }
 
-// TestSaveEvery: the file is there while the training goes on.
-func TestSaveEvery(t *testing.T) {
-	d := vktest.Open(t)
-	o := options(t, 5)
-	o.Save, o.SaveEvery = inFolder(t)("state"), 2
-	var seen []string
-	_, err := Run(context.Background(), d, o, func(r Row) {
-		f, err := safetensors.Open(o.Save)
-		if err != nil {
-			seen = append(seen, "none")
-			return
-		}
-		defer f.Close()
-		seen = append(seen, f.Metadata["batches"])
-	})
-	require.NoError(t, err)
-	require.Equal(t, []string{"none", "none", "2", "2", "4"}, seen)
-}
-
 // TestNotFinite: a loss that is none stops the training, with the step and the tensor.
 func TestNotFinite(t *testing.T) {
 	d := vktest.Open(t)
@@ -175,7 +157,11 @@ func TestBadBatch(t *testing.T) {
 	}
 	o.tasks.y[2*len(y)+4] = float32(math.Inf(1))
 	o.Save, o.SaveEvery, o.CSV = file("state"), 1, file("log")
-	_, err := Run(context.Background(), d, o, nothing)
+	_, err := Run(context.Background(), d, o, func(r Row) {
+		if r.Step == 2 {
+			require.FileExists(t, o.Save, "of the step before")
+		}
+	})
 	require.EqualError(t, err, "step 3: tnp: y[4] is +Inf: data must be finite")
 	require.Len(t, columns(t, o.CSV), 3)
 	f, err := safetensors.Open(o.Save)
@@ -315,18 +301,20 @@ func TestValidate(t *testing.T) {
 	require.NoError(t, o.Validate())
 }
 
-// TestLog: what is no log is refused, and left as it is.
+// TestLog: what is no log is refused, and left as it is. A training that is continued replaces its
+// log whole, so that a kill loses no row.
 func TestLog(t *testing.T) {
 	file := inFolder(t)
+	const head = "step,loss,lr,tokens_per_s,seconds\n"
 	for text, want := range map[string]string{
-		"a,b\n1,2\n": "columns [a b] are not [step loss lr tokens_per_s seconds]: it is no log of a training",
-		"step,loss,lr,tokens_per_s,seconds\nx,1,1,1,1\n": `line 2: step "x" is not a number`,
-		"\x00\x01": "it is no log of a training",
-		"step,loss,lr,tokens_per_s,seconds\n1,1,y,1,1\n": `line 2: lr "y" is not a number`,
-		"step,loss,lr,tokens_per_s,seconds\n1,1\n":       "record on line 2: wrong number of fields",
+		"a,b\n1,2\n":         "columns [a b] are not [step loss lr tokens_per_s seconds]: it is no log of a training",
+		head + "x,1,1,1,1\n": `line 2: step "x" is not a number`,
+		"\x00\x01":           "it is no log of a training",
+		head + "1,1,y,1,1\n": `line 2: lr "y" is not a number`,
+		head + "1,1\n":       "record on line 2: wrong number of fields",
 	} {
 		require.NoError(t, os.WriteFile(file("log"), []byte(text), 0o600))
-		_, err := openLog(t.Context(), &Options{CSV: file("log"), Load: "x"}, &Result{})
+		_, err := openLog(&Options{CSV: file("log"), Load: "x"}, &Result{})
 		require.EqualError(t, err, file("log")+": "+want)
 		require.Equal(t, text, read(t, file("log")))
 	}
@@ -335,33 +323,76 @@ func TestLog(t *testing.T) {
 	rows, err := readLog(file("none"))
 	require.NoError(t, err)
 	require.Empty(t, rows)
+
+	require.NoError(t, os.WriteFile(file("log"), []byte(head+"1,1,1,1,1\n2,2,2,2,2\n3,3,3,3,3\n"), 0o600))
+	before, err := os.Open(file("log"))
+	require.NoError(t, err)
+	defer before.Close()
+	r := &Result{First: 2}
+	l, err := openLog(&Options{CSV: file("log"), Load: "state"}, r)
+	require.NoError(t, err)
+	require.NoError(t, l.write(Row{Step: 3, Loss: 4, LR: 4, TokensRate: 4, Seconds: 4}))
+	for _, load := range []string{"", "state"} {
+		_, err := openLog(&Options{CSV: file("log"), Load: load}, &Result{})
+		require.EqualError(t, err, file("log")+": another process is writing it: name another file, or wait")
+	}
+	require.NoError(t, l.close())
+	require.Len(t, r.Rows, 2)
+	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,4,4,4,4\n", read(t, file("log")))
+	text, err := io.ReadAll(before)
+	require.NoError(t, err)
+	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,3,3,3,3\n", string(text), "the file of before is not written to")
 }
 
-// TestAccumulate: steps of several batches take as many data, and continue bit for bit.
-func TestAccumulate(t *testing.T) {
-	d := vktest.Open(t)
+// TestPaths: no file is written over another one of the training, whatever the paths are called.
+func TestPaths(t *testing.T) {
 	file := inFolder(t)
-	train := func(o *Options, steps int, load, save string) []Row {
-		o.Accumulate, o.Save, o.Load = 3, file(save), ""
-		if load != "" {
-			o.Load = file(load)
+	require.NoError(t, os.WriteFile(file("there"), nil, 0o600))
+	require.NoError(t, os.Symlink("there", file("link")))
+	require.NoError(t, os.Symlink(".", file("folder")))
+	for want, change := range map[string]func(o *Options){
+		"save and weights are the same file, a":      func(o *Options) { o.Save, o.Weights = "a", "./a" },
+		"save and csv are the same file, a":          func(o *Options) { o.Save, o.CSV = "a", "a" },
+		"csv and curve are the same file, a.svg":     func(o *Options) { o.CSV, o.Curve = "a.svg", "a" },
+		"weights and best are the same file, a":      func(o *Options) { o.Weights, o.Best = "a", "a" },
+		"curve and picture are the same file, a.svg": func(o *Options) { o.Curve, o.Picture = "a", "a" },
+		"csv and load are the same file, a":          func(o *Options) { o.CSV, o.Load = "a", "a" },
+		"csv and start are the same file, a":         func(o *Options) { o.CSV, o.Start = "a", "a" },
+		"csv and beside are the same file, a":        func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },
+		"weights and load are the same file, a":      func(o *Options) { o.Weights, o.Load = "a", "a" },
+		"save and data are the same file, a":         func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
+		"save and csv are the same file, " + file("link"): func(o *Options) {
+			o.Save, o.CSV = file("link"), file("there")
+		},
+		"save and weights are the same file, " + file("new"): func(o *Options) {
+			o.Save, o.Weights = file("new"), file("folder/new")
+		},
+		"": func(o *Options) {
+			o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a"
+		},
+		" ": func(o *Options) { o.Save, o.Start, o.Weights = "a", "b", "b" },
+	} {
+		o := options(t, 2)
+		change(o)
+		if err := o.Validate(); len(want) > 1 {
+			require.EqualError(t, err, "train: "+want)
+		} else {
+			require.NoError(t, err)
 		}
-		o.Constant, o.Steps = true, steps
-		r, err := Run(context.Background(), d, o, nothing)
-		require.NoError(t, err)
-		return r.Rows
 	}
-	whole := train(options(t, 4), 4, "", "whole")
-	train(options(t, 4), 2, "", "half")
-	rest := train(options(t, 4), 4, "half", "rest")
-	require.Equal(t, read(t, file("whole")), read(t, file("rest")))
-	require.Equal(t, whole[2].Loss, rest[0].Loss)
+}
 
-	// The loss of a step is the mean of its batches'.
-	o := options(t, 3)
-	o.LR, o.WeightDecay = 1e-30, 0
-	single, err := Run(context.Background(), d, o, nothing)
+// TestLoadWeights: weights alone are no training to continue.
+func TestLoadWeights(t *testing.T) {
+	file := inFolder(t)
+	o := options(t, 1)
+	w, err := tnp.Init(o.Config, 1)
 	require.NoError(t, err)
-	mean := (single.Rows[0].Loss + single.Rows[1].Loss + single.Rows[2].Loss) / 3
-	require.InDelta(t, mean, whole[0].Loss, 1e-6)
+	require.NoError(t, tnp.Save(file("weights"), w, o.Config))
+	o.Load = file("weights")
+	for _, seed := range []bool{false, true} {
+		require.EqualError(t, o.ReadFile(seed, 0), file("weights")+" has weights, but not the state of a training, which only a file of --save has; --start begins with weights")
+	}
+	o.Load, o.Start = "", o.Load
+	require.NoError(t, o.ReadFile(false, 0))
 }
