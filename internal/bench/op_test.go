@@ -66,6 +66,31 @@ func TestExpectations(t *testing.T) {
 	require.Equal(t, []int{2, 3}, []int{check.Rows, check.OfRows})
 }
 
+// TestTolerance has the same outputs under several rules.
+func TestTolerance(t *testing.T) {
+	inf := float32(math.Inf(1))
+	want := Expectations{{Name: "y", Want: []float64{1, -100, 0, math.Inf(1)}, Limit: 1}, {Name: "z", At: []int{2}, Want: []float64{5}, Limit: 1}}
+	got := map[string][]float32{"y": {1.01, -100.5, 1e-3, inf}, "z": {9, 9, 5.02}}
+	var none *Tolerance
+	require.NoError(t, none.check(want, got))
+	for tol, wrong := range map[Tolerance]string{
+		{1, 0}: "", {1.1e-3, 1e-2}: "",
+		{0, 1e-2}:      "y is not close in 1 of 4 compared elements, the worst 0.001, want 0: off by 0.001, allowed 0, which is atol 0 + rtol 0.01 * |want|",
+		{2e-3, 6e-3}:   "y is not close in 1 of 4 compared elements, the worst 1.01, want 1: ",
+		{1.5e-2, 5e-4}: "y is not close in 1 of 4 compared elements, the worst -100.5, want -100: off by 0.5, allowed 0.065",
+	} {
+		if err := tol.check(want, got); wrong == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, wrong)
+		}
+	}
+	for _, bad := range []float32{float32(math.NaN()), -inf, 1e30} {
+		require.Error(t, (&Tolerance{1, 1}).check(want, map[string][]float32{"z": {0, 0, bad}}))
+		require.Error(t, (&Tolerance{1, 1}).check(want, map[string][]float32{"y": {1, -100, 0, bad}}), "not infinite")
+	}
+}
+
 // A copyOp is an Op that computes nothing: y is x, and dx is dy, by copies of buffers. What it says of
 // itself may be wrong.
 type copyOp struct {
