@@ -165,7 +165,7 @@ func TestBenchTrain(t *testing.T) {
 	}
 	require.Equal(t, stdout, read("results.csv"))
 	html := read("report.html")
-	for _, want := range []string{"<h1>A training step on ", "--recording=once,fresh", "flashvk blocks, fresh", "attention, backward", "none: exit status 3", `href="results.json"`} {
+	for _, want := range []string{"<h1>A training step on ", "--recording=once,fresh", "flashvk auto, blocks, fresh", "attention, backward", "none: exit status 3", `href="results.json"`} {
 		require.Contains(t, html, want)
 	}
 	require.Equal(t, 4, strings.Count(html, "<svg "), "time, tokens a second, stages and memory")
@@ -176,8 +176,8 @@ func TestBenchTrain(t *testing.T) {
 	// What no device does in float32 is a row without times.
 	code, stdout, stderr = flashvk(append([]string{"bench"}, trainArgs(dev, "--shape=tiny", "--dtype=float32", "--count=2", "--variant=fused,auto")...)...)
 	require.Zero(t, code, stderr)
-	require.Regexp(t, `\nflashvk fused +– .*\nflashvk auto +[0-9]`, stdout)
-	require.Contains(t, stdout, "\nflashvk fused: tnp: blocks.0.perceptron: mlp: fused: ")
+	require.Regexp(t, `\nflashvk fused, auto, once +– .*\nflashvk auto, auto, once +[0-9]`, stdout)
+	require.Contains(t, stdout, "\nflashvk fused, auto, once: tnp: blocks.0.perceptron: mlp: fused: ")
 	for args, want := range map[string]string{
 		"bench train --count 0":                   "--count 0 is not in 1..100000",
 		"bench train --shape tiny,tiny":           `"tiny" occurs twice`,

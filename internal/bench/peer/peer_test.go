@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 func TestParse(t *testing.T) {
@@ -80,26 +81,21 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunText says that text of a peer is one line that prints, and not long.
-func TestRunText(t *testing.T) {
-	command := `printf '{"about": "me\\n\\u001b[2J%0400d"}\n{"name": "a", "samples_ns": [1], "note": "x\\ny\\u202ez"}' 0`
-	reply, err := Peer{"p", command}.Run(context.Background(), Request{}, time.Minute)
+// TestRunRequest says that the request is one line of JSON, and that text of a peer is one line that
+// prints, and not long.
+func TestRunRequest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "request")
+	command := "cat > " + path + `; printf '{"about": "me\\n\\u001b[2J%0400d"}\n{"name": "a", "samples_ns": [1], "note": "x\\ny\\u202ez"}' 0`
+	reply, err := Peer{"p", command}.Run(context.Background(), Request{Op: "attention", SeqQ: 5}, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, 300, utf8.RuneCountInString(reply.About))
 	require.Regexp(t, `^me \[2J0+…$`, reply.About)
 	require.Equal(t, "x y z", reply.Answers[0].Note)
-}
-
-// TestRunRequest says that the request is one line of JSON.
-func TestRunRequest(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "request")
-	_, err := Peer{"p", "cat > " + path + "; echo '" + good + "'"}.Run(context.Background(), Request{Op: "attention", SeqQ: 5}, time.Minute)
+	request, err := os.ReadFile(path)
 	require.NoError(t, err)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), "\n"))
+	require.Equal(t, 1, strings.Count(string(request), "\n"))
 	for _, want := range []string{`"version":1,`, `"op":"attention"`, `"seq_q":5,`, `"features":[]`} {
-		require.Contains(t, string(text), want)
+		require.Contains(t, string(request), want)
 	}
 }
 
@@ -134,59 +130,37 @@ func TestRunHang(t *testing.T) {
 // TestTorch says that the peers for PyTorch are Python, and that they answer where
 // there is no PyTorch or no GPU.
 func TestTorch(t *testing.T) {
-	script, err := filepath.Abs("../../../tools/peers/torch_sdpa.py")
-	require.NoError(t, err)
-	if _, err := os.Stat(script); err != nil {
-		t.Skip("tools is not here")
-	}
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("there is no python3")
 	}
-	p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B " + script}
-	_, err = p.Run(context.Background(), Request{Op: "attention", Scale: 0.125}, time.Minute)
-	require.Error(t, err)
-	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
-	_, err = p.Run(context.Background(), Request{Op: "mlp"}, time.Minute)
-	require.EqualError(t, err, "op mlp is not attention")
-	_, err = p.Run(context.Background(), Request{Op: "attention", Features: []string{"softcap=30"}}, time.Minute)
-	require.EqualError(t, err, "torch_sdpa.py has no softcap=30")
-
-	script = filepath.Join(filepath.Dir(script), "torch_train.py")
-	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
-	_, err = p.Run(context.Background(), Request{Op: "norm"}, time.Minute)
-	require.Error(t, err)
-	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
-	_, err = p.Run(context.Background(), Request{Op: "attention"}, time.Minute)
-	require.ErrorContains(t, err, "op attention is not one of gemm, ")
-
-	script = filepath.Join(filepath.Dir(script), "torch_step.py")
-	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
-	_, err = p.Run(context.Background(), Request{Op: "train"}, time.Minute)
-	require.Error(t, err)
-	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
-	_, err = p.Run(context.Background(), Request{Op: "norm"}, time.Minute)
-	require.EqualError(t, err, "op norm is not train")
-
-	script = filepath.Join(filepath.Dir(script), "torch_decode.py")
-	p.Command = "CUDA_VISIBLE_DEVICES= python3 -B " + script
-	params := map[string]any{"part": "decode", "keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
-	_, err = p.Run(context.Background(), Request{Op: "decode", Params: params}, time.Minute)
-	require.Error(t, err)
-	require.Regexp(t, `No module named 'torch|PyTorch sees no CUDA device`, err.Error())
-	for _, x := range []struct {
-		name  string
-		value any
-		want  string
+	const absent = `No module named 'torch|PyTorch sees no CUDA device`
+	decode := func(name string, value any) Request {
+		params := map[string]any{"part": "decode", "keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
+		params[name] = value
+		return Request{Op: "decode", Params: params}
+	}
+	for _, c := range []struct {
+		script  string
+		request Request
+		want    string
 	}{
-		{"keys", "100..16000", "scaled_dot_product_attention has no sequences of different lengths"},
-		{"page_size", 16, "scaled_dot_product_attention has no pages"},
-		{"sinks", true, "torch_decode.py has no sinks"},
-		{"part", "append", "torch_decode.py has no part append"},
+		{"sdpa", Request{Op: "attention", Scale: 0.125}, absent},
+		{"sdpa", Request{Op: "mlp"}, "^op mlp is not attention$"},
+		{"sdpa", Request{Op: "attention", Features: []string{"softcap=30"}}, "^torch_sdpa.py has no softcap=30$"},
+		{"train", Request{Op: "norm"}, absent},
+		{"train", Request{Op: "attention"}, "op attention is not one of gemm, "},
+		{"step", Request{Op: "train"}, absent},
+		{"step", Request{Op: "norm"}, "^op norm is not train$"},
+		{"decode", decode("keys", 4096), absent},
+		{"decode", decode("keys", "100..16000"), "^scaled_dot_product_attention has no sequences of different lengths$"},
+		{"decode", decode("page_size", 16), "^scaled_dot_product_attention has no pages$"},
+		{"decode", decode("sinks", true), "^torch_decode.py has no sinks$"},
+		{"decode", decode("part", "append"), "^torch_decode.py has no part append$"},
 	} {
-		other := maps.Clone(params)
-		other[x.name] = x.value
-		_, err = p.Run(context.Background(), Request{Op: "decode", Params: other}, time.Minute)
-		require.EqualError(t, err, x.want)
+		p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B ../../../tools/peers/torch_" + c.script + ".py"}
+		_, err := p.Run(context.Background(), c.request, time.Minute)
+		require.Error(t, err)
+		require.Regexp(t, c.want, err.Error())
 	}
 }
 
@@ -230,4 +204,51 @@ func TestScripts(t *testing.T) {
 		require.Equal(t, 2, exit.ExitCode(), args)
 		require.NotContains(t, string(out), "Traceback", args)
 	}
+}
+
+// FuzzLines says that nothing that a peer writes makes us panic, and that answers which are
+// accepted are within their bounds and print.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte(good+"\n"+`{"about": "me"}`), uint8(7))
+	f.Add([]byte(`{"name": "a", "samples_ns": [5e-324, -1, 1e400], "iters": -5, "note": "x\ny"}`), uint8(0))
+	f.Add([]byte("{\"error\": \"\x1b[2J\"}\n[1]\nnull\n"), uint8(1))
+	f.Fuzz(func(t *testing.T, data []byte, cut uint8) {
+		stopped := 0
+		l := lines{stop: func() { stopped++ }}
+		at := min(int(cut), len(data))
+		for _, part := range [][]byte{data[:at], data[at:]} {
+			if _, err := l.Write(part); err != nil {
+				break
+			}
+		}
+		if err := l.close(); err == nil && len(l.reply.Answers) == 0 {
+			t.Error("no answer and no error")
+		}
+		if len(l.reply.Answers) > maxAnswers {
+			t.Errorf("%d answers", len(l.reply.Answers))
+		}
+		seen := map[string]bool{}
+		for _, a := range l.reply.Answers {
+			if seen[a.Name] || !nameRule.MatchString(a.Name) {
+				t.Errorf("name %q", a.Name)
+			}
+			seen[a.Name] = true
+			for _, s := range []string{a.Note, a.Error, l.reply.About} {
+				if text.Short(s, maxText) != s {
+					t.Errorf("text %q", s)
+				}
+			}
+			if a.Error != "" {
+				continue
+			}
+			for _, ns := range a.SamplesNS {
+				if !(ns >= minNS && ns <= maxNS) {
+					t.Errorf("%v ns", ns)
+				}
+			}
+			if a.Iters < 0 || a.Iters > maxCalls || a.Sets < 0 || a.Sets > maxCalls {
+				t.Errorf("%+v", a)
+			}
+		}
+	})
 }
