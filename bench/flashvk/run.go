@@ -176,9 +176,9 @@ func (r *runKernel) passes() []bench.Pass {
 	return []bench.Pass{bench.Forward}
 }
 
-// A noter is an Op that may have a note on the result; "" is none.
-type noter interface {
-	Note(ctx context.Context) (string, error)
+// A warner is an Op that may have a warning of the result; "" is none.
+type warner interface {
+	Warning(ctx context.Context) (string, error)
 }
 
 // compute reads the inputs, runs the kernels and writes the outputs.
@@ -236,8 +236,8 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 	if err := c.Submit(ctx); err != nil {
 		return err
 	}
-	if n, ok := op.(noter); ok {
-		text, err := n.Note(ctx)
+	if n, ok := op.(warner); ok {
+		text, err := n.Warning(ctx)
 		if err != nil {
 			return err
 		}

@@ -22,6 +22,8 @@ type Expected struct {
 	At    []int     // the elements that Want has, row-major; nil: all
 	Want  []float64 // may be infinite
 	Limit float64   // the largest |got - want| that is right
+	// Limits are those of each element of Want, or of the last axis, instead of Limit.
+	Limits []float64
 	// Of every Stride elements, only the first Columns are of the output. The others may be
 	// anything. 0: all are of the output.
 	Columns, Stride int
@@ -73,32 +75,31 @@ func (c Check) and(x Check) Check {
 // NaN, so an element that was not written shows.
 func (e *Expected) compare(got []float32) (Check, error) {
 	c := Check{Limit: e.Limit, Rows: len(e.Want), Counted: "elements"}
-	worst, sum := -1, 0.0
+	worst, share, sum := -1, 0.0, 0.0
 	for i, want := range e.Want {
-		at := i
-		if e.At != nil {
-			at = e.At[i]
+		x, limit := float64(got[e.at(i)]), e.Limit
+		if e.Limits != nil {
+			limit = e.Limits[i%len(e.Limits)]
 		}
-		x := float64(got[at])
-		off := math.Abs(x - want)
+		off, part := math.Abs(x-want), 0.0
 		if x == want {
 			off = 0 // Inf - Inf is NaN
 		}
 		if math.IsNaN(off) {
 			off = math.Inf(1)
 		}
-		if off > c.MaxAbs || worst < 0 {
-			worst, c.MaxAbs = i, off
+		if off > 0 {
+			part = off / limit
+		}
+		if part > share || worst < 0 {
+			worst, share, c.MaxAbs, c.Limit = i, part, off, limit
 		}
 		sum += off
 	}
 	c.MeanAbs = sum / float64(len(e.Want))
-	if c.MaxAbs > e.Limit {
-		at := worst
-		if e.At != nil {
-			at = e.At[worst]
-		}
-		return c, fmt.Errorf("%s[%d] is %.6g, want %.6g: off by %.3g, limit %.3g", e.Name, at, got[at], e.Want[worst], c.MaxAbs, e.Limit)
+	if c.MaxAbs > c.Limit {
+		at := e.at(worst)
+		return c, fmt.Errorf("%s[%d] is %.6g, want %.6g: off by %.3g, limit %.3g", e.Name, at, got[at], e.Want[worst], c.MaxAbs, c.Limit)
 	}
 	if e.At != nil {
 		for i, x := range got {
@@ -108,4 +109,12 @@ func (e *Expected) compare(got []float32) (Check, error) {
 		}
 	}
 	return c, nil
+}
+
+// at returns which element of the output Want[i] is.
+func (e *Expected) at(i int) int {
+	if e.At != nil {
+		return e.At[i]
+	}
+	return i
 }

@@ -19,7 +19,7 @@ import (
 //
 //	Close()                            is called when what it recorded is done
 //	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
-//	Note(caps, impl, p, dispatches)    says of dispatches what they do not say themselves
+//	Note(caps, impl, p, dispatches)    as Noter has it
 //	Ask(request *peer.Request)         fills in what peers are asked beside its keys
 //	String() string                    names benchmarks, instead of its keys
 //	Amounts() []Amount                 says what reports count beside operations and bytes
@@ -43,6 +43,11 @@ type Op interface {
 	// Reference returns what a pass should write, from the tensors that it does not write:
 	// row-major, rounded to their formats.
 	Reference(t map[string][]float32, p Pass) (Reference, error)
+}
+
+// A Noter is an Op that says of dispatches what they do not say themselves.
+type Noter interface {
+	Note(caps *vk.Caps, impl string, p Pass, list []DispatchProfile) error
 }
 
 // A Key is a word that describes a problem, such as rows=4096.

@@ -135,9 +135,7 @@ func (p *profiler) call(ctx context.Context, r *opRun, call *CallProfile, pr Pro
 	if err := call.trace(ctx, p.d, target, len(r.sets)); err != nil {
 		return err
 	}
-	if noted, ok := r.op.(interface {
-		Note(*vk.Caps, string, Pass, []DispatchProfile) error
-	}); ok {
+	if noted, ok := r.op.(Noter); ok {
 		if err := noted.Note(p.d.Caps(), x.Impl, r.pass, call.Dispatches); err != nil {
 			return err
 		}

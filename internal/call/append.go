@@ -68,7 +68,7 @@ func (a *Append) decode() *Decode {
 // Tensors implements Call.
 func (a *Append) Tensors() []Tensor {
 	p := &a.AppendProblem
-	batch, lens := p.SeqLensShape(), Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Own: true}
+	batch, lens := p.SeqLensShape(), Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Own: true, Most: p.SeqKV}
 	if a.Advance != 0 {
 		lens.Role, lens.Place = Update, &guard.Place{Offset: 3}
 		return []Tensor{lens}
@@ -82,14 +82,14 @@ func (a *Append) Tensors() []Tensor {
 		k,
 		v,
 		{Name: "q", DType: p.DType, Shape: p.QShape(), Role: Update, Off: p.RoPE.Dims == 0 || a.NoQ},
-		{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Scale: a.Magnitude, Main: true},
-		{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Scale: a.Second, Main: true},
+		{Name: "new_k", File: "k_new", DType: p.DType, Shape: p.NewKShape(), Scale: a.Magnitude, Main: true},
+		{Name: "new_v", File: "v_new", DType: p.DType, Shape: p.NewVShape(), Scale: a.Second, Main: true},
 		kScale,
 		vScale,
 		lens,
 		{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Own: true, Off: p.PageSize == 0},
 		{Name: "cache_batch_idx", DType: dtype.Int32, Shape: batch, Own: true, Off: p.CacheRows == 0},
-		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Role: Update, Own: true},
+		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Role: Update, Own: true, State: true},
 	}, a.angles(p)...)
 }
 
@@ -104,7 +104,7 @@ func (d *Data) angles(p *attention.AppendProblem) []Tensor {
 // Adjust draws tables, what is in a cache of 8 bits, and angles.
 func (a *Append) Adjust(x Values) {
 	p, d := &a.DecodeProblem, a.decode()
-	d.tables(x)
+	d.Tables(x)
 	d.ownRows(x)
 	x["state"] = x["state"][:1]
 	if a.Advance != 0 {
@@ -142,12 +142,41 @@ func (a *Append) Want(x Values, _ kit.Pass) Outputs {
 		}
 		return Outputs{"seqlens": {Want: want}}
 	}
-	for _, name := range []string{"k", "v", "q", "k_scale", "v_scale"} {
+	for _, name := range appended {
 		out[joined(name)] = Wanted{Want: slices.Clone(x[name]), Bounds: make([]float64, len(x[name]))}
 	}
-	p, in := &a.DecodeProblem, a.decode().inputs(x)
+	state := appendRows(a, x, x, func(name string, at int, want, bounds []float64) {
+		copy(out[joined(name)].Want[at:], want)
+		copy(out[joined(name)].Bounds[at:], bounds)
+	})
+	out["state"] = Wanted{Want: []float64{state}}
+	return out
+}
+
+// appended are the tensors that Append may write.
+var appended = []string{"q", "k", "v", "k_scale", "v_scale"}
+
+// Sampled returns Want of the rows that are written, for tables of Tables.
+func (a *Append) Sampled(x map[string][]float32) Outputs {
+	tables, list := Values{}, map[string]*Wanted{}
+	a.decode().Tables(tables)
+	appendRows(a, x, tables, func(name string, at int, want, bounds []float64) {
+		if list[name] == nil {
+			list[name] = &Wanted{}
+		}
+		list[name].put(at, want, bounds)
+	})
+	out := Outputs{}
+	for name, w := range list {
+		out[joined(name)] = *w
+	}
+	return out
+}
+
+// appendRows calls put with each row that is written, and returns State.
+func appendRows[T ref.Float](a *Append, x map[string][]T, tables Values, put func(name string, at int, want, bounds []float64)) (state float64) {
+	p, in := &a.DecodeProblem, decodeInputs(a.decode(), x, tables)
 	dim, dv, half, least := p.HeadDim, p.ValueHeadDim(), p.DType.Eps()/2, 0x1p-24
-	state := 0.0
 	key := func(r ref.Row, position int) {
 		from, at := (r.Batch*p.NumKVHeads+r.Head)*p.NewKeys+r.Row, in.At(p, r.Batch, r.Head, position)
 		if at < 0 || at*dim >= len(x["k"]) {
@@ -156,17 +185,16 @@ func (a *Append) Want(x Values, _ kit.Pass) Outputs {
 			}
 			return
 		}
-		newKey, value := x["new_k"][from*dim:][:dim], x["new_v"][from*dv:][:dv]
+		newKey, value := wide(x["new_k"][from*dim:][:dim]), wide(x["new_v"][from*dv:][:dv])
 		if p.Cache != attention.CacheSame {
-			rotated, bounds := a.rotate(x, newKey, position, 0, 0)
-			a.want8(out["k"], out["kscale"], at, r.Head, rotated, bounds)
-			a.want8(out["v"], out["vscale"], at, r.Head, value, make([]float64, dv))
+			rotated, bounds := rotate(a, x, newKey, position, 0, 0)
+			put8(a, x, "k", at, r.Head, rotated, bounds, put)
+			put8(a, x, "v", at, r.Head, value, make([]float64, dv), put)
 			return
 		}
-		rotated, bounds := a.rotate(x, newKey, position, half, least)
-		copy(out["k"].Want[at*dim:], rotated)
-		copy(out["k"].Bounds[at*dim:], bounds)
-		copy(out["v"].Want[at*dv:], value)
+		rotated, bounds := rotate(a, x, newKey, position, half, least)
+		put("k", at*dim, rotated, bounds)
+		put("v", at*dv, value, make([]float64, dv))
 	}
 	query := func(r ref.Row, position int) {
 		at := ((r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row) * dim
@@ -174,16 +202,23 @@ func (a *Append) Want(x Values, _ kit.Pass) Outputs {
 			return // queries of such a sequence are left
 		}
 		if q := x["q"]; q != nil {
-			rotated, bounds := a.rotate(x, q[at:][:dim], position, half, least)
-			copy(out["q"].Want[at:], rotated)
-			copy(out["q"].Bounds[at:], bounds)
+			rotated, bounds := rotate(a, x, wide(q[at:][:dim]), position, half, least)
+			put("q", at, rotated, bounds)
 		}
 	}
 	if !ref.Append(a.AppendProblem, a.Lens, key, query) {
 		state += badLength
 	}
-	out["state"] = Wanted{Want: []float64{state}}
-	return out
+	return state
+}
+
+// wide returns numbers in float64.
+func wide[T ref.Float](x []T) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
 }
 
 // The bits of State, as lib/cache_status.glsl has them.
@@ -195,12 +230,16 @@ const (
 
 // rotate returns row rotated by RoPE for a position, and the error that each element may have.
 // Elements are rounded to a format by a relative half, and least near 0.
-func (a *Append) rotate(x Values, row []float64, position int, half, least float64) (out, bounds []float64) {
-	out, bounds = ref.Rotate(a.RoPE, row, x["cos"], x["sin"], position), make([]float64, len(row))
+func rotate[T ref.Float](a *Append, in map[string][]T, row []float64, position int, half, least float64) (out, bounds []float64) {
+	out, bounds = ref.Rotate(a.RoPE, row, in["cos"], in["sin"], position), make([]float64, len(row))
 	for i := range a.RoPE.Dims / 2 {
 		x, y := ref.RotaryPair(a.RoPE, i)
 		// The error is that of two products and a sum in float32, then of rounding to the
-		// format, where the result may be subnormal.
+		// format, where the result may be subnormal. Multiples of a right angle are exact.
+		angle := position*a.RoPE.Dims/2 + i
+		if in["cos"][angle] == 0 || in["sin"][angle] == 0 {
+			continue
+		}
 		size := math.Abs(row[x]) + math.Abs(row[y])
 		bounds[x] = half*math.Abs(out[x]) + 0x1p-21*size + least
 		bounds[y] = half*math.Abs(out[y]) + 0x1p-21*size + least
@@ -208,20 +247,17 @@ func (a *Append) rotate(x Values, row []float64, position int, half, least float
 	return out, bounds
 }
 
-// want8 stores a row of head h as row `at` of k or v in a cache of 8 bits, with its scales for
-// q8_0. Elements of the row may be off by bounds.
-func (a *Append) want8(t, scales Wanted, at, h int, row, bounds []float64) {
-	scale := 1.0
-	if n := len(scales.Want); a.Cache == attention.CacheE4M3 && n > 0 {
-		scale = scales.Want[h%n]
+// put8 puts a row of head h as row `at` of k or v in a cache of 8 bits, with its scales for q8_0.
+// Elements of the row may be off by bounds.
+func put8[T ref.Float](a *Append, x map[string][]T, name string, at, h int, row, bounds []float64, put func(name string, at int, want, bounds []float64)) {
+	scale, scales := 1.0, x[name+"_scale"]
+	if n := len(scales); a.Cache == attention.CacheE4M3 && n > 0 {
+		scale = float64(scales[h%n])
 	}
 	s := store8(a.Cache, row, bounds, scale)
-	copy(t.Want[at*len(row):], s.elements)
-	copy(t.Bounds[at*len(row):], s.bounds)
+	put(name, at*len(row), s.elements, s.bounds)
 	if a.Cache == attention.CacheQ8_0 {
-		n := len(s.scales)
-		copy(scales.Want[at*n:], s.scales)
-		copy(scales.Bounds[at*n:], s.scaleBounds)
+		put(name+"_scale", at*len(s.scales), s.scales, s.scaleBounds)
 	}
 }
 

@@ -80,9 +80,12 @@ func (s *stored8) add(low, high float64) {
 // store8 returns a row as Append stores it in a cache of 8 bits; e4m3 has a scale. Elements of the
 // row may be off by bounds.
 func store8(format attention.CacheFormat, row, bounds []float64, scale float64) (s stored8) {
-	const eps = 0x1p-21 // of a division in float32
+	eps := 0x1p-21 // of a division in float32
 	nearest := func(x float64) float64 { return float64(dtype.FromE4M3(dtype.ToE4M3(float32(x)))) }
 	if format == attention.CacheE4M3 {
+		if part, _ := math.Frexp(scale); part == 0.5 { // a power of two divides exactly
+			eps = 0
+		}
 		for i, x := range row {
 			off := bounds[i] + eps*math.Abs(x)
 			s.add(nearest((x-off)/scale), nearest((x+off)/scale))

@@ -100,6 +100,8 @@ type Tensor struct {
 	Lines bool         // rows lie at whole lines of memory in benchmarks
 	// Memory names a buffer that it shares with others, one after the other; "": it has its own.
 	Memory string
+	State  bool   // zeros, which calls leave as zeros: a command makes it
+	File   string // its name in files, if it has another
 	// Draw makes a number of an input from one of the standard normal distribution, instead of
 	// Scale. Most is the largest value of a count.
 	Draw func(x float64) float64

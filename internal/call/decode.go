@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -114,12 +115,12 @@ func (d *Decode) Tensors() []Tensor {
 		{Name: "sinks", Shape: p.SinksShape(), Scale: 2, Off: !p.Sinks},
 		kScale,
 		vScale,
-		{Name: "seq_lens", DType: dtype.Int32, Shape: batch, Own: true},
+		{Name: "seq_lens", DType: dtype.Int32, Shape: batch, Own: true, Most: p.SeqKV},
 		{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Own: true, Off: p.PageSize == 0},
-		{Name: "cache_batch_idx", DType: dtype.Int32, Shape: batch, Own: true, Off: p.CacheRows == 0},
-		{Name: "left_pad", DType: dtype.Int32, Shape: batch, Own: true, Off: !p.LeftPad},
+		{Name: "cache_batch_idx", DType: dtype.Int32, Shape: batch, Own: true, Off: p.CacheRows == 0, Most: p.CacheRows - 1},
+		{Name: "left_pad", DType: dtype.Int32, Shape: batch, Own: true, Off: !p.LeftPad, Most: p.SeqKV},
 		{Name: "tree_mask", DType: dtype.Int32, Shape: p.TreeMaskShape(), Own: true, Off: !p.Tree},
-		{Name: "state", DType: dtype.Int32, Shape: p.StateShape(), Role: Update, Own: true},
+		{Name: "state", DType: dtype.Int32, Shape: p.StateShape(), Role: Update, Own: true, State: true},
 		{Name: "o", DType: p.DType, Shape: p.OShape(), Role: Output},
 		{Name: "lse", Shape: p.LSEShape(), Role: Output, Off: d.NoLSE},
 	}
@@ -128,8 +129,8 @@ func (d *Decode) Tensors() []Tensor {
 // cache returns K, V and their scales. K and V of 8 bits are stored by Adjust.
 func (d *Decode) cache(kSize, vSize float64) (k, v, kScale, vScale Tensor) {
 	p := &d.DecodeProblem
-	k = Tensor{Name: "k", DType: p.CacheDType(), Shape: d.memory(p.KShape()), Scale: kSize}
-	v = Tensor{Name: "v", DType: p.CacheDType(), Shape: d.memory(p.VShape()), Scale: vSize}
+	k = Tensor{Name: "k", File: "k_cache", DType: p.CacheDType(), Shape: d.memory(p.KShape()), Scale: kSize}
+	v = Tensor{Name: "v", File: "v_cache", DType: p.CacheDType(), Shape: d.memory(p.VShape()), Scale: vSize}
 	kScale = Tensor{Name: "k_scale", DType: p.ScaleDType(), Shape: p.KScaleShape(), Own: true}
 	vScale = Tensor{Name: "v_scale", DType: p.ScaleDType(), Shape: p.VScaleShape(), Own: true}
 	for i, x := range [][2]*Tensor{{&k, &kScale}, {&v, &vScale}} {
@@ -161,7 +162,7 @@ func (d *Decode) memory(shape []int) []int {
 
 // Adjust draws tables and hidden keys, and stores caches of 8 bits.
 func (d *Decode) Adjust(x Values) {
-	d.tables(x)
+	d.Tables(x)
 	d.store(x)
 	d.hideInBias(x)
 }
@@ -177,9 +178,9 @@ func (d *Decode) hideInBias(x Values) {
 	}
 }
 
-// tables draws pages in random order, rows of the cache, hidden keys and trees. Entries of the block
+// Tables draws pages in random order, rows of the cache, hidden keys and trees. Entries of the block
 // table that no key needs are invalid.
-func (d *Decode) tables(x Values) {
+func (d *Decode) Tables(x Values) {
 	rng := d.Rand(20)
 	x["state"] = make([]float64, Product(d.StateShape()))
 	for _, n := range d.Lens {
@@ -256,7 +257,7 @@ func (d *Decode) store(x Values) {
 // hideUnseen fills keys and values that no query sees with NaN: those after a sequence's last
 // one, before its window and left of its padding, and pages of no sequence.
 func (d *Decode) hideUnseen(x Values) {
-	p, in := &d.DecodeProblem, d.inputs(x)
+	p, in := &d.DecodeProblem, decodeInputs(d, x, x)
 	seen := make([]bool, Product(p.KShape())/p.HeadDim)
 	for b := range p.Batch {
 		n := d.Lens[b] + p.NewKeys
@@ -290,50 +291,82 @@ func Product(shape []int) int {
 	return n
 }
 
-// inputs returns tensors as the reference has them. K and V are as they are stored.
-func (d *Decode) inputs(x Values) ref.DecodeInputs[float64] {
-	in, tables := ref.DecodeInputs[float64]{KeysFirst: d.KeysFirst}, map[string][]int32{}
+// decodeInputs returns tensors as the reference has them. K and V are as they are stored. Tables has
+// the tensors of integers.
+func decodeInputs[T ref.Float](d *Decode, x map[string][]T, tables Values) ref.DecodeInputs[T] {
+	in, ints := ref.DecodeInputs[T]{KeysFirst: d.KeysFirst}, map[string][]int32{}
 	for _, name := range []string{"seq_lens", "block_table", "cache_batch_idx", "left_pad", "tree_mask"} {
-		for _, n := range x[name] {
-			tables[name] = append(tables[name], int32(n))
+		for _, n := range tables[name] {
+			ints[name] = append(ints[name], int32(n))
 		}
 	}
 	Bind(x, &in)
-	Bind(tables, &in)
+	Bind(ints, &in)
 	return in
 }
 
 // Want implements Call.
-func (d *Decode) Want(x Values, _ kit.Pass) Outputs {
-	p, in := &d.DecodeProblem, d.inputs(x)
+func (d *Decode) Want(x Values, _ kit.Pass) Outputs { return wantDecode(d, x, x, 0) }
+
+// sampleOperations bounds the operations of the reference of a sample: some seconds on a few cores.
+const sampleOperations = 2e9
+
+// Sampled returns Want of some rows, for tables of Tables.
+func (d *Decode) Sampled(x map[string][]float32) Outputs {
+	tables := Values{}
+	d.Tables(tables)
+	return wantDecode(d, x, tables, sampleOperations)
+}
+
+// wantDecode returns the outputs, in so many operations; 0: all.
+func wantDecode[T ref.Float](d *Decode, x map[string][]T, tables Values, most float64) Outputs {
+	p, in := &d.DecodeProblem, decodeInputs(d, x, tables)
 	dv := p.ValueHeadDim()
 	if p.Cache != attention.CacheSame {
-		for name, to := range map[string]*[]float64{"k": &in.K, "v": &in.V} {
+		for name, to := range map[string]*[]T{"k": &in.K, "v": &in.V} {
 			scales := x[name+"_scale"]
 			*to = ref.Values8(p.Cache, *to, len(*to)/(Product(p.KShape())/p.HeadDim), ref.HeadScale(p, d.KeysFirst, scales), scales)
 		}
 	}
-	heads, err := ref.Decode(in, *p, 0)
+	heads, err := ref.Decode(in, *p, most)
 	if err != nil {
 		panic(err) // Validate refuses it
 	}
-	o, lse := blank(p.OShape()), blank(p.LSEShape())
+	var o, lse Wanted
 	for _, h := range heads {
 		for x, r := range h.Rows {
 			at := (r.Batch*p.NumHeads+r.Head)*p.SeqQ + r.Row
-			copy(o.Want[at*dv:], h.O[x*dv:][:dv])
-			for e := range dv {
-				o.Bounds[at*dv+e] = h.Bound.O
-			}
-			lse.Want[at], lse.Bounds[at] = h.LSE[x], h.Bound.LSE
+			o.put(at*dv, h.O[x*dv:][:dv], slices.Repeat([]float64{h.Bound.O}, dv))
+			lse.put(at, h.LSE[x:x+1], []float64{h.Bound.LSE})
 		}
 	}
+	if most == 0 {
+		o.arrange()
+		lse.arrange()
+	}
 	return Outputs{"o": o, "lse": lse, "state": {Want: make([]float64, Product(p.StateShape()))}}
+}
+
+// put adds a row whose first element is number at.
+func (w *Wanted) put(at int, want, bounds []float64) {
+	for i := range want {
+		w.Sample = append(w.Sample, at+i)
+	}
+	w.Want, w.Bounds = append(w.Want, want...), append(w.Bounds, bounds...)
 }
 
 // blank returns an output of zeros, with bounds of zero.
 func blank(shape []int) Wanted {
 	return Wanted{Want: make([]float64, Product(shape)), Bounds: make([]float64, Product(shape))}
+}
+
+// arrange brings all elements, which are a sample, into their order.
+func (w *Wanted) arrange() {
+	all := blank([]int{len(w.Want)})
+	for i, at := range w.Sample {
+		all.Want[at], all.Bounds[at] = w.Want[i], w.Bounds[i]
+	}
+	*w = all
 }
 
 // Choose implements Call.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -14,7 +15,8 @@ import (
 // angle, so that rotated elements are exact and the bounds are those of Decode. Config may append.
 type Step struct {
 	Decode
-	RoPE attention.RoPE
+	RoPE  attention.RoPE
+	Steps int `json:",omitempty"` // one after the other, with the same new keys; 0 is 1. Angles are 0 if it is more
 }
 
 // String says what the call is in a line.
@@ -26,8 +28,8 @@ func (s *Step) problem() attention.AppendProblem {
 	return attention.AppendProblem{DecodeProblem: s.DecodeProblem, RoPE: s.RoPE}
 }
 
-// append returns the call of Append that Step begins with.
-func (s *Step) append() *Append {
+// Append returns the call of Append that Step begins with.
+func (s *Step) Append() *Append {
 	return &Append{AppendProblem: s.problem(), Lens: s.Lens, KeysFirst: s.KeysFirst, Scales: s.Scales, Data: s.Data}
 }
 
@@ -36,7 +38,7 @@ func (s *Step) Validate() error {
 	if err := s.DecodeProblem.Validate(); err != nil {
 		return err
 	}
-	return s.append().Validate()
+	return s.Append().Validate()
 }
 
 // Tidy is that of Append.
@@ -49,12 +51,19 @@ func (s *Step) Tidy() {
 // Tensors implements Call.
 func (s *Step) Tensors() []Tensor {
 	p, list := s.problem(), s.Decode.Tensors()
-	for i := range list[:3] { // q, k, v
-		list[i].Role = Update
+	for i := range list {
+		switch t := &list[i]; t.Name {
+		case "q", "k", "v":
+			t.Role = Update
+		case "k_scale", "v_scale":
+			if p.Cache == attention.CacheQ8_0 {
+				t.Role = Update
+			}
+		}
 	}
 	list = slices.Insert(list, 11,
-		Tensor{Name: "new_k", DType: p.DType, Shape: p.NewKShape(), Scale: s.Second, Main: true},
-		Tensor{Name: "new_v", DType: p.DType, Shape: p.NewVShape(), Main: true})
+		Tensor{Name: "new_k", File: "k_new", DType: p.DType, Shape: p.NewKShape(), Scale: s.Second, Main: true},
+		Tensor{Name: "new_v", File: "v_new", DType: p.DType, Shape: p.NewVShape(), Main: true})
 	return append(list, s.angles(&p)...)
 }
 
@@ -71,7 +80,7 @@ func (s *Step) within() *Decode {
 // Adjust draws tables, hidden keys and angles.
 func (s *Step) Adjust(x Values) {
 	d := s.within()
-	d.tables(x)
+	d.Tables(x)
 	d.ownRows(x)
 	d.store(x)
 	d.hideInBias(x)
@@ -86,24 +95,53 @@ func (s *Step) Adjust(x Values) {
 }
 
 // Want implements Call.
-func (s *Step) Want(x Values, pass kit.Pass) Outputs {
-	d, after, appended := s.within(), maps.Clone(x), s.append().Want(x, pass)
-	for _, name := range []string{"q", "k", "v"} {
-		after[name] = appended[name].Want
+func (s *Step) Want(x Values, _ kit.Pass) Outputs {
+	out, after, state := wantStep(s, x, x, 0)
+	for _, name := range appended {
+		out[joined(name)] = Wanted{Want: after[name]}
 	}
-	after["seq_lens"] = nil
-	for _, n := range d.Lens {
-		after["seq_lens"] = append(after["seq_lens"], float64(n))
-	}
-	out := d.Want(after, pass)
-	for _, name := range []string{"q", "k", "v"} {
-		out[name] = Wanted{Want: after[name]}
-	}
-	if bad := appended["state"].Want[0]; bad != 0 {
-		out["state"].Want[0] = bad
+	if state != 0 {
+		out["state"].Want[0] = state
 		out["o"], out["lse"] = Wanted{Any: true}, Wanted{Any: true} // they are invalid
 	}
 	return out
+}
+
+// Sampled returns O and LSE of some rows, for tables of Tables.
+func (s *Step) Sampled(x map[string][]float32) Outputs {
+	tables := Values{}
+	s.Tables(tables)
+	out, _, _ := wantStep(s, x, tables, sampleOperations)
+	return out
+}
+
+// wantStep returns the outputs of Decode after all steps, in so many operations, and the tensors and
+// the State that Append leaves.
+func wantStep[T ref.Float](s *Step, x map[string][]T, tables Values, most float64) (out Outputs, after map[string][]T, state float64) {
+	after, tables = maps.Clone(x), maps.Clone(tables)
+	for _, name := range appended {
+		after[name] = slices.Clone(x[name])
+	}
+	a := s.Append()
+	a.Lens = slices.Clone(a.Lens)
+	for i := range max(s.Steps, 1) {
+		for b := range a.Lens {
+			a.Lens[b] += min(i, 1) * s.NewKeys
+		}
+		state = appendRows(a, after, tables, func(name string, at int, want, _ []float64) {
+			for e, w := range want {
+				after[name][at+e] = T(w)
+			}
+		})
+	}
+	last := *s
+	last.Lens = a.Lens
+	d := last.within()
+	tables["seq_lens"] = nil
+	for _, n := range d.Lens {
+		tables["seq_lens"] = append(tables["seq_lens"], float64(n))
+	}
+	return wantDecode(d, after, tables, most), after, state
 }
 
 // Choose implements Call.
@@ -114,7 +152,21 @@ func (s *Step) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return attention.ChooseStep(caps, s.problem(), s.options(nil))
 }
 
-// Record implements Call.
+// Record implements Call. Lengths are in the end what they were.
 func (s *Step) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
-	return attention.Step(c, cached[attention.StepTensors](&s.Decode, t), s.problem(), s.options(workspace))
+	x, steps := cached[attention.StepTensors](&s.Decode, t), max(s.Steps, 1)
+	for i := range steps {
+		if i > 0 {
+			if err := attention.Advance(c, x.SeqLens, s.NewKeys); err != nil {
+				return err
+			}
+		}
+		if err := attention.Step(c, x, s.problem(), s.options(workspace)); err != nil {
+			return err
+		}
+	}
+	if steps == 1 {
+		return nil
+	}
+	return attention.Advance(c, x.SeqLens, -(steps-1)*s.NewKeys)
 }

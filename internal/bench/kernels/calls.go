@@ -15,7 +15,6 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -35,14 +34,22 @@ type calls[C call.Call] struct {
 	sample   func(c C) int                              // how many rows the reference has, if there are more; nil: all
 	// tune returns what is tuned; nil: there are no configurations.
 	tune func(caps *vk.Caps, op tunedOp[C], p bench.Pass) ([]bench.Tunable, error)
+	// tensors completes the list of tensors of a call; nil: it is complete.
+	tensors func(c C, list []bench.OpTensor)
 }
 
 // A flag is a flag of the field of a call with its name.
 type flag struct {
 	name, usage string
-	size        bool       // command run has it from the file
-	field       string     // of another name
-	keeps       []mlp.Keep // its values
+	size        bool                     // command run has it from the file
+	field       string                   // of another name
+	value       func(to any) pflag.Value // of a pointer to the field; nil: the usual one of its type
+	unsaid      string                   // the value without one
+}
+
+// parsed returns the value of a flag of type T.
+func parsed[T any](parse func(string) (T, error), kind string) func(to any) pflag.Value {
+	return func(to any) pflag.Value { return Value[T]{to.(*T), parse, kind} }
 }
 
 // of returns the field of a call.
@@ -65,32 +72,39 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 		if x.size && !sizes {
 			continue
 		}
-		field, cpu := x.of(f.given), x.of(f.base(true))
-		if !field.Equal(cpu) {
-			field.SetZero()
+		field, unsaid, text := x.of(f.given), x.unsaid, ""
+		if x.value == nil {
+			if !field.Equal(x.of(f.base(true))) {
+				field.SetZero()
+			}
+			if !field.IsZero() {
+				text = fmt.Sprint(field)
+			}
 		}
+		var value pflag.Value
 		switch to := field.Addr().Interface().(type) {
 		case *bool:
-			set.BoolVar(to, x.name, *to, x.usage)
+			value, unsaid = defaulted{Value[bool]{to, parseBool, "bool"}, text}, "true"
 		case *int:
-			set.IntVar(to, x.name, *to, x.usage)
+			value = defaulted{Value[int]{to, ParseInt, intKind}, text}
 		case *float64:
-			set.Float64Var(to, x.name, *to, x.usage)
-		case *string:
-			set.StringVar(to, x.name, *to, x.usage)
+			value = defaulted{Value[float64]{to, ParseFloat, "F"}, text}
 		case *dtype.DType:
-			DTypeVar(set, to, x.name, x.usage)
+			value = Value[dtype.DType]{to, ParseDType, dtypeKind}
 		case *dtype.Option:
-			set.Var(Value[dtype.Option]{to, parseOption, dtypeKind}, x.name, x.usage)
+			value = Value[dtype.Option]{to, parseOption, dtypeKind}
+		case *string:
+			value = Value[string]{to, func(text string) (string, error) { return text, nil }, "string"}
 		case **norm.Config:
-			set.Var(Value[*norm.Config]{to, parseNormConfig, "CONFIG"}, x.name, x.usage)
+			value = Value[*norm.Config]{to, parseNormConfig, "CONFIG"}
 		case *engine.Activation:
-			set.Var(Value[engine.Activation]{to, problem.ParseActivation, "NAME"}, x.name, x.usage)
-		case *mlp.Keep:
-			keepVar(set, to, x.keeps, x.usage)
-		default:
-			panic("kernels: no flag has the type of " + x.name)
+			value = Value[engine.Activation]{to, problem.ParseActivation, "NAME"}
 		}
+		if x.value != nil {
+			value = x.value(field.Addr().Interface())
+		}
+		set.Var(value, x.name, x.usage)
+		set.Lookup(x.name).NoOptDefVal = unsaid
 	}
 }
 
@@ -98,7 +112,7 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 func (f *callFlags[C]) FromFlags(cpu bool) (bench.Op, error) {
 	c := f.base(cpu)
 	f.change(c, true)
-	return f.valid(calledOp[C]{f.calls, c, true})
+	return f.valid(c, true)
 }
 
 // change sets the fields of a call whose flags are given, those of sizes too or not.
@@ -121,24 +135,28 @@ func (f *callFlags[C]) FromFile(in File) (bench.Op, error) {
 	if err := f.file(in.Tensors(), c); err != nil {
 		return nil, err
 	}
-	return f.valid(calledOp[C]{f.calls, c, false})
+	return f.valid(c, false)
 }
 
 // valid returns a call as a bench.Op, or what is wrong with it.
-func (k *calls[C]) valid(o calledOp[C]) (bench.Op, error) {
+func (k *calls[C]) valid(c C, lines bool) (bench.Op, error) {
 	if k.check != nil {
-		if err := k.check(o.c); err != nil {
+		if err := k.check(c); err != nil {
 			return nil, err
 		}
 	}
-	return o.op(), o.c.Validate()
+	return k.newOp(c, lines), c.Validate()
+}
+
+func (k *calls[C]) newOp(c C, lines bool) bench.Op {
+	return calledOp[C]{k, c, lines, map[string]vk.Tensor{}}.op()
 }
 
 // Suite implements Flags. Flags that are not sizes hold for its cases.
 func (f *callFlags[C]) Suite(small bool) (list []bench.Op) {
 	for _, c := range f.suite(small) {
 		f.change(c, false)
-		list = append(list, calledOp[C]{f.calls, c, true}.op())
+		list = append(list, f.newOp(c, true))
 	}
 	return list
 }
@@ -175,9 +193,10 @@ func fieldKeys(c call.Call, names ...string) (list []bench.Key) {
 
 // A calledOp is a call as a bench.Op.
 type calledOp[C call.Call] struct {
-	of    *calls[C]
-	c     C
-	lines bool // rows lie at whole lines of memory if call.Tensor.Lines says so
+	of     *calls[C]
+	c      C
+	lines  bool                 // rows lie at whole lines of memory if call.Tensor.Lines says so
+	states map[string]vk.Tensor // what call.Tensor.State says, by name; copies of the op share them
 }
 
 // op returns the call as a bench.Tuner if there are configurations.
@@ -202,13 +221,17 @@ func (o calledOp[C]) Cost(p bench.Pass) (flops, bytes float64) { return cost(any
 
 // Close frees what Record made.
 func (o calledOp[C]) Close() {
+	for name, t := range o.states {
+		t.Close()
+		delete(o.states, name)
+	}
 	if c, ok := any(o.c).(interface{ Close() }); ok {
 		c.Close()
 	}
 }
 
-// Note returns the call's warning of what was computed.
-func (o calledOp[C]) Note(ctx context.Context) (string, error) {
+// Warning returns the call's warning of what was computed.
+func (o calledOp[C]) Warning(ctx context.Context) (string, error) {
 	if c, ok := any(o.c).(interface {
 		Warning(ctx context.Context) (string, error)
 	}); ok {
@@ -217,13 +240,36 @@ func (o calledOp[C]) Note(ctx context.Context) (string, error) {
 	return "", nil
 }
 
+// Amounts says what else reports count.
+func (o calledOp[C]) Amounts() []bench.Amount {
+	if c, ok := any(o.c).(interface{ Amounts() []bench.Amount }); ok {
+		return c.Amounts()
+	}
+	return nil
+}
+
+// Note implements bench.Noter.
+func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
+	c, ok := any(o.c).(interface {
+		Note(plan kit.Plan, list []bench.DispatchProfile)
+	})
+	if !ok {
+		return nil
+	}
+	plan, err := o.Choose(caps, impl, p)
+	if err == nil {
+		c.Note(plan, list)
+	}
+	return err
+}
+
 // Tensors implements bench.Op.
 func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
 	for _, t := range o.c.Tensors() {
-		if t.Off {
+		if t.Off || t.State {
 			continue
 		}
-		x := bench.OpTensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Role: t.Role, Most: t.Most}
+		x := bench.OpTensor{Name: cmp.Or(t.File, t.Name), DType: t.DType, Shape: t.Shape, Role: t.Role, Most: t.Most}
 		if stride := o.stride(&t); stride > 0 {
 			x.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
 		}
@@ -233,6 +279,9 @@ func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
 			x.Draw = func(x float32) float32 { return scale * x }
 		}
 		list = append(list, x)
+	}
+	if o.of.tensors != nil {
+		o.of.tensors(o.c, list)
 	}
 	return list
 }
@@ -274,54 +323,77 @@ func (o calledOp[C]) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buf
 	}
 	t = maps.Clone(t)
 	for _, x := range of.Tensors() {
-		if on, ok := t[x.Name]; ok && o.stride(&x) > 0 {
-			on.Shape = x.Shape
+		if on, ok := t[cmp.Or(x.File, x.Name)]; ok {
+			if o.stride(&x) > 0 {
+				on.Shape = x.Shape
+			}
 			t[x.Name] = on
+		} else if x.State {
+			if t[x.Name], err = o.state(c.Device(), &x); err != nil {
+				return err
+			}
 		}
 	}
 	return of.Record(c, t, workspace, p.Kit())
 }
 
+// state returns a tensor of zeros, which is made once.
+func (o calledOp[C]) state(d *vk.Device, x *call.Tensor) (t vk.Tensor, err error) {
+	if t, ok := o.states[x.Name]; ok {
+		return t, nil
+	}
+	if t, err = d.NewTensor(x.Name, x.DType, x.Shape...); err != nil {
+		return t, err
+	}
+	o.states[x.Name] = t
+	return t, t.Zero(context.Background())
+}
+
+// A sampler is a call that computes what some elements should be from tensors in float32, which are
+// too large for float64.
+type sampler interface {
+	Sampled(x map[string][]float32) call.Outputs
+}
+
 // Reference implements bench.Op.
 func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Reference, error) {
-	x, c := call.Values{}, call.Copy(o.c).(C)
-	for name, values := range t {
-		x[name] = wide(values)
-	}
+	c := call.Copy(o.c).(C)
 	if o.of.sample != nil {
 		c.Given().Sample = o.of.sample(c)
 	}
-	want := c.Want(x, p.Kit())
+	var want call.Outputs
+	roles := map[string]bench.OpTensor{}
+	for _, x := range o.Tensors() {
+		roles[x.Name] = x
+	}
+	if s, ok := any(c).(sampler); ok {
+		t = maps.Clone(t)
+		for _, x := range c.Tensors() {
+			if values, ok := t[x.File]; ok {
+				t[x.Name] = values
+			}
+		}
+		want = s.Sampled(t)
+	} else {
+		x := call.Values{}
+		for name, values := range t {
+			x[name] = wide(values)
+		}
+		want = c.Want(x, p.Kit())
+	}
 	var list bench.Expectations
 	for _, t := range c.Tensors() {
 		w, ok := want.Of(t.Name)
-		if op := (bench.OpTensor{Role: t.Role}); !ok || t.Off || !op.Written(p) {
-			continue
-		}
-		if w.Bounds == nil {
+		if role := roles[cmp.Or(t.File, t.Name)]; ok && !t.Off && !t.State && role.Written(p) {
 			list = append(list, o.expected(&t, w))
-			continue
-		}
-		of := map[float64]int{} // the place in the list, by limit
-		for i, want := range w.Want {
-			at, limit := i, w.Bounds[i%len(w.Bounds)]
-			if w.Sample != nil {
-				at = w.Sample[i]
-			}
-			if _, ok := of[limit]; !ok {
-				of[limit] = len(list)
-				list = append(list, bench.Expected{Name: t.Name, Limit: limit})
-			}
-			e := &list[of[limit]]
-			e.At, e.Want = append(e.At, at), append(e.Want, want)
 		}
 	}
 	return list, nil
 }
 
-// expected returns an output of one limit, in rows that may lie apart.
+// expected returns an output, in rows that may lie apart.
 func (o calledOp[C]) expected(t *call.Tensor, w call.Wanted) bench.Expected {
-	e := bench.Expected{Name: t.Name, Want: w.Want, Limit: w.Bound, At: w.Sample}
+	e := bench.Expected{Name: cmp.Or(t.File, t.Name), Want: w.Want, Limit: w.Bound, Limits: w.Bounds, At: w.Sample}
 	if e.Stride = o.stride(t); e.Stride == 0 {
 		return e
 	}
@@ -343,7 +415,7 @@ type tunedOp[C call.Call] struct{ calledOp[C] }
 func (o calledOp[C]) with(change func(c C)) bench.Op {
 	c := call.Copy(o.c).(C)
 	change(c)
-	return calledOp[C]{o.of, c, o.lines}.op()
+	return calledOp[C]{o.of, c, o.lines, o.states}.op()
 }
 
 // Use implements bench.Tuner.

@@ -4,16 +4,14 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/spf13/pflag"
-
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/enum"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/vk"
 )
 
-// decoding is the row of decode.
-func decoding() Kernel {
+// decoder is the row of decode.
+func decoder() Kernel {
 	return Kernel{
 		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"},
 		Impls: []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()},
@@ -105,21 +103,21 @@ reported and dropped.`,
 			},
 			Impls: []string{attention.CoopMat.String(), attention.Scalar.String()},
 		},
-		New: func() Flags { return &decodeFlags{} },
+		New: func() Flags { return &decodeFlags{decodeCalls().New().(*callFlags[*decoding])} },
 	}
 }
 
-// maxSteps bounds the steps of a call. Each step is three dispatches.
-const maxSteps = 1000
+// A decodePart is what of a generation a call is: Decode alone, which reads the cache; Append, which
+// writes to it; Step, which does both; or prefill, Append of a prompt and its attention.
+type decodePart string
 
-func parseDecodePart(text string) (decodePart, error) {
-	for _, part := range []decodePart{readPart, appendPart, stepPart, prefillPart} {
-		if text == string(part) {
-			return part, nil
-		}
-	}
-	return "", enum.NotOneOf{string(readPart), string(appendPart), string(stepPart), string(prefillPart)}
-}
+// The parts.
+const (
+	readPart    decodePart = "decode"
+	appendPart  decodePart = "append"
+	stepPart    decodePart = "step"
+	prefillPart decodePart = "prefill"
+)
 
 // The orders of the axes of a cache.
 const (
@@ -127,50 +125,45 @@ const (
 	layoutHND = "hnd"
 )
 
-// decodeFlags are the flags of all commands.
-type decodeFlags struct {
-	score                                             scoreFlags
-	layout                                            string
-	batch, heads, kvHeads, queries, headDim, valueDim int
-	pageSize                                          int
-	keys                                              keyCounts
-	cache                                             attention.CacheFormat
-	dtype                                             dtype.DType
-	alibi                                             attention.ALiBi
-	sinks                                             bool
-	parts                                             []decodePart
-	steps                                             int
-	config                                            *attention.DecodeConfig
-	set                                               *pflag.FlagSet
-}
+// maxSteps bounds the steps of a call. Each step is three dispatches.
+const maxSteps = 1000
 
-// Add implements Flags.
-func (d *decodeFlags) Add(f *pflag.FlagSet, sizes bool) {
-	d.set, d.score.causal, d.layout, d.parts, d.steps = f, true, layoutNHD, []decodePart{readPart}, 1
-	if sizes {
-		IntVar(f, &d.batch, "batch", "number of sequences (default 16 on a GPU, 2 on a CPU device)")
-		IntVar(f, &d.heads, "heads", "query heads (default 32, or 4)")
-		IntVar(f, &d.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: a quarter of heads if that is one, else heads)")
-		f.Var(Value[keyCounts]{&d.keys, parseKeys, intKind}, "keys", "keys of each sequence; FIRST..LAST are sequences of different lengths (default 4096, or 300)")
-		IntVar(f, &d.queries, "queries", "queries of each sequence, the last ones (default 1)")
-		IntVar(f, &d.headDim, "headdim", "elements of a head, a multiple of 8 up to 256 (default 128, or 64)")
-		IntVar(f, &d.valueDim, "value-dim", "elements of a head of V and O (default: headdim)")
-		DTypeVar(f, &d.dtype, "dtype", "float16, bfloat16 (default on a GPU) or float32")
-		f.Var(Value[attention.CacheFormat]{&d.cache, parseCacheFormat, "FORMAT"}, "cache-dtype", "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits")
-		IntVar(f, &d.pageSize, "page-size", "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages")
-	}
-	if sizes {
-		f.Var(Value[[]decodePart]{&d.parts, ListOf(parseDecodePart), "PARTS"}, "part", "what a call is, a comma list of decode (default), append, step (both), prefill (append of a prompt of --keys, and its attention)")
-		IntVar(f, &d.steps, "steps", "steps of a call of --part step, one after the other (default 1)")
-	}
-	f.Var(Value[string]{&d.layout, OneOf([]string{layoutNHD, layoutHND}), "ORDER"}, "layout", "axes of the cache: nhd (default) has keys before heads, hnd heads before keys")
-	BoolVar(f, &d.score.causal, "causal", "hide the keys after each query (default true)")
-	d.score.add(f)
-	if sizes {
-		f.Var(Value[attention.ALiBi]{&d.alibi, parseALiBi, "SLOPES"}, "alibi", "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads")
-		f.Lookup("alibi").NoOptDefVal = attention.ALiBiPerHead.String()
-		BoolVar(f, &d.sinks, "sinks", "give each head a sink")
-		f.Var(Value[*attention.DecodeConfig]{&d.config, parseDecodeConfig, "CONFIG"}, "config", "how work is divided, in the words of the column runs, instead of the choice of flashvk")
+// decodeCalls are the calls that commands make.
+func decodeCalls() *calls[*decoding] {
+	parts := OneOf([]string{string(readPart), string(appendPart), string(stepPart), string(prefillPart)})
+	return &calls[*decoding]{
+		name: "decode", describe: describeDecode, keys: decodeKeys, check: (*decoding).prepare, tensors: decodeTensors,
+		flags: []flag{
+			{name: "batch", usage: "number of sequences (default 16 on a GPU, 2 on a CPU device)", size: true},
+			{name: "heads", field: "num_heads", usage: "query heads (default 32, or 4)", size: true},
+			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: a quarter of heads if that is one, else heads)", size: true},
+			{name: "keys", usage: "keys of each sequence; FIRST..LAST are sequences of different lengths (default 4096, or 300)", size: true, value: parsed(parseKeys, intKind)},
+			{name: "queries", field: "seq_q", usage: "queries of each sequence, the last ones", size: true},
+			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256 (default 128, or 64)", size: true},
+			{name: "value-dim", usage: "elements of a head of V and O (default: headdim)", size: true},
+			{name: "dtype", usage: "float16, bfloat16 (default on a GPU) or float32", size: true},
+			{name: "cache-dtype", field: "cache", usage: "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits", size: true, value: parsed(parseCacheFormat, "FORMAT")},
+			{name: "page-size", usage: "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages", size: true},
+			{
+				name: "part", field: "parts", size: true, value: parsed(ListOf(func(text string) (decodePart, error) { part, err := parts(text); return decodePart(part), err }), "PARTS"),
+				usage: "what a call is, a comma list of decode (default), append, step (both), prefill (append of a prompt of --keys, and its attention)",
+			},
+			{name: "steps", usage: "steps of a call of --part step, one after the other", size: true},
+			{name: "layout", field: "order", usage: "axes of the cache: nhd (default) has keys before heads, hnd heads before keys", value: parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER")},
+			{name: "causal", usage: "hide the keys after each query"},
+			{name: "scale", usage: "factor of the scores (default 1/√headdim)"},
+			{name: "window", usage: "hide keys more than L before or R after each query's own; -1 is unlimited", value: parsed(parseWindow, "L,R")},
+			{name: "softcap", usage: "replace each score x by F*tanh(x/F)"},
+			{name: "alibi", usage: "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads", size: true, value: parsed(parseALiBi, "SLOPES"), unsaid: attention.ALiBiPerHead.String()},
+			{name: "sinks", usage: "give each head a sink", size: true},
+			{name: "config", usage: "how work is divided, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(parseDecodeConfig, "CONFIG")},
+		},
+		base: newDecoding,
+		path: func(d *decoding, impl string, _ bench.Pass) (err error) {
+			d.Impl, err = attention.ParseImpl(impl)
+			return err
+		},
+		tune: tuneDecode,
 	}
 }
 
@@ -179,171 +172,155 @@ func parseDecodeConfig(text string) (*attention.DecodeConfig, error) {
 	return &c, err
 }
 
-// Several implements Multiple: a problem for each part.
-func (d *decodeFlags) Several(cpu bool) ([]bench.Op, error) {
-	if d.steps < 1 || d.steps > maxSteps {
-		return nil, fmt.Errorf("--steps %d is not in 1..%d", d.steps, maxSteps)
+// parseCacheFormat reads --cache-dtype.
+func parseCacheFormat(text string) (attention.CacheFormat, error) {
+	f, err := attention.ParseCacheFormat(text)
+	if err != nil {
+		return 0, fmt.Errorf("not same, e4m3 or q8_0")
 	}
-	if d.steps > 1 && !slices.Contains(d.parts, stepPart) {
-		return nil, fmt.Errorf("--steps needs --part %s", stepPart)
+	return f, nil
+}
+
+// tuneDecode has the configurations of Decode. With --config only that is compared with what flashvk
+// chooses.
+func tuneDecode(_ *vk.Caps, op tunedOp[*decoding], p bench.Pass) ([]bench.Tunable, error) {
+	if op.c.Part != readPart {
+		return nil, fmt.Errorf("decode: --part %s has no configurations of its own", op.c.Part)
 	}
-	var p attention.DecodeProblem
-	if err := d.score.apply(&p.Problem); err != nil {
-		return nil, err
-	}
-	p.Batch, p.NumHeads, p.SeqQ, p.HeadDim, p.DType = 16, 32, 1, 128, dtype.BFloat16
-	keys := sameKeys(4096)
-	if cpu {
-		p.Batch, p.NumHeads, p.HeadDim, p.DType = 2, 4, 64, dtype.Float16
-		keys = sameKeys(300)
-	}
-	setGiven(d.set, []sizeFlag{
-		{"batch", &p.Batch, &d.batch}, {"heads", &p.NumHeads, &d.heads}, {"queries", &p.SeqQ, &d.queries}, {"headdim", &p.HeadDim, &d.headDim},
-		{"page-size", &p.PageSize, &d.pageSize},
+	choices := bench.ChoicesOf("decode", op, p, op.c.DecodeProblem, func(c attention.DecodeConfig) bench.Op {
+		return op.with(func(d *decoding) { d.Config = &c })
 	})
-	if p.NumKVHeads = p.NumHeads; p.NumHeads%4 == 0 {
-		p.NumKVHeads /= 4
-	}
-	setGiven(d.set, []sizeFlag{{"kv-heads", &p.NumKVHeads, &d.kvHeads}, {"value-dim", &p.ValueDim, &d.valueDim}})
-	if d.set.Changed("value-dim") && d.valueDim == 0 { // 0 would mean headdim
-		return nil, fmt.Errorf("--value-dim 0 is not positive")
-	}
-	if d.set.Changed("dtype") {
-		p.DType = d.dtype
-	}
-	if d.set.Changed("keys") {
-		keys = d.keys
-	}
-	p.ALiBi, p.Sinks, p.Cache = d.alibi, d.sinks, d.cache
-	var list []bench.Op
-	for _, part := range d.parts {
-		if part == prefillPart {
-			o, err := newPrefillOp(p, keys, d.layout == layoutHND)
+	if all, given := choices.Candidates, op.c.Config; given != nil {
+		choices.Candidates = func(caps *vk.Caps, p attention.DecodeProblem, impl string) ([]attention.DecodeConfig, error) {
+			list, err := all(caps, p, impl)
 			if err != nil {
 				return nil, err
 			}
-			list = append(list, o)
-			continue
+			if list = list[:1]; given.Impl.String() == impl && *given != list[0] {
+				list = append(list, *given)
+			}
+			return list, nil
 		}
-		steps := 1
-		if part == stepPart {
-			steps = d.steps
+	}
+	return []bench.Tunable{choices.Tunable()}, nil
+}
+
+// decodeFlags are the flags of all commands.
+type decodeFlags struct{ *callFlags[*decoding] }
+
+// Several implements Multiple: a problem for each part.
+func (f *decodeFlags) Several(cpu bool) (list []bench.Op, err error) {
+	given := f.base(cpu)
+	f.change(given, true)
+	switch {
+	case given.Steps < 1 || given.Steps > maxSteps:
+		return nil, fmt.Errorf("--steps %d is not in 1..%d", given.Steps, maxSteps)
+	case given.Steps > 1 && !slices.Contains(given.Parts, stepPart):
+		return nil, fmt.Errorf("--steps needs --part %s", stepPart)
+	case f.set.Changed("value-dim") && given.ValueDim == 0: // 0 would mean headdim
+		return nil, fmt.Errorf("--value-dim 0 is not positive")
+	case f.set.Changed("scale") && given.Scale == 0:
+		return nil, fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
+	case f.set.Changed("softcap") && given.Softcap == 0:
+		return nil, fmt.Errorf("--softcap 0 is not possible; leave it out for none")
+	case !f.set.Changed("kv-heads"):
+		given.NumKVHeads = quarter(given.NumHeads)
+	}
+	for _, part := range given.Parts {
+		d := call.Copy(given).(*decoding)
+		if d.Part = part; part != stepPart {
+			d.Steps = 1
 		}
-		o, err := newDecodeOp(p, keys, d.layout == layoutHND, part, steps)
+		op, err := f.valid(d, true)
+		if err == nil && part == prefillPart {
+			op, err = newPrefill(op.(tunedOp[*decoding]))
+		}
 		if err != nil {
 			return nil, err
 		}
-		o.config = d.config
-		list = append(list, o)
+		list = append(list, op)
 	}
 	return list, nil
 }
 
 // FromFlags implements Flags.
-func (d *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
-	list, err := d.Several(cpu)
+func (f *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
+	list, err := f.Several(cpu)
+	if err == nil && len(list) > 1 {
+		err = fmt.Errorf("--part: %d parts where one is measured", len(list))
+	}
 	if err != nil {
 		return nil, err
-	}
-	if len(list) > 1 {
-		return nil, fmt.Errorf("--part: %d parts where one is measured", len(list))
 	}
 	return list[0], nil
 }
 
 // Suite implements Flags.
-func (d *decodeFlags) Suite(small bool) []bench.Op {
-	var list []bench.Op
-	for _, c := range decodeCases() {
+func (f *decodeFlags) Suite(small bool) (list []bench.Op) {
+	for _, d := range decodeCases() {
 		if small {
-			c = c.small()
+			d.shrink()
 		}
-		o, err := newDecodeOp(c.p, c.keys, d.layout == layoutHND, readPart, 1)
+		f.change(d, false)
+		op, err := f.valid(d, true)
 		if err != nil {
 			panic(err) // of constants
 		}
-		list = append(list, o)
+		list = append(list, op)
 	}
 	return list
 }
 
 // Suites implements Suited.
-func (d *decodeFlags) Suites() []bench.Suite {
+func (f *decodeFlags) Suites() []bench.Suite {
 	return []bench.Suite{{Name: "decode", About: "bfloat16, headdim 128, heads 32 of 8 where nothing else is said: caches of lengths, pages and features that serving has"}}
 }
 
 // Cases implements Suited.
-func (d *decodeFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+func (f *decodeFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
 	if small {
 		s = s.Small()
 	}
-	return &s, d.Suite(small), nil
-}
-
-// A decodeCase is one of the suite.
-type decodeCase struct {
-	p    attention.DecodeProblem
-	keys keyCounts
+	return &s, f.Suite(small), nil
 }
 
 // decodeCases returns the cases of the suite: batches and lengths, heads, several queries, head
 // dimensions, pages, features, and lengths that differ.
-func decodeCases() []decodeCase {
-	plain := attention.DecodeProblem{Problem: attention.Problem{NumHeads: 32, NumKVHeads: 8, SeqQ: 1, HeadDim: 128, DType: dtype.BFloat16, Causal: true}}
-	var list []decodeCase
-	add := func(batch, keys int, change ...func(p *attention.DecodeProblem)) {
-		c := decodeCase{plain, sameKeys(keys)}
-		c.p.Batch = batch
+func decodeCases() (list []*decoding) {
+	add := func(batch, keys int, change ...func(d *decoding)) {
+		d := newDecoding(false)
+		d.Batch, d.Keys = batch, keyCounts{keys, keys}
 		for _, f := range change {
-			f(&c.p)
+			f(d)
 		}
-		list = append(list, c)
+		list = append(list, d)
 	}
+	all := func(d *decoding) { d.NumKVHeads = 32 }
 	for _, keys := range []int{1024, 4096, 16384, 65536} {
 		add(1, keys)
 	}
-	add(1, 16384, func(p *attention.DecodeProblem) { p.NumKVHeads = 32 })
+	add(1, 16384, all)
 	for _, keys := range []int{1024, 4096, 16384} {
 		add(16, keys)
 	}
-	add(16, 4096, func(p *attention.DecodeProblem) { p.NumKVHeads = 32 })
+	add(16, 4096, all)
 	add(64, 1024)
 	add(64, 4096)
 	for _, batch := range []int{1, 16} {
 		for _, n := range []int{4, 8} {
-			add(batch, 65536/max(batch, 4), func(p *attention.DecodeProblem) { p.SeqQ = n })
+			add(batch, 65536/max(batch, 4), func(d *decoding) { d.SeqQ = n })
 		}
 	}
 	for _, n := range []int{64, 96, 256} {
-		add(16, 4096, func(p *attention.DecodeProblem) { p.HeadDim = n })
+		add(16, 4096, func(d *decoding) { d.HeadDim = n })
 	}
 	for _, batch := range []int{16, 64} {
-		add(batch, 4096, func(p *attention.DecodeProblem) { p.PageSize = 16 })
+		add(batch, 4096, func(d *decoding) { d.PageSize = 16 })
 	}
-	add(64, 4096, func(p *attention.DecodeProblem) { p.Window = attention.Window{On: true, Left: 511} })
-	add(16, 4096, func(p *attention.DecodeProblem) { p.Softcap = 30 })
-	add(16, 4096, func(p *attention.DecodeProblem) { p.Sinks = true })
-	add(16, 4096, func(p *attention.DecodeProblem) { p.ALiBi = attention.ALiBiPerHead })
-	add(64, 0, func(p *attention.DecodeProblem) { p.PageSize = 16 })
-	list[len(list)-1].keys = keyCounts{text: "100..16000", first: 100, last: 16000}
+	add(64, 4096, func(d *decoding) { d.Window = attention.Window{On: true, Left: 511} })
+	add(16, 4096, func(d *decoding) { d.Softcap = 30 })
+	add(16, 4096, func(d *decoding) { d.Sinks = true })
+	add(16, 4096, func(d *decoding) { d.ALiBi = attention.ALiBiPerHead })
+	add(64, 0, func(d *decoding) { d.PageSize, d.Keys = 16, keyCounts{100, 16000} })
 	return list
-}
-
-// small returns a smaller case of the same kind, for a CPU device.
-func (c decodeCase) small() decodeCase {
-	c.p.DType = dtype.Float16
-	c.p.NumHeads, c.p.NumKVHeads = c.p.NumHeads/8, c.p.NumKVHeads/8
-	c.p.Batch = max(c.p.Batch/8, 1)
-	if c.p.Window.On {
-		c.p.Window.Left /= 32
-	}
-	c.keys.list = slices.Clone(c.keys.list)
-	for i := range c.keys.list {
-		c.keys.list[i] /= 32
-	}
-	c.keys.first, c.keys.last = c.keys.first/32, c.keys.last/32
-	if c.keys.text = fmt.Sprintf("%d..%d", c.keys.first, c.keys.last); len(c.keys.list) > 0 {
-		c.keys.text = fmt.Sprint(c.keys.list[0])
-	}
-	return c
 }

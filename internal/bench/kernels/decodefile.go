@@ -6,40 +6,44 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 )
 
 // decodeNames are the tensors that an input file may hold.
 var decodeNames = []string{"q", "k_cache", "v_cache", "k_scale", "v_scale", "seq_lens", "block_table", "cache_batch_idx", "left_pad", "tree_mask", "bias", "alibi_slopes", "sinks", "k_new", "v_new"}
 
 // Inputs implements namer.
-func (d *decodeFlags) Inputs() []string { return decodeNames }
+func (f *decodeFlags) Inputs() []string { return decodeNames }
 
 // Aliases implements namer. Flash-attn's lengths do not count new keys either.
-func (d *decodeFlags) Aliases() map[string]string {
+func (f *decodeFlags) Aliases() map[string]string {
 	return map[string]string{"seq_lens": "cache_seqlens"}
 }
 
+// decodeTables are the tensors of integers of a file; nil if there are none.
+type decodeTables struct{ lens, blocks, rows, pad []int32 }
+
 // FromFile implements Flags.
-func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
-	o := &decodeOp{part: readPart, keys: "of the file", heads: d.layout == layoutHND, state: &decodeState{}}
-	p := &o.p
-	if err := d.score.apply(&p.Problem); err != nil {
-		return nil, err
-	}
+func (f *decodeFlags) FromFile(in File) (bench.Op, error) {
+	d := call.Copy(f.given).(*decoding)
+	d.file, d.Part, d.DecodeProblem.Cache = true, readPart, attention.CacheSame
+	d.Problem = attention.Problem{Causal: d.Causal, Scale: d.Scale, Window: d.Window, Softcap: d.Softcap}
 	for _, t := range in.Tensors() {
 		if !slices.Contains(decodeNames, t.Name) {
 			return nil, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(decodeNames, ", "))
 		}
 	}
-	if err := o.readCache(in); err != nil {
+	tables, err := d.readCache(in)
+	if err != nil {
 		return nil, err
 	}
-	if err := readFeatures(in, &p.Problem); err != nil {
+	if err := readFeatures(in, &d.Problem); err != nil {
 		return nil, err
 	}
-	if _, p.Tree = in.Tensor("tree_mask"); p.Tree && !d.set.Changed("causal") {
-		p.Causal = false
+	if _, d.Tree = in.Tensor("tree_mask"); d.Tree && !f.set.Changed("causal") {
+		d.Causal = false
 	}
 	if _, ok := in.Tensor("k_new"); ok {
 		shape, _, err := Header(in.Tensors()).Floats("k_new", "batch", "kv-heads", "keys", "headdim")
@@ -49,91 +53,114 @@ func (d *decodeFlags) FromFile(in File) (bench.Op, error) {
 		if shape[2] == 0 {
 			return nil, fmt.Errorf(`tensor "k_new": shape %v has no keys`, shape)
 		}
-		p.NewKeys, o.part, o.file = shape[2], stepPart, true
+		d.NewKeys, d.Part = shape[2], stepPart
 	}
-	if err := p.Validate(); err != nil {
+	if err := d.DecodeProblem.Validate(); err != nil {
 		return nil, err
 	}
-	return o, o.checkTables()
+	if err := tables.check(d); err != nil {
+		return nil, err
+	}
+	return f.valid(d, false)
 }
 
-// readCache sets the sizes and formats that q, the cache and the tables show.
-func (o *decodeOp) readCache(in File) error {
-	h, p := Header(in.Tensors()), &o.p
-	var err error
+// readCache sets the sizes and formats that q, the cache and the tables show. The presence of k_scale
+// and v_scale is part of the format.
+func (d *decoding) readCache(in File) (tables decodeTables, err error) {
+	h, paged := Header(in.Tensors()), false
 	for _, x := range []struct {
 		name   string
 		target *[]int32
 		axes   int
-	}{{"seq_lens", &o.tables.lens, 1}, {"block_table", &o.tables.blocks, 2}, {"cache_batch_idx", &o.tables.rows, 1}, {"left_pad", &o.tables.pad, 1}} {
-		if err == nil {
-			*x.target, err = readTable(in, x.name, x.axes)
+	}{{"seq_lens", &tables.lens, 1}, {"block_table", &tables.blocks, 2}, {"cache_batch_idx", &tables.rows, 1}, {"left_pad", &tables.pad, 1}} {
+		if *x.target, err = readTable(in, x.name, x.axes); err != nil {
+			return tables, err
 		}
 	}
-	if err != nil {
-		return err
+	axes := []string{"batch", "max_keys", "kv-heads", "headdim"}
+	if paged = tables.blocks != nil; paged {
+		axes[0], axes[1] = "pages", "page"
+	}
+	if d.Order == layoutHND {
+		axes[1], axes[2] = axes[2], axes[1]
 	}
 	q, format, err := h.Floats("q", "batch", "heads", "queries", "headdim")
 	if err != nil {
-		return err
+		return tables, err
 	}
-	paged := o.tables.blocks != nil
-	axes := []string{"batch", "max_keys", "kv-heads", "headdim"}
-	if paged {
-		axes[0], axes[1] = "pages", "page"
+	kTensor, _ := h.Tensor("k_cache")
+	switch kTensor.DType {
+	case bench.FileDType(dtype.E4M3):
+		d.Cache = attention.CacheE4M3
+		_, hasK := h.Tensor("k_scale")
+		if _, hasV := h.Tensor("v_scale"); hasK || hasV {
+			d.Scales = call.AllScales
+		}
+	case bench.FileDType(dtype.Int8):
+		d.Cache = attention.CacheQ8_0
 	}
-	if o.heads {
-		axes[1], axes[2] = axes[2], axes[1]
-	}
-	o.readCacheFormat(h)
-	k, kFormat, err := o.cacheFloats(h, "k_cache", axes...)
+	k, kFormat, err := d.cacheFloats(h, "k_cache", axes...)
 	if err != nil {
-		return err
+		return tables, err
 	}
 	axes[3] = "valuedim"
-	v, vFormat, err := o.cacheFloats(h, "v_cache", axes...)
+	v, vFormat, err := d.cacheFloats(h, "v_cache", axes...)
 	if err != nil {
-		return err
+		return tables, err
 	}
 	switch {
-	case p.Cache == attention.CacheSame && kFormat != format:
-		return fmt.Errorf(`tensor "k_cache": dtype %s differs from %s of q`, bench.FileDType(kFormat), bench.FileDType(format))
+	case d.Cache == attention.CacheSame && kFormat != format:
+		err = fmt.Errorf(`tensor "k_cache": dtype %s differs from %s of q`, bench.FileDType(kFormat), bench.FileDType(format))
 	case vFormat != kFormat:
-		return fmt.Errorf(`tensor "v_cache": dtype %s differs from %s of k_cache`, bench.FileDType(vFormat), bench.FileDType(kFormat))
+		err = fmt.Errorf(`tensor "v_cache": dtype %s differs from %s of k_cache`, bench.FileDType(vFormat), bench.FileDType(kFormat))
 	case !slices.Equal(v[:3], k[:3]):
-		return fmt.Errorf(`tensor "v_cache": shape %v differs from %v of k_cache before the last axis`, v, k)
+		err = fmt.Errorf(`tensor "v_cache": shape %v differs from %v of k_cache before the last axis`, v, k)
 	case k[3] != q[3]:
-		return fmt.Errorf(`tensor "k_cache": headdim %d differs from %d of q`, k[3], q[3])
+		err = fmt.Errorf(`tensor "k_cache": headdim %d differs from %d of q`, k[3], q[3])
 	case v[3] == 0: // 0 would mean headdim
-		return fmt.Errorf(`tensor "v_cache": shape %v has a last axis of 0`, v)
+		err = fmt.Errorf(`tensor "v_cache": shape %v has a last axis of 0`, v)
+	case paged && tables.rows != nil:
+		err = fmt.Errorf(`tensors "block_table" and "cache_batch_idx" exclude each other`)
+	case !paged && tables.rows == nil && k[0] != q[0]:
+		err = fmt.Errorf(`tensor "k_cache": batch %d differs from %d of q, and there is no cache_batch_idx`, k[0], q[0])
 	}
-	p.Batch, p.NumHeads, p.SeqQ, p.HeadDim, p.DType = q[0], q[1], q[2], q[3], format
+	if err != nil {
+		return tables, err
+	}
+	d.Batch, d.NumHeads, d.SeqQ, d.HeadDim, d.DType = q[0], q[1], q[2], q[3], format
 	if v[3] != q[3] {
-		p.ValueDim = v[3]
+		d.ValueDim = v[3]
 	}
-	size, heads := k[1], k[2]
-	if o.heads {
-		size, heads = heads, size
+	d.SeqKV, d.NumKVHeads, d.LeftPad = k[1], k[2], tables.pad != nil
+	if d.Order == layoutHND {
+		d.SeqKV, d.NumKVHeads = k[2], k[1]
 	}
-	p.NumKVHeads, p.LeftPad = heads, o.tables.pad != nil
-	if !paged {
-		p.SeqKV = size
-		if o.tables.rows != nil {
-			p.CacheRows = k[0]
-		} else if k[0] != q[0] {
-			return fmt.Errorf(`tensor "k_cache": batch %d differs from %d of q, and there is no cache_batch_idx`, k[0], q[0])
+	if tables.rows != nil {
+		d.CacheRows = k[0]
+	}
+	if paged {
+		table, _ := h.Tensor("block_table")
+		if d.PageSize, d.Pages = d.SeqKV, k[0]; d.PageSize == 0 {
+			return tables, fmt.Errorf(`tensor "k_cache": pages of 0 keys`)
 		}
-		return nil
+		d.SeqKV *= table.Shape[1]
 	}
-	if o.tables.rows != nil {
-		return fmt.Errorf(`tensors "block_table" and "cache_batch_idx" exclude each other`)
+	for _, n := range tables.lens {
+		d.Lens = append(d.Lens, int(n))
 	}
-	table, _ := h.Tensor("block_table")
-	p.PageSize, p.Pages, p.SeqKV = size, k[0], size*table.Shape[1]
-	if size == 0 {
-		return fmt.Errorf(`tensor "k_cache": pages of 0 keys`)
+	return tables, nil
+}
+
+// cacheFloats is Header.Floats of k_cache or v_cache, which may have 8 bits.
+func (d *decoding) cacheFloats(h Header, name string, axes ...string) ([]int, dtype.DType, error) {
+	t, ok := h.Tensor(name)
+	if want := d.CacheDType(); ok && d.Cache != attention.CacheSame && t.DType == bench.FileDType(want) {
+		if len(t.Shape) != len(axes) {
+			return nil, 0, fmt.Errorf("tensor %q: shape %v has %d axes, want %d", name, t.Shape, len(t.Shape), len(axes))
+		}
+		return t.Shape, want, nil
 	}
-	return nil
+	return h.Floats(name, axes...)
 }
 
 // readTable reads a tensor of integers, nil if there is none.
@@ -155,11 +182,11 @@ func readTable(in File, name string, axes int) ([]int32, error) {
 	return list, err
 }
 
-// checkTables checks three things: every length, with the new keys, is within the capacity; every
+// check checks three things: every length, with the new keys, is within the capacity; every
 // page that a sequence needs is in the cache; no two sequences write new keys to the same place.
 // CheckFile checks the sizes of tables.
-func (o *decodeOp) checkTables() error {
-	p := &o.p
+func (x *decodeTables) check(d *decoding) error {
+	p := &d.DecodeProblem
 	each := 0
 	if p.PageSize > 0 {
 		each = p.SeqKV / p.PageSize
@@ -172,22 +199,22 @@ func (o *decodeOp) checkTables() error {
 		writer[place] = b
 		return nil
 	}
-	for b, n := range o.tables.lens {
+	for b, n := range x.lens {
 		end := int(n) + p.NewKeys
 		switch {
 		case n < 0 || int(n) > p.SeqKV:
 			return fmt.Errorf(`tensor "seq_lens": %d keys of sequence %d are not from 0 to %d, which the cache has room for`, n, b, p.SeqKV)
 		case end > p.SeqKV:
 			return fmt.Errorf(`tensor "seq_lens": %d keys of sequence %d and %d new ones are more than the %d that the cache has room for`, n, b, p.NewKeys, p.SeqKV)
-		case p.NewKeys > 0 && b < len(o.tables.rows):
-			if err := writes(b, "cache_batch_idx", o.tables.rows[b]); err != nil {
+		case p.NewKeys > 0 && b < len(x.rows):
+			if err := writes(b, "cache_batch_idx", x.rows[b]); err != nil {
 				return err
 			}
 		}
-		if each == 0 || (b+1)*each > len(o.tables.blocks) {
+		if each == 0 || (b+1)*each > len(x.blocks) {
 			continue
 		}
-		for i, page := range o.tables.blocks[b*each:][:(end+p.PageSize-1)/p.PageSize] {
+		for i, page := range x.blocks[b*each:][:(end+p.PageSize-1)/p.PageSize] {
 			if page < 0 || int(page) >= p.Pages {
 				return fmt.Errorf(`tensor "block_table": page %d of sequence %d is %d, and not one of the %d pages`, i, b, page, p.Pages)
 			}

@@ -1,137 +1,115 @@
 package kernels
 
 import (
-	"errors"
-	"fmt"
-	"slices"
+	"maps"
 
-	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// prefillPart is the beginning of a generation: a whole prompt goes into an empty cache and attends to
-// itself.
-const prefillPart decodePart = "prefill"
-
-// A prefillOp is Append of all keys, then Forward of as many queries with the keys in the cache.
+// A prefillOp is the beginning of a generation: Append of all keys to empty sequences, then Forward of
+// as many queries with the keys in the cache.
 type prefillOp struct {
-	*decodeOp // Append alone, to sequences without keys
-	forward   *bench.AttentionOp
+	tunedOp[*decoding]
+	forward bench.Op
 }
 
-// newPrefillOp returns the op whose sequences have these numbers of keys afterwards.
-func newPrefillOp(p attention.DecodeProblem, keys keyCounts, heads bool) (bench.Op, error) {
-	lens := keys.lens(p.Batch)
-	switch {
-	case p.Cache != attention.CacheSame:
-		return nil, fmt.Errorf("--part prefill reads a cache of --dtype, not of %v", p.Cache)
-	case p.PageSize > 0:
-		return nil, errors.New("--part prefill reads a cache without pages: leave --page-size out")
-	case slices.Max(lens) != slices.Min(lens):
-		return nil, errors.New("--part prefill is of prompts of one length")
-	}
-	p.SeqQ, p.SeqKV, p.NewKeys = lens[0], lens[0], lens[0]
-	if err := (attention.AppendProblem{DecodeProblem: p}).Validate(); err != nil {
-		return nil, err
-	}
-	forward, err := bench.NewAttention(p.Problem)
-	if err != nil {
-		return nil, err
-	}
-	o := &decodeOp{p: p, keys: keys.text, heads: heads, part: prefillPart, steps: 1, state: &decodeState{}}
-	o.tables.lens = make([]int32, p.Batch)
-	return &prefillOp{o, forward}, nil
+func newPrefill(appends tunedOp[*decoding]) (bench.Op, error) {
+	forward, err := bench.NewAttention(appends.c.Problem)
+	return prefillOp{appends, forward}, err
 }
 
 // Cost implements bench.Op.
-func (o *prefillOp) Cost(pass bench.Pass) (flops, bytes float64) {
+func (o prefillOp) Cost(pass bench.Pass) (flops, bytes float64) {
 	flops, bytes = o.forward.Cost(pass)
-	return flops, bytes + o.appendBytes()
+	return flops, bytes + o.c.appendBytes()
 }
 
 // Amounts says what else reports count: the cache, which is written and read.
-func (o *prefillOp) Amounts() []bench.Amount {
-	p := &o.p
+func (o prefillOp) Amounts() []bench.Amount {
+	p := &o.c.DecodeProblem
 	return []bench.Amount{
 		{Name: "tokens", Key: "token", Unit: "token", N: float64(p.Batch * p.SeqQ)},
-		{Name: "K and V", Key: "kv_byte", Unit: "B", N: 2 * formatBytes(p.DType, p.KShape(), p.VShape())},
+		{Name: "K and V", Key: "kv_byte", Unit: "B", N: 2 * float64(p.DType.Size()*(call.Product(p.KShape())+call.Product(p.VShape())))},
 	}
 }
 
-// Tensors implements bench.Op with the tensors of the forward pass. K and V are in the cache.
-func (o *prefillOp) Tensors() []bench.OpTensor {
-	var list []bench.OpTensor
+// Tensors implements bench.Op. K and V of the forward pass are in the cache.
+func (o prefillOp) Tensors() (list []bench.OpTensor) {
 	for _, t := range o.forward.Tensors() {
 		if t.Role <= call.Output && t.Name != "k" && t.Name != "v" {
 			list = append(list, t)
 		}
 	}
-	k, v := o.cacheShapes()
-	list = append(list, bench.OpTensor{Name: "k_cache", DType: o.p.DType, Shape: k, Role: call.Output}, bench.OpTensor{Name: "v_cache", DType: o.p.DType, Shape: v, Role: call.Output},
-		bench.OpTensor{Name: "seq_lens", DType: dtype.Int32, Shape: o.p.SeqLensShape(), Ints: o.tables.lens, Most: o.p.SeqKV})
-	return o.partTensors(list)
-}
-
-func (o *prefillOp) options(impl string) (attention.Options, error) {
-	opt, err := o.decodeOp.options(impl)
-	opt.DecodeConfig = nil
-	return opt, err
+	for _, t := range o.tunedOp.Tensors() {
+		if t.Role == call.Update {
+			t.Role = call.Output
+		}
+		if t.Name != "q" {
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // Choose implements bench.Op.
-func (o *prefillOp) Choose(caps *vk.Caps, impl string, _ bench.Pass) (kit.Plan, error) {
-	opt, err := o.options(impl)
+func (o prefillOp) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
+	before, err := o.tunedOp.Choose(caps, impl, p)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := attention.Choose(caps, o.p.Problem, kit.Forward, opt)
-	return stepPlan{plan, call.PlanAppend(o.p)}, err
+	plan, err := o.forward.Choose(caps, impl, p)
+	return prefillPlan{plan, before}, err
 }
 
+// A prefillPlan is the plan of the forward pass after Append.
+type prefillPlan struct {
+	kit.Plan
+	before kit.Plan
+}
+
+// Kernels implements kit.Plan.
+func (p prefillPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.Kernels()...) }
+
 // Record implements bench.Op.
-func (o *prefillOp) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, impl string, _ bench.Pass) error {
-	opt, err := o.options(impl)
-	if err != nil {
+func (o prefillOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
+	if err := o.tunedOp.Record(c, t, nil, impl, p); err != nil {
 		return err
 	}
-	decode, err := o.tensors(c, t)
-	if err != nil {
-		return err
+	t = maps.Clone(t)
+	for name, cache := range map[string]string{"k": "k_cache", "v": "v_cache"} {
+		if t[name] = t[cache]; o.c.KeysFirst {
+			t[name] = t[cache].Permute(0, 2, 1, 3)
+		}
 	}
-	if err := attention.Append(c, o.appendTensors(t, &decode), o.append()); err != nil {
-		return err
-	}
-	return attention.Forward(c, attention.Tensors{
-		Q: t["q"], K: decode.K, V: decode.V, O: t["o"], LSE: t["lse"], ALiBiSlopes: t["alibi_slopes"], Sinks: t["sinks"],
-	}, o.p.Problem, opt)
+	return o.forward.Record(c, t, workspace, impl, p)
 }
 
 // Reference implements bench.Op.
-func (o *prefillOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
+func (o prefillOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
+	t = maps.Clone(t)
 	t["k"], t["v"] = t["k_new"], t["v_new"]
-	defer func() { delete(t, "k"); delete(t, "v") }()
 	return o.forward.Reference(t, pass)
 }
 
 // Use implements bench.Tuner.
-func (o *prefillOp) Use(tuning *kit.Tuning) bench.Op {
-	with := *o.decodeOp
-	with.tuning = tuning
-	return &prefillOp{&with, o.forward}
+func (o prefillOp) Use(tuning *kit.Tuning) bench.Op {
+	return prefillOp{o.tunedOp, o.forward.(bench.Tuner).Use(tuning)}
 }
 
 // Note says what the dispatches of a call do.
-func (o *prefillOp) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
-	if err := o.forward.Note(caps, impl, p, list); err != nil {
-		return err
+func (o prefillOp) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
+	noted, ok := o.forward.(bench.Noter)
+	if ok {
+		if err := noted.Note(caps, impl, p, list); err != nil {
+			return err
+		}
 	}
 	for i := range list {
-		if o.appends(list[i].Kernel) {
-			list[i].Note.FLOPs, list[i].Note.Bytes = 0, o.appendBytes()
+		if isAppend(list[i].Kernel) {
+			list[i].Note.FLOPs, list[i].Note.Bytes = 0, o.c.appendBytes()
 		}
 	}
 	return nil

@@ -118,7 +118,7 @@ type File interface {
 
 // All lists the kernels.
 func All() []Kernel {
-	return []Kernel{softmaxAttention(), decoding(), matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), normalization(), optimizer()}
+	return []Kernel{softmaxAttention(), decoder(), matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), normalization(), optimizer()}
 }
 
 // A Header is the tensors of a file, without what they hold.

@@ -149,7 +149,7 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		sample: func(m *call.MLP) int { return sampleTokens(m.Problem) },
 		flags: []flag{
 			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
-			{name: "keep", keeps: mlp.Keeps(), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
+			{name: "keep", value: keeps(mlp.Keeps()), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
 			{name: "tokens", usage: "rows of x (default 18048 on a GPU, 128 on a CPU device)", size: true},
 			{name: "in", usage: "columns of x (default 512, or 32)", size: true},
 			{name: "hidden", usage: "hidden units (default 1365, or 85)", size: true},
@@ -184,7 +184,7 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		for i := range k.flags {
 			switch x := &k.flags[i]; x.name {
 			case "keep":
-				x.keeps, x.usage = mlp.Keeps()[:2], "what the forward pass writes for the backward pass: nothing (default) or pre"
+				x.value, x.usage = keeps(mlp.Keeps()[:2]), "what the forward pass writes for the backward pass: nothing (default) or pre"
 			case "tokens":
 				x.usage = "rows of x (default 16000 on a GPU, 128 on a CPU device)"
 			case "hidden":

@@ -141,9 +141,9 @@ func parseOption(text string) (dtype.Option, error) {
 	return dtype.Some(t), err
 }
 
-// keepVar adds --keep, whose value is the name of what a kernel can keep.
-func keepVar(f *pflag.FlagSet, p *mlp.Keep, of []mlp.Keep, usage string) {
-	parse := func(text string) (mlp.Keep, error) {
+// keeps returns the value of --keep: the name of what a kernel can keep.
+func keeps(of []mlp.Keep) func(to any) pflag.Value {
+	return parsed(func(text string) (mlp.Keep, error) {
 		k, err := mlp.ParseKeep(text)
 		if err != nil || !slices.Contains(of, k) {
 			names := make([]string, len(of))
@@ -153,6 +153,14 @@ func keepVar(f *pflag.FlagSet, p *mlp.Keep, of []mlp.Keep, usage string) {
 			return k, enum.NotOneOf(names)
 		}
 		return k, nil
-	}
-	f.Var(Value[mlp.Keep]{p, parse, "WHAT"}, "keep", usage)
+	}, "WHAT")
 }
+
+// A defaulted is a value whose default help prints.
+type defaulted struct {
+	pflag.Value
+	text string
+}
+
+// String implements pflag.Value.
+func (d defaulted) String() string { return d.text }

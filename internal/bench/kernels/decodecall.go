@@ -1,0 +1,379 @@
+package kernels
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A decoding is a call of a part of a generation.
+type decoding struct {
+	call.Step
+	Keys  keyCounts
+	Parts []decodePart // those of flags
+	Part  decodePart
+	Order string // of axes
+	file  bool   // the tensors are those of a file: caches are outputs, and keys and queries rotated
+}
+
+// newDecoding returns the call of no flags.
+func newDecoding(cpu bool) *decoding {
+	d := &decoding{Parts: []decodePart{readPart}, Part: readPart, Order: layoutNHD, Keys: keyCounts{4096, 4096}}
+	d.Problem = attention.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 1, HeadDim: 128, DType: dtype.BFloat16, Causal: true}
+	if cpu {
+		d.Batch, d.NumHeads, d.NumKVHeads, d.HeadDim, d.DType, d.Keys = 2, 4, 1, 64, dtype.Float16, keyCounts{300, 300}
+	}
+	d.Steps = 1
+	return d
+}
+
+// quarter returns the key heads of a number of query heads.
+func quarter(heads int) int {
+	if heads%4 == 0 {
+		return heads / 4
+	}
+	return heads
+}
+
+// shrink makes a case of the suite smaller, for a CPU device.
+func (d *decoding) shrink() {
+	d.DType, d.NumHeads, d.NumKVHeads, d.Batch = dtype.Float16, d.NumHeads/8, d.NumKVHeads/8, max(d.Batch/8, 1)
+	d.Keys = keyCounts{d.Keys.first / 32, d.Keys.last / 32}
+	if d.Window.On {
+		d.Window.Left /= 32
+	}
+}
+
+// prepare sets what follows from the flags: lengths, the capacity, and as many pages as the keys need.
+// A step appends a key for each query.
+func (d *decoding) prepare() error {
+	d.KeysFirst = d.Order == layoutNHD
+	if d.file {
+		return nil
+	}
+	sizes, first := d.Problem, d.DecodeProblem // before the sizes are used
+	sizes.SeqQ, sizes.SeqKV, first.SeqKV, first.PageSize = 1, 1, 1, 0
+	if err := sizes.Validate(); err != nil {
+		return err
+	}
+	if err := first.Validate(); err != nil && d.Part != prefillPart {
+		return err
+	}
+	if d.Batch > maxPacked {
+		return fmt.Errorf("--batch %d is more than %d sequences", d.Batch, maxPacked)
+	}
+	d.Lens, d.RoPE.Dims = d.Keys.lens(d.Batch), d.HeadDim
+	switch {
+	case d.Part == readPart:
+		d.RoPE.Dims = 0
+	case d.Part != prefillPart:
+		d.NewKeys = d.SeqQ
+	case d.Cache != attention.CacheSame:
+		return fmt.Errorf("--part prefill reads a cache of --dtype, not of %v", d.Cache)
+	case d.PageSize > 0:
+		return fmt.Errorf("--part prefill reads a cache without pages: leave --page-size out")
+	case d.Keys.first != d.Keys.last && d.Batch > 1:
+		return fmt.Errorf("--part prefill is of prompts of one length")
+	default:
+		d.SeqQ, d.NewKeys = d.Lens[0], d.Lens[0]
+		clear(d.Lens)
+	}
+	if d.Cache == attention.CacheE4M3 {
+		d.Scales = call.AllScales
+	}
+	d.SeqKV, d.Pages = 1, 0
+	for _, n := range d.Lens {
+		n += d.NewKeys * d.Steps
+		d.SeqKV = max(d.SeqKV, n)
+		if d.PageSize > 0 {
+			d.Pages += (n + d.PageSize - 1) / d.PageSize
+		}
+	}
+	if d.PageSize > 0 {
+		d.SeqKV, d.Pages = (d.SeqKV+d.PageSize-1)/d.PageSize*d.PageSize, max(d.Pages, 1)
+	}
+	return nil
+}
+
+// of returns the call of the part.
+func (d *decoding) of() call.Call {
+	switch d.Part {
+	case readPart:
+		return &d.Decode
+	case stepPart:
+		return &d.Step
+	}
+	return d.Append()
+}
+
+// Validate implements call.Call.
+func (d *decoding) Validate() error { return d.of().Validate() }
+
+// Tensors implements call.Call.
+func (d *decoding) Tensors() []call.Tensor { return d.of().Tensors() }
+
+// Choose implements call.Call.
+func (d *decoding) Choose(caps *vk.Caps, p kit.Pass) (kit.Plan, error) { return d.of().Choose(caps, p) }
+
+// Record implements call.Call.
+func (d *decoding) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, p kit.Pass) error {
+	return d.of().Record(c, t, workspace, p)
+}
+
+// Sampled implements sampler.
+func (d *decoding) Sampled(x map[string][]float32) call.Outputs { return d.of().(sampler).Sampled(x) }
+
+// decodeTensors completes what is measured. Rows rotate by angles of 0, so that calls can be repeated,
+// and what Append writes in 8 bits is exact.
+func decodeTensors(d *decoding, list []bench.OpTensor) {
+	tables, exact := call.Values{}, d.Cache == attention.CacheQ8_0 && d.Part != readPart
+	d.Tables(tables)
+	for i := range list {
+		t := &list[i]
+		for _, n := range tables[t.Name] {
+			t.Ints = append(t.Ints, int32(n))
+		}
+		switch t.Name {
+		case "q":
+			t.Role = call.Input
+		case "k_cache", "v_cache", "k_scale", "v_scale":
+			if d.Part == stepPart && !d.file {
+				t.Role = call.Input
+			}
+			switch {
+			case t.DType == dtype.Int8:
+				t.Draw = integer
+			case t.Name[1:] == "_scale" && d.Cache == attention.CacheE4M3 && d.Part != readPart:
+				t.Draw = func(x float32) float32 { return float32(math.Exp2(math.Round(float64(x)) - 6)) }
+			case t.Name[1:] == "_scale":
+				t.Draw = func(x float32) float32 { return 0.01 + 0.02*max(x, -x) }
+			}
+		case "k_new", "v_new":
+			if exact {
+				t.Values = func() []float32 { return exactRows(t, uint64(100+i)) }
+			}
+		case "cos":
+			t.Draw = func(float32) float32 { return 1 }
+		case "sin":
+			t.Draw = func(float32) float32 { return 0 }
+		case "alibi_slopes":
+			t.Values = func() []float32 { return bench.ALiBiSlopes(d.Problem) }
+		case "block_table", "tree_mask":
+			t.Free = true
+		}
+	}
+}
+
+// integer turns a normal number into an integer of q8_0.
+func integer(x float32) float32 {
+	return float32(max(-127, min(math.RoundToEven(float64(x)*40), 127)))
+}
+
+// exactRows returns rows that Append stores exactly in q8_0: integers divided by 64. The first element
+// of each block is its largest.
+func exactRows(t *bench.OpTensor, seed uint64) []float32 {
+	x := bench.Normal(t.DType, call.Product(t.Shape), seed)
+	for i := range x {
+		if x[i] = integer(x[i]) / 64; i%attention.QuantBlock == 0 {
+			x[i] = 127.0 / 64
+		}
+	}
+	return x
+}
+
+// each calls f with the lengths before each step.
+func (d *decoding) each(f func(lens []int32)) {
+	lens := make([]int32, len(d.Lens))
+	for i := range d.Steps {
+		for b, n := range d.Lens {
+			lens[b] = int32(n + i*d.NewKeys)
+		}
+		f(lens)
+	}
+}
+
+// appendBytes returns the least traffic of a call of Append.
+func (d *decoding) appendBytes() float64 {
+	bytes := func(t dtype.DType, shapes ...[]int) (sum float64) {
+		for _, shape := range shapes {
+			sum += float64(t.Size()) * float64(call.Product(shape))
+		}
+		return sum
+	}
+	p := d.Append().AppendProblem
+	sum := bytes(p.DType, p.NewKShape(), p.NewVShape()) + bytes(p.CacheDType(), p.NewKShape(), p.NewVShape()) + 4*float64(p.Batch)
+	if p.Cache == attention.CacheQ8_0 {
+		sum += bytes(p.ScaleDType(), p.NewKShape(), p.NewVShape()) / attention.QuantBlock
+	}
+	if p.RoPE.Dims > 0 {
+		sum += 2*bytes(p.DType, p.QShape()) + 4*float64(p.Batch*p.NewKeys*p.RoPE.Dims)
+	}
+	return sum
+}
+
+// FLOPs returns the operations of a call.
+func (d *decoding) FLOPs() (sum float64) {
+	if d.Part != appendPart {
+		d.each(func(lens []int32) { sum += d.FLOPsOf(lens) })
+	}
+	return sum
+}
+
+// Bytes returns the least traffic of a call.
+func (d *decoding) Bytes() (sum float64) {
+	switch d.Part {
+	case appendPart:
+		return d.appendBytes()
+	case stepPart:
+		sum = float64(d.Steps) * d.appendBytes()
+	}
+	d.each(func(lens []int32) { sum += d.BytesOf(lens) })
+	return sum
+}
+
+// Amounts says what else reports count: tokens, one for each query, and what is read of the cache.
+func (d *decoding) Amounts() []bench.Amount {
+	read := 0.0
+	d.each(func(lens []int32) { read += d.CacheBytesOf(lens) })
+	if d.Part == appendPart {
+		read = d.appendBytes()
+	}
+	return []bench.Amount{
+		{Name: "tokens", Key: "token", Unit: "token", N: float64(d.Batch * d.SeqQ * d.Steps)},
+		{Name: "K and V", Key: "kv_byte", Unit: "B", N: read},
+	}
+}
+
+// describeDecode returns the problem in words.
+func describeDecode(d *decoding) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: batch %d, heads %d, kv-heads %d, keys %s, queries %d, headdim %d", d.DType, d.Batch, d.NumHeads, d.NumKVHeads, d.keys(), d.SeqQ, d.HeadDim)
+	for _, x := range []struct {
+		on   bool
+		text string
+	}{
+		{d.PageSize > 0, fmt.Sprintf("pages of %d", d.PageSize)}, {d.Cache != attention.CacheSame, fmt.Sprintf("a cache of %v", d.Cache)},
+		{!d.KeysFirst, "heads before keys"}, {!d.Causal, "not causal"}, {d.Scale != 0, fmt.Sprintf("scale %g", d.Scale)},
+		{true, strings.Join(d.FeatureKeys(), ", ")},
+	} {
+		if x.on && x.text != "" {
+			b.WriteString(", " + x.text)
+		}
+	}
+	switch {
+	case d.Part == appendPart:
+		fmt.Fprintf(&b, "; append of %d keys", d.NewKeys)
+	case d.Part == prefillPart:
+		b.WriteString("; append and forward of a prompt")
+	case d.Steps > 1:
+		fmt.Fprintf(&b, "; %d steps of append and decode, of %d keys each", d.Steps, d.NewKeys)
+	case d.Part == stepPart:
+		fmt.Fprintf(&b, "; append of %d keys, and decode", d.NewKeys)
+	}
+	return b.String()
+}
+
+// keys returns the lengths in words.
+func (d *decoding) keys() string {
+	if d.file {
+		return "of the file"
+	}
+	return d.Keys.String()
+}
+
+// decodeKeys returns the fields that say what is measured.
+func decodeKeys(d *decoding) []bench.Key {
+	keys := any(d.keys())
+	switch {
+	case d.Part == prefillPart:
+		keys = d.SeqKV
+	case len(d.Lens) > 0 && slices.Max(d.Lens) == slices.Min(d.Lens):
+		keys = d.Lens[0]
+	}
+	return []bench.Key{
+		{Name: "part", Value: string(d.Part)}, {Name: "steps", Value: d.Steps},
+		{Name: "dtype", Value: d.DType.String()}, {Name: "batch", Value: d.Batch}, {Name: "heads", Value: d.NumHeads}, {Name: "kv_heads", Value: d.NumKVHeads},
+		{Name: "queries", Value: d.SeqQ}, {Name: "keys", Value: keys}, {Name: "head_dim", Value: d.HeadDim}, {Name: "value_dim", Value: d.ValueHeadDim()},
+		{Name: "cache_dtype", Value: d.Cache.String()}, {Name: "page_size", Value: d.PageSize}, {Name: "layout", Value: d.Order}, {Name: "causal", Value: d.Causal}, {Name: "scale", Value: d.Scale},
+		{Name: "window", Value: d.Window.String()}, {Name: "softcap", Value: d.Softcap}, {Name: "alibi", Value: d.ALiBi.String()}, {Name: "sinks", Value: d.Sinks},
+	}
+}
+
+// Note says what the dispatches of a call do.
+func (d *decoding) Note(plan kit.Plan, list []bench.DispatchProfile) {
+	decode, _ := plan.(attention.Plan)
+	step := 0 // of stepPart
+	for i := range list {
+		x := &list[i].Note
+		switch {
+		case isAppend(list[i].Kernel):
+			x.Bytes = d.appendBytes()
+			continue
+		case !strings.HasPrefix(list[i].Kernel, "attention_decode"):
+			continue
+		}
+		lens := make([]int32, len(d.Lens))
+		for b, n := range d.Lens {
+			lens[b] = int32(n + step*d.NewKeys)
+		}
+		step++
+		x.FLOPs, x.Bytes = d.FLOPsOf(lens), d.BytesOf(lens)
+		if decode.Decode.Append {
+			x.Bytes += d.appendBytes()
+		}
+		x.Matrices, x.DType, x.Text = decode.Decode.Impl == attention.CoopMat, d.DType, describeDecode(d)
+	}
+}
+
+// isAppend reports whether a kernel is that of Append.
+func isAppend(kernel string) bool { return strings.HasPrefix(kernel, "attention_append") }
+
+// keyCounts are the numbers of keys of --keys: equal steps from first to last, in random order.
+type keyCounts struct{ first, last int }
+
+// String returns what parseKeys reads.
+func (k keyCounts) String() string {
+	if k.first == k.last {
+		return fmt.Sprint(k.first)
+	}
+	return fmt.Sprintf("%d..%d", k.first, k.last)
+}
+
+// parseKeys reads N or FIRST..LAST.
+func parseKeys(text string) (k keyCounts, err error) {
+	first, last, ranges := strings.Cut(text, "..")
+	if k.first, err = parseCount(first); err != nil || !ranges {
+		return keyCounts{k.first, k.first}, err
+	}
+	if k.last, err = parseCount(last); err == nil && k.last < k.first {
+		err = fmt.Errorf("not a range: %d is less than %d", k.last, k.first)
+	}
+	return k, err
+}
+
+func parseCount(text string) (int, error) {
+	n, err := ParseInt(text)
+	if err == nil && (n < 0 || n > math.MaxInt32/2) {
+		err = fmt.Errorf("not from 0 to %d", math.MaxInt32/2)
+	}
+	return n, err
+}
+
+// lens returns the numbers of keys of a batch.
+func (k keyCounts) lens(batch int) []int {
+	lens := make([]int, batch)
+	for b := range lens {
+		lens[b] = k.first + (k.last-k.first)*b/max(batch-1, 1)
+	}
+	rand.New(rand.NewPCG(2, 2)).Shuffle(batch, func(i, j int) { lens[i], lens[j] = lens[j], lens[i] })
+	return lens
+}
