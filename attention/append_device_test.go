@@ -138,37 +138,28 @@ func TestAppendBad(t *testing.T) {
 	}
 }
 
-// TestAppendRefuses has what the host sees.
+// TestAppendRefuses has what the host sees of problems and of rows of a table.
 func TestAppendRefuses(t *testing.T) {
 	dev := vktest.Open(t)
-	c := appendCases()[0]
-	var given attention.AppendTensors
-	call.Bind(uploaded(t, dev, &c, call.Inputs(&c)), &given)
-	short := vk.View(given.Cos.Buffer, dtype.Float32, c.SeqKV-1, 32)
 	for _, row := range []struct {
-		change func(t *attention.AppendTensors, p *attention.AppendProblem)
+		change func(c *call.Append)
 		want   string
 	}{
-		{func(_ *attention.AppendTensors, p *attention.AppendProblem) { p.NewKeys = 0 }, "attention: append: new_keys=0: there is nothing to append"},
-		{func(_ *attention.AppendTensors, p *attention.AppendProblem) { p.NewKeys = 41 }, "attention: new_keys=41 is not from 0 to the capacity seq_kv=40"},
-		{func(_ *attention.AppendTensors, p *attention.AppendProblem) { p.RoPE.Dims = 66 }, "attention: append: rotary dims=66 are not an even number up to head_dim=64"},
-		{func(_ *attention.AppendTensors, p *attention.AppendProblem) { p.RoPE.Dims = 3 }, "attention: append: rotary dims=3 are not an even number up to head_dim=64"},
-		{func(_ *attention.AppendTensors, p *attention.AppendProblem) {
-			p.RoPE = attention.RoPE{Interleaved: true}
-		}, "attention: append: rotary interleaved is set, but no dims"},
-		{func(_ *attention.AppendTensors, p *attention.AppendProblem) { p.RoPE.Dims = 0 }, "attention: append: q is given, but nothing rotates it"},
-		{func(t *attention.AppendTensors, _ *attention.AppendProblem) { t.Cos = vk.Tensor{} }, "attention: append: cos has no buffer"},
-		{func(t *attention.AppendTensors, _ *attention.AppendProblem) { t.Cos, t.Sin = short, short }, "attention: append: cos has shape [39 32] and strides [32 1], want shape [40 32]"},
-		{func(t *attention.AppendTensors, _ *attention.AppendProblem) { t.Q = t.NewK }, "attention: append: q has shape"},
-		{func(t *attention.AppendTensors, _ *attention.AppendProblem) { t.K = t.V; t.V = t.K }, "attention: append: v overlaps k: outputs need memory of their own"},
-		{func(t *attention.AppendTensors, _ *attention.AppendProblem) { t.State = vk.Tensor{} }, "attention: append: state has shape []"},
-		{func(t *attention.AppendTensors, _ *attention.AppendProblem) { t.BlockTable = t.SeqLens }, "attention: append: block_table is given, but the problem has none"},
+		{func(c *call.Append) { c.NewKeys = 0 }, "attention: append: new_keys=0: there is nothing to append"},
+		{func(c *call.Append) { c.NewKeys = 41 }, "attention: new_keys=41 is not from 0 to the capacity seq_kv=40"},
+		{func(c *call.Append) { c.RoPE.Dims = 66 }, "attention: append: rotary dims=66 are not an even number up to head_dim=64"},
+		{func(c *call.Append) { c.RoPE.Dims = 3 }, "attention: append: rotary dims=3 are not an even number up to head_dim=64"},
+		{func(c *call.Append) { c.RoPE = attention.RoPE{Interleaved: true} }, "attention: append: rotary interleaved is set, but no dims"},
+		{func(c *call.Append) { c.RoPE.Dims = 0 }, "attention: append: q is given, but nothing rotates it"},
+		{func(c *call.Append) { c.SeqKV = 41 }, "attention: append: cos has shape [40 32] and strides [32 1], want shape [41 32]"},
+		{func(c *call.Append) { c.SeqKV, c.CacheRows = 40, 3 }, "attention: append: cache_batch_idx has no buffer"},
 	} {
-		tensors, p := given, c.AppendProblem
-		row.change(&tensors, &p)
+		c := appendCases()[0]
+		on := uploaded(t, dev, &c, call.Inputs(&c))
+		row.change(&c)
 		cmd, err := dev.NewCmd("append")
 		require.NoError(t, err)
-		require.ErrorContains(t, attention.Append(cmd, tensors, p), row.want)
+		require.ErrorContains(t, c.Record(cmd, on, nil, kit.Forward), row.want)
 		require.ErrorContains(t, cmd.Submit(t.Context()), row.want)
 		cmd.Close()
 	}

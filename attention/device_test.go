@@ -276,3 +276,22 @@ func TestEqualWeights(t *testing.T) {
 		})
 	}
 }
+
+// newTensors returns tensors for p, closed at the end of the test.
+func newTensors(t testing.TB, d *vk.Device, p attention.Problem) (o, lse, q, k, v vk.Tensor) {
+	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
+	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
+	for _, x := range []struct {
+		target *vk.Tensor
+		name   string
+		format dtype.DType
+		shape  []int
+	}{{&o, "o", p.DType, query}, {&lse, "lse", dtype.Float32, query[:3]}, {&q, "q", p.DType, query}, {&k, "k", p.DType, key}, {&v, "v", p.DType, key}} {
+		var err error
+		if *x.target, err = d.NewTensor(x.name, x.format, x.shape...); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(x.target.Close)
+	}
+	return o, lse, q, k, v
+}

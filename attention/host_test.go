@@ -136,35 +136,39 @@ func TestForwardHostFeatures(t *testing.T) {
 	}
 }
 
-// TestForwardHostErrors has the message of each mistake. The device's Close
-// fails the test if one of them leaves something open.
+// TestForwardHostErrors has the message of each mistake. The device's Close fails the test if one of
+// them leaves something open.
 func TestForwardHostErrors(t *testing.T) {
 	d := vktest.Open(t)
-	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
+	type args struct {
+		hostArgs
+		p   attention.Problem
+		opt attention.Options
+	}
 	for _, c := range []struct {
-		change func(x *hostArgs, p *attention.Problem, opt *attention.Options)
+		change func(x *args)
 		want   string
 	}{
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.o = nil }, "attention: len(o)=0 is not 192, of shape [2 4 3 8]"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.lse = x.lse[1:] }, "attention: len(lse)=23 is not 24, of shape [2 4 3]"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.lse = x.lse[:0] }, "attention: len(lse)=0 is not 24, of shape [2 4 3]"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.q = x.q[:5] }, "attention: len(q)=5 is not 192, of shape [2 4 3 8]"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.k = append(x.k, 1) }, "attention: len(k)=161 is not 160, of shape [2 2 5 8]"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.v = nil }, "attention: len(v)=0 is not 160, of shape [2 2 5 8]"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.in.Sinks = make([]float32, 4) }, "attention: sinks is given, but the problem has none"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) { x.in.KeyMask = make([]bool, 4) }, "attention: key_mask is given, but the problem has none"},
-		{func(x *hostArgs, _ *attention.Problem, _ *attention.Options) {
-			x.in.CuSeqlensKV = make([]int32, 4)
-		}, "attention: cu_seqlens_kv is given, but the problem has none"},
-		{func(_ *hostArgs, p *attention.Problem, _ *attention.Options) { p.SeqKV = 0 }, "attention: seq_kv=0 is not positive"},
-		{func(_ *hostArgs, _ *attention.Problem, o *attention.Options) { o.Impl = 9 }, "attention: impl Impl(9) is not a path: unsupported on this device"},
+		{func(x *args) { x.o = nil }, "len(o)=0 is not 192, of shape [2 4 3 8]"},
+		{func(x *args) { x.lse = x.lse[1:] }, "len(lse)=23 is not 24, of shape [2 4 3]"},
+		{func(x *args) { x.lse = x.lse[:0] }, "len(lse)=0 is not 24, of shape [2 4 3]"},
+		{func(x *args) { x.q = x.q[:5] }, "len(q)=5 is not 192, of shape [2 4 3 8]"},
+		{func(x *args) { x.k = append(x.k, 1) }, "len(k)=161 is not 160, of shape [2 2 5 8]"},
+		{func(x *args) { x.v = nil }, "len(v)=0 is not 160, of shape [2 2 5 8]"},
+		{func(x *args) { x.in.Sinks = make([]float32, 4) }, "sinks is given, but the problem has none"},
+		{func(x *args) { x.in.KeyMask = make([]bool, 4) }, "key_mask is given, but the problem has none"},
+		{func(x *args) { x.in.CuSeqlensKV = make([]int32, 4) }, "cu_seqlens_kv is given, but the problem has none"},
+		{func(x *args) { x.p.SeqKV = 0 }, "seq_kv=0 is not positive"},
+		{func(x *args) { x.opt.Impl = 9 }, "impl Impl(9) is not a path: unsupported on this device"},
 	} {
-		x, p, opt := newHostArgs(p), p, attention.Options{}
-		c.change(&x, &p, &opt)
-		require.EqualError(t, x.forward(context.Background(), d, p, opt), c.want)
+		x := args{p: attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}}
+		x.hostArgs = newHostArgs(x.p)
+		c.change(&x)
+		require.EqualError(t, x.forward(t.Context(), d, x.p, x.opt), "attention: "+c.want)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8}
 	x := newHostArgs(p)
 	require.ErrorIs(t, x.forward(ctx, d, p, attention.Options{}), context.Canceled)
 }
