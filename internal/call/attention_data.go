@@ -226,9 +226,11 @@ func roundTo(x []float64, t dtype.DType) {
 	}
 }
 
-// outliers makes some elements OutlierTimes as large. In float16 sums of two do not overflow.
+// outliers makes some elements OutlierTimes as large. In float16 sums of two do not overflow, nor
+// what dropout makes of one.
 func (g attentionValues) outliers(x []float64) {
-	const every, most = 500, 30000
+	const every = 500
+	most := min(30000, 60000/g.Dropout.KeepScale())
 	for range 1 + len(x)/every {
 		if g.Kind != OutlierKind {
 			return

@@ -152,3 +152,18 @@ func TestAttentionMistakes(t *testing.T) {
 		require.True(t, found, name)
 	}
 }
+
+// TestOutliersFit: dropout makes no weighted value of float16 infinite. (Where a key with an outlier
+// had all the weight, O of the reference was 85,800.)
+func TestOutliersFit(t *testing.T) {
+	a := &Attention{Data: Data{Kind: OutlierKind, Seed: 7}, Sizes: Sizes{V: 700}}
+	a.Problem = attention.Problem{
+		Batch: 2, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 300, HeadDim: 56, DType: dtype.Float16,
+		Dropout: attention.Dropout{P: 0.65},
+	}
+	most := 0.0
+	for _, v := range Inputs(a)["v"] {
+		most = max(most, math.Abs(v))
+	}
+	require.InDelta(t, 60000, most*a.Dropout.KeepScale(), 100)
+}
