@@ -147,7 +147,7 @@ type Outputs map[string]Wanted
 
 // joined returns a name in the form in which names of tensors, flags and fields are equal.
 func joined(name string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(name))
+	return strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(name, "_", ""), "-", ""))
 }
 
 // of returns the output as that of some elements; nil: all.
@@ -225,7 +225,8 @@ func record[T, G, P, O any](c *vk.Cmd, t map[string]vk.Tensor, p P, o O, pass ki
 func Field(c Call, name string) reflect.Value { return lookup(reflect.ValueOf(c).Elem(), name) }
 
 func lookup(v reflect.Value, name string) reflect.Value {
-	return v.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, joined(name)) })
+	name = joined(name)
+	return v.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) })
 }
 
 // Copy returns a copy, which shares what fields point at.
