@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/pflag"
 
@@ -13,7 +14,7 @@ import (
 )
 
 func deviceVar(f *pflag.FlagSet, p *string) {
-	f.StringVar(p, "device", "", "device by its number in flashvk devices or a part of its name (default: the best GPU, a CPU device if there is none)")
+	f.StringVar(p, "device", os.Getenv("FLASHVK_DEVICE"), "device by its number in flashvk devices or a part of its name (default: FLASHVK_DEVICE of the environment, or the best GPU, a CPU device if there is none)")
 }
 
 // openDevice opens the device that --device names. Compiled pipelines are kept

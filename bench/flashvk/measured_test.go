@@ -66,7 +66,7 @@ type measuredPeer struct {
 // with -update it writes the tables.
 func TestMeasured(t *testing.T) {
 	cases := readMeasured(t)
-	for _, path := range append(documents(t), otherPages(t)...) {
+	for _, path := range pages(t) {
 		text := document(t, path)
 		got := measuredTable.ReplaceAllStringFunc(text, func(region string) string {
 			m := measuredTable.FindStringSubmatch(region)

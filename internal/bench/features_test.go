@@ -46,7 +46,7 @@ func drawnInputs(t *testing.T, p attention.Problem) ref.Inputs[float32] {
 	x := map[string][]float32{}
 	for i, t := range op.Tensors() {
 		if t.Role == call.Input && t.Ints == nil {
-			x[t.Name] = t.draw(uint64(i + 1))
+			x[t.Name] = t.Drawn(uint64(i + 1))
 		}
 	}
 	in := ref.Inputs[float32]{Q: x["q"], K: x["k"], V: x["v"], Bias: x["bias"], ALiBiSlopes: x["alibi_slopes"], Sinks: x["sinks"], CuSeqlensQ: op.cuQ, CuSeqlensKV: op.cuKV}

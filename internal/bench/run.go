@@ -256,13 +256,13 @@ func (r *opRun) draw() {
 	r.values = map[string][]float32{}
 	for i, t := range r.op.Tensors() {
 		if t.Role != call.Output && t.Role != call.Gradient && t.Read(r.pass) && t.Ints == nil {
-			r.values[t.Name] = t.draw(uint64(i + 1))
+			r.values[t.Name] = t.Drawn(uint64(i + 1))
 		}
 	}
 }
 
-// draw returns values to measure with.
-func (t *OpTensor) draw(seed uint64) []float32 {
+// Drawn returns values to measure with.
+func (t *OpTensor) Drawn(seed uint64) []float32 {
 	if t.Values != nil {
 		return t.Values()
 	}

@@ -1,4 +1,3 @@
-// Package cli tests the built program. Its tests start it as a user does, and check what tests of
-// package main cannot see: the exit status, the content of each stream, pipes without a reader,
-// full disks, signals, and two processes at a time.
+// Package cli tests the built program. Scripts in testdata start it as a user does, and check exit
+// statuses, streams, files, signals, and two processes at a time.
 package cli

@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// errBuilding says why there is no program.
+var errBuilding error
+
+// TestMain builds the program into a temporary folder, with or without -race, and puts a script
+// beside it that starts it as FLASHVK_VKRUN says. In a bundle, for machines without Go, the program
+// lies two folders up.
+func TestMain(m *testing.M) { os.Exit(inFolder(m.Run)) }
+
+func inFolder(run func() int) int {
+	dir, err := os.MkdirTemp("", "flashvk-cli-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	// The program's files stay out of the user's cache. Mesa's cache stays the user's, since
+	// lavapipe would compile for seconds without it.
+	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("MESA_SHADER_CACHE_DIR") == "" {
+		os.Setenv("MESA_SHADER_CACHE_DIR", cache)
+	}
+	program, err := filepath.Abs("../../flashvk")
+	if err != nil {
+		panic(err)
+	}
+	if info, err := os.Stat(program); err != nil || !info.Mode().IsRegular() {
+		program = filepath.Join(dir, "built")
+		out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../../bench/flashvk").CombinedOutput()
+		if err != nil {
+			errBuilding = fmt.Errorf("go build: %w: %s", err, out)
+		}
+	}
+	launcher := "#!/bin/sh\nexec $FLASHVK_VKRUN '" + program + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "flashvk"), []byte(launcher), 0o700); err != nil {
+		panic(err)
+	}
+	if vk.HaveValidation() == nil {
+		os.Setenv("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation")
+	}
+	os.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	os.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "cache"))
+	return run()
+}
+
+// needProgram skips the test where the program cannot be built.
+func needProgram(t *testing.T) {
+	t.Helper()
+	if errors.Is(errBuilding, exec.ErrNotFound) && os.Getenv("FLASHVK_REQUIRE_TOOLS") == "" {
+		t.Skip(errBuilding)
+	} else if errBuilding != nil {
+		t.Fatal(errBuilding)
+	}
+}
+
+// TestScripts runs the scripts of testdata/script on a device, with the commands of
+// testdata/script/README.
+func TestScripts(t *testing.T) {
+	needProgram(t)
+	testscript.Run(t, params(t, "testdata/script"))
+}
+
+// TestNoDevice runs the scripts of testdata/nodevice, as on a machine without Vulkan. Mistakes in a
+// command line and in files are found there, too.
+func TestNoDevice(t *testing.T) {
+	needProgram(t)
+	p := testscript.Params{Dir: "testdata/nodevice", Cmds: commands(nil), ContinueOnError: true}
+	p.Setup = func(e *testscript.Env) error {
+		environment(e)
+		for _, name := range []string{"FLASHVK_VKRUN=", "VK_DRIVER_FILES=/none", "VK_ICD_FILENAMES=/none", "VK_INSTANCE_LAYERS="} {
+			e.Vars = append(e.Vars, name)
+		}
+		return nil
+	}
+	testscript.Run(t, p)
+}
+
+// params returns what scripts in a folder have. Without a device it skips the test.
+func params(t *testing.T, dir string) testscript.Params {
+	caps := *vktest.Open(t, vktest.NoValidation).Caps()
+	return testscript.Params{
+		Dir: dir, ContinueOnError: true, Cmds: commands(&caps), Condition: func(name string) (bool, error) { return condition(name, &caps) },
+		Setup: func(e *testscript.Env) error { environment(e); return nil },
+	}
+}
+
+// environment gives scripts the environment of the tests.
+func environment(e *testscript.Env) {
+	home := "HOME=" + os.Getenv("HOME") // of PyTorch
+	e.Vars = append(append(os.Environ(), e.Vars...), home, "PEERS="+peers())
+}
+
+// peers returns the folder of tools/peers; in a bundle it lies elsewhere.
+func peers() string {
+	for _, dir := range []string{"../../tools/peers", "../../peers", "../peers", "../../../peers"} {
+		if path, err := filepath.Abs(filepath.Join(dir, "torch_peer.py")); err == nil {
+			if _, err := os.Stat(path); err == nil {
+				return filepath.Dir(path)
+			}
+		}
+	}
+	return ""
+}
+
+// condition says what the machine has: a software driver, time for every case, PyTorch (with a GPU:
+// cuda), a disk that is full, rights to mount one.
+func condition(name string, caps *vk.Caps) (bool, error) {
+	switch name {
+	case "software":
+		return caps.Type == vk.CPU, nil
+	case "thorough":
+		return vktest.ThoroughWith(caps), nil
+	case "mount":
+		return exec.Command("unshare", "-rm", "mount", "-t", "tmpfs", "none", os.TempDir()).Run() == nil, nil
+	case "torch", "cuda":
+		out, err := exec.Command("python3", "-c", "import torch; print(torch.cuda.is_available())").Output()
+		have := err == nil && (name == "torch" || string(out) == "True\n") && peers() != ""
+		if !have && slices.Contains(strings.Split(os.Getenv("FLASHVK_REQUIRE"), ","), "torch") {
+			return false, fmt.Errorf("FLASHVK_REQUIRE names torch, but: %s, %v", out, err)
+		}
+		return have, nil
+	}
+	return false, fmt.Errorf("no condition %s", name)
+}
+
+// commands are the commands of scripts. Caps are nil without a device.
+func commands(caps *vk.Caps) map[string]func(ts *testscript.TestScript, neg bool, args []string) {
+	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
+		"flashvk": flashvk, "usage": refusal(2), "fails": refusal(1), "refuses": refuses, "narrow": narrow,
+		"await": await, "signal": signal, "tensors": tensors, "agrees": agrees, "model": model,
+		"right": func(ts *testscript.TestScript, _ bool, args []string) { right(ts, caps, args) },
+	}
+}
+
+// flashvk runs the program to its end, which is to have exit status 0, with ! 1.
+func flashvk(ts *testscript.TestScript, neg bool, args []string) {
+	start(ts, map[bool]int{true: 1}[neg], args)
+}
+
+// start runs the program, and checks its exit status and that standard error has lines of ours
+// alone: no panics, no progress, no messages of the validation layer.
+func start(ts *testscript.TestScript, status int, args []string) {
+	code, err := 0, ts.Exec("flashvk", args...)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if code != status {
+		ts.Fatalf("exit status %d, want %d", code, status)
+	}
+	stderr := ts.ReadFile("stderr")
+	for line := range strings.Lines(stderr) {
+		if !strings.HasPrefix(line, "flashvk: ") {
+			ts.Fatalf("a line of standard error that is not ours: %q", line)
+		}
+	}
+	for _, bad := range []string{"panic: ", "fatal error: ", "Validation Error", "VUID-", "\x1b", "\r", "\b"} {
+		if strings.Contains(stderr+ts.ReadFile("stdout"), bad) {
+			ts.Fatalf("%q in the output", bad)
+		}
+	}
+}
+
+// refusal is usage TEXT ARGS… and fails TEXT ARGS…: the program prints no result, and an error with
+// the text, in a line, before which fails allows notes. Its exit status is 2 or 1.
+func refusal(status int) func(ts *testscript.TestScript, neg bool, args []string) {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		start(ts, status, args[1:])
+		lines := strings.SplitAfter(ts.ReadFile("stderr"), "\n")
+		last := lines[max(len(lines)-2, 0)]
+		if !strings.Contains(last, args[0]) || !strings.HasSuffix(last, "\n") || status == 2 && len(lines) != 2 || ts.ReadFile("stdout") != "" {
+			ts.Fatalf("want one line with %q", args[0])
+		}
+	}
+}
+
+// refuses is refuses TEXT 'KERNEL FLAGS…' TENSORS…: run refuses a file of these tensors, and writes
+// none.
+func refuses(ts *testscript.TestScript, _ bool, args []string) {
+	const in, out = "refused.safetensors", "none.safetensors"
+	tensors(ts, false, append([]string{in}, args[2:]...))
+	refusal(1)(ts, false, slices.Concat([]string{args[0], "run"}, strings.Fields(args[1]), []string{"--in", in, "--out", out}))
+	if _, err := os.Stat(ts.MkAbs(out)); err == nil {
+		ts.Fatalf("an output was left")
+	}
+}
+
+// narrow says that the last output fits a terminal of 100 columns.
+func narrow(ts *testscript.TestScript, _ bool, _ []string) {
+	for line := range strings.Lines(ts.ReadFile("stdout")) {
+		if utf8.RuneCountInString(line) > 101 {
+			ts.Fatalf("a wide line: %s", line)
+		}
+	}
+}
+
+// await is await FILE [TEXT]: it waits until the file has the text, or anything.
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	for {
+		text, err := os.ReadFile(ts.MkAbs(args[0]))
+		if err == nil && len(text) > 0 && (len(args) == 1 || strings.Contains(string(text), args[1])) {
+			return
+		}
+		if !slices.ContainsFunc(ts.BackgroundCmds(), func(c *exec.Cmd) bool { return c.Process.Signal(syscall.Signal(0)) == nil }) {
+			ts.Fatalf("all commands have ended:\n%s", text)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// signal is signal SIGNAL [again]: it sends a signal to the first command in the background; with
+// again it does so until the command ends.
+func signal(ts *testscript.TestScript, _ bool, args []string) {
+	s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT}[args[0]]
+	process := ts.BackgroundCmds()[0].Process
+	ts.Check(process.Signal(s))
+	for err := error(nil); len(args) > 1 && err == nil; err = process.Signal(s) {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// A failing is the test of a script that is to fail.
+type failing struct {
+	*testing.T
+	log string
+}
+
+func (f *failing) Fatal(...any)    { f.FailNow() }
+func (f *failing) FailNow()        { panic(f) }
+func (f *failing) Log(args ...any) { f.log += fmt.Sprint(args...) }
+func (f *failing) Verbose() bool   { return false }
+func (f *failing) Parallel()       {}
+func (f *failing) Run(_ string, do func(testscript.T)) {
+	defer func() {
+		if r := recover(); r != f {
+			panic(r)
+		}
+	}()
+	do(f)
+}
+
+// TestScriptsFail says that each command of scripts finds what it is for: testdata/fails has lines
+// that fail, with the message in the line before.
+func TestScriptsFail(t *testing.T) {
+	needProgram(t)
+	f := &failing{T: t}
+	testscript.RunT(f, params(t, "testdata/fails"))
+	text, err := os.ReadFile("testdata/fails/fails.txt")
+	require.NoError(t, err)
+	for i, line := range strings.Split(string(text), "\n") {
+		if want, ok := strings.CutPrefix(line, "# "); ok {
+			require.Regexp(t, fmt.Sprintf(`FAIL: .*fails.txt:%d: .*%s`, i+2, regexp.QuoteMeta(want)), f.log, line)
+		}
+	}
+}
