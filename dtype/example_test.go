@@ -16,3 +16,33 @@ func ExampleDType_Round() {
 	// float16 2 0.33325195 +Inf
 	// bfloat16 2 0.33398438 70144
 }
+
+// Numbers as bits, and back.
+func ExampleToFloat16() {
+	fmt.Printf("%#04x %v\n", dtype.ToFloat16(0.1), dtype.FromFloat16(dtype.ToFloat16(0.1)))
+	fmt.Printf("%#04x %v\n", dtype.ToBFloat16(0.1), dtype.FromBFloat16(dtype.ToBFloat16(0.1)))
+	fmt.Printf("%#02x %v\n", dtype.ToE4M3(0.1), dtype.FromE4M3(dtype.ToE4M3(0.1)))
+	// Output:
+	// 0x2e66 0.099975586
+	// 0x3dcd 0.100097656
+	// 0x1d 0.1015625
+}
+
+// Names as flags and files have them.
+func ExampleParse() {
+	for _, name := range []string{"bfloat16", "half", "f32", "int8"} {
+		fmt.Println(dtype.Parse(name))
+	}
+	// Output:
+	// bfloat16 <nil>
+	// float16 <nil>
+	// float32 <nil>
+	// float32 dtype: "int8" is not one of float32, float16, bfloat16
+}
+
+// The format of an output that has that of an input where nothing else is said.
+func ExampleSome() {
+	var none dtype.Option
+	fmt.Println(none.Or(dtype.BFloat16), dtype.Some(dtype.Float32).Or(dtype.BFloat16))
+	// Output: bfloat16 float32
+}

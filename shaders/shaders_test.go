@@ -3,11 +3,10 @@ package shaders_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,11 +64,8 @@ func TestCurrent(t *testing.T) {
 func TestValid(t *testing.T) {
 	path := compiletest.Tool(t, "..", "spirv-val", false)
 	for _, v := range shaders.Variants() {
-		file := filepath.Join("spv", v.Name()+".spv")
-		args := []string{"--target-env", v.Env, "--scalar-block-layout", file}
-		if out, err := exec.Command(path, args...).CombinedOutput(); err != nil {
-			t.Errorf("%s: spirv-val: %v\n%s", file, err, bytes.TrimSpace(out))
-		}
+		out, err := exec.Command(path, "--target-env", v.Env, "--scalar-block-layout", filepath.Join("spv", v.Name()+".spv")).CombinedOutput()
+		require.NoError(t, err, "%s: %s", v.Name(), out)
 	}
 }
 
@@ -95,25 +91,18 @@ func TestReductions(t *testing.T) {
 // TestNames checks the table: every kernel file has a row, no name is used twice,
 // and each value is one that the rest knows.
 func TestNames(t *testing.T) {
-	kernel := regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-	seen := map[string]bool{}
-	kernels := map[string]bool{}
+	seen, kernels := map[string]bool{}, map[string]bool{}
 	for _, v := range shaders.Variants() {
-		if seen[v.Name()] {
-			t.Errorf("%s is in the table twice", v.Name())
-		}
-		seen[v.Name()] = true
-		kernels[v.File] = true
-		require.True(t, kernel.MatchString(v.Kernel))
-		require.True(t, slices.Contains([]string{"", "f16", "bf16", "f32"}, v.Type), v.Name())
-		if v.Env != "vulkan1.2" && v.Env != "vulkan1.3" {
-			t.Errorf("%s: environment %q is neither vulkan1.2 nor vulkan1.3", v.Name(), v.Env)
-		}
+		require.False(t, seen[v.Name()], "%s is in the table twice", v.Name())
+		seen[v.Name()], kernels[v.File] = true, true
+		require.Regexp(t, `^[a-z][a-z0-9_]*$`, v.Kernel)
+		require.Contains(t, []string{"", "f16", "bf16", "f32"}, v.Type, v.Name())
+		require.Contains(t, []string{"vulkan1.2", "vulkan1.3"}, v.Env, v.Name())
 	}
 	files, err := filepath.Glob("*.comp")
 	require.NoError(t, err)
 	for _, file := range files {
-		require.True(t, kernels[file])
+		require.True(t, kernels[file], "%s has no row in variants.go", file)
 	}
 }
 
@@ -121,19 +110,38 @@ func TestNames(t *testing.T) {
 func TestGet(t *testing.T) {
 	for _, v := range shaders.Variants() {
 		m, err := shaders.Get(v.Kernel, v.Type)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
+		require.NoError(t, err)
 		want, err := os.ReadFile(filepath.Join("spv", v.Name()+".spv"))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		require.Equal(t, v.Name(), m.Name, v.Kernel)
-		require.True(t, bytes.Equal(m.SPIRV, want), v.Kernel)
+		require.NoError(t, err)
+		require.Equal(t, v.Name(), m.Name)
+		require.True(t, bytes.Equal(want, m.SPIRV), v.Name())
 	}
 	_, err := shaders.Get("no_such_kernel", "f16")
-	require.Error(t, err)
-	require.Equal(t, "shaders: no module no_such_kernel.f16", err.Error())
+	require.EqualError(t, err, "shaders: no module no_such_kernel.f16")
+}
+
+// TestHash says that a hash is of the modules that it names, of their types, and no others.
+func TestHash(t *testing.T) {
+	seen := map[string]bool{}
+	for _, of := range [][]string{
+		{"f16", "norm_fwd"}, {"bf16", "norm_fwd"}, {"f16", "norm_bwd"}, {"f16", "norm_fwd", "norm_bwd"}, {"f16", "norm_fwd", "gemm_combine"}, {"f16"},
+	} {
+		h := shaders.Hash(of[0], of[1:]...)
+		require.Equal(t, h, shaders.Hash(of[0], of[1:]...))
+		require.Len(t, h, 16)
+		require.False(t, seen[h], of)
+		seen[h] = true
+	}
+	require.Equal(t, shaders.Hash("f32", "gemm_combine"), shaders.Hash("f16", "gemm_combine"), "a kernel of one type")
+}
+
+// A kernel is named by its file and its element type.
+func ExampleGet() {
+	m, err := shaders.Get("attention_fwd_scalar", "f16")
+	fmt.Println(m.Name, len(m.SPIRV)%4, err)
+	_, err = shaders.Get("attention_fwd_scalar", "f64")
+	fmt.Println(err)
+	// Output:
+	// attention_fwd_scalar.f16 0 <nil>
+	// shaders: no module attention_fwd_scalar.f64
 }

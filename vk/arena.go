@@ -58,13 +58,10 @@ func (c *Cmd) Scratch(name string, bytes int64) *Buffer { return c.scratch(&c.ar
 func (c *Cmd) Zeros(name string, bytes int64) *Buffer { return c.scratch(&c.zeros, name, bytes) }
 
 func (c *Cmd) scratch(a *arena, name string, bytes int64) *Buffer {
-	if !c.enter() {
+	if !c.begin() {
 		return &Buffer{}
 	}
 	defer c.leave()
-	if !c.recording() {
-		return &Buffer{}
-	}
 	b, err := c.takeScratch(a, name, bytes)
 	if err != nil {
 		c.err = err
@@ -122,11 +119,11 @@ func (c *Cmd) endScope(s *scopeMark) {
 // Reserve allocates bytes of memory for Scratch in one piece, before the first Scratch: the result
 // of Measure for the recording. Without Reserve, memory is allocated as it is needed.
 func (c *Cmd) Reserve(bytes int64) {
-	if !c.enter() {
+	if !c.begin() {
 		return
 	}
 	defer c.leave()
-	if !c.recording() || c.arena.dry || c.arena.room() >= bytes {
+	if c.arena.dry || c.arena.room() >= bytes {
 		return
 	}
 	if !slices.ContainsFunc(c.arena.blocks, func(b *arenaBlock) bool { return b.used > 0 }) {
@@ -337,4 +334,44 @@ func (a *arena) reset(d *Device) {
 		b.live, b.used = b.live[:0], 0
 	}
 	a.taken = a.taken[:0]
+}
+
+// Measure runs record on a Cmd that allocates nothing and runs nothing. It returns the bytes of its
+// Scratch, which Cmd.Reserve takes before the same recording. It also returns errors of recording,
+// such as a scratch buffer larger than the device allows, and the error of record. Kernels are
+// compiled.
+//
+// Tensors may be on buffers of Placeholder, so that nothing has to be allocated yet.
+func (d *Device) Measure(record func(c *Cmd) error) (bytes int64, err error) {
+	if !d.enter() {
+		return 0, withPrefix(d.errClosed())
+	}
+	defer d.leave()
+	c := &Cmd{uses: map[*object]*use{}, arena: arena{dry: true}, zeros: arena{dry: true, zero: true}}
+	c.adopt(d, "cmd", "measure", func() {})
+	defer c.release((*object).unhold)
+	if err := record(c); err != nil {
+		return 0, err
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	for _, b := range c.arena.blocks {
+		bytes += b.used
+	}
+	return bytes, nil
+}
+
+// Placeholder returns a buffer without memory, for recording in Measure. Every other use of it is
+// an error.
+func (d *Device) Placeholder(name string, bytes int64) *Buffer {
+	b := &Buffer{}
+	b.bytes = bytes
+	b.adopt(d, "placeholder", name, func() {})
+	return b
+}
+
+// errNoMemory is the error of using a placeholder.
+func (b *Buffer) errNoMemory() error {
+	return fmt.Errorf("%v has no memory", b)
 }

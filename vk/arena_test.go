@@ -31,23 +31,28 @@ func offset(b *vk.Buffer) int64 {
 }
 
 // TestScope: calls take the memory of those before, but not of the one whose last kernel may
-// still run: that would make it wait.
+// still run: that would make it wait. Reordered, independent calls with scratch memory of their own run
+// side by side.
 func TestScope(t *testing.T) {
 	d := vktest.Open(t)
-	const calls = 6
+	const calls = 16
 	x, c := tensor(t, d, "x", 1, 2, 3, 4), newCmd(t, d)
-	for range 3 { // recordings
-		var at []int64
-		var ys []vk.Tensor
-		for range calls {
-			y := tensor(t, d, "y", 10, 20, 30, 40)
-			s := call(t, d, c, x, y, 1000)
-			at, ys = append(at, offset(s)), append(ys, y)
-		}
-		require.Equal(t, []int64{0, 1024, 0, 1024, 0, 1024}, at)
+	for _, reordered := range []bool{false, true, false} {
 		// Each call has a barrier after the fill and one after the first dispatch. The second
 		// one's first stands for what the first one's last kernel does, too.
-		require.Equal(t, 2*calls, c.Barriers())
+		end, barriers := func() {}, 2*calls
+		if reordered { // two places of scratch memory take turns: eight times, two calls run side by side
+			end, barriers = c.Reorder(), 3*calls/2-1
+		}
+		var ys []vk.Tensor
+		for i := range calls {
+			y := tensor(t, d, "y", 10, 20, 30, 40)
+			s := call(t, d, c, x, y, 1000)
+			require.Equal(t, int64(i%2*1024), offset(s))
+			ys = append(ys, y)
+		}
+		end()
+		require.Equal(t, barriers, c.Barriers())
 		submit(t, c)
 		for _, y := range ys {
 			wantTensor(t, y, 11, 22, 33, 44)

@@ -243,7 +243,7 @@ func (c *Cmd) BarrierFromTransfer() { c.separate(transferScope(), anyScope()) }
 
 // separate is barrier as a call of its own.
 func (c *Cmd) separate(from, to scope) {
-	if c.enter() {
+	if c.begin() {
 		defer c.leave()
 		c.settle()
 		c.barrier(from, to)
@@ -254,7 +254,7 @@ func (c *Cmd) separate(from, to scope) {
 }
 
 func (c *Cmd) barrier(from, to scope) {
-	if !c.recording() {
+	if !c.recording() { // it may be closed
 		return
 	}
 	if !c.arena.dry {
@@ -268,7 +268,7 @@ func (c *Cmd) barrier(from, to scope) {
 
 // poison fills scratch memory as Options.PoisonScratch says.
 func (c *Cmd) poison(b *Buffer) {
-	if word := c.d.poison; word != 0 {
+	if word := c.d.options.PoisonScratch; word != 0 {
 		c.fill(b, 0, b.bytes&^3, word)
 	}
 }
@@ -276,14 +276,14 @@ func (c *Cmd) poison(b *Buffer) {
 // Fill sets size bytes of b from offset to copies of word. Offset and size
 // are multiples of 4.
 func (c *Cmd) Fill(b *Buffer, offset, size int64, word uint32) {
-	if c.enter() {
+	if c.begin() {
 		defer c.leave()
 		c.fill(b, offset, size, word)
 	}
 }
 
 func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
-	if !c.recording() || !c.checkTransfer("Fill", b, offset, size, true) {
+	if !c.checkTransfer("Fill", b, offset, size, true) {
 		return
 	}
 	if offset%4 != 0 || size%4 != 0 {
@@ -303,11 +303,11 @@ const updateBytes = 65536
 // Write sets b from offset on to a copy of data, made when Write is called. It is for tables of a
 // few kilobytes; Buffer.Upload is for more. Offset and the length are multiples of 4.
 func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
-	if !c.enter() {
+	if !c.begin() {
 		return
 	}
 	defer c.leave()
-	if !c.recording() || !c.checkTransfer("Write", b, offset, int64(len(data)), true) {
+	if !c.checkTransfer("Write", b, offset, int64(len(data)), true) {
 		return
 	}
 	if offset%4 != 0 || len(data)%4 != 0 {
@@ -332,11 +332,11 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 // Copy copies size bytes from src at srcOffset to dst at dstOffset. The
 // ranges must not overlap.
 func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size int64) {
-	if !c.enter() {
+	if !c.begin() {
 		return
 	}
 	defer c.leave()
-	if !c.recording() || !c.checkTransfer("Copy", dst, dstOffset, size, true) || !c.checkTransfer("Copy", src, srcOffset, size, false) {
+	if !c.checkTransfer("Copy", dst, dstOffset, size, true) || !c.checkTransfer("Copy", src, srcOffset, size, false) {
 		return
 	}
 	to, from := dst.at+dstOffset, src.at+srcOffset

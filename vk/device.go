@@ -1,12 +1,15 @@
 package vk
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"sort"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
@@ -80,10 +83,7 @@ type Device struct {
 	staging  staging
 	kernels  cacheMap[kernelKey, *kernel]
 	values   cacheMap[any, any]
-	poison   uint32 // Options.PoisonScratch
-	whole    bool   // Options.WholeBuffers
-	faults   func(call string) Result
-	compiles func(kernel string) (done func()) // Options.Compiling
+	options  Options
 	life
 
 	numAllocs atomic.Int64
@@ -97,7 +97,7 @@ type Device struct {
 	open      map[*object]struct{} // what Close reports as leaked
 	closings  uint64               // number of objects closed so far
 	invalid   []string             // validation messages, all of them
-	unseen    int                  // how many of these no error has reported yet
+	reported  int                  // how many of these errors have reported
 }
 
 // retired is a destruction to run once submission serial has finished.
@@ -159,7 +159,7 @@ func choose(list []Caps, selector string) (int, error) {
 //
 // The error wraps ErrNoLoader, ErrNoDevice, ErrUnsupported or a Result.
 func Open(o Options) (_ *Device, err error) {
-	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), poison: o.PoisonScratch, whole: o.WholeBuffers, faults: o.Fault, compiles: o.Compiling}
+	d := &Device{life: life{idle: make(chan struct{}, 1)}, open: map[*object]struct{}{}, staging: newStaging(), options: o}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -225,17 +225,17 @@ func (d *Device) createDevice() error {
 
 // fault returns the failure that Options.Fault wants a call to have, or 0.
 func (d *Device) fault(call string) Result {
-	if d.faults == nil {
+	if d.options.Fault == nil {
 		return 0
 	}
-	return min(d.faults(call), 0)
+	return min(d.options.Fault(call), 0)
 }
 
 // Caps returns the capabilities of the device. The caller must not change them.
 func (d *Device) Caps() *Caps { return &d.caps }
 
 // PoisonScratch returns Options.PoisonScratch.
-func (d *Device) PoisonScratch() uint32 { return d.poison }
+func (d *Device) PoisonScratch() uint32 { return d.options.PoisonScratch }
 
 // Name returns the name that error messages give the device.
 func (d *Device) Name() string { return d.name }
@@ -263,10 +263,16 @@ func (d *Device) Close() error {
 	if d.handle != nil {
 		leaks = d.closeDevice()
 	}
-	invalid := d.validationErrors()
+	d.mu.Lock()
+	d.reported = 0 // all messages since Open
+	invalid := d.validationError()
+	d.mu.Unlock()
 	d.instance.close()
 	d.instance = nil
-	return joinErrors(leaks, invalid)
+	if leaks != nil && invalid != nil {
+		return fmt.Errorf("%w; %w", leaks, invalid) // in one line
+	}
+	return cmp.Or(leaks, invalid)
 }
 
 // closeDevice closes all but the instance and reports what was left open.
@@ -314,40 +320,95 @@ func (d *Device) closeObjects() error {
 	return fmt.Errorf("vk: device %q was closed with %d objects open: %s", d.name, len(names), strings.Join(names, ", "))
 }
 
-// collectMessages moves messages of the validation layer to d.invalid. The
-// caller holds d.mu.
-func (d *Device) collectMessages() {
-	if d.instance.messages == nil {
-		return
+// validationError returns the validation messages that no error reported yet. The caller holds d.mu.
+func (d *Device) validationError() error {
+	if d.instance.messages != nil {
+		d.invalid = append(d.invalid, d.instance.messages.take()...)
 	}
-	list := d.instance.messages.take()
-	d.invalid = append(d.invalid, list...)
-	d.unseen += len(list)
-}
-
-// newValidationError returns the validation messages that no error reported
-// yet. The caller holds d.mu.
-func (d *Device) newValidationError() error {
-	d.collectMessages()
-	if d.unseen == 0 {
+	list := d.invalid[d.reported:]
+	if d.reported = len(d.invalid); len(list) == 0 {
 		return nil
 	}
-	list := d.invalid[len(d.invalid)-d.unseen:]
-	d.unseen = 0
-	return validationError(list)
+	return fmt.Errorf("vk: validation layer: %d errors, first: %s", len(list), text.Line(list[0]))
 }
 
-// validationErrors returns all validation messages since Open.
-func (d *Device) validationErrors() error {
+// submit hands cmd to the queue and returns its serial number. Check, if not
+// nil, runs first with d.mu held.
+func (d *Device) submit(ctx context.Context, cmd vulkan.CommandBuffer, check func() error) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, fmt.Errorf("vk: not submitted: %w", err)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.collectMessages()
-	if len(d.invalid) == 0 {
-		return nil
+	if check != nil {
+		if err := check(); err != nil {
+			return 0, err
+		}
 	}
-	return validationError(d.invalid)
+	if err := d.validationError(); err != nil {
+		return 0, err
+	}
+	if r := d.fault("vkQueueSubmit"); r < 0 {
+		return 0, callError("vkQueueSubmit", int32(r))
+	}
+	if r := d.api.submit(d.queue, cmd, d.timeline, d.submitted+1); r < 0 {
+		return 0, callError("vkQueueSubmit", int32(r))
+	}
+	d.submitted++
+	return d.submitted, nil
 }
 
-func validationError(list []string) error {
-	return fmt.Errorf("vk: validation layer: %d errors, first: %s", len(list), text.Line(list[0]))
+// How long one wait for the device lasts before the context is looked at.
+const (
+	waitSlice        = time.Second
+	waitSliceContext = 2 * time.Millisecond
+)
+
+// wait returns when submission serial has finished, or early with the error
+// of ctx.
+func (d *Device) wait(ctx context.Context, serial uint64) error {
+	if d.finished(serial) {
+		return nil
+	}
+	slice := waitSlice
+	if ctx.Done() != nil {
+		slice = waitSliceContext
+	}
+	if r := d.fault("vkWaitSemaphores"); r < 0 {
+		return callError("vkWaitSemaphores", int32(r))
+	}
+	for {
+		r := d.api.timelineWait(d.timeline, serial, uint64(slice))
+		if r < 0 {
+			return callError("vkWaitSemaphores", int32(r))
+		}
+		if r != resultTimeout {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("vk: still running: %w", err)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.completed = max(d.completed, serial)
+	d.runRetired()
+	return nil
+}
+
+// waitChecked is wait for a caller who reports what the validation layer says.
+func (d *Device) waitChecked(ctx context.Context, serial uint64) error {
+	if err := d.wait(ctx, serial); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.validationError()
+}
+
+// finished reports whether submission serial is known to have finished.
+func (d *Device) finished(serial uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return serial <= d.completed
 }

@@ -43,53 +43,35 @@ const (
 	resultIncompatible    Result = -9
 )
 
+var resultNames = map[Result]string{
+	1:           "VK_NOT_READY",
+	2:           "VK_TIMEOUT",
+	5:           "VK_INCOMPLETE",
+	-1:          "VK_ERROR_OUT_OF_HOST_MEMORY",
+	-2:          "VK_ERROR_OUT_OF_DEVICE_MEMORY",
+	-3:          "VK_ERROR_INITIALIZATION_FAILED",
+	-4:          "VK_ERROR_DEVICE_LOST",
+	-5:          "VK_ERROR_MEMORY_MAP_FAILED",
+	-6:          "VK_ERROR_LAYER_NOT_PRESENT",
+	-7:          "VK_ERROR_EXTENSION_NOT_PRESENT",
+	-8:          "VK_ERROR_FEATURE_NOT_PRESENT",
+	-9:          "VK_ERROR_INCOMPATIBLE_DRIVER",
+	-10:         "VK_ERROR_TOO_MANY_OBJECTS",
+	-11:         "VK_ERROR_FORMAT_NOT_SUPPORTED",
+	-12:         "VK_ERROR_FRAGMENTED_POOL",
+	-13:         "VK_ERROR_UNKNOWN",
+	-1000011001: "VK_ERROR_VALIDATION_FAILED_EXT",
+	-1000012000: "VK_ERROR_INVALID_SHADER_NV",
+	-1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
+	-1000161000: "VK_ERROR_FRAGMENTATION",
+	-1000174001: "VK_ERROR_NOT_PERMITTED",
+	-1000257000: "VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS",
+}
+
 // Error returns the name in the Vulkan specification.
 func (r Result) Error() string {
-	switch r {
-	case 1:
-		return "VK_NOT_READY"
-	case 2:
-		return "VK_TIMEOUT"
-	case 5:
-		return "VK_INCOMPLETE"
-	case -1:
-		return "VK_ERROR_OUT_OF_HOST_MEMORY"
-	case -2:
-		return "VK_ERROR_OUT_OF_DEVICE_MEMORY"
-	case -3:
-		return "VK_ERROR_INITIALIZATION_FAILED"
-	case -4:
-		return "VK_ERROR_DEVICE_LOST"
-	case -5:
-		return "VK_ERROR_MEMORY_MAP_FAILED"
-	case -6:
-		return "VK_ERROR_LAYER_NOT_PRESENT"
-	case -7:
-		return "VK_ERROR_EXTENSION_NOT_PRESENT"
-	case -8:
-		return "VK_ERROR_FEATURE_NOT_PRESENT"
-	case -9:
-		return "VK_ERROR_INCOMPATIBLE_DRIVER"
-	case -10:
-		return "VK_ERROR_TOO_MANY_OBJECTS"
-	case -11:
-		return "VK_ERROR_FORMAT_NOT_SUPPORTED"
-	case -12:
-		return "VK_ERROR_FRAGMENTED_POOL"
-	case -13:
-		return "VK_ERROR_UNKNOWN"
-	case -1000011001:
-		return "VK_ERROR_VALIDATION_FAILED_EXT"
-	case -1000012000:
-		return "VK_ERROR_INVALID_SHADER_NV"
-	case -1000069000:
-		return "VK_ERROR_OUT_OF_POOL_MEMORY"
-	case -1000161000:
-		return "VK_ERROR_FRAGMENTATION"
-	case -1000174001:
-		return "VK_ERROR_NOT_PERMITTED"
-	case -1000257000:
-		return "VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS"
+	if name, ok := resultNames[r]; ok {
+		return name
 	}
 	return fmt.Sprintf("VkResult(%d)", int32(r))
 }
@@ -114,17 +96,3 @@ func withPrefix(err error) error {
 	}
 	return fmt.Errorf("vk: %w", err)
 }
-
-// joinErrors returns both errors in one line, or the one there is.
-func joinErrors(a, b error) error {
-	switch {
-	case a == nil:
-		return b
-	case b == nil:
-		return a
-	}
-	return fmt.Errorf("%w; %w", a, b)
-}
-
-// isResult reports whether err wraps r.
-func isResult(err error, r Result) bool { return errors.Is(err, r) }

@@ -279,8 +279,8 @@ type rawKernelInfo struct {
 func (a deviceAPI) createKernel(info rawKernelInfo, code []byte, entry string, spec []uint32) (rawKernel, error) {
 	ci := C.fvk_kernel_info{
 		num_bindings: C.uint32_t(info.bindings), push_bytes: C.uint32_t(info.pushBytes), num_spec: C.uint32_t(len(spec)),
-		subgroup_size: C.uint32_t(info.subgroupSize), full_subgroups: boolWord(info.fullSubgroups),
-		capture_statistics: boolWord(info.statistics), cache: C.uint64_t(uintptr(unsafe.Pointer(info.cache))),
+		subgroup_size: C.uint32_t(info.subgroupSize), full_subgroups: C.uint32_t(onOff(info.fullSubgroups)),
+		capture_statistics: C.uint32_t(onOff(info.statistics)), cache: C.uint64_t(uintptr(unsafe.Pointer(info.cache))),
 	}
 	name := C.CString(entry)
 	defer C.free(unsafe.Pointer(name))
@@ -298,13 +298,6 @@ func (a deviceAPI) createKernel(info rawKernelInfo, code []byte, entry string, s
 		return rawKernel{}, partError(C.GoString(call), int32(r))
 	}
 	return rawKernel{uint64(k.set_layout), uint64(k.layout), uint64(k.pipeline)}, nil
-}
-
-func boolWord(b bool) C.uint32_t {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func (a deviceAPI) destroyKernel(k rawKernel) {

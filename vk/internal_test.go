@@ -319,21 +319,27 @@ func TestSubgroups(t *testing.T) {
 		require.Equal(t, c.want, got, "%+v", c.o)
 		require.ErrorIs(t, err, c.err, "%+v", c.o)
 	}
-	caps := Caps{MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupInvocations: 256, MaxWorkgroupSubgroups: 32}
-	for size, want := range map[[3]uint32]error{
-		{128, 2, 1}: nil, {1, 1, 64}: nil, {0, 0, 0}: nil, {0, 128, 0}: nil, {129, 1, 1}: ErrUnsupported,
-		{1, 1, 65}: ErrUnsupported, {128, 3, 1}: ErrUnsupported, {1 << 31, 1 << 31, 1 << 31}: ErrUnsupported,
-	} {
-		require.ErrorIs(t, checkWorkgroup(&caps, size), want, size)
-	}
+	caps := Caps{MaxWorkgroupSize: [3]uint32{1024, 128, 64}, MaxWorkgroupInvocations: 1024, MaxWorkgroupSubgroups: 32}
 	for _, c := range []struct {
-		caps Caps
-		size int
-		x    uint32
-		want error
-	}{{caps, 8, 256, nil}, {caps, 8, 257, ErrUnsupported}, {caps, 0, 1024, nil}, {caps, 32, 1024, nil}, {Caps{}, 8, 1024, nil}, {caps, 8, 0, nil}} {
-		require.ErrorIs(t, checkSubgroups(&c.caps, c.size, [3]uint32{c.x, 1, 1}), c.want, "%d of %d", c.x, c.size)
+		size     [3]uint32
+		subgroup int
+		want     error
+	}{
+		{[3]uint32{128, 8, 1}, 0, nil},
+		{[3]uint32{1, 1, 64}, 0, nil},
+		{[3]uint32{0, 128, 0}, 8, nil},
+		{[3]uint32{1025, 1, 1}, 0, ErrUnsupported},
+		{[3]uint32{1, 1, 65}, 0, ErrUnsupported},
+		{[3]uint32{128, 9, 1}, 0, ErrUnsupported},
+		{[3]uint32{1 << 31, 1 << 31, 1 << 31}, 0, ErrUnsupported},
+		{[3]uint32{256, 1, 1}, 8, nil},
+		{[3]uint32{257, 1, 1}, 8, ErrUnsupported},
+		{[3]uint32{1024, 1, 1}, 32, nil},
+	} {
+		require.ErrorIs(t, checkWorkgroup(&caps, c.size, c.subgroup), c.want, c)
 	}
+	caps.MaxWorkgroupSubgroups = 0 // no limit of its own
+	require.NoError(t, checkWorkgroup(&caps, [3]uint32{1024, 1, 1}, 8))
 }
 
 // TestKernelStats has the names of NVIDIA and RADV, and each format of a number.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"time"
 	"unsafe"
 )
@@ -99,23 +100,23 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if err != nil {
 		return nil, err
 	}
-	if err := checkWorkgroup(&d.caps, module.workgroup); err != nil {
-		return nil, err
-	}
-	// NVIDIA's driver 580 takes a module with more, and hangs: with 16 bytes more, once there
-	// are more workgroups than multiprocessors.
-	if module.shared > int64(d.caps.MaxSharedMemoryBytes) {
-		return nil, fmt.Errorf("%d bytes of shared memory, the device has %d: %w", module.shared, d.caps.MaxSharedMemoryBytes, ErrUnsupported)
-	}
-	if uint32(module.bindings) > d.caps.MaxStorageBuffers {
-		return nil, fmt.Errorf("%d storage buffers, the device has %d: %w", module.bindings, d.caps.MaxStorageBuffers, ErrUnsupported)
-	}
 	pushBytes, err := checkParams(params)
 	if err != nil {
 		return nil, err
 	}
-	if limit := min(d.caps.MaxPushConstantsBytes, maxPushBytes); pushBytes > int(limit) {
-		return nil, fmt.Errorf("%d bytes of push constants, the device has %d: %w", pushBytes, limit, ErrUnsupported)
+	// NVIDIA's driver 580 takes a module with more shared memory, and hangs: with 16 bytes more, once there
+	// are more workgroups than multiprocessors.
+	for _, x := range []struct {
+		n, limit int64
+		what     string
+	}{
+		{module.shared, int64(d.caps.MaxSharedMemoryBytes), "bytes of shared memory"},
+		{int64(module.bindings), int64(d.caps.MaxStorageBuffers), "storage buffers"},
+		{int64(pushBytes), int64(min(d.caps.MaxPushConstantsBytes, maxPushBytes)), "bytes of push constants"},
+	} {
+		if x.n > x.limit {
+			return nil, fmt.Errorf("%d %s, the device has %d: %w", x.n, x.what, x.limit, ErrUnsupported)
+		}
 	}
 	if module.pushBytes != pushBytes {
 		return nil, fmt.Errorf("the shader has %d bytes of push constants, %v has %d", module.pushBytes, params, pushBytes)
@@ -130,7 +131,7 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if info.subgroupSize, err = requiredSubgroupSize(&d.caps, o); err != nil {
 		return nil, err
 	}
-	if err := checkSubgroups(&d.caps, info.subgroupSize, module.workgroup); err != nil {
+	if err := checkWorkgroup(&d.caps, module.workgroup, info.subgroupSize); err != nil {
 		return nil, err
 	}
 	code := spirv
@@ -140,8 +141,8 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if r := d.fault("vkCreateComputePipelines"); r < 0 {
 		return nil, partError("vkCreateComputePipelines", int32(r))
 	}
-	if d.compiles != nil {
-		if done := d.compiles(name); done != nil {
+	if d.options.Compiling != nil {
+		if done := d.options.Compiling(name); done != nil {
 			defer done()
 		}
 	}
@@ -159,9 +160,9 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	return k, nil
 }
 
-// checkWorkgroup compares a workgroup size, where it is known, with the limits:
-// drivers need not report that they are exceeded.
-func checkWorkgroup(c *Caps, size [3]uint32) error {
+// checkWorkgroup compares a workgroup size, where it is known, with the limits, also those of subgroups
+// of a required size, if that is not 0: drivers need not report that they are exceeded.
+func checkWorkgroup(c *Caps, size [3]uint32, subgroup int) error {
 	total := uint64(1)
 	for i, n := range size {
 		if n > c.MaxWorkgroupSize[i] {
@@ -171,6 +172,9 @@ func checkWorkgroup(c *Caps, size [3]uint32) error {
 	}
 	if total > uint64(c.MaxWorkgroupInvocations) {
 		return fmt.Errorf("workgroup of %d invocations, the device has %d: %w", total, c.MaxWorkgroupInvocations, ErrUnsupported)
+	}
+	if most := uint64(subgroup) * uint64(c.MaxWorkgroupSubgroups); most > 0 && total > most {
+		return fmt.Errorf("workgroup of %d invocations, in subgroups of %d the device has %d: %w", total, subgroup, most, ErrUnsupported)
 	}
 	return nil
 }
@@ -192,22 +196,6 @@ func requiredSubgroupSize(c *Caps, o KernelOptions) (int, error) {
 		return 0, nil // there is no other
 	}
 	return 0, fmt.Errorf("subgroup size control: %w", ErrUnsupported)
-}
-
-// checkSubgroups compares a workgroup size, where it is known, with the subgroups that one
-// has at most if their size is required; 0: it is not.
-func checkSubgroups(c *Caps, size int, workgroup [3]uint32) error {
-	if size == 0 || c.MaxWorkgroupSubgroups == 0 {
-		return nil
-	}
-	total := uint64(1)
-	for _, n := range workgroup {
-		total *= uint64(max(n, 1))
-	}
-	if most := uint64(size) * uint64(c.MaxWorkgroupSubgroups); total > most {
-		return fmt.Errorf("workgroup of %d invocations, in subgroups of %d the device has %d: %w", total, size, most, ErrUnsupported)
-	}
-	return nil
 }
 
 // checkParams returns the size of a push-constant struct.
@@ -271,17 +259,17 @@ func checkLayout(t reflect.Type) error {
 
 // specWords returns the specialization constants in the order of the fields.
 func specWords(spec any) ([]uint32, error) {
-	if spec == nil {
-		return nil, nil
-	}
 	v := reflect.ValueOf(spec)
-	if v.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("specialization is a %T, not a struct", spec)
+	if spec == nil || v.Kind() == reflect.Struct {
+		return appendSpecWords(nil, v)
 	}
-	return appendSpecWords(make([]uint32, 0, v.NumField()), v)
+	return nil, fmt.Errorf("specialization is a %T, not a struct", spec)
 }
 
 func appendSpecWords(words []uint32, v reflect.Value) (_ []uint32, err error) {
+	if !v.IsValid() {
+		return nil, nil
+	}
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Kind() {
 		case reflect.Uint32:
@@ -328,11 +316,11 @@ func (k *Kernel[P]) Close() {
 // of another device, more workgroups than Caps.MaxWorkgroupCount, and a buffer
 // larger than Caps.MaxStorageBufferRange (wraps ErrUnsupported).
 func (k *Kernel[P]) Dispatch(c *Cmd, g Groups, params P, tensors ...Tensor) {
-	if !c.enter() {
+	if !c.begin() {
 		return
 	}
 	defer c.leave()
-	if !c.recording() || !c.checkDispatch(k.kernel, &g, tensors) {
+	if !c.checkDispatch(k.kernel, &g, tensors) {
 		return
 	}
 	if k.pushBytes > 0 {
@@ -346,35 +334,30 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 	switch {
 	case k.d != c.d:
 		c.fail("kernel %q is of another device", k.name)
-		return false
 	case k.isClosed():
 		c.fail("kernel %q is closed", k.name)
-		return false
 	case len(tensors) != k.bindings:
 		c.fail("kernel %q takes %d tensors, got %d", k.name, k.bindings, len(tensors))
-		return false
 	}
 	c.args.groups = [3]uint32{max(g.X, 1), max(g.Y, 1), max(g.Z, 1)}
 	for i, limit := range c.d.caps.MaxWorkgroupCount {
 		if c.args.groups[i] > limit {
 			c.fail("kernel %q: %d workgroups in direction %c, the device allows %d: %w", k.name, c.args.groups[i], 'X'+i, limit, ErrUnsupported)
-			return false
 		}
 	}
-	for i := range tensors {
+	for i := 0; i < len(tensors) && c.err == nil; i++ {
 		b := tensors[i].Buffer
 		switch {
 		case b == nil || b.d == nil || b.isClosed():
 			c.fail("kernel %q: tensor %d has no open buffer", k.name, i)
-			return false
 		case b.d != c.d:
 			c.fail("kernel %q: buffer %q of tensor %d is of another device", k.name, b.name, i)
-			return false
 		case b.whole().raw == 0 && !c.arena.dry:
 			c.fail("kernel %q: tensor %d: %w", k.name, i, b.errNoMemory())
-			return false
 		case uint64(b.bytes) > c.d.caps.MaxStorageBufferRange:
 			c.fail("kernel %q: %v of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
+		}
+		if c.err != nil {
 			return false
 		}
 		c.args.buffers[i] = b.bound()
@@ -385,7 +368,9 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 			c.use(&b.whole().object)
 		}
 	}
-	c.use(&k.object).kernel = k
+	if c.err == nil {
+		c.use(&k.object).kernel = k
+	}
 	return c.err == nil
 }
 
@@ -401,8 +386,7 @@ func (c *Cmd) dispatch(k *kernel) {
 		note, c.trace.note = c.trace.note, note
 	}
 	c.put(compute, func() {
-		c.args = args
-		if c.trace != nil {
+		if c.args = args; c.trace != nil {
 			c.trace.note = note
 		}
 		c.dispatchOrdered(k)
@@ -411,12 +395,11 @@ func (c *Cmd) dispatch(k *kernel) {
 
 // dispatchOrdered records the dispatch of c.args, behind the barrier that it needs.
 func (c *Cmd) dispatchOrdered(k *kernel) {
-	if c.trace == nil {
-		c.dispatchUntraced(k)
+	if c.trace != nil && !c.trace.before(c, k) {
 		return
 	}
-	if c.trace.before(c, k) {
-		c.dispatchUntraced(k)
+	c.dispatchUntraced(k)
+	if c.trace != nil {
 		c.trace.after(c)
 	}
 }
@@ -427,18 +410,19 @@ func (c *Cmd) dispatchUntraced(k *kernel) {
 	}
 	c.args.setLayout, c.args.layout, c.args.pipeline = k.raw.setLayout, k.raw.layout, k.raw.pipeline
 	c.args.numBuffers, c.args.pushBytes = uint32(k.bindings), uint32(k.pushBytes)
-	if len(c.pools) == 0 && !c.addPool() {
-		return
-	}
-	r := c.d.api.dispatch(c.rec.cmd, c.pools[c.pool], &c.args)
-	for r == resultOutOfPoolMemory || r == resultFragmentedPool {
-		if c.pool++; c.pool == len(c.pools) && !c.addPool() {
+	for {
+		if c.pool == len(c.pools) && !c.addPool() {
 			return
 		}
-		r = c.d.api.dispatch(c.rec.cmd, c.pools[c.pool], &c.args)
-	}
-	if r < 0 {
-		c.fail("kernel %q: vkAllocateDescriptorSets: %w", k.name, r)
+		r := c.d.api.dispatch(c.rec.cmd, c.pools[c.pool], &c.args)
+		switch {
+		case r == resultOutOfPoolMemory || r == resultFragmentedPool:
+			c.pool++
+			continue
+		case r < 0:
+			c.fail("kernel %q: vkAllocateDescriptorSets: %w", k.name, r)
+		}
+		return
 	}
 }
 
@@ -455,4 +439,54 @@ func (c *Cmd) addPool() bool {
 	}
 	c.pools = append(c.pools, pool)
 	return true
+}
+
+// read asks the driver for the statistics of a pipeline. Not getting them is
+// no failure.
+func (s *KernelStats) read(d *Device, raw rawKernel) {
+	size, list, err := d.api.statistics(raw.pipeline)
+	if err != nil || len(list) == 0 {
+		return
+	}
+	s.Available = true
+	s.SubgroupSize = size
+	for _, r := range list {
+		s.All = append(s.All, Statistic{r.name, r.value()})
+	}
+	s.name()
+}
+
+// name picks the numbers with a field of their own out of s.All.
+func (s *KernelStats) name() {
+	s.Registers = s.find("register count", "vgprs", "registers")
+	// NVIDIA (driver 580) has something else in the upper half of "Local Memory Size".
+	s.SpillBytes = s.find("local memory", "scratch", "spill size") & math.MaxUint32
+	s.SharedBytes = s.find("shared memory", "lds size")
+	s.CodeBytes = s.find("binary size", "code size")
+}
+
+// value returns the number in whatever format it came.
+func (r rawStatistic) value() float64 {
+	switch r.format {
+	case 0: // boolean, of which the driver writes half the union
+		return float64(uint32(r.bits))
+	case 1:
+		return float64(int64(r.bits))
+	case 3:
+		return math.Float64frombits(r.bits)
+	}
+	return float64(r.bits)
+}
+
+// find returns the first statistic that begins with one of the names, in any
+// case; drivers do not agree on them.
+func (s *KernelStats) find(names ...string) uint64 {
+	for _, name := range names {
+		for _, st := range s.All {
+			if strings.HasPrefix(strings.ToLower(st.Name), name) {
+				return uint64(st.Value)
+			}
+		}
+	}
+	return 0
 }

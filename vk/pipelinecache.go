@@ -58,34 +58,36 @@ func userCacheDir() (string, error) {
 // folder that cannot be used costs time, not the device.
 func (d *Device) openCache(dir string) (*pipelineCache, error) {
 	c := &pipelineCache{}
-	data := c.load(d, dir)
-	err := c.create(d, data)
+	data, err := c.load(d, dir)
+	if err != nil {
+		c.err = fmt.Errorf("vk: pipeline cache: %w", err)
+	}
+	err = c.create(d, data)
 	if err != nil && data != nil {
 		err = c.create(d, nil) // the driver does not like its own data
 	}
 	return c, err
 }
 
-// load reads the file, or sets c.err.
-func (c *pipelineCache) load(d *Device, dir string) []byte {
+// load reads the file.
+func (c *pipelineCache) load(d *Device, dir string) ([]byte, error) {
 	if dir == "" {
-		return nil
+		return nil, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		c.err = fmt.Errorf("vk: pipeline cache: %w", err)
-		return nil
+		return nil, err
 	}
 	c.path = filepath.Join(dir, fmt.Sprintf("%08x-%08x-%08x.vkcache", d.caps.VendorID, d.caps.DeviceID, d.caps.DriverVersion))
 	file, err := os.ReadFile(c.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			c.err = fmt.Errorf("vk: pipeline cache: %w", err)
-		}
-		return nil
+		return nil, err
 	}
 	data := checkCache(file, d.cacheHeader())
 	c.loaded = sha256.Sum256(data)
-	return data
+	return data, nil
 }
 
 func (c *pipelineCache) create(d *Device, data []byte) error {
@@ -106,32 +108,36 @@ func checkCache(file, header []byte) []byte {
 	if len(file) <= n || string(file[:len(header)]) != string(header) {
 		return nil
 	}
-	data := file[n:]
-	if sum := sha256.Sum256(data); string(sum[:]) != string(file[len(header):n]) {
+	if sum := sha256.Sum256(file[n:]); string(sum[:]) != string(file[len(header):n]) {
 		return nil
 	}
-	return data
+	return file[n:]
 }
 
 // close writes the file, if there is news, and destroys the cache.
 func (c *pipelineCache) close(d *Device) {
-	if err := c.save(d); err != nil {
-		c.err = fmt.Errorf("vk: pipeline cache: %w", err)
+	if c.path != "" {
+		if err := c.save(d); err != nil {
+			c.err = fmt.Errorf("vk: pipeline cache: %w", err)
+		}
 	}
 	vulkan.DestroyPipelineCache(d.handle, c.handle, nil)
 	c.handle = nil
 }
 
 func (c *pipelineCache) save(d *Device) error {
-	if c.path == "" {
-		return nil
+	var n uint
+	if r := vulkan.GetPipelineCacheData(d.handle, c.handle, &n, nil); r < 0 || n == 0 {
+		return partError("vkGetPipelineCacheData", int32(r))
 	}
-	data, err := c.data(d)
-	if err != nil {
-		return err
+	mem := copyToC(make([]byte, n))
+	defer mem.free()
+	if r := Result(vulkan.GetPipelineCacheData(d.handle, c.handle, &n, mem.p)); r < 0 || r == resultIncomplete {
+		return fmt.Errorf("vkGetPipelineCacheData: %w", r)
 	}
+	data := mem.bytes(int(n))
 	sum := sha256.Sum256(data)
-	if len(data) == 0 || sum == c.loaded {
+	if sum == c.loaded {
 		return nil
 	}
 	return files.Write(c.path, append(append(d.cacheHeader(), sum[:]...), data...))
@@ -145,18 +151,4 @@ func (d *Device) CacheErr() error {
 		return nil
 	}
 	return d.cache.err
-}
-
-// data reads the cache from the driver.
-func (c *pipelineCache) data(d *Device) ([]byte, error) {
-	var n uint
-	if r := vulkan.GetPipelineCacheData(d.handle, c.handle, &n, nil); r < 0 || n == 0 {
-		return nil, partError("vkGetPipelineCacheData", int32(r))
-	}
-	mem := copyToC(make([]byte, n))
-	defer mem.free()
-	if r := Result(vulkan.GetPipelineCacheData(d.handle, c.handle, &n, mem.p)); r < 0 || r == resultIncomplete {
-		return nil, fmt.Errorf("vkGetPipelineCacheData: %w", r)
-	}
-	return mem.bytes(int(n)), nil
 }

@@ -42,11 +42,11 @@ const mostDeferred = 2048
 // inside another changes nothing. Between a Reorder and its end, Barriers counts the barriers
 // before the part.
 func (c *Cmd) Reorder() (end func()) {
-	if !c.enter() {
+	if !c.begin() {
 		return func() {}
 	}
 	defer c.leave()
-	if c.later != nil || !c.recording() {
+	if c.later != nil {
 		return func() {}
 	}
 	part := &reordering{given: c.tracker, copies: map[*use]*use{}}

@@ -128,7 +128,7 @@ func (t Tensor) Aligned(n int) bool {
 // different tensors of one buffer may then run side by side. An invalid tensor is returned
 // unchanged, and so is every tensor with Options.WholeBuffers.
 func (t Tensor) Narrow() Tensor {
-	if t.IsZero() || t.Validate() != nil || t.Buffer.d.whole {
+	if t.IsZero() || t.Validate() != nil || t.Buffer.d.options.WholeBuffers {
 		return t
 	}
 	size := int64(t.DType.Size())

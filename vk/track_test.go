@@ -1,7 +1,12 @@
 package vk_test
 
 import (
+	"encoding/binary"
+	"math"
 	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,117 +16,85 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// recording is a list of commands on three vectors, add a dispatch that reads one and writes
-// another.
-type recording struct {
-	name   string
-	want   int // barriers
-	record func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor)
+// recordings are commands and how many barriers they need. Each command is one of
+//
+//	x+y   a dispatch that reads x and writes y
+//	x>y   a copy, 0>y a fill, w>y a write
+//	|     the caller's barrier, |t that to transfers
+//	!     Forget
+//
+// on vectors x, y and z of six parts, as large as a slice's alignment, and scratch memory s: y[1:2] is part 1,
+// y[1:2+] has one more element, y%1 is a column that begins there, y@8 begins at byte 8.
+var recordings = []struct {
+	name string
+	want int
+	list string
+}{
+	{"nothing in common but what is read", 0, "x+y x+z"},
+	{"read after write", 1, "x+y y+z"},
+	{"write after read", 1, "x+y z+x"},
+	{"write after write", 1, "x+y z+y"},
+	{"as late as may be: one barrier is for both", 1, "x+y[0:1] x+y[1:2] y[0:1]+z[0:1] y[1:2]+z[1:2]"},
+	{"parts side by side", 0, "y[4:5]+y[0:1] y[4:5]+y[1:2] y[4:5]+y[2:3] y[4:5]+y[3:4]"},
+	{"parts that meet", 1, "x+y[0:1+] x+y[1:2]"},
+	{"a part and the whole", 1, "x+y[3:4] y+z"},
+	{"columns of rows, of which a kernel sees all from the first to the last", 1, "x+y%0 x+y%1"},
+	{"the caller's is enough", 1, "x+y | y+z"},
+	{"the caller's is of other stages", 2, "x+y |t y+z"},
+	{"dispatch, copy from what it wrote", 1, "x+y y>z"},
+	{"dispatch, fill of what it read", 1, "x+y 0>x"},
+	{"dispatch, copy from what it read", 0, "x+y x>z"},
+	{"transfers, dispatch", 1, "0>x w>y x+y"},
+	{"copy, dispatch that writes what it read", 1, "y>z x+y"},
+	{"fill, fill", 1, "0>x 0>x@8 0>x@4"},
+	{"a barrier between dispatches is none for transfers", 2, "x+y y+z y>x"},
+	{"one for transfers and dispatches together", 1, "x+y 0>z y+z x>x@32"},
+	{"scratch", 2, "0>s x+s s+y"},
 }
 
-// recordings have parts of n elements, each a slice's alignment.
-func recordings(t *testing.T, n int) []recording {
-	return append(transfers(), []recording{
-		{"nothing in common", 0, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			add(x, z) // both read x
-		}},
-		{"read after write", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			add(y, z)
-		}},
-		{"write after read", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			add(z, x)
-		}},
-		{"write after write", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			add(z, y)
-		}},
-		{"as late as may be", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, part(t, y, 0, n))
-			add(x, part(t, y, n, 2*n))
-			add(part(t, y, 0, n), part(t, z, 0, n)) // one barrier is for both
-			add(part(t, y, n, 2*n), part(t, z, n, 2*n))
-		}},
-		{"parts side by side", 0, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, _ vk.Tensor) {
-			for i := range 4 {
-				add(part(t, y, 4*n, 5*n), part(t, y, i*n, (i+1)*n))
-			}
-		}},
-		{"parts that meet", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, _ vk.Tensor) {
-			add(x, part(t, y, 0, n+1))
-			add(x, part(t, y, n, 2*n))
-		}},
-		{"a part and the whole", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, part(t, y, 3*n, 4*n))
-			add(y, z)
-		}},
-		{"columns of rows, of which a kernel sees all from the first to the last", 1, func(_ *vk.Cmd, add func(from, to vk.Tensor), x, y, _ vk.Tensor) {
-			left, right := y.Slice(0, 0, 3), y.Slice(0, n, n+3)
-			left.Strides, right.Strides = []int{2 * n}, []int{2 * n}
-			add(x, left.Narrow())
-			add(x, right.Narrow())
-		}},
-		{"the caller's is enough", 1, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
+// play records the commands of recordings.
+func play(t *testing.T, d *vk.Device, c *vk.Cmd, list string, vectors map[string]vk.Tensor) {
+	n := int(sliceAlignment(d) / 4)
+	operand := regexp.MustCompile(`^([xyzs])(?:\[(\d):(\d)(\+?)\]|%(\d)|@(\d+))?$`)
+	view := func(word string) vk.Tensor {
+		m := operand.FindStringSubmatch(word)
+		require.NotNil(t, m, word)
+		x, number := vectors[m[1]], func(i int) int { n, _ := strconv.Atoi(m[i]); return n }
+		switch {
+		case m[2] != "":
+			return part(t, x, number(2)*n, number(3)*n+len(m[4]))
+		case m[5] != "":
+			x = x.Slice(0, number(5)*n, number(5)*n+3)
+			x.Strides = []int{2 * n}
+			return x.Narrow()
+		}
+		x.Offset = number(6) / 4
+		return x
+	}
+	for _, word := range strings.Fields(list) {
+		reads, writes, dispatch := strings.Cut(word, "+")
+		from, to, _ := strings.Cut(word, ">")
+		switch {
+		case word == "|":
 			c.Barrier()
-			add(y, z)
-		}},
-		{"the caller's is of other stages", 2, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
+		case word == "|t":
 			c.BarrierToTransfer()
-			add(y, z)
-		}},
-	}...)
-}
-
-// transfers are recordings with transfers.
-func transfers() []recording {
-	return []recording{
-		{"dispatch, copy from what it wrote", 1, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			c.Copy(z.Buffer, 0, y.Buffer, 4, 4)
-		}},
-		{"dispatch, fill of what it read", 1, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, _ vk.Tensor) {
-			add(x, y)
-			c.Fill(x.Buffer, 0, 8, 0)
-		}},
-		{"dispatch, copy from what it read", 0, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			c.Copy(z.Buffer, 0, x.Buffer, 0, 4)
-		}},
-		{"transfers, dispatch", 1, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, _ vk.Tensor) {
-			c.Fill(x.Buffer, 0, 8, 0)
-			c.Write(y.Buffer, 0, make([]byte, 8))
-			add(x, y)
-		}},
-		{"copy, dispatch that writes what it read", 1, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			c.Copy(z.Buffer, 0, y.Buffer, 0, 4)
-			add(x, y)
-		}},
-		{"fill, fill", 1, func(c *vk.Cmd, _ func(from, to vk.Tensor), x, _, _ vk.Tensor) {
-			c.Fill(x.Buffer, 0, 8, 0)
-			c.Fill(x.Buffer, 8, 8, 0)
-			c.Fill(x.Buffer, 4, 8, 0)
-		}},
-		{"a barrier between dispatches is none for transfers", 2, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			add(y, z)
-			c.Copy(x.Buffer, 0, y.Buffer, 0, 8)
-		}},
-		{"one for transfers and dispatches together", 1, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, z vk.Tensor) {
-			add(x, y)
-			c.Fill(z.Buffer, 0, 8, 0)
-			add(y, z)
-			c.Copy(x.Buffer, 32, x.Buffer, 0, 4)
-		}},
-		{"scratch", 2, func(c *vk.Cmd, add func(from, to vk.Tensor), x, y, _ vk.Tensor) {
-			s := vk.View(c.Scratch("s", int64(4*len(numbered(8)))), dtype.Float32, 8)
-			c.Fill(s.Buffer, 0, 32, 0)
-			add(x, s)
-			add(s, y)
-		}},
+		case word == "!":
+			c.Forget()
+		case dispatch:
+			x, y := view(reads), view(writes)
+			axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 3, A: 1, XOffset: uint32(x.Offset), YOffset: uint32(y.Offset)}, x, y)
+		default:
+			y := view(to)
+			switch at := int64(4 * y.Offset); from {
+			case "0":
+				c.Fill(y.Buffer, at, 8, 0)
+			case "w":
+				c.Write(y.Buffer, at, make([]byte, 8))
+			default:
+				c.Copy(y.Buffer, at, view(from).Buffer, 4, 4)
+			}
+		}
 	}
 }
 
@@ -129,24 +102,21 @@ func transfers() []recording {
 // is missing: TestForget shows that it would.
 func TestBarriers(t *testing.T) {
 	d := vktest.Open(t)
-	k := axpy(t, d)
-	n := int(sliceAlignment(d) / 4)
-	for _, x := range recordings(t, n) {
-		t.Run(x.name, func(t *testing.T) {
-			c := newCmd(t, d)
-			size := 6 * n
-			vx, vy, vz := tensor(t, d, "x", numbered(size)...), tensor(t, d, "y", numbered(size)...), tensor(t, d, "z", numbered(size)...)
-			add := func(from, to vk.Tensor) {
-				k.Dispatch(c, vk.Groups{}, axpyParams{N: 3, A: 1, XOffset: uint32(from.Offset), YOffset: uint32(to.Offset)}, from, to)
-			}
-			for range 2 { // the second recording begins anew
-				x.record(c, add, vx, vy, vz)
-				require.Equal(t, x.want, c.Barriers())
-				submit(t, c)
-				c.Reset()
-				require.Zero(t, c.Barriers())
-			}
-		})
+	size := 6 * int(sliceAlignment(d)/4)
+	vectors := map[string]vk.Tensor{}
+	for _, name := range []string{"x", "y", "z"} {
+		vectors[name] = tensor(t, d, name, numbered(size)...)
+	}
+	c := newCmd(t, d)
+	for _, x := range recordings {
+		for range 2 { // the second recording begins anew
+			vectors["s"] = vk.View(c.Scratch("s", 32), dtype.Float32, 8)
+			play(t, d, c, x.list, vectors)
+			require.Equal(t, x.want, c.Barriers(), x.name)
+			require.NoError(t, c.Submit(background()), x.name)
+			c.Reset()
+			require.Zero(t, c.Barriers())
+		}
 	}
 }
 
@@ -158,39 +128,16 @@ func part(t *testing.T, x vk.Tensor, first, end int) vk.Tensor {
 
 // TestForget: without what Cmd remembers, the validation layer objects.
 func TestForget(t *testing.T) {
-	for name, record := range map[string]func(c *vk.Cmd, add func(), x, y vk.Tensor){
-		"dispatch, dispatch": func(c *vk.Cmd, add func(), _, _ vk.Tensor) {
-			add()
-			c.Forget()
-			add()
-		},
-		"dispatch, copy": func(c *vk.Cmd, add func(), x, y vk.Tensor) {
-			add()
-			c.Forget()
-			c.Copy(x.Buffer, 0, y.Buffer, 0, 4)
-		},
-		"fill, dispatch": func(c *vk.Cmd, add func(), x, _ vk.Tensor) {
-			c.Fill(x.Buffer, 0, 4, 0)
-			c.Forget()
-			add()
-		},
-		"fill, fill": func(c *vk.Cmd, _ func(), x, _ vk.Tensor) {
-			c.Fill(x.Buffer, 0, 4, 0)
-			c.Forget()
-			c.Fill(x.Buffer, 0, 4, 0)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := openValidated(t)
-			x, y := tensor(t, d, "x", 1, 2, 3), tensor(t, d, "y", 10, 20, 30)
-			c := newCmd(t, d)
-			record(c, func() { axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 3}, x, y) }, x, y)
-			wantError(t, "Submit", c.Submit(background()), "validation layer", "SYNC-HAZARD")
-			for _, o := range []interface{ Close() }{c, x, y} {
-				o.Close()
-			}
-			wantError(t, "Close", d.Close(), "SYNC-HAZARD")
-		})
+	for _, list := range []string{"x+y ! x+y", "x+y ! y>x", "0>x ! x+y", "0>x ! 0>x"} {
+		d := openValidated(t)
+		x, y := tensor(t, d, "x", 1, 2, 3), tensor(t, d, "y", 10, 20, 30)
+		c := newCmd(t, d)
+		play(t, d, c, list, map[string]vk.Tensor{"x": x, "y": y})
+		wantError(t, list, c.Submit(background()), "validation layer", "SYNC-HAZARD")
+		for _, o := range []interface{ Close() }{c, x, y} {
+			o.Close()
+		}
+		wantError(t, "Close", d.Close(), "SYNC-HAZARD")
 	}
 }
 
@@ -286,4 +233,232 @@ func modelBarriers(list []command) (n int) {
 		}
 	}
 	return n
+}
+
+// TestReorderRandom has commands on random parts of one buffer and of scratch memory, once in order
+// and once reordered: each must see what all before it wrote, with fewer barriers in all and never
+// more, and the validation layer must be silent.
+func TestReorderRandom(t *testing.T) {
+	d := vktest.Open(t)
+	k := axpy(t, d)
+	n := int(sliceAlignment(d) / 4)
+	const blocks, commands = 16, 40
+	var barriers [2]int
+	for seed := uint64(530); seed < 550; seed++ { // 547: barriers for dispatches alone would be one more
+		var got [2][]float32
+		var counts [2]int
+		for i := range got {
+			rng := rand.New(rand.NewPCG(seed, 2))
+			first := make([]float32, blocks*n)
+			for j := range first {
+				first[j] = float32(rng.IntN(3))
+			}
+			x := tensor(t, d, "x", first...)
+			c := newCmd(t, d)
+			end := func() {}
+			if i == 1 {
+				end = c.Reorder()
+			}
+			c.Copy(x.Buffer, 0, x.Buffer, int64(4*n), int64(4*n)) // before the part
+			k.Dispatch(c, vk.Groups{}, axpyParams{N: 64, A: 1}, part(t, x, 2*n, 3*n), part(t, x, 3*n, 4*n))
+			for i := range commands {
+				if i == commands-5 {
+					end()
+				}
+				a, b := rng.IntN(blocks), rng.IntN(blocks-1)
+				if b >= a {
+					b++
+				}
+				switch rng.IntN(10) {
+				case 0:
+					c.Copy(x.Buffer, int64(4*b*n), x.Buffer, int64(4*a*n), int64(4*n))
+				case 1:
+					c.Fill(x.Buffer, int64(4*b*n), int64(4*n), 0)
+				case 2:
+					c.Write(x.Buffer, int64(4*b*n), binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(a))))
+				case 3:
+					if rng.IntN(4) == 0 {
+						c.Barrier()
+					}
+				case 4, 5:
+					done := c.Scope()
+					s := c.Scratch("s", int64(4*n))
+					c.Copy(s, 0, x.Buffer, int64(4*a*n), int64(4*n))
+					k.Dispatch(c, vk.Groups{}, axpyParams{N: uint32(min(n, 64)), A: 1}, vk.View(s, dtype.Float32, n), part(t, x, b*n, (b+1)*n))
+					done()
+				default:
+					k.Dispatch(c, vk.Groups{}, axpyParams{N: uint32(min(n, 64)), A: 1}, part(t, x, a*n, (a+1)*n), part(t, x, b*n, (b+1)*n))
+				}
+			}
+			counts[i] = c.Barriers()
+			barriers[i] += counts[i]
+			submit(t, c)
+			got[i] = make([]float32, len(first))
+			require.NoError(t, x.Download(background(), got[i]))
+			c.Close()
+			x.Close()
+		}
+		require.Equal(t, got[0], got[1], "seed %d", seed)
+		require.LessOrEqual(t, counts[1], counts[0], "seed %d", seed)
+	}
+	t.Logf("%d barriers, reordered %d", barriers[0], barriers[1])
+	require.Less(t, barriers[1], barriers[0])
+}
+
+// TestReorder has the example of the documentation.
+func TestReorder(t *testing.T) {
+	d := vktest.Open(t)
+	k := axpy(t, d)
+	var v [7]vk.Tensor
+	for i := range v {
+		v[i] = tensor(t, d, string(rune('a'+i)), float32(i), 1)
+	}
+	c := newCmd(t, d)
+	add := func(to, from int) { k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, v[from], v[to]) }
+	trace, err := d.NewTrace(10)
+	require.NoError(t, err)
+	defer trace.Close()
+	record := func() {
+		for _, x := range [][2]int{{0, 5}, {1, 0}, {2, 1}, {3, 6}, {4, 3}} {
+			c.Note(func() vk.Note { return vk.Note{Text: string(rune('a' + x[0]))} })
+			add(x[0], x[1])
+		}
+	}
+	for _, reordered := range []bool{false, true} {
+		c.Reset()
+		c.Trace(trace)
+		end := func() {}
+		if reordered {
+			end = c.Reorder()
+			inner := c.Reorder() // changes nothing
+			record()
+			inner()
+			require.Empty(t, trace.Dispatches())
+		} else {
+			record()
+		}
+		end()
+		text := ""
+		for _, x := range trace.Dispatches() {
+			if !x.Beside {
+				text += "|"
+			}
+			text += x.Note.Text
+		}
+		require.Equal(t, map[bool]string{false: "|a|b|cd|e", true: "|ad|be|c"}[reordered], text)
+		require.Equal(t, map[bool]int{false: 3, true: 2}[reordered], c.Barriers())
+		submit(t, c)
+	}
+	// a and d had 5 and 6 added twice, b and e what those were then, c what b was.
+	wantTensor(t, v[2], 2+(1+5)+(6+10), 1+3+6)
+	wantTensor(t, v[4], 4+(3+6)+(3+12), 1+2+3)
+}
+
+// TestReorderEnds: what is deferred when the recording ends is a part of it; what a Reset finds is
+// not; and barriers, timestamps and data that change in between are where they were.
+func TestReorderEnds(t *testing.T) {
+	vktest.Sequential(t)
+	d := vktest.Open(t)
+	k := axpy(t, d)
+	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 10, 20)
+	add := func(c *vk.Cmd) { k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, x, y) }
+	c := newCmd(t, d)
+	end := c.Reorder()
+	add(c)
+	c.Reset()
+	end()
+	require.NoError(t, c.Err())
+
+	c.Reorder() // no end
+	add(c)
+	submit(t, c)
+	wantTensor(t, y, 11, 22)
+	submit(t, c)
+	wantTensor(t, y, 12, 24)
+
+	c.Reset()
+	end = c.Reorder()
+	data := []byte{0, 0, 0, 0}
+	c.Write(y.Buffer, 0, data)
+	data[3] = 1
+	end()
+	end()
+	submit(t, c)
+	wantTensor(t, y, 0, 24)
+
+	timer, err := d.NewTimer(2)
+	require.NoError(t, err)
+	defer timer.Close()
+	c.Reset()
+	end = c.Reorder()
+	c.Timestamp(timer, 0)
+	spin(t, d, c)
+	c.Timestamp(timer, 1)
+	end()
+	submit(t, c)
+	spent, err := timer.Nanoseconds(0, 1)
+	require.NoError(t, err)
+	require.Positive(t, spent)
+
+	// Errors of commands are found when they are recorded, and those that follow are skipped.
+	c.Reset()
+	end = c.Reorder()
+	k.Dispatch(c, vk.Groups{}, axpyParams{N: 2}, x)
+	require.ErrorContains(t, c.Err(), "takes 2 tensors, got 1")
+	end()
+	wantError(t, "Submit", c.Submit(background()), "takes 2 tensors, got 1")
+	c.Reset()
+	c.Close()
+	c.Reorder()()
+}
+
+// TestReorderClosed: what is closed between Reorder and its end is an error of Submit, and lives until
+// its commands are recorded.
+func TestReorderClosed(t *testing.T) {
+	d := vktest.Open(t)
+	for name, want := range map[string]string{
+		"kernel": `kernel "own", which is closed`, "buffer": `buffer "y", which is closed`, "scratch": `scratch buffer "s", which is closed`, "cmd": "after Close",
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 10 { // memory that is used too late is not found at once
+				k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+				require.NoError(t, err)
+				c, other, x, y := newCmd(t, d), newCmd(t, d), tensor(t, d, "x", 1), tensor(t, d, "y", 7)
+				s := other.Scratch("s", 4)
+				end := c.Reorder()
+				k.Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
+				c.Copy(y.Buffer, 0, s, 0, 4)
+				wantTensor(t, y, 7) // which waits for all uploads
+				open := d.Memory().Bytes
+				map[string]func(){"kernel": k.Close, "buffer": y.Close, "scratch": other.Close, "cmd": c.Close}[name]()
+				require.True(t, name == "cmd" || d.Memory().Bytes == open)
+				end()
+				wantError(t, "Submit", c.Submit(background()), want)
+				c.Close()
+				y.Close()
+				other.Close()
+				k.Close()
+				x.Close()
+				require.Less(t, d.Memory().Bytes, open)
+			}
+		})
+	}
+}
+
+// TestReorderMany has more commands than are compared with each other, in chains that cross.
+func TestReorderMany(t *testing.T) {
+	d := vktest.Open(t, vktest.NoValidation)
+	k := axpy(t, d)
+	v := []vk.Tensor{tensor(t, d, "x", 1), tensor(t, d, "y", 0), tensor(t, d, "z", 0)}
+	c := newCmd(t, d)
+	end := c.Reorder()
+	const steps = 2500
+	for i := range steps {
+		k.Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, v[0], v[1+i%2])
+	}
+	k.Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1}, v[1], v[2])
+	end()
+	require.LessOrEqual(t, c.Barriers(), steps/2+1)
+	submit(t, c)
+	wantTensor(t, v[2], steps)
 }

@@ -14,31 +14,32 @@ import (
 // processors or fewer.
 func TestParallel(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 100} {
-		once := func(name string, run func(visit func(i int))) {
-			seen := make([]int32, n)
-			run(func(i int) { atomic.AddInt32(&seen[i], 1) })
-			for _, count := range seen {
-				require.EqualValues(t, 1, count, name)
-			}
-		}
-		once("For", func(visit func(i int)) { parallel.For(n, visit) })
 		var workers atomic.Int32
-		once("Workers", func(visit func(i int)) {
-			parallel.Workers(n, func() func(i int) {
-				workers.Add(1)
-				return visit
-			})
-		})
-		if most := min(n, runtime.GOMAXPROCS(0)); int(workers.Load()) > most || n > 0 && workers.Load() == 0 {
-			t.Errorf("Workers(%d): %d workers, want 1 to %d", n, workers.Load(), most)
+		for name, run := range map[string]func(visit func(i int)){
+			"For": func(visit func(i int)) { parallel.For(n, visit) },
+			"Workers": func(visit func(i int)) {
+				parallel.Workers(n, func() func(i int) {
+					workers.Add(1)
+					return visit
+				})
+			},
+			"Pieces": func(visit func(i int)) {
+				parallel.Pieces(n, func(from, to int) {
+					for i := from; i < to; i++ {
+						visit(i)
+					}
+				})
+			},
+		} {
+			seen, once := make([]int32, n), make([]int32, n)
+			run(func(i int) { atomic.AddInt32(&seen[i], 1) })
+			for i := range once {
+				once[i] = 1
+			}
+			require.Equal(t, once, seen, name)
 		}
-		once("Pieces", func(visit func(i int)) {
-			parallel.Pieces(n, func(from, to int) {
-				for i := from; i < to; i++ {
-					visit(i)
-				}
-			})
-		})
+		most := min(n, runtime.GOMAXPROCS(0))
+		require.True(t, int(workers.Load()) <= most && (n == 0) == (workers.Load() == 0), "%d workers", workers.Load())
 	}
 }
 

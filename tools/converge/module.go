@@ -50,34 +50,37 @@ type choice struct {
 
 // A module is what the analysis needs to know of a SPIR-V module.
 type module struct {
+	*spirv.Module
 	functions map[id]*function
 	main      id
 	variables map[id]variable // of the module; a function's are instructions
 	globals   map[id]level    // of constants, and of what is undefined
-	numbers   map[id]uint32   // values of the plain 32-bit constants
 	choices   []choice        // specialization constants of type bool, and what is made of them
-	matrices  map[id]bool     // types that are cooperative matrices
 	modes     map[uint32]bool // execution modes of the entry point
+	strings   map[id]string
+}
 
-	names    map[id]string
-	strings  map[id]string
-	builtins map[id]int
-	bindings map[id]int
+// name returns the name of an id, "" if it has none.
+func (m *module) name(i id) string { return m.At(uint32(i)).Name }
+
+// is reports whether an id is the plain constant of a number.
+func (m *module) is(constant, number uint32) bool {
+	c := m.At(constant)
+	return c.Op == spirv.OpConstant && c.Args[0] == number
 }
 
 // parse reads a module.
 func parse(code []byte) (*module, error) {
-	list, err := spirv.Decode(code)
+	parsed, err := spirv.Parse(code)
 	if err != nil {
 		return nil, err
 	}
 	m := &module{
-		functions: map[id]*function{}, variables: map[id]variable{}, globals: map[id]level{}, numbers: map[id]uint32{},
-		matrices: map[id]bool{}, modes: map[uint32]bool{},
-		names: map[id]string{}, strings: map[id]string{}, builtins: map[id]int{}, bindings: map[id]int{},
+		Module: parsed, functions: map[id]*function{}, variables: map[id]variable{}, globals: map[id]level{},
+		modes: map[uint32]bool{}, strings: map[id]string{},
 	}
 	p := parser{m: m}
-	for i, in := range list {
+	for i, in := range m.Instructions {
 		if err := p.instruction(in.Op, in.Args); err != nil {
 			return nil, fmt.Errorf("instruction %d: %w", i, err)
 		}
@@ -134,34 +137,22 @@ func (p *parser) instruction(o op, a []uint32) error {
 func (p *parser) declaration(o op, a []uint32) {
 	m := p.m
 	switch o {
-	case spirv.OpName:
-		m.names[id(a[0])] = spirv.Text(a[1:])
 	case spirv.OpString:
 		m.strings[id(a[0])] = spirv.Text(a[1:])
 	case spirv.OpEntryPoint:
 		m.main = id(a[1])
 	case spirv.OpExecutionMode:
 		m.modes[a[1]] = true
-	case spirv.OpDecorate:
-		switch a[1] {
-		case spirv.BuiltIn:
-			m.builtins[id(a[0])] = int(a[2])
-		case spirv.BindingPoint:
-			m.bindings[id(a[0])] |= int(a[2])
-		case spirv.DescriptorSet:
-			m.bindings[id(a[0])] |= int(a[2]) << 16
-		}
 	case spirv.OpVariable:
 		v := variable{class: a[2], builtin: -1, binding: -1}
-		if b, ok := m.builtins[id(a[1])]; ok {
-			v.builtin = b
+		decorations := m.At(a[1]).Decorations
+		if b, ok := decorations[spirv.BuiltIn]; ok {
+			v.builtin = int(b)
 		}
-		if b, ok := m.bindings[id(a[1])]; ok {
-			v.binding = b
+		if b, ok := decorations[spirv.BindingPoint]; ok {
+			v.binding = int(b | decorations[spirv.DescriptorSet]<<16)
 		}
 		m.variables[id(a[1])] = v
-	case spirv.OpTypeCooperativeMatrix:
-		m.matrices[id(a[0])] = true
 	}
 	switch {
 	case o == spirv.OpSpecConstantTrue || o == spirv.OpSpecConstantFalse:
@@ -178,22 +169,19 @@ func (p *parser) declaration(o op, a []uint32) {
 	}
 	if o >= spirv.OpConstantTrue && o <= spirv.OpSpecConstantOp {
 		m.globals[id(a[1])] = sameInWorkgroup
-		if o == spirv.OpConstant {
-			m.numbers[id(a[1])] = a[2]
-		}
 	}
 }
 
 // nameAndNumber gives a function its name, and numbers the instructions that findings
 // may name. The mangled name is missing where it would hold an address of the
-// compiler's memory (internal/shaders/compile/rewrite.go): the names of the parameters
+// compiler's memory (internal/shaders/compile/compile.go): the names of the parameters
 // stand in for it.
 func (m *module) nameAndNumber(f *function) {
-	f.name = m.names[f.id]
+	f.name = m.name(f.id)
 	if f.name == "" {
 		var params []string
 		for _, p := range f.params {
-			params = append(params, m.names[p])
+			params = append(params, m.name(p))
 		}
 		f.name = "?(" + strings.Join(params, ",") + ")"
 	}
@@ -216,7 +204,7 @@ func (m *module) decide(named map[string]bool) map[id]bool {
 	known := map[id]bool{}
 	for _, c := range m.choices { // in the module's order: operands first
 		if c.op == spirv.OpNop {
-			if v, ok := named[m.names[c.id]]; ok {
+			if v, ok := named[m.name(c.id)]; ok {
 				known[c.id] = v
 			}
 			continue
@@ -242,5 +230,5 @@ func (m *module) decide(named map[string]bool) map[id]bool {
 
 // chooses reports whether the module has a boolean specialization constant of a name.
 func (m *module) chooses(name string) bool {
-	return slices.ContainsFunc(m.choices, func(c choice) bool { return c.op == spirv.OpNop && m.names[c.id] == name })
+	return slices.ContainsFunc(m.choices, func(c choice) bool { return c.op == spirv.OpNop && m.name(c.id) == name })
 }

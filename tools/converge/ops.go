@@ -93,7 +93,7 @@ var arithmetic = []string{"Add", "Add", "Mul", "Mul", "Min", "Min", "Min", "Max"
 func (m *module) kind(i *instruction) string {
 	switch {
 	case i.op == spirv.OpControlBarrier:
-		if m.numbers[id(i.args[0])] == scopeSubgroup {
+		if m.is(i.args[0], scopeSubgroup) {
 			return "subgroupBarrier"
 		}
 		return "barrier"
@@ -103,7 +103,7 @@ func (m *module) kind(i *instruction) string {
 			name += fmt.Sprintf("Operation%d", i.args[1])
 		}
 		return name + arithmetic[i.op-spirv.OpGroupIAdd]
-	case i.op >= spirv.OpConvertFToU && i.op < spirv.OpBitcast && m.matrices[i.typ]:
+	case i.op >= spirv.OpConvertFToU && i.op < spirv.OpBitcast && m.At(uint32(i.typ)).Op == spirv.OpTypeCooperativeMatrix:
 		return "matrixConvert"
 	}
 	return kinds[i.op]

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -16,11 +18,8 @@ func TestRun(t *testing.T) {
 	r.Add(conformance.Module{Name: "b", SHA256: one, Fixed: 1})
 	records := []*conformance.Record{r}
 	var out strings.Builder
-	if code := run(&out, records, []conformance.Committed{{Name: "a", SHA256: one}, {Name: "b", SHA256: one}}); code != 0 || out.Len() > 0 {
-		t.Errorf("all is proven: exit status %d, %q", code, &out)
-	}
-	code := run(&out, records, []conformance.Committed{{Name: "a", SHA256: one}, {Name: "b", SHA256: two}, {Name: "c", SHA256: one}})
-	if want := "b: the record of NVIDIA H200 has an older hash\nc: no record\n"; code != 1 || out.String() != want {
-		t.Errorf("exit status %d, %q, want 1, %q", code, &out, want)
-	}
+	require.Zero(t, run(&out, records, []conformance.Committed{{Name: "a", SHA256: one}, {Name: "b", SHA256: one}}))
+	require.Empty(t, out.String())
+	require.Equal(t, 1, run(&out, records, []conformance.Committed{{Name: "a", SHA256: one}, {Name: "b", SHA256: two}, {Name: "c", SHA256: one}}))
+	require.Equal(t, "b: the record of NVIDIA H200 has an older hash\nc: no record\n", out.String())
 }

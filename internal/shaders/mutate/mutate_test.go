@@ -16,9 +16,8 @@ import (
 func TestAll(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range slices.Concat(All(), Experiments()) {
-		if names[m.Name] || m.Name == "" || m.What == "" || m.Kernel == "" || len(m.Edits) == 0 {
-			t.Errorf("%+v: a name twice, or a field is empty", m)
-		}
+		require.False(t, names[m.Name], m.Name)
+		require.True(t, m.Name != "" && m.What != "" && m.Kernel != "" && len(m.Edits) > 0, "%+v", m)
 		names[m.Name] = true
 		dir := t.TempDir()
 		require.NoError(t, os.CopyFS(dir, os.DirFS("../../../shaders")))
@@ -47,7 +46,5 @@ func TestCompile(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, string(built), string(code), "the mutant is the module as it is built in")
 	m.Edits[0].Old = "no such text"
-	if err := m.Compile(glslc, "../../../shaders", dir); err == nil || !strings.Contains(err.Error(), "has the text to be replaced 0 times") {
-		t.Errorf("a text that is not there: %v", err)
-	}
+	require.ErrorContains(t, m.Compile(glslc, "../../../shaders", dir), "has the text to be replaced 0 times")
 }

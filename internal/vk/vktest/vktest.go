@@ -20,6 +20,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -106,4 +107,55 @@ func skipExamples(pattern string) string {
 		return "^Example"
 	}
 	return "^Example|" + pattern
+}
+
+// allEnv, if it is not empty, has tests run on a CPU device what they run on a GPU.
+const allEnv = "FLASHVK_ALL"
+
+// Thorough reports whether a test runs all that it has: on every GPU, and on a CPU device
+// if FLASHVK_ALL is set, as make test-all does. Lavapipe compiles a kernel on matrices for
+// seconds; make test runs there what stands for the rest.
+func Thorough(d *vk.Device) bool { return ThoroughWith(d.Caps()) }
+
+// ThoroughWith is Thorough of a device with these capabilities.
+func ThoroughWith(caps *vk.Caps) bool { return caps.Type != vk.CPU || os.Getenv(allEnv) != "" }
+
+// Sequential skips a test under go test -short, as make test runs it with -race: one without
+// goroutines of its own, which the race detector would only slow down.
+func Sequential(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
+}
+
+// Tensor makes a tensor, which is closed when the test ends. What it holds is undefined.
+func Tensor(t testing.TB, d *vk.Device, format dtype.DType, shape ...int) vk.Tensor {
+	t.Helper()
+	x, err := d.NewTensor("x", format, shape...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(x.Close)
+	return x
+}
+
+// Values is Tensor with values, all of which are 0 if there are none.
+func Values[F float32 | float64](t testing.TB, d *vk.Device, format dtype.DType, values []F, shape ...int) vk.Tensor {
+	t.Helper()
+	x := Tensor(t, d, format, shape...)
+	if values == nil {
+		if err := x.Zero(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	narrow := make([]float32, len(values))
+	for i, v := range values {
+		narrow[i] = float32(v)
+	}
+	if err := x.Upload(t.Context(), narrow); err != nil {
+		t.Fatal(err)
+	}
+	return x
 }
