@@ -122,19 +122,17 @@ const (
 	CPU
 )
 
-func deviceTypeNames() enum.Names[DeviceType] {
-	return enum.Names[DeviceType]{"other", "integrated GPU", "discrete GPU", "virtual GPU", "CPU"}
-}
+var deviceTypeNames = enum.Names[DeviceType]{"other", "integrated GPU", "discrete GPU", "virtual GPU", "CPU"}
 
 // String returns the name, such as "discrete GPU".
-func (t DeviceType) String() string { return deviceTypeNames().Of(t) }
+func (t DeviceType) String() string { return deviceTypeNames.Of(t) }
 
 // MarshalText returns the name.
 func (t DeviceType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText parses the name.
 func (t *DeviceType) UnmarshalText(text []byte) (err error) {
-	*t, err = deviceTypeNames().Parse("vk: device type", string(text))
+	*t, err = deviceTypeNames.Parse("vk: device type", string(text))
 	return err
 }
 
@@ -166,9 +164,7 @@ const (
 	F8E5M2
 )
 
-func componentNames() enum.Names[ComponentType] {
-	return enum.Names[ComponentType]{"unknown", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "bf16", "f8e4m3", "f8e5m2"}
-}
+var componentNames = enum.Names[ComponentType]{"unknown", "f16", "f32", "f64", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "bf16", "f8e4m3", "f8e5m2"}
 
 // componentType maps a VkComponentTypeKHR.
 func componentType(v uint32) ComponentType {
@@ -186,14 +182,14 @@ func componentType(v uint32) ComponentType {
 }
 
 // String returns the short name, such as "f16".
-func (t ComponentType) String() string { return componentNames().Of(t) }
+func (t ComponentType) String() string { return componentNames.Of(t) }
 
 // MarshalText returns the short name.
 func (t ComponentType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText parses the short name.
 func (t *ComponentType) UnmarshalText(text []byte) (err error) {
-	*t, err = componentNames().Parse("vk: component type", string(text))
+	*t, err = componentNames.Parse("vk: component type", string(text))
 	return err
 }
 
@@ -208,19 +204,17 @@ const (
 	ScopeQueueFamily Scope = 5
 )
 
-func scopeNames() enum.Names[Scope] {
-	return enum.Names[Scope]{"unknown", "device", "workgroup", "subgroup", "invocation", "queue family"}
-}
+var scopeNames = enum.Names[Scope]{"unknown", "device", "workgroup", "subgroup", "invocation", "queue family"}
 
 // String returns the name, such as "subgroup".
-func (s Scope) String() string { return scopeNames().Of(s) }
+func (s Scope) String() string { return scopeNames.Of(s) }
 
 // MarshalText returns the name.
 func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText parses the name.
 func (s *Scope) UnmarshalText(text []byte) (err error) {
-	*s, err = scopeNames().Parse("vk: scope", string(text))
+	*s, err = scopeNames.Parse("vk: scope", string(text))
 	return err
 }
 
@@ -239,9 +233,7 @@ const (
 	SubgroupQuad
 )
 
-func subgroupOpNames() enum.Names[int] {
-	return enum.Names[int]{"basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad"}
-}
+var subgroupOpNames = enum.Names[int]{"basic", "vote", "arithmetic", "ballot", "shuffle", "shuffle_relative", "clustered", "quad"}
 
 // Has reports whether every operation of want is in s.
 func (s SubgroupOps) Has(want SubgroupOps) bool { return s&want == want }
@@ -249,7 +241,7 @@ func (s SubgroupOps) Has(want SubgroupOps) bool { return s&want == want }
 // String returns the names with "|" between them.
 func (s SubgroupOps) String() string {
 	var names []string
-	for i, name := range subgroupOpNames() {
+	for i, name := range subgroupOpNames {
 		if s.Has(1 << i) {
 			names = append(names, name)
 		}
@@ -264,7 +256,7 @@ func (s SubgroupOps) MarshalText() ([]byte, error) { return []byte(s.String()), 
 func (s *SubgroupOps) UnmarshalText(text []byte) error {
 	*s = 0
 	for _, name := range strings.FieldsFunc(string(text), func(r rune) bool { return r == '|' }) {
-		i, err := subgroupOpNames().Parse("vk: subgroup operation", name)
+		i, err := subgroupOpNames.Parse("vk: subgroup operation", name)
 		if err != nil {
 			return err
 		}

@@ -140,31 +140,21 @@ func (e *elements) quads(n int) bool {
 	if len(e.acc) != lanes || len(e.left) != lanes || len(e.right) != lanes {
 		return false
 	}
+	at := func(lane, i int) (row, col int) { return lane/4 + i/4*8, lane%4*2 + i%2 + i%4/2*8 }
 	for lane := range lanes {
 		if len(e.left[lane]) != 8 || len(e.acc[lane]) != n/2 || len(e.right[lane]) != n/2 {
 			return false
 		}
-		g, t := lane/4, lane%4
-		for i := range 8 {
-			row, col := g+i/4*8, t*2+i%2+i%4/2*8
-			if e.left[lane][i] != row*k+col {
-				return false
-			}
-			if i >= n/2 {
-				continue
-			}
-			if e.right[lane][i] != col*n+row {
-				return false
-			}
-			if n == 8 {
-				row, col = g+i/2*8, t*2+i%2
-			}
-			if e.acc[lane][i] != row*n+col {
-				return false
-			}
-		}
 	}
-	return true
+	return every(e.left, func(lane, i, x int) bool { row, col := at(lane, i); return x == row*k+col }) &&
+		every(e.right, func(lane, i, x int) bool { row, col := at(lane, i); return x == col*n+row }) &&
+		every(e.acc, func(lane, i, x int) bool {
+			row, col := at(lane, i)
+			if n == 8 {
+				row, col = lane/4+i/2*8, lane%4*2+i%2
+			}
+			return x == row*n+col
+		})
 }
 
 // probe returns the elements of each invocation, and the modules that ran. Right matrices that
@@ -210,29 +200,17 @@ func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, format
 	for i := range numbers {
 		numbers[i] = float32(i) // at most 255: exact in every format
 	}
-	var tensors []vk.Tensor
-	add := func(format dtype.DType, length int) error {
-		x, err := d.NewTensor(name, format, length)
-		if err == nil {
-			tensors = append(tensors, x)
+	tensors := make([]vk.Tensor, len(formats)+matrices)
+	for i := range tensors {
+		format, data := dtype.Float32, make([]float32, lanes*(1+n))
+		if i < len(formats) {
+			format, data = formats[i], numbers
 		}
-		return err
-	}
-	defer func() {
-		for _, x := range tensors {
-			x.Close()
-		}
-	}()
-	for i, format := range formats {
-		if err := add(format, n); err != nil {
+		if tensors[i], err = d.NewTensor(name, format, len(data)); err != nil {
 			return nil, ran, err
 		}
-		if err := tensors[i].Upload(ctx, numbers); err != nil {
-			return nil, ran, err
-		}
-	}
-	for range matrices {
-		if err := add(dtype.Float32, lanes*(1+n)); err != nil {
+		defer tensors[i].Close()
+		if err := tensors[i].Upload(ctx, data); err != nil {
 			return nil, ran, err
 		}
 	}
@@ -276,24 +254,23 @@ func analyzeLayout(left, acc [][]int, n int) MatrixLayout {
 		if len(acc[lane]) != l.Length {
 			return MatrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length}
 		}
-		if len(left[lane]) != l.Length {
-			l.SameAsAcc = false
-			continue
-		}
-		for i := range acc[lane] {
-			l.SameAsAcc = l.SameAsAcc && left[lane][i] == acc[lane][i]
-		}
+		l.SameAsAcc = l.SameAsAcc && slices.Equal(left[lane], acc[lane])
 	}
 	for run := l.Length; run >= 1; run-- {
-		if l.Length%run == 0 && n%run == 0 && rowsOf(acc, run, n/run, n) {
-			l.RowRun, l.RowLanes = run, n/run
-			l.Pairs = inPairs(acc, run, n/run, n)
-			l.Spread = spread(acc, run, n/run, n)
-			break
+		if l.Length%run != 0 || n%run != 0 || !rowsOf(acc, run, n/run, n) {
+			continue
 		}
+		lanes, w := n/run, min(run, 2)
+		l.RowRun, l.RowLanes = run, lanes
+		l.Pairs = every(acc, func(lane, i, x int) bool {
+			e := i % run
+			return x%n == e/w*w*lanes+lane%lanes*w+e%w
+		})
+		l.Spread = every(acc, func(lane, i, x int) bool { return x/n == lane/lanes+i/run*len(acc)/lanes })
+		break
 	}
 	for run := 1; run < l.Length; run++ {
-		if l.Length%run == 0 && repeatsColumns(acc, run, n) {
+		if l.Length%run == 0 && every(acc, func(lane, i, x int) bool { return x%n == acc[lane][i%run]%n }) {
 			l.ColRun = run
 			break
 		}
@@ -301,38 +278,11 @@ func analyzeLayout(left, acc [][]int, n int) MatrixLayout {
 	return l
 }
 
-// repeatsColumns reports whether element i of every lane is of the column of element
-// i mod run.
-func repeatsColumns(acc [][]int, run, n int) bool {
-	for _, lane := range acc {
-		for i, x := range lane {
-			if x%n != lane[i%run]%n {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// inPairs reports whether columns are as MatrixLayout.Pairs says, where rowsOf is true.
-func inPairs(acc [][]int, run, lanes, n int) bool {
-	w := min(run, 2)
+// every reports whether a rule is true of element i of each lane, x.
+func every(acc [][]int, rule func(lane, i, x int) bool) bool {
 	for lane := range acc {
 		for i, x := range acc[lane] {
-			e := i % run
-			if x%n != e/w*w*lanes+lane%lanes*w+e%w {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// spread reports whether rows are as MatrixLayout.Spread says, where rowsOf is true.
-func spread(acc [][]int, run, lanes, n int) bool {
-	for lane := range acc {
-		for i, x := range acc[lane] {
-			if x/n != lane/lanes+i/run*len(acc)/lanes {
+			if !rule(lane, i, x) {
 				return false
 			}
 		}

@@ -64,14 +64,11 @@ func Check(kernel string, inputs, outputs []Argument) error {
 }
 
 func check(inputs, outputs []Argument) error {
-	for i := range inputs {
-		if err := inputs[i].check(); err != nil {
-			return err
-		}
-	}
-	for i := range outputs {
-		if err := outputs[i].check(); err != nil {
-			return err
+	for _, list := range [...][]Argument{inputs, outputs} {
+		for i := range list {
+			if err := list[i].check(); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range outputs {
@@ -82,14 +79,11 @@ func check(inputs, outputs []Argument) error {
 		if out.selfOverlaps() {
 			return fmt.Errorf("%s has strides %v for shape %v: elements of an output may not share memory", out.name, out.Strides, out.Shape)
 		}
-		for j := range inputs {
-			if inputs[j].present && out.overlaps(&inputs[j]) {
-				return fmt.Errorf("%s overlaps %s: outputs need memory of their own", out.name, inputs[j].name)
-			}
-		}
-		for j := range i {
-			if outputs[j].present && out.overlaps(&outputs[j]) {
-				return fmt.Errorf("%s overlaps %s: outputs need memory of their own", out.name, outputs[j].name)
+		for _, list := range [...][]Argument{inputs, outputs[:i]} {
+			for j := range list {
+				if list[j].present && out.overlaps(&list[j]) {
+					return fmt.Errorf("%s overlaps %s: outputs need memory of their own", out.name, list[j].name)
+				}
 			}
 		}
 	}
@@ -111,11 +105,7 @@ func (t *Argument) check() error {
 	if t.DType != t.wantType {
 		return fmt.Errorf("%s is %v, want %v", t.name, t.DType, t.wantType)
 	}
-	same := len(t.Shape) == len(t.wantShape) && len(t.Strides) == len(t.wantShape)
-	for i := 0; same && i < len(t.wantShape); i++ {
-		same = t.Shape[i] == t.wantShape[i]
-	}
-	if !same {
+	if !slices.Equal(t.Shape, t.wantShape) || len(t.Strides) != len(t.wantShape) {
 		return fmt.Errorf("%s has shape %v and strides %v, want shape %v%s", t.name, t.Shape, t.Strides, t.wantShape, t.advice())
 	}
 	if last := len(t.wantShape) - 1; t.Strides[last] != 1 && t.Shape[last] != 1 && !t.strided {
