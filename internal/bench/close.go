@@ -16,30 +16,16 @@ type Tolerance struct{ Abs, Rel float64 }
 // String returns the rule in words.
 func (t Tolerance) String() string { return fmt.Sprintf("atol %g + rtol %g * |want|", t.Abs, t.Rel) }
 
-// A pair is an output, or the part of it that is compared, and its reference.
-type pair struct {
-	name      string
-	got, want []float64
-}
-
-// A pairer is a Reference that can return the numbers that it compares.
-type pairer interface {
-	pairs(got map[string][]float32) []pair
-}
-
-// check returns an error unless all pairs of a reference are close, and nil for a nil tolerance.
-func (t *Tolerance) check(want Reference, got map[string][]float32) error {
-	if t == nil {
-		return nil
-	}
-	x, ok := want.(pairer)
-	if !ok {
-		return nil
-	}
-	for _, p := range x.pairs(got) {
+// check returns an error unless all outputs are close, and nil for a nil tolerance.
+func (t *Tolerance) check(list Expectations, got map[string][]float32) error {
+	for _, e := range list {
+		x, ok := got[e.Name]
+		if !ok || t == nil {
+			continue
+		}
 		worst, far, over := -1, 0, 0.0
-		for i, w := range p.want {
-			g := p.got[i]
+		for i, w := range e.Want {
+			g := float64(x[e.at(i)])
 			allowed := t.Abs + t.Rel*math.Abs(w)
 			if g == w || math.Abs(g-w) <= allowed && !math.IsInf(w, 0) {
 				continue
@@ -54,62 +40,10 @@ func (t *Tolerance) check(want Reference, got map[string][]float32) error {
 			}
 		}
 		if worst >= 0 {
-			g, w := p.got[worst], p.want[worst]
+			g, w := float64(x[e.at(worst)]), e.Want[worst]
 			return fmt.Errorf("%s is not close in %d of %d compared elements, the worst %.6g, want %.6g: off by %.3g, allowed %.3g, which is %v",
-				p.name, far, len(p.want), g, w, math.Abs(g-w), t.Abs+t.Rel*math.Abs(w), t)
+				e.Name, far, len(e.Want), g, w, math.Abs(g-w), t.Abs+t.Rel*math.Abs(w), t)
 		}
 	}
 	return nil
-}
-
-// pairs implements pairer.
-func (list Expectations) pairs(got map[string][]float32) (all []pair) {
-	for _, e := range list {
-		x, ok := got[e.Name]
-		if !ok {
-			continue
-		}
-		p := pair{name: e.Name, want: e.Want, got: make([]float64, len(e.Want))}
-		for i := range e.Want {
-			at := i
-			if e.At != nil {
-				at = e.At[i]
-			}
-			p.got[i] = float64(x[at])
-		}
-		all = append(all, p)
-	}
-	return all
-}
-
-// pairs implements pairer.
-func (o *oracle) pairs(got map[string][]float32) (all []pair) {
-	d := o.p.ValueHeadDim()
-	if x := got["o"]; x != nil {
-		p := pair{name: "o", want: o.wantO}
-		for _, r := range o.rows {
-			at, _ := o.in.At(o.p, r)
-			for _, y := range x[at*d:][:d] {
-				p.got = append(p.got, float64(y))
-			}
-		}
-		all = append(all, p)
-	}
-	if x := got["lse"]; x != nil {
-		p := pair{name: "lse", want: o.wantLSE}
-		for _, r := range o.rows {
-			_, at := o.in.At(o.p, r)
-			p.got = append(p.got, float64(x[at]))
-		}
-		all = append(all, p)
-	}
-	return all
-}
-
-// pairs implements pairer.
-func (g *gradientOracle) pairs(got map[string][]float32) (all []pair) {
-	for _, x := range g.sample.Check(got["dq"], got["dk"], got["dv"]) {
-		all = append(all, pair{x.Name, x.Got, x.Want})
-	}
-	return all
 }

@@ -29,7 +29,7 @@
 // The median of the samples counts; its 95 % confidence interval is given
 // beside it, or the range of the samples where they are fewer than six.
 //
-// What is measured is an Op: AttentionOp, or one of package internal/bench/kernels. Rates count
+// What is measured is an Op of package internal/bench/kernels. Rates count
 // operations and bytes by Op.Cost, those of attention by the conventions of
 // problem.Problem.FLOPs and problem.Problem.Bytes.
 package bench

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -11,8 +12,7 @@ import (
 )
 
 // An Op is one problem of one kernel, with what is needed to measure it (Run) and to compute it
-// for a file (flashvk run). AttentionOp is the Op of attention; package internal/bench/kernels
-// has those of pipelines.
+// for a file (flashvk run). Package internal/bench/kernels has them.
 //
 // The pass in its methods is Forward or Backward, and in MaxCalls also Both. An Op may have more
 // methods:
@@ -21,7 +21,7 @@ import (
 //	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
 //	Note(caps, impl, p, dispatches)    as Noter has it
 //	Ask(request *peer.Request)         fills in what peers are asked beside its keys
-//	String() string                    names benchmarks, instead of its keys
+//	Params() string                    names benchmarks, instead of its keys
 //	Amounts() []Amount                 says what reports count beside operations and bytes
 type Op interface {
 	// Name is the name of the kernel, as in flashvk bench NAME. Results add _fwd or _bwd.
@@ -42,7 +42,7 @@ type Op interface {
 	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
 	// Reference returns what a pass should write, from the tensors that it does not write:
 	// row-major, rounded to their formats.
-	Reference(t map[string][]float32, p Pass) (Reference, error)
+	Reference(t map[string][]float32, p Pass) (Expectations, error)
 }
 
 // A Noter is an Op that says of dispatches what they do not say themselves.
@@ -72,6 +72,8 @@ type OpTensor struct {
 	// Free says that elements of Int32 may be anything: the Op has checked those of a file.
 	Free bool
 }
+
+func elements(shape []int) int { return call.Product(shape) }
 
 // elements returns the number of elements.
 func (t *OpTensor) elements() int { return elements(t.Shape) }
@@ -156,8 +158,8 @@ func NewSubject(op Op, p Pass) *Subject {
 		params = append(params, fmt.Sprintf("%s=%v", k.Name, k.Value))
 	}
 	s.params = strings.Join(params, "/")
-	if named, ok := op.(fmt.Stringer); ok {
-		s.params = named.String()
+	if named, ok := op.(interface{ Params() string }); ok {
+		s.params = cmp.Or(named.Params(), s.params)
 	}
 	if more, ok := op.(interface{ Amounts() []Amount }); ok {
 		s.amounts = more.Amounts()

@@ -137,7 +137,7 @@ func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	return c.Err()
 }
 
-func (o copyOp) Reference(t map[string][]float32, p Pass) (Reference, error) {
+func (o copyOp) Reference(t map[string][]float32, p Pass) (Expectations, error) {
 	from, to := "x", "y"
 	if p == Backward {
 		from, to = "dy", "dx"

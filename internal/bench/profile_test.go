@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -46,7 +45,7 @@ func TestProfile(t *testing.T) {
 		require.Positive(t, k.Note.Bytes)
 	}
 	require.Equal(t, forward, names)
-	require.InDelta(t, flops(p), sum, 1e-6*sum, "the kernels' operations are not those of the call")
+	require.InDelta(t, p.FLOPs(), sum, 1e-6*sum, "the kernels' operations are not those of the call")
 	var text bytes.Buffer
 	require.NoError(t, WriteSheet(&text, x.Sheet(), Table, true))
 	for _, want := range append(names, "attention forward, ", "fma f32 ", "copy ", "FLOP/s", "100%") {
@@ -81,29 +80,6 @@ func TestProfile(t *testing.T) {
 	}
 	require.Equal(t, slices.Repeat([]string{"record", "submit and wait"}, eventCalls), host)
 	require.Equal(t, slices.Repeat(names, eventCalls), device)
-}
-
-func TestWorkOf(t *testing.T) {
-	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 10, SeqKV: 20, HeadDim: 32, ValueDim: 16, DType: dtype.Float16}
-	const q, k, lse, scores = 2 * 4 * 10 * 32, 2 * 2 * 20 * 32, 4 * 2 * 4 * 10, 4 * 2 * 4 * 10 * 20
-	const o, v = q / 2, k / 2
-	for _, c := range []struct {
-		kernel string
-		config attention.Config
-		want   Work
-	}{
-		{"attention_fwd_coopmat2.f16", attention.Config{}, Work{p.FLOPs(), p.Bytes()}},
-		{"attention_fwd_scalar.f16", attention.Config{Splits: 3}, Work{p.FLOPs(), 2*(q+k+v) + 3*(4*o+2*lse)}},
-		{"attention_combine.f16", attention.Config{Splits: 3}, Work{0, 3*(4*o+2*lse) + 2*o + lse}},
-		{"attention_unfused_scores.f16", attention.Config{}, Work{p.FLOPs() * 2 / 3, 2*(q+k) + scores}},
-		{"attention_unfused_softmax_features", attention.Config{}, Work{0, 2*scores + lse}},
-		{"attention_unfused_values.f16", attention.Config{}, Work{p.FLOPs() / 3, 2*(v+o) + scores}},
-		{"something_else", attention.Config{}, Work{}},
-	} {
-		got := workOf(c.kernel, p, c.config)
-		require.InDelta(t, c.want.FLOPs, got.FLOPs, 1e-6, c.kernel)
-		require.Equal(t, c.want.Bytes, got.Bytes, c.kernel)
-	}
 }
 
 // TestOccupancy computes by hand what an H200 holds.

@@ -117,7 +117,7 @@ type opRun struct {
 	subject *Subject
 	sets    []map[string]vk.Tensor
 	values  map[string][]float32 // of the first set: what the pass does not write
-	want    []Reference          // of each pass
+	want    []Expectations       // of each pass
 	shared  *vk.Buffer           // workspace of all calls, which run one after the other
 	dirty   bool                 // what is read of the first set may not be what was drawn
 	hash    hasher
@@ -301,7 +301,7 @@ func (r *opRun) clean(ctx context.Context) error {
 }
 
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
-func (r *opRun) runForward(ctx context.Context, want Reference) error {
+func (r *opRun) runForward(ctx context.Context, want Expectations) error {
 	err := submit(ctx, r.d, "bench forward", func(c *vk.Cmd) error {
 		return r.recordPass(c, 0, r.op, "auto", Forward)
 	})

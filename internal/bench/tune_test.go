@@ -177,13 +177,13 @@ func TestTableRows(t *testing.T) {
 	caps := &vk.Caps{ComputeUnits: 100, SubgroupSize: 32}
 	tuned := func(headDim, seq, rows int, causal bool) Tuned {
 		p := attention.Problem{Batch: 1, NumHeads: 10, NumKVHeads: 10, SeqQ: seq, SeqKV: seq, HeadDim: headDim, Causal: causal}
-		list, err := opOf(t, p).Tunables(nil, Forward)
+		list, err := opOf(t, p).(Tuner).Tunables(nil, Forward)
 		require.NoError(t, err)
 		c := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: rows, BlockN: 16, Depth: 8, ValueRows: 8}
 		return Tuned{Of: list[0], Trials: []Trial{{Configuration: c, Result: Result{Impl: "scalar", Status: StatusOK, Timing: Timing{DeviceNS: []float64{1}}}}}}
 	}
 	row := func(shape, more string, rows int) string {
-		return fmt.Sprintf("{Shape: shape{headDim: %s}, %sConfig: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: %d, Depth: 8, ValueRows: 8, BlockN: 16}}, // float32", shape, more, rows)
+		return fmt.Sprintf("{Shape: shape{headDim: %s}, %sConfig: Config{Impl: Scalar, BlockM: %d, BlockN: 16, Threads: 64, ThreadsX: 8, Depth: 8, ValueRows: 8}}, // float32", shape, more, rows)
 	}
 	require.Equal(t, []string{row("64, causal: true", "", 32), row("64", "Fill: 12.8, ", 32), row("64", "", 16), row("128", "", 16)},
 		TableRows(caps, []Tuned{tuned(128, 512, 16, false), tuned(64, 512, 16, false), tuned(64, 4096, 32, false), tuned(64, 512, 32, true)}))

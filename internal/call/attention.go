@@ -63,7 +63,7 @@ func (a *Attention) Validate() error {
 	if err := a.Problem.Validate(); err != nil {
 		return err
 	}
-	q, kv := a.cuSeqlens()
+	q, kv := a.CuSeqlens()
 	p := &a.Problem
 	switch {
 	case !p.Varlen.On && a.Lengths != nil:
@@ -123,8 +123,8 @@ func (a *Attention) Pack() {
 	}
 }
 
-// cuSeqlens returns where the sequences of a Varlen begin; nil for none.
-func (a *Attention) cuSeqlens() (q, kv []int32) {
+// CuSeqlens returns where the sequences of a Varlen begin; nil for none.
+func (a *Attention) CuSeqlens() (q, kv []int32) {
 	if !a.Varlen.On {
 		return nil, nil
 	}
@@ -140,7 +140,7 @@ func (a *Attention) FLOPs() float64 {
 	if !a.Varlen.On {
 		return a.Problem.FLOPs()
 	}
-	return a.FLOPsOf(a.cuSeqlens())
+	return a.FLOPsOf(a.CuSeqlens())
 }
 
 // BackwardFLOPs returns those of the backward pass, as attention.Problem.BackwardFLOPs.
@@ -153,7 +153,7 @@ func (a *Attention) BackwardFLOPs() float64 {
 // kernel that confuses the strides of the two is found.
 func (a *Attention) Tensors() []Tensor {
 	p := &a.Problem
-	q, kv := a.cuSeqlens()
+	q, kv := a.CuSeqlens()
 	rows, keys := 0, 0 // in sequences
 	if q != nil {
 		rows, keys = int(q[len(q)-1]), int(kv[len(kv)-1])
@@ -216,7 +216,7 @@ func (a *Attention) tensor(name string, letter int, t dtype.DType, shape []int, 
 // inputs returns tensors as the reference has them.
 func (a *Attention) inputs(x Values) (in ref.Inputs[float64], up ref.Upstream[float64]) {
 	Bind(x, &in, &up)
-	in.CuSeqlensQ, in.CuSeqlensKV = a.cuSeqlens()
+	in.CuSeqlensQ, in.CuSeqlensKV = a.CuSeqlens()
 	for _, visible := range x["key_mask"] {
 		in.KeyMask = append(in.KeyMask, visible != 0)
 	}

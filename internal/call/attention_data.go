@@ -374,7 +374,7 @@ func (g attentionValues) features(x Values) {
 			}
 		}
 	}
-	q, kv := g.cuSeqlens()
+	q, kv := g.CuSeqlens()
 	for i := range q {
 		x["cu_seqlens_q"], x["cu_seqlens_kv"] = append(x["cu_seqlens_q"], float64(q[i])), append(x["cu_seqlens_kv"], float64(kv[i]))
 	}

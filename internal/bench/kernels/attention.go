@@ -1,14 +1,14 @@
 package kernels
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/enum"
 )
 
 // softmaxAttention is the row of attention.
@@ -112,7 +112,7 @@ and causal is both.`,
 				return []string{"headdim=64,128", "causal=both"}
 			},
 		},
-		New: func() Flags { return &attentionFlags{} },
+		New: func() Flags { return &attentionFlags{callFlags: attentionCalls().New().(*callFlags[*attending])} },
 	}
 }
 
@@ -125,37 +125,54 @@ func describeSuites() string {
 	return b.String()
 }
 
-// attentionFlags are the flags of all commands.
-type attentionFlags struct {
-	set                                         *pflag.FlagSet
-	batch, heads, kvHeads, seqQ, seqKV, headDim int
-	dtype                                       dtype.DType
-	sizes                                       bool // the flags of sizes were added
-	mask                                        maskFlags
-	layout                                      layoutFlag // of files
-	features                                    featureFlags
-	config                                      any // of either pass
+// attentionCalls are the calls that commands make.
+func attentionCalls() *calls[*attending] {
+	return &calls[*attending]{
+		name: "attention", describe: describeAttention, keys: attentionKeys, check: (*attending).prepare, tensors: attentionTensors,
+		flags: []flag{
+			{name: "batch", usage: "number of sequences", size: true, value: parsed(ParseInt, intKind)},
+			{name: "heads", field: "num_heads", usage: "query heads", size: true, value: parsed(ParseInt, intKind)},
+			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: heads)", size: true, value: parsed(ParseInt, intKind)},
+			{name: "seqlen", field: "seq_q", usage: "queries per sequence", size: true, value: parsed(ParseInt, intKind)},
+			{name: "seqlen-kv", field: "seq_kv", usage: "keys per sequence (default: seqlen)", size: true, value: parsed(ParseInt, intKind)},
+			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256", size: true, value: parsed(ParseInt, intKind)},
+			{name: "dtype", usage: "float16 (default), bfloat16 or float32", size: true},
+			{name: "layout", field: "order", file: true, value: parsed(OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"),
+				usage: "order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, (batch, seq, heads, headdim), as in flash-attn"},
+			{name: "causal", usage: "hide the keys after each query"},
+			{name: "causal-align", usage: "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left", value: parsed(parseAlign, "CORNER")},
+			{name: "scale", usage: "factor of the scores (default 1/√headdim)"},
+			{name: "window", usage: "hide keys more than L before or R after each query's own; -1 is unlimited", value: parsed(parseWindow, "L,R")},
+			{name: "softcap", usage: "replace each score x by F*tanh(x/F)"},
+			{name: "dropout", field: "drop", usage: "drop each weight with probability P; needs --seed", value: parsed(ParseFloat, "P")},
+			{name: "seed", field: "drop_seed", usage: "seed of the dropout", value: parsed(parseSeed, intKind)},
+			{name: "value-dim", usage: "elements of a head of V and O (default: headdim)", size: true},
+			{name: "alibi", usage: "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads", size: true, value: parsed(parseALiBi, "SLOPES"), unsaid: attention.ALiBiPerHead.String()},
+			{name: "bias", usage: "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them", size: true, value: parsed(parseBias, "AXES")},
+			{name: "bias-dtype", usage: "type of the bias: float32 (default) or that of --dtype", size: true},
+			{name: "key-mask", usage: "hide one key in eight from all queries of a batch, at random", size: true},
+			{name: "sinks", usage: "give each head a sink", size: true},
+			{name: "varlen", field: "packed", usage: "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again", size: true},
+			{name: "config", field: "chosen", usage: "how work is divided, in the words of the column runs of the pass, instead of the choice of flashvk", size: true, value: parsed(parseAttentionConfig, "CONFIG")},
+		},
+		base: newAttending,
+		path: (*attending).on,
+		sample: func(a *attending) int {
+			return max(int(checkOperations/(4*float64(a.SeqKV)*float64(a.HeadDim+a.ValueHeadDim()))), minCheckRows)
+		},
+		tune: tuneAttention,
+	}
 }
 
-// Add implements Flags.
-func (a *attentionFlags) Add(f *pflag.FlagSet, sizes bool) {
-	a.set, a.sizes = f, sizes
-	if !sizes {
-		a.layout.add(f)
-		a.mask.add(f)
-		return
-	}
-	IntVar(f, &a.batch, "batch", "number of sequences")
-	IntVar(f, &a.heads, "heads", "query heads")
-	IntVar(f, &a.kvHeads, "kv-heads", "key and value heads, a divisor of heads (default: heads)")
-	IntVar(f, &a.seqQ, "seqlen", "queries per sequence")
-	IntVar(f, &a.seqKV, "seqlen-kv", "keys per sequence (default: seqlen)")
-	IntVar(f, &a.headDim, "headdim", "elements of a head, a multiple of 8 up to 256")
-	DTypeVar(f, &a.dtype, "dtype", "float16 (default), bfloat16 or float32")
-	a.mask.add(f)
-	a.features.add(f)
-	f.Var(Value[any]{&a.config, parseAttentionConfig, "CONFIG"}, "config", "how work is divided, in the words of the column runs of the pass, instead of the choice of flashvk")
-}
+const (
+	// checkOperations is how many operations a reference may take: some seconds at most on a few
+	// cores.
+	checkOperations = 2e9
+	// minCheckRows are compared even if they take more.
+	minCheckRows = 32
+	// maxPacked bounds the sequences of --varlen.
+	maxPacked = 1 << 20
+)
 
 // parseAttentionConfig reads a configuration of either pass.
 func parseAttentionConfig(text string) (any, error) {
@@ -170,66 +187,127 @@ func parseAttentionConfig(text string) (any, error) {
 	return c, nil
 }
 
-// gpuDefault and cpuDefault are the problems that sizes are taken from if their flags are not
-// given. The first fills a large GPU; a CPU device computes the second in well under a second.
-func gpuDefault() attention.Problem {
-	return attention.Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128, DType: dtype.Float16}
-}
-
-func cpuDefault() attention.Problem {
-	return attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 256, SeqKV: 256, HeadDim: 64, DType: dtype.Float16}
-}
-
-// FromFlags implements Flags.
-func (a *attentionFlags) FromFlags(cpu bool) (bench.Op, error) {
-	p := gpuDefault()
-	if cpu {
-		p = cpuDefault()
-	}
-	if a.set.Changed("heads") {
-		p.NumHeads, p.NumKVHeads = a.heads, a.heads
-	}
-	if a.set.Changed("seqlen") {
-		p.SeqQ, p.SeqKV = a.seqQ, a.seqQ
-	}
-	for _, f := range []struct {
-		name   string
-		target *int
-		n      int
-	}{{"batch", &p.Batch, a.batch}, {"kv-heads", &p.NumKVHeads, a.kvHeads}, {"seqlen-kv", &p.SeqKV, a.seqKV}, {"headdim", &p.HeadDim, a.headDim}} {
-		if a.set.Changed(f.name) {
-			*f.target = f.n
+func parseALiBi(text string) (attention.ALiBi, error) {
+	for _, a := range []attention.ALiBi{attention.ALiBiPerHead, attention.ALiBiPerBatchHead} {
+		if text == a.String() {
+			return a, nil
 		}
 	}
-	if a.set.Changed("dtype") {
-		p.DType = a.dtype
+	return 0, enum.NotOneOf{attention.ALiBiPerHead.String(), attention.ALiBiPerBatchHead.String()}
+}
+
+func parseBias(text string) (attention.Bias, error) {
+	b := attention.Bias{On: true}
+	if text == "shared" {
+		return b, nil
 	}
-	if err := a.mask.apply(&p); err != nil {
+	for _, name := range strings.Split(text, ",") {
+		axis, ok := map[string]*bool{"batch": &b.Batch, "heads": &b.Heads, "rows": &b.Rows}[name]
+		if !ok {
+			return b, fmt.Errorf("%q is not one of batch, heads, rows", name)
+		}
+		if *axis {
+			return b, fmt.Errorf("%q occurs twice", name)
+		}
+		*axis = true
+	}
+	return b, nil
+}
+
+func parseAlign(text string) (attention.Align, error) {
+	a, err := attention.ParseAlign(text)
+	if err != nil {
+		return 0, enum.NotOneOf{"bottom-right", "top-left"}
+	}
+	return a, nil
+}
+
+// parseWindow reads two numbers of keys. A window that is unlimited to both
+// sides is none.
+func parseWindow(text string) (attention.Window, error) {
+	left, right, ok := strings.Cut(text, ",")
+	l, errLeft := ParseInt(left)
+	r, errRight := ParseInt(right)
+	switch {
+	case !ok:
+		return attention.Window{}, errors.New("not two numbers L,R")
+	case errors.Join(errLeft, errRight) != nil:
+		return attention.Window{}, errors.New("not two integers L,R")
+	case l == attention.Unlimited && r == attention.Unlimited:
+		return attention.Window{}, nil
+	}
+	return attention.Window{On: true, Left: l, Right: r}, nil
+}
+
+func parseSeed(text string) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, errors.New("not an integer from 0 to 2^64-1")
+	}
+	return n, nil
+}
+
+// attentionFlags are the flags of all commands.
+type attentionFlags struct{ *callFlags[*attending] }
+
+// FromFlags implements Flags.
+func (f *attentionFlags) FromFlags(cpu bool) (bench.Op, error) {
+	a := f.base(cpu)
+	f.change(a, true)
+	if f.set.Changed("heads") && !f.set.Changed("kv-heads") {
+		a.NumKVHeads = a.NumHeads
+	}
+	if f.set.Changed("seqlen") && !f.set.Changed("seqlen-kv") {
+		a.SeqKV = a.SeqQ
+	}
+	if err := f.contradiction(a); err != nil {
 		return nil, err
 	}
-	if !a.sizes { // the alignment may be that of ALiBi, which a file has as a tensor
-		p.CausalAlign = attention.BottomRight
-		return bench.NewAttention(p)
-	}
-	if err := a.features.apply(&p); err != nil {
+	if f.set.Lookup("batch") == nil { // the alignment may be that of ALiBi, which a file has as a tensor
+		a.CausalAlign = attention.BottomRight
+	} else if err := f.misaligned(a); err != nil {
 		return nil, err
 	}
-	if err := a.mask.checkAlign(&p); err != nil {
-		return nil, err
+	return f.valid(a, true)
+}
+
+// contradiction returns an error if flags contradict each other. It sets the dropout.
+func (f *attentionFlags) contradiction(a *attending) error {
+	given := f.set.Changed
+	a.Dropout = attention.Dropout{P: a.Drop, Seeded: given("seed"), Seed: a.DropSeed}
+	switch {
+	case a.Drop != 0 && !given("seed"):
+		return fmt.Errorf("--dropout %v needs --seed", a.Drop)
+	case given("seed") && !given("dropout"):
+		return fmt.Errorf("--seed %d needs --dropout", a.DropSeed)
+	case given("scale") && a.Scale == 0:
+		return fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
+	case given("softcap") && a.Softcap == 0:
+		return fmt.Errorf("--softcap 0 is not possible; leave it out for none")
+	case given("value-dim") && a.ValueDim == 0: // 0 would mean headdim
+		return fmt.Errorf("--value-dim 0 is not positive")
+	case given("bias-dtype") && !a.Bias.On:
+		return fmt.Errorf("--bias-dtype %v needs --bias", a.BiasDType)
+	case a.Packed && a.Batch > maxPacked:
+		return fmt.Errorf("--varlen with --batch %d is more than %d sequences", a.Batch, maxPacked)
 	}
-	op, err := bench.NewAttention(p)
-	if err == nil && a.config != nil {
-		op = op.UseConfig(a.config)
+	return nil
+}
+
+// misaligned returns an error if --causal-align is given and nothing is aligned.
+func (f *attentionFlags) misaligned(a *attending) error {
+	if f.set.Changed("causal-align") && !a.Causal && !a.Window.On && a.ALiBi == attention.ALiBiOff {
+		return fmt.Errorf("--causal-align %v needs --causal, --window or ALiBi's slopes", a.CausalAlign)
 	}
-	return op, err
+	return nil
 }
 
 // Suite implements Flags.
-func (a *attentionFlags) Suite(small bool) []bench.Op {
+func (f *attentionFlags) Suite(small bool) []bench.Op {
 	s, err := bench.ParseSuite(bench.TrainingSuite)
 	if err == nil {
 		var list []bench.Op
-		if _, list, err = a.cases(*s, small); err == nil {
+		if _, list, err = f.cases(*s, small); err == nil {
 			return list
 		}
 	}
@@ -237,27 +315,27 @@ func (a *attentionFlags) Suite(small bool) []bench.Op {
 }
 
 // Suites implements Suited.
-func (a *attentionFlags) Suites() []bench.Suite { return bench.Suites() }
+func (f *attentionFlags) Suites() []bench.Suite { return bench.Suites() }
 
 // Cases implements Suited.
-func (a *attentionFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
-	if a.set.Changed("dtype") {
-		typed, err := s.Retype(a.dtype)
+func (f *attentionFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+	if f.set.Changed("dtype") {
+		typed, err := s.Retype(f.given.DType)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--dtype %v: %w", a.dtype, err)
+			return nil, nil, fmt.Errorf("--dtype %v: %w", f.given.DType, err)
 		}
 		s = *typed
 	}
-	return a.cases(s, small)
+	return f.cases(s, small)
 }
 
-func (a *attentionFlags) cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+func (f *attentionFlags) cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
 	if small {
 		s = s.Small()
 	}
 	var list []bench.Op
 	for _, p := range s.Problems {
-		op, err := bench.NewAttention(p)
+		op, err := Attention(p)
 		if err != nil {
 			return nil, nil, err
 		}

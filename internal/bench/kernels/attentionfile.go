@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -16,56 +17,56 @@ import (
 var inputNames = []string{"q", "k", "v", "bias", "alibi_slopes", "key_mask", "sinks", "cu_seqlens_q", "cu_seqlens_kv", "do", "dlse"}
 
 // Inputs implements namer.
-func (a *attentionFlags) Inputs() []string { return inputNames }
+func (f *attentionFlags) Inputs() []string { return inputNames }
 
 // Aliases implements namer: flash-attn's name.
-func (a *attentionFlags) Aliases() map[string]string {
+func (f *attentionFlags) Aliases() map[string]string {
 	return map[string]string{"cu_seqlens_kv": "cu_seqlens_k"}
 }
 
 // FromFile implements Flags. CheckFile checks the tensors of --backward.
-func (a *attentionFlags) FromFile(in File) (bench.Op, error) {
-	x, err := a.problem(in)
+func (f *attentionFlags) FromFile(in File) (bench.Op, error) {
+	a, err := f.read(in)
 	if err != nil {
 		return nil, err
 	}
-	_, dlse := in.Tensor("dlse")
-	return bench.NewAttentionOfFile(x.Problem, x.cu.q, x.cu.kv, dlse), nil
+	_, a.DLSE = in.Tensor("dlse")
+	return f.valid(a, false)
 }
 
-// fileProblem is a problem, and the offsets of its packed sequences.
-type fileProblem struct {
-	attention.Problem
-	cu cuSeqlens
-}
-
-// problem returns the problem of tensors in a file.
-func (a *attentionFlags) problem(in File) (x fileProblem, err error) {
-	p := &x.Problem
-	if err := a.mask.apply(p); err != nil {
-		return x, err
+// read returns the call of tensors in a file.
+func (f *attentionFlags) read(in File) (*attending, error) {
+	a := call.Copy(f.callFlags.given).(*attending)
+	p := &a.Problem
+	*p = attention.Problem{Causal: p.Causal, CausalAlign: p.CausalAlign, Scale: p.Scale, Window: p.Window, Softcap: p.Softcap}
+	a.file = true
+	if err := f.contradiction(a); err != nil {
+		return nil, err
 	}
 	for _, t := range in.Tensors() {
 		if !slices.Contains(inputNames, t.Name) {
-			return x, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(inputNames, ", "))
+			return nil, fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(inputNames, ", "))
 		}
 	}
-	x.cu, err = readCuSeqlens(in)
+	cu, err := readCuSeqlens(in)
 	if err == nil {
-		err = readQKV(in, p, x.cu)
+		err = readQKV(in, p, cu)
 	}
 	if err == nil {
 		err = readFeatures(in, p)
 	}
 	if err == nil {
-		if wrong := a.mask.checkAlign(p); wrong != nil {
+		if wrong := f.misaligned(a); wrong != nil {
 			err = FlagError{wrong}
 		}
+	}
+	for b := 1; err == nil && b < len(cu.q); b++ {
+		a.Lengths = append(a.Lengths, [2]int{int(cu.q[b] - cu.q[b-1]), int(cu.kv[b] - cu.kv[b-1])})
 	}
 	if err == nil {
 		err = p.Validate()
 	}
-	return x, err
+	return a, err
 }
 
 // cuSeqlens are the offsets at which packed sequences begin; nil without packing.
@@ -78,16 +79,10 @@ func readCuSeqlens(in File) (cu cuSeqlens, err error) {
 		target *[]int32
 	}{{"cu_seqlens_q", &cu.q}, {"cu_seqlens_kv", &cu.kv}} {
 		t, ok := in.Tensor(x.name)
-		if !ok {
-			continue
-		}
-		if t.DType != "I32" {
-			return cu, fmt.Errorf("tensor %q: dtype %s is not I32", x.name, t.DType)
-		}
-		if len(t.Shape) != 1 || t.Shape[0] < 2 {
+		if ok && t.DType == "I32" && (len(t.Shape) != 1 || t.Shape[0] < 2) {
 			return cu, fmt.Errorf("tensor %q: shape %v is not batch+1, with a batch of 1 or more", x.name, t.Shape)
 		}
-		if *x.target, err = ReadInt32(in, t); err != nil {
+		if *x.target, err = readTable(in, x.name, 1); err != nil {
 			return cu, err
 		}
 	}
@@ -130,24 +125,17 @@ func readQKV(in File, p *attention.Problem, cu cuSeqlens) error {
 	}
 	var shapes [3][]int
 	for i, name := range []string{"q", "k", "v"} {
-		t, ok := in.Tensor(name)
-		if !ok {
-			return fmt.Errorf("tensor %q is missing", name)
-		}
-		if len(t.Shape) != len(axes) {
-			return fmt.Errorf("tensor %q: shape %v has %d axes, want %d: %s", name, t.Shape, len(t.Shape), len(axes), strings.Join(axes, ", "))
-		}
-		format, err := Header(in.Tensors()).Float(name)
+		shape, format, err := Header(in.Tensors()).Floats(name, axes...)
 		if err != nil {
 			return err
 		}
 		if i == 0 {
 			p.DType = format
 		}
-		if want := bench.FileDType(p.DType); t.DType != want {
-			return fmt.Errorf("tensor %q: dtype %s differs from %s of q", name, t.DType, want)
+		if format != p.DType {
+			return fmt.Errorf("tensor %q: dtype %s differs from %s of q", name, bench.FileDType(format), bench.FileDType(p.DType))
 		}
-		shapes[i] = t.Shape
+		shapes[i] = shape
 	}
 	q, k, v := shapes[0], shapes[1], shapes[2]
 	last := len(axes) - 1

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/spf13/pflag"
-
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -29,27 +28,18 @@ const (
 // swapHeads exchanges the axes of heads and of the sequence.
 func swapHeads() []int { return []int{0, 2, 1, 3} }
 
-// layoutFlag is --layout of run.
-type layoutFlag struct{ name string }
-
-func (l *layoutFlag) add(f *pflag.FlagSet) {
-	l.name = layoutBHSD
-	f.Var(Value[string]{&l.name, OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"}, "layout",
-		"order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, (batch, seq, heads, headdim), as in flash-attn")
-}
-
 // Axes implements Ordered. Packed sequences, of three axes, are (total, heads, headdim) in
 // both orders.
-func (a *attentionFlags) Axes(tensor string, rank int) []int {
-	if a.layout.name != layoutBSHD || rank != 4 || !slices.Contains([]string{"q", "k", "v", "o", "do", "dq", "dk", "dv"}, tensor) {
+func (f *attentionFlags) Axes(tensor string, rank int) []int {
+	if f.callFlags.given.Order != layoutBSHD || rank != 4 || !slices.Contains([]string{"q", "k", "v", "o", "do", "dq", "dk", "dv"}, tensor) {
 		return nil
 	}
 	return swapHeads()
 }
 
 // Doubts implements Ordered.
-func (a *attentionFlags) Doubts(in File) (list []string) {
-	for _, text := range []string{a.doubtOrder(in), a.doubtCorner(in)} {
+func (f *attentionFlags) Doubts(in File) (list []string) {
+	for _, text := range []string{f.doubtOrder(in), f.doubtCorner(in)} {
 		if text != "" {
 			list = append(list, text)
 		}
@@ -59,13 +49,12 @@ func (a *attentionFlags) Doubts(in File) (list []string) {
 
 // doubtCorner returns a doubt if no flag says to which corner a causal mask is aligned, and
 // PyTorch's corner gives another mask.
-func (a *attentionFlags) doubtCorner(in File) string {
-	x, err := a.problem(inOrder{in, a})
-	p := x.Problem
-	if err != nil || !p.Causal || a.set.Changed("causal-align") || p.SeqQ == p.SeqKV && !p.Varlen.On {
+func (f *attentionFlags) doubtCorner(in File) string {
+	p, err := f.read(inOrder{in, f})
+	if err != nil || !p.Causal || f.set.Changed("causal-align") || p.SeqQ == p.SeqKV && !p.Varlen.On {
 		return ""
 	}
-	if p.Varlen.On && slices.Equal(x.cu.q, x.cu.kv) {
+	if q, kv := p.CuSeqlens(); p.Varlen.On && slices.Equal(q, kv) {
 		return ""
 	}
 	return fmt.Sprintf("the causal mask of %d queries and %d keys ends in the bottom right corner, as flash-attn has it; is_causal=True of PyTorch's scaled_dot_product_attention is the other one, --causal-align top-left; --causal-align bottom-right says that this is meant",
@@ -74,17 +63,25 @@ func (a *attentionFlags) doubtCorner(in File) string {
 
 // doubtOrder returns a doubt if no flag says the order of axes, seq_q is below the number of heads,
 // and the file is also valid in flash-attn's order.
-func (a *attentionFlags) doubtOrder(in File) string {
+func (f *attentionFlags) doubtOrder(in File) string {
 	q, ok := in.Tensor("q")
-	if !ok || a.set.Changed("layout") || len(q.Shape) != 4 || q.Shape[2] >= q.Shape[1] {
+	if !ok || f.set.Changed("layout") || len(q.Shape) != 4 || q.Shape[2] >= q.Shape[1] {
 		return ""
 	}
-	other := attentionFlags{mask: a.mask, layout: layoutFlag{layoutBSHD}}
-	if _, err := other.problem(inOrder{in, &other}); err != nil {
+	other := *f.callFlags
+	other.given = call.Copy(other.given).(*attending)
+	other.given.Order = layoutBSHD
+	if swapped := (&attentionFlags{&other}); swapped.fails(in) {
 		return ""
 	}
 	return fmt.Sprintf("q %v has %d heads and sequences of %d: if the axes are (batch, seq, heads, headdim), as flash-attn has them, say --layout bshd; --layout bhsd says that they are not",
 		q.Shape, q.Shape[1], q.Shape[2])
+}
+
+// fails reports whether a file is not valid.
+func (f *attentionFlags) fails(in File) bool {
+	_, err := f.read(inOrder{in, f})
+	return err != nil
 }
 
 // InOrder returns the file with its tensors in the shapes that the kernel takes. The data that it

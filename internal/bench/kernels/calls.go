@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
@@ -42,6 +43,7 @@ type calls[C call.Call] struct {
 type flag struct {
 	name, usage string
 	size        bool                     // command run has it from the file
+	file        bool                     // only command run has it
 	field       string                   // of another name
 	value       func(to any) pflag.Value // of a pointer to the field; nil: the usual one of its type
 	unsaid      string                   // the value without one
@@ -69,7 +71,7 @@ func (k *calls[C]) New() Flags { return &callFlags[C]{calls: k, given: k.base(fa
 func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 	f.set = set
 	for _, x := range f.flags {
-		if x.size && !sizes {
+		if x.size && !sizes || x.file && sizes {
 			continue
 		}
 		field, unsaid, text := x.of(f.given), x.unsaid, ""
@@ -248,6 +250,37 @@ func (o calledOp[C]) Amounts() []bench.Amount {
 	return nil
 }
 
+// MaxCalls limits the calls of a batch.
+func (o calledOp[C]) MaxCalls(impl string, p bench.Pass) int {
+	if c, ok := any(o.c).(interface{ MaxCalls(string, bench.Pass) int }); ok {
+		return c.MaxCalls(impl, p)
+	}
+	return 0
+}
+
+// Ask fills in what peers are asked beside the keys.
+func (o calledOp[C]) Ask(request *peer.Request) {
+	if c, ok := any(o.c).(interface{ Ask(*peer.Request) }); ok {
+		c.Ask(request)
+	}
+}
+
+// Params names benchmarks, instead of the keys.
+func (o calledOp[C]) Params() string {
+	if c, ok := any(o.c).(interface{ Params() string }); ok {
+		return c.Params()
+	}
+	return ""
+}
+
+// Takes returns an error if a pass leaves flags unused.
+func (o calledOp[C]) Takes(p bench.Pass) error {
+	if c, ok := any(o.c).(interface{ Takes(bench.Pass) error }); ok {
+		return c.Takes(p)
+	}
+	return nil
+}
+
 // Note implements bench.Noter.
 func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
 	c, ok := any(o.c).(interface {
@@ -255,6 +288,9 @@ func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench
 	})
 	if !ok {
 		return nil
+	}
+	if p == bench.Both {
+		p = bench.Forward
 	}
 	plan, err := o.Choose(caps, impl, p)
 	if err == nil {
@@ -356,7 +392,7 @@ type sampler interface {
 }
 
 // Reference implements bench.Op.
-func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Reference, error) {
+func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expectations, error) {
 	c := call.Copy(o.c).(C)
 	if o.of.sample != nil {
 		c.Given().Sample = o.of.sample(c)

@@ -166,7 +166,7 @@ func decodeTensors(d *decoding, list []bench.OpTensor) {
 		case "sin":
 			t.Draw = func(float32) float32 { return 0 }
 		case "alibi_slopes":
-			t.Values = func() []float32 { return bench.ALiBiSlopes(d.Problem) }
+			t.Values = func() []float32 { return alibiSlopes(d.Problem) }
 		case "block_table", "tree_mask":
 			t.Free = true
 		}

@@ -17,7 +17,7 @@ type prefillOp struct {
 }
 
 func newPrefill(appends tunedOp[*decoding]) (bench.Op, error) {
-	forward, err := bench.NewAttention(appends.c.Problem)
+	forward, err := Attention(appends.c.Problem)
 	return prefillOp{appends, forward}, err
 }
 
@@ -88,7 +88,7 @@ func (o prefillOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 }
 
 // Reference implements bench.Op.
-func (o prefillOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Reference, error) {
+func (o prefillOp) Reference(t map[string][]float32, pass bench.Pass) (bench.Expectations, error) {
 	t = maps.Clone(t)
 	t["k"], t["v"] = t["k_new"], t["v_new"]
 	return o.forward.Reference(t, pass)

@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
 // slowBelow is the speed below which a path on matrices is suspicious. Matrix
@@ -32,7 +33,7 @@ func (r *run) speeds(ctx context.Context) error {
 			continue
 		}
 		r.step(fmt.Sprintf("speed of %v", t))
-		op, err := bench.NewAttention(speedProblem(r.report.Env.CPU, t))
+		op, err := kernels.Attention(speedProblem(r.report.Env.CPU, t))
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ func (r *run) speeds(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.compare(op.Problem(), results)
+		r.compare(kernels.AttentionProblem(op), results)
 	}
 	return nil
 }
@@ -78,7 +79,7 @@ func (r *run) compare(problem attention.Problem, results []bench.Result) {
 		matrices := p.Impl == attention.CoopMat2 || p.Impl == attention.CoopMat
 		if matrices && p.Speed < slowBelow {
 			p.Verdict = Slow
-			p.Why = fmt.Sprintf("right, but only %.2g times as fast as scalar at %s: %s", p.Speed, bench.Describe(problem), r.suspicion(t))
+			p.Why = fmt.Sprintf("right, but only %.2g times as fast as scalar at %s: %s", p.Speed, kernels.DescribeAttention(problem), r.suspicion(t))
 		}
 	}
 }
