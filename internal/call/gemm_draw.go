@@ -258,7 +258,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Call {
 	}
 	limit := s.Budget(rng)
 	for range n {
-		x := engine.Product{M: sizeOf(rng, s, most), N: sizeOf(rng, s, most), K: sizeOf(rng, s, most), Alpha: common.Alpha, Beta: common.Beta}
+		x := GemmProduct{M: sizeOf(rng, s, most), N: sizeOf(rng, s, most), K: sizeOf(rng, s, most), Alpha: common.Alpha, Beta: common.Beta}
 		switch rng.IntN(24) {
 		case 0:
 			x.M = 0

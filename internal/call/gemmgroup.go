@@ -3,19 +3,31 @@ package call
 import (
 	"fmt"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // GemmGroup is a call of gemm.ForwardGroup. Tensors of one kind lie one after the other in memory.
 type GemmGroup struct {
-	engine.Group
-	Impl, Config string
-	Lie          GemmLie
+	Products       []GemmProduct
+	TransA, TransB bool
+	Activation     engine.Activation
+	Residual       bool
+	DType, Out     dtype.DType
+	Impl, Config   string
+	Lie            GemmLie
 	Data
 	Whole bool `json:"-"` // tensors of a kind are one tensor of one axis
+}
+
+// A GemmProduct is what the products of a group differ in.
+type GemmProduct struct {
+	M, N, K     int
+	Alpha, Beta float64 // as in gemm.Problem
 }
 
 // GemmLie says where the tensors of a group lie, in elements.
@@ -26,6 +38,46 @@ type GemmLie struct {
 
 // Pass implements Call.
 func (g *GemmGroup) Pass() kit.Pass { return kit.Forward }
+
+// Validate implements Call.
+func (g *GemmGroup) Validate() error {
+	_, err := problem.ValidateGroup(g.problems())
+	return err
+}
+
+// Problem returns product i.
+func (g *GemmGroup) Problem(i int) engine.Problem {
+	x := g.Products[i]
+	return engine.Problem{
+		M: x.M, N: x.N, K: x.K, Alpha: x.Alpha, Beta: x.Beta,
+		TransA: g.TransA, TransB: g.TransB, Activation: g.Activation, Residual: g.Residual, DType: g.DType, Out: g.Out,
+	}
+}
+
+func (g *GemmGroup) problems() (list []engine.Problem) {
+	for i := range g.Products {
+		list = append(list, g.Problem(i))
+	}
+	return list
+}
+
+// FLOPs returns the operations of all products.
+func (g *GemmGroup) FLOPs() (flops float64) {
+	for _, p := range g.problems() {
+		flops += p.FLOPs()
+	}
+	return flops
+}
+
+// Bytes returns the least memory traffic of all products.
+func (g *GemmGroup) Bytes() (bytes float64) {
+	for _, p := range g.problems() {
+		if !p.Empty() {
+			bytes += p.Bytes()
+		}
+	}
+	return bytes
+}
 
 // product returns a product of the group as a call of its own.
 func (g *GemmGroup) product(i int) *Gemm { return &Gemm{Problem: g.Problem(i), Data: g.Data} }
@@ -71,7 +123,7 @@ func (g *GemmGroup) Want(x Values, pass kit.Pass) Outputs {
 			first[t.Name] = at[t.Name]
 			at[t.Name] += n
 		}
-		if g.Products[i].Empty() {
+		if p.Empty() {
 			continue
 		}
 		for name, w := range p.Want(of, pass) {
@@ -92,25 +144,19 @@ func (g *GemmGroup) Want(x Values, pass kit.Pass) Outputs {
 	return list
 }
 
-// options returns those of the call.
-func (g *GemmGroup) options() (engine.GroupOptions, error) {
-	opt, err := engineOptions(g.Impl, g.Config)
-	return engine.GroupOptions{Impl: opt.Impl, Config: opt.Config}, err
-}
-
 // Choose implements Call.
 func (g *GemmGroup) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
-	opt, err := g.options()
+	opt, err := engineOptions(g.Impl, g.Config)
 	if err != nil {
 		return nil, err
 	}
-	config, err := engine.ChooseGroup(caps, g.Group, opt)
-	return &productPlan{config, engine.GroupWorkspace(g.Group), config.GroupKernels()}, err
+	config, err := engine.ChooseGroup(caps, g.problems(), opt)
+	return &productPlan{config, engine.GroupWorkspace(g.problems()), config.GroupKernels()}, err
 }
 
 // Record implements Call.
 func (g *GemmGroup) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
-	opt, err := g.options()
+	opt, err := engineOptions(g.Impl, g.Config)
 	if err != nil {
 		return err
 	}
@@ -132,5 +178,5 @@ func (g *GemmGroup) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buff
 			return x
 		})
 	}
-	return engine.MultiplyGroup(c, list, g.Group, opt)
+	return engine.MultiplyGroup(c, list, g.problems(), opt)
 }

@@ -116,10 +116,16 @@ func (m *MLP) recordSkinny(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buff
 		return skinny.Forward(c, of, m.Out, x, opt)
 	}
 	of.DPre.Shape = []int{m.Heads, m.Tokens, m.Hidden}
+	var s engine.Steps
 	if m.kept() {
-		return skinny.BackwardKept(c, of, x, opt)
+		s, err = skinny.BackwardKept(c, of, x, opt)
+	} else {
+		s, err = skinny.Backward(c, of, m.Out, x, opt)
 	}
-	return skinny.Backward(c, of, m.Out, x, opt)
+	if err != nil {
+		return err
+	}
+	return s.Record(c)
 }
 
 // shared returns a matrix that all heads share.

@@ -18,9 +18,7 @@ func TestMain(m *testing.M) { vktest.Main(m) }
 // C = A * Bᵀ, with A and B of two rows of three.
 func ExampleForward() {
 	d, err := vk.Open(vk.Options{}) // the best device there is
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
 	p := gemm.Problem{M: 2, N: 2, K: 3, TransB: true, DType: dtype.Float16, Out: dtype.Some(dtype.Float32)}
 	t := gemm.Tensors{
@@ -30,16 +28,10 @@ func ExampleForward() {
 	}
 	defer closeAll(t.A, t.B, t.C)
 	c, err := d.NewCmd("product") // recorded once, it can be submitted again and again
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer c.Close()
-	if err := gemm.Forward(c, t, p, gemm.Options{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(context.Background()); err != nil {
-		log.Fatal(err)
-	}
+	check(gemm.Forward(c, t, p, gemm.Options{}))
+	check(c.Submit(context.Background()))
 	fmt.Println(values(t.C))
 	// Output: [1 5 4 11]
 }
@@ -47,9 +39,7 @@ func ExampleForward() {
 // The gradients of C = A * B are products, too: dA = dC * Bᵀ and dB = Aᵀ * dC.
 func ExampleForward_gradients() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
 	const m, n, k = 1, 2, 3
 	a := tensor(d, "a", dtype.Float32, []float32{1, 2, 3}, m, k)
@@ -58,21 +48,13 @@ func ExampleForward_gradients() {
 	da, db := tensor(d, "da", dtype.Float32, nil, m, k), tensor(d, "db", dtype.Float32, nil, k, n)
 	defer closeAll(a, b, dc, da, db)
 	c, err := d.NewCmd("gradients")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer c.Close()
 	byA := gemm.Problem{M: m, N: k, K: n, TransB: true}
-	if err := gemm.Forward(c, gemm.Tensors{A: dc, B: b, C: da}, byA, gemm.Options{}); err != nil {
-		log.Fatal(err)
-	}
+	check(gemm.Forward(c, gemm.Tensors{A: dc, B: b, C: da}, byA, gemm.Options{}))
 	byB := gemm.Problem{M: k, N: n, K: m, TransA: true} // needs nothing of dA: no Barrier
-	if err := gemm.Forward(c, gemm.Tensors{A: a, B: dc, C: db}, byB, gemm.Options{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(context.Background()); err != nil {
-		log.Fatal(err)
-	}
+	check(gemm.Forward(c, gemm.Tensors{A: a, B: dc, C: db}, byB, gemm.Options{}))
+	check(c.Submit(context.Background()))
 	fmt.Println(values(da), values(db))
 	// Output: [10 1 11] [10 1 20 2 30 3]
 }
@@ -80,9 +62,7 @@ func ExampleForward_gradients() {
 // Three experts with weights of their own have one, no and two rows of x.
 func ExampleForwardGroup() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
 	rows := []int{1, 0, 2}
 	const in, out = 2, 3
@@ -105,16 +85,10 @@ func ExampleForwardGroup() {
 		row += m
 	}
 	c, err := d.NewCmd("experts")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer c.Close()
-	if err := gemm.ForwardGroup(c, tensors, problems, gemm.Options{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(context.Background()); err != nil {
-		log.Fatal(err)
-	}
+	check(gemm.ForwardGroup(c, tensors, problems, gemm.Options{}))
+	check(c.Submit(context.Background()))
 	fmt.Println(values(y))
 	// Output: [5 7 9 2 0 0 0 3 0]
 }
@@ -123,19 +97,13 @@ func ExampleForwardGroup() {
 // kernel adds up.
 func ExampleChoose() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
 	config, err := gemm.ParseConfig("scalar 32x32 t8x8 k32 g8 splits4")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	p := gemm.Problem{M: 32, N: 32, K: 1000}
 	plan, err := gemm.Choose(d.Caps(), p, kit.Forward, gemm.Options{Config: &config})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println(plan, plan.Kernels(), plan.Workspace(), "bytes")
 	// Output: scalar 32x32 t8x8 k32 g8 splits4 [gemm_scalar gemm_combine] 16384 bytes
 }
@@ -144,15 +112,11 @@ func ExampleChoose() {
 // empty.
 func ExampleChooseGroup() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
 	list := []gemm.Problem{{M: 5, N: 8, K: 9}, {M: 0, N: 8, K: 9}, {M: 7, N: 8, K: 9}}
 	plan, err := gemm.ChooseGroup(d.Caps(), list, gemm.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println(plan.Kernels(), plan.Workspace(), "bytes")
 	// Output: [gemm_scalar_group] 256 bytes
 }
@@ -172,19 +136,14 @@ func ExampleSupports() {
 // Products of many programs can have one buffer.
 func ExampleWorkspace() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
 	config := gemm.Config{Impl: gemm.Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8, Splits: 4}
 	o := gemm.Options{Config: &config}
 	bytes, err := gemm.Workspace(d.Caps(), gemm.Problem{M: 32, N: 32, K: 1000}, kit.Forward, o)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if o.Workspace, err = d.NewBuffer("workspace", bytes); err != nil {
-		log.Fatal(err)
-	}
+	check(err)
+	o.Workspace, err = d.NewBuffer("workspace", bytes)
+	check(err)
 	defer o.Workspace.Close()
 	fmt.Println(o.Workspace.Bytes())
 	// Output: 16384
@@ -197,7 +156,7 @@ func ExampleParseConfig() {
 	fmt.Println(err)
 	// Output:
 	// coopmat 4 true <nil>
-	// gemm: configuration "coopmat s2x2 t4x4 k32 turbo": "turbo" is not a choice of path coopmat
+	// gemm: configuration "coopmat s2x2 t4x4 k32 turbo": "turbo" is not one of its choices
 }
 
 func ExampleParseImpl() {
@@ -210,14 +169,18 @@ func ExampleParseImpl() {
 	// gemm: impl "cublas" is not one of auto, coopmat, scalar
 }
 
+// check ends the program with an error.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
 // tensor returns a tensor with these values, or with none.
 func tensor(d *vk.Device, name string, format dtype.DType, data []float32, shape ...int) vk.Tensor {
 	t, err := d.NewTensor(name, format, shape...)
-	if err == nil && data != nil {
-		err = t.Upload(context.Background(), data)
-	}
-	if err != nil {
-		log.Fatal(err)
+	if check(err); data != nil {
+		check(t.Upload(context.Background(), data))
 	}
 	return t
 }
@@ -225,9 +188,7 @@ func tensor(d *vk.Device, name string, format dtype.DType, data []float32, shape
 // values returns the values of a tensor.
 func values(t vk.Tensor) []float32 {
 	data := make([]float32, t.NumElements())
-	if err := t.Download(context.Background(), data); err != nil {
-		log.Fatal(err)
-	}
+	check(t.Download(context.Background(), data))
 	return data
 }
 

@@ -2,13 +2,13 @@ package gemm_test
 
 import (
 	"fmt"
-	"math"
-	"slices"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
@@ -31,8 +31,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, append(engine.Impls(), engine.Auto), []gemm.Impl{gemm.CoopMat, gemm.Scalar, gemm.Auto})
 }
 
-// TestForward runs one problem with every tensor on every path: a tensor in the place of
-// another shows. The suite is that of the engine.
+// TestForward runs problems with every tensor on every path: a tensor in the place of another shows.
 func TestForward(t *testing.T) {
 	d := vktest.Open(t)
 	for _, p := range []gemm.Problem{
@@ -40,29 +39,12 @@ func TestForward(t *testing.T) {
 		{M: 19, N: 40, K: 16, TransB: true, Activation: gemm.SiLUKeep},
 		{M: 9, N: 16, K: 24, DType: dtype.Float16, Activation: gemm.SiLUKeep}, // of which C and X are, too
 	} {
-		in := inputs(p.Internal())
-		want, plain := ref.Multiply(in, p.Internal()), ref.Plain(in, p.Internal())
-		bounds := ref.NewBounds(want, plain, in, p.Internal())
-		list := []guard.Tensor{
-			{Name: "a", DType: p.DType, Shape: p.AShape(), Values: in.A},
-			{Name: "b", DType: p.DType, Shape: p.BShape(), Values: in.B},
-			{Name: "c", DType: p.OutDType(), Shape: p.CShape(), Values: in.C, Want: want.C, Bound: bounds.C},
-		}
-		if p.Residual {
-			list = append(list, guard.Tensor{Name: "residual", DType: p.OutDType(), Shape: p.CShape(), Values: in.R})
-		}
-		list = append(list, guard.Tensor{Name: "x", DType: p.OutDType(), Shape: p.CShape(), Values: in.X, Want: want.X, Bound: bounds.X})
-		if want.S != nil {
-			list = append(list, guard.Tensor{Name: "s", DType: p.OutDType(), Shape: p.CShape(), Want: want.S, Bound: bounds.S})
-		}
 		for _, impl := range engine.Impls() {
-			o := gemm.Options{Impl: impl}
-			if err := gemm.Supports(d.Caps(), p, kit.Forward, o); err != nil {
-				vktest.Require(t, impl.String(), err)
-			}
-			call := guard.Case{Name: "gemm", Tensors: list}
-			call.Test(t, d, func(c *vk.Cmd, x map[string]vk.Tensor) error {
-				return gemm.Forward(c, gemm.Tensors{A: x["a"], B: x["b"], C: x["c"], Residual: x["residual"], X: x["x"], S: x["s"]}, p, o)
+			o, g := gemm.Options{Impl: impl}, &call.Gemm{Problem: p.Internal(), Impl: impl.String()}
+			k, _, err := call.Case(d.Caps(), g, kit.Forward, call.Inputs(g))
+			vktest.Require(t, impl.String(), err)
+			k.Test(t, d, func(c *vk.Cmd, x map[string]vk.Tensor) error {
+				return gemm.Forward(c, gemm.Tensors{A: x["a"], B: x["b"], C: x["c"], Residual: x["r"], X: x["x"], S: x["s"]}, p, o)
 			})
 		}
 	}
@@ -108,71 +90,37 @@ func TestWorkspace(t *testing.T) {
 	require.ErrorContains(t, gemm.ForwardGroup(c, each, group, gemm.Options{Workspace: less}), "gemm: workspace has")
 }
 
-// inputs returns numbers of both signs.
-func inputs(p problem.Problem) (in ref.Inputs) {
-	numbers := func(n int, turn float64) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = float64(float32(math.Sin(turn * float64(i+1))))
-		}
-		return x
-	}
-	c := p.Batches() * p.M * p.N
-	in.A, in.B = numbers(p.Batches()*p.M*p.K, 1), numbers(p.Batches()*p.K*p.N, 2)
-	if p.Beta != 0 {
-		in.C = numbers(c, 3)
-	}
-	if p.Residual {
-		in.R = numbers(c, 4)
-	}
-	if p.ReadsX() {
-		in.X = numbers(c, 5)
-	}
-	return in
-}
-
-// TestGradients computes the gradients of A and B as the package documentation has them, for
-// all transposes, and compares them with differences of the product.
+// TestGradients computes the gradients of A and B as the package documentation has them, for all
+// transposes, and compares them with differences of the product.
 func TestGradients(t *testing.T) {
 	const m, n, k, alpha = 3, 4, 5, 1.5
-	for _, transA := range []bool{false, true} {
-		for _, transB := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v %v", transA, transB), func(t *testing.T) {
-				p := gemm.Problem{M: m, N: n, K: k, TransA: transA, TransB: transB, Alpha: alpha}
-				in := inputs(p.Internal())
-				dv := inputs(problem.Problem{M: m, N: n, K: n}).A[:m*n]
-				byA := gemm.Problem{M: m, N: k, K: n, TransB: !transB, Alpha: alpha}
-				ofA := ref.Inputs{A: dv, B: in.B}
-				if transA {
-					byA = gemm.Problem{M: k, N: m, K: n, TransA: transB, TransB: true, Alpha: alpha}
-					ofA = ref.Inputs{A: in.B, B: dv}
-				}
-				byB := gemm.Problem{M: k, N: n, K: m, TransA: !transA, Alpha: alpha}
-				ofB := ref.Inputs{A: in.A, B: dv}
-				if transB {
-					byB = gemm.Problem{M: n, N: k, K: m, TransA: true, TransB: transA, Alpha: alpha}
-					ofB = ref.Inputs{A: dv, B: in.A}
-				}
-				// The product is linear in each operand: a difference of one is exact.
-				loss := func(in ref.Inputs) (sum float64) {
-					for i, c := range ref.Multiply(in, p.Internal()).C {
-						sum += c * dv[i]
-					}
-					return sum
-				}
-				for _, x := range []struct {
-					got     []float64
-					operand *[]float64
-				}{{ref.Multiply(ofA, byA.Internal()).C, &in.A}, {ref.Multiply(ofB, byB.Internal()).C, &in.B}} {
-					for i, got := range x.got {
-						before, whole := loss(in), *x.operand
-						*x.operand = slices.Clone(whole)
-						(*x.operand)[i]++
-						require.InDelta(t, loss(in)-before, got, 1e-9)
-						*x.operand = whole
-					}
-				}
-			})
+	rng := rand.New(rand.NewPCG(1, 2))
+	a, b, dv := guard.Random(rng, dtype.Float32, m*k, 1), guard.Random(rng, dtype.Float32, k*n, 1), guard.Random(rng, dtype.Float32, m*n, 1)
+	for i := range 4 {
+		transA, transB := i&1 != 0, i&2 != 0
+		byA, ofA := gemm.Problem{M: m, N: k, K: n, TransB: !transB, Alpha: alpha}, ref.Inputs{A: dv, B: b}
+		if transA {
+			byA, ofA = gemm.Problem{M: k, N: m, K: n, TransA: transB, TransB: true, Alpha: alpha}, ref.Inputs{A: b, B: dv}
+		}
+		byB, ofB := gemm.Problem{M: k, N: n, K: m, TransA: !transA, Alpha: alpha}, ref.Inputs{A: a, B: dv}
+		if transB {
+			byB, ofB = gemm.Problem{M: n, N: k, K: m, TransA: true, TransB: transA, Alpha: alpha}, ref.Inputs{A: dv, B: a}
+		}
+		// The product is linear in each operand: a difference of one is exact.
+		loss := func() (sum float64) {
+			p := gemm.Problem{M: m, N: n, K: k, TransA: transA, TransB: transB, Alpha: alpha}
+			for i, c := range ref.Multiply(ref.Inputs{A: a, B: b}, p.Internal()).C {
+				sum += c * dv[i]
+			}
+			return sum
+		}
+		da, db, before := ref.Multiply(ofA, byA.Internal()).C, ref.Multiply(ofB, byB.Internal()).C, loss()
+		for i, x := range [][]float64{a, b} {
+			for j, got := range [][]float64{da, db}[i] {
+				x[j]++
+				require.InDelta(t, loss()-before, got, 1e-9)
+				x[j]--
+			}
 		}
 	}
 }

@@ -1,10 +1,7 @@
 package gemm
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -42,55 +39,28 @@ import (
 // name the product.
 func ForwardGroup(c *vk.Cmd, t []Tensors, list []Problem, o Options) (err error) {
 	defer c.Keep(&err)
-	g, err := group(list)
-	if err != nil {
-		return err
-	}
 	tensors := make([]engine.Tensors, len(t))
 	for i := range t {
 		tensors[i] = engine.Tensors(t[i])
 	}
-	return engine.MultiplyGroup(c, tensors, g, o.group())
+	return engine.MultiplyGroup(c, tensors, group(list), o.engine())
 }
 
 // ChooseGroup returns how ForwardGroup would run on a device. Plan.Workspace is how many bytes
 // Options.Workspace must have. Its errors are those of ForwardGroup about list and o.
 func ChooseGroup(caps *vk.Caps, list []Problem, o Options) (Plan, error) {
-	g, err := group(list)
-	if err != nil {
-		return Plan{}, err
-	}
-	config, err := engine.ChooseGroup(caps, g, o.group())
+	g := group(list)
+	config, err := engine.ChooseGroup(caps, g, o.engine())
 	if err != nil {
 		return Plan{}, err
 	}
 	return Plan{Config(config), kit.Origin{}, config.GroupKernels(), engine.GroupWorkspace(g)}, nil
 }
 
-// group returns the products as the engine wants them, or an error that names a product and the
-// value in which it differs from the first.
-func group(list []Problem) (engine.Group, error) {
-	if len(list) == 0 {
-		return engine.Group{}, nil
+// group returns the products as the engine wants them.
+func group(list []Problem) (problems []engine.Problem) {
+	for _, p := range list {
+		problems = append(problems, p.internal())
 	}
-	first := list[0]
-	g := engine.Group{
-		TransA: first.TransA, TransB: first.TransB, Activation: problem.Activation(first.Activation), Residual: first.Residual,
-		DType: first.DType, Out: first.OutDType(),
-	}
-	for i, p := range list {
-		if p.Batch != 0 {
-			return g, fmt.Errorf("gemm: product %d of the group: batch=%d, but products of a group have no batch", i, p.Batch)
-		}
-		g.Products = append(g.Products, engine.Product{M: p.M, N: p.N, K: p.K, Alpha: p.Alpha, Beta: p.Beta})
-		if g.Problem(i) != p.internal() {
-			return g, fmt.Errorf("gemm: product %d of the group is %v, product 0 %v: products differ in m, n, k, alpha and beta alone", i, p, first)
-		}
-	}
-	return g, nil
-}
-
-// group returns the options as the engine wants them for a list.
-func (o Options) group() engine.GroupOptions {
-	return engine.GroupOptions{Impl: o.Impl, Config: (*engine.Config)(o.Config), Workspace: o.Workspace}
+	return problems
 }

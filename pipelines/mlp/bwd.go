@@ -273,10 +273,10 @@ func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gr
 	var first engine.Steps
 	var err error
 	if p.Keep == KeepPre {
-		first, err = skinny.BackwardKeptSteps(c, skinny.Tensors{W: t.W2, Pre: t.Pre, DY: g.DY, DPre: dpre, DW: g.DW2}, b.skinny.problem, opt)
+		first, err = skinny.BackwardKept(c, skinny.Tensors{W: t.W2, Pre: t.Pre, DY: g.DY, DPre: dpre, DW: g.DW2}, b.skinny.problem, opt)
 	} else {
 		tensors := skinny.Tensors{A: b.repeat(t.X), B: w1, W: t.W2, DY: g.DY, DPre: dpre, DW: g.DW2}
-		first, err = skinny.BackwardSteps(c, tensors, p.Out, b.skinny.problem, opt)
+		first, err = skinny.Backward(c, tensors, p.Out, b.skinny.problem, opt)
 	}
 	if err != nil {
 		return nil, wrap(err)

@@ -287,16 +287,16 @@ func (f *gemmFlags) group(op bench.Op, err error) (bench.Op, error) {
 		return op, err
 	}
 	p := op.(tunedOp[*call.Gemm]).c
-	products, err := problem.ParseGroup(p.Group)
-	if err != nil {
-		return nil, err
+	g := &call.GemmGroup{
+		TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.Out, Config: p.Config, Whole: true,
 	}
-	for i := range products {
-		products[i].Alpha, products[i].Beta = p.Alpha, p.Beta
+	for word := range strings.SplitSeq(p.Group, ",") {
+		x := call.GemmProduct{Alpha: p.Alpha, Beta: p.Beta}
+		if n, err := fmt.Sscanf(word, "%dx%dx%d", &x.M, &x.N, &x.K); err != nil || n != 3 || sizes(x) != word {
+			return nil, fmt.Errorf("gemm: product %q of a group is not MxNxK, as in 128x512x64", word)
+		}
+		g.Products = append(g.Products, x)
 	}
-	g := &call.GemmGroup{Config: p.Config, Whole: true, Group: problem.Group{
-		Products: products, TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.Out,
-	}}
 	if err := g.Validate(); err != nil {
 		return nil, err
 	}
@@ -308,19 +308,28 @@ func (f *gemmFlags) group(op bench.Op, err error) (bench.Op, error) {
 	return calledOp[*call.GemmGroup]{of: &groupCalls, c: g}, nil
 }
 
+// sizes returns sizes as the flag --group has them.
+func sizes(products ...call.GemmProduct) string {
+	words := make([]string, len(products))
+	for i, x := range products {
+		words[i] = fmt.Sprintf("%dx%dx%d", x.M, x.N, x.K)
+	}
+	return strings.Join(words, ",")
+}
+
 // groupCalls are the calls of groups.
 var groupCalls = calls[*call.GemmGroup]{
 	name: "gemm",
 	describe: func(g *call.GemmGroup) string {
 		const most = 4
-		sizes := strings.Split(g.Sizes(), ",")
-		if n := len(sizes); n > most {
-			sizes = append(sizes[:most-1], fmt.Sprintf("%d more", n-most+1))
+		words := strings.Split(sizes(g.Products...), ",")
+		if n := len(words); n > most {
+			words = append(words[:most-1], fmt.Sprintf("%d more", n-most+1))
 		}
-		return fmt.Sprintf("%v: group %s%s", g.DType, strings.Join(sizes, " "), describeProduct(g.Problem(0)))
+		return fmt.Sprintf("%v: group %s%s", g.DType, strings.Join(words, " "), describeProduct(g.Problem(0)))
 	},
 	keys: func(g *call.GemmGroup) []bench.Key {
-		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: g.Sizes()})
+		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: sizes(g.Products...)})
 	},
 	path: func(g *call.GemmGroup, impl string, _ bench.Pass) error {
 		g.Impl = impl

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -260,22 +261,12 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 	if c.PackB {
 		shape = fmt.Sprintf("shape{trans: %q, m: leastRows}", p.Transposes())
 	}
-	var b strings.Builder
-	b.WriteString(table.SourceRow(chips.Family(caps), formats, shape, fill) + "Config{")
-	if c.Impl == Scalar {
-		fmt.Fprintf(&b, "Impl: Scalar, Threads: %d, ThreadsX: %d, BlockM: %d, BlockN: %d, BlockK: %d", c.Threads, c.ThreadsX, c.BlockM, c.BlockN, c.BlockK)
-	} else {
-		fmt.Fprintf(&b, "Impl: CoopMat, SubgroupsM: %d, SubgroupsN: %d, TilesM: %d, TilesN: %d, BlockK: %d", c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN, c.BlockK)
+	c.Splits, c.Rows = 0, 0
+	words, v := []string{"Impl: " + map[Impl]string{CoopMat: "CoopMat", Scalar: "Scalar"}[c.Impl]}, reflect.ValueOf(c)
+	for i := 1; i < v.NumField(); i++ {
+		if f := v.Field(i); !f.IsZero() {
+			words = append(words, fmt.Sprintf("%s: %v", v.Type().Field(i).Name, f))
+		}
 	}
-	if c.AlignRows {
-		b.WriteString(", AlignRows: true")
-	}
-	if c.PackB {
-		b.WriteString(", PackB: true")
-	}
-	if c.LoadAhead > 0 {
-		fmt.Fprintf(&b, ", LoadAhead: %d", c.LoadAhead)
-	}
-	fmt.Fprintf(&b, ", GroupM: %d}},", c.GroupM)
-	return b.String()
+	return table.SourceRow(chips.Family(caps), formats, shape, fill) + "Config{" + strings.Join(words, ", ") + "}},"
 }

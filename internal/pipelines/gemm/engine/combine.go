@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/steps"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -88,25 +87,18 @@ func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Bu
 // Combine records gemm_combine: the epilogue of p on sums, (splits * batch, m, n) float32, added
 // up over the splits.
 func Combine(c *vk.Cmd, args Args, sums vk.Tensor, p Problem, splits int) error {
-	d := c.Device()
-	limit := d.Caps().MaxWorkgroupCount
 	stride := sums.Strides[1]
-	module, err := shaders.Get("gemm_combine", "")
-	if err != nil {
-		return err
-	}
 	const threads = 128
-	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
+	kernel, err := NewKernel[Params](c, "gemm_combine", "", combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
-	groups := (p.M*stride/4 + threads - 1) / threads // each adds up 4 * threads elements
-	x := min(groups, int(limit[0]))
-	y := (groups + x - 1) / x
-	if y > int(limit[1]) {
-		return Unsupported("m=%d and n=%d make %d workgroups, more than the device's %d x %d", p.M, p.N, groups, limit[0], limit[1])
+	n := (p.M*stride/4 + threads - 1) / threads // each adds up 4 * threads elements
+	groups, err := Grid(c, n, p.Batches(), "a sum of m=%d and n=%d", p.M, p.N)
+	if err != nil {
+		return err
 	}
-	out := NewParams(args, p, &Config{BlockK: 1}, groups)
+	out := NewParams(args, p, &Config{BlockK: 1}, n)
 	out.Splits = uint32(splits)
 	out.AOffset, out.AStride, out.AStrideB = uint32(sums.Offset), uint32(stride), uint32(sums.Strides[0])
 	outs := args.Bound()
@@ -117,6 +109,6 @@ func Combine(c *vk.Cmd, args Args, sums vk.Tensor, p Problem, splits int) error 
 		}
 		return vk.Note{Text: text, Bytes: vk.Traffic(sums) + args.traffic(&p)}
 	})
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(p.Batches())}, out, sums, outs[0], outs[1], outs[2], outs[3])
+	kernel.Dispatch(c, groups, out, sums, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -118,26 +117,20 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 	if lack != "" {
 		return Unsupported("fragments: %s", lack)
 	}
-	module, err := shaders.Get("gemm_fragments", format.Short())
-	if err != nil {
-		return err
-	}
 	spec.WorkgroupSize, spec.Subgroups, spec.MatM, spec.MatN = subgroups*d.Caps().SubgroupSize, subgroups, shape.M, shape.N
 	spec.First, spec.Sources = uint32(first), uint32(n)
 	spec.Deal = spec.Deal.Constants()
-	kernel, err := vk.CachedKernel[fragmentsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
+	kernel, err := NewKernel[fragmentsParams](c, "gemm_fragments", format.Short(), spec, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
-	groups := int64(0)
+	most := int64(0)
 	for _, l := range layouts {
-		groups = max(groups, l.Matrices()/int64(max(l.Width, 1)))
+		most = max(most, l.Matrices()/int64(max(l.Width, 1)))
 	}
-	limit := d.Caps().MaxWorkgroupCount
-	x := min(groups, int64(limit[0]))
-	y := (groups + x - 1) / x
-	if y > int64(limit[1]) {
-		return Unsupported("fragments: a copy takes %d workgroups, more than the device's %d x %d", groups, limit[0], limit[1])
+	groups, err := Grid(c, int(most), n, "a copy of %s", text)
+	if err != nil {
+		return err
 	}
 	c.Note(func() vk.Note {
 		bytes := vk.Traffic(tensors[first : first+n]...)
@@ -146,7 +139,7 @@ func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts
 		}
 		return vk.Note{Text: text, Bytes: bytes}
 	})
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n)}, fragmentsParams{
+	kernel.Dispatch(c, groups, fragmentsParams{
 		layouts[0].source(tensors[0]), layouts[1].source(tensors[1]), layouts[2].source(tensors[2]),
 	}, tensors[0], tensors[1], tensors[2], vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
 	return c.Err()

@@ -4,56 +4,32 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// A Group is a list of products of different sizes, with what they have in common.
-type Group = problem.Group
-
-// A Product is what the products of a group differ in: sizes and factors.
-type Product = problem.Product
 
 // Tensors are those of gemm.Tensors.
 type Tensors struct{ A, B, C, Residual, X, S vk.Tensor }
 
-// GroupOptions modify a call of MultiplyGroup. The zero value is the default.
-type GroupOptions struct {
-	// Impl forces a path.
-	Impl Impl
-	// Config forces a configuration instead of the tuning table's, without copies and without
-	// splits. It must be feasible, and is for tuning and tests.
-	Config *Config
-	// Workspace is memory for the table, GroupWorkspace bytes of it, which nothing else uses
-	// until the commands have completed. WorkspaceOffset is its beginning, a multiple of 128
-	// bytes. Calls that share it run one after the other. Nil takes memory of the Cmd.
-	Workspace       *vk.Buffer
-	WorkspaceOffset int64
-}
-
-// MultiplyGroup is gemm.ForwardGroup.
-func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err error) {
+// MultiplyGroup is gemm.ForwardGroup. It takes path, configuration and workspace of the options. The
+// workspace has a table of GroupWorkspace bytes.
+func MultiplyGroup(c *vk.Cmd, tensors []Tensors, problems []Problem, opt Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
 	caps := c.Device().Caps()
-	config, err := ChooseGroup(caps, g, opt)
+	config, err := ChooseGroup(caps, problems, opt)
 	if err != nil {
 		return err
 	}
-	list, extents, err := newGroupArguments(tensors, g)
+	list, extents, err := newGroupArguments(tensors, problems)
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	if opt.WorkspaceOffset%groupRowBytes != 0 {
-		return fmt.Errorf("gemm: workspace_offset=%d of a group is not a multiple of %d", opt.WorkspaceOffset, groupRowBytes)
-	}
-	memory, err := workspace(c, opt.Workspace, opt.WorkspaceOffset, groupRowBytes*int64(len(list)))
+	memory, err := workspace(c, opt.Workspace, 0, groupRowBytes*int64(len(list)))
 	if err != nil {
 		return err
 	}
@@ -61,7 +37,7 @@ func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err
 		return err
 	}
 	slices.SortStableFunc(list, func(x, y product) int { return cmp.Compare(y.p.K, x.p.K) })
-	kernel, err := groupKernel(c.Device(), list, g, config)
+	kernel, err := groupKernel(c, list, config)
 	if err != nil {
 		return err
 	}
@@ -69,9 +45,9 @@ func MultiplyGroup(c *vk.Cmd, tensors []Tensors, g Group, opt GroupOptions) (err
 }
 
 // GroupWorkspace returns the bytes of device memory of the table, 0 if nothing is launched.
-func GroupWorkspace(g Group) int64 {
+func GroupWorkspace(list []Problem) int64 {
 	products := 0
-	for _, p := range g.Products {
+	for _, p := range list {
 		if !p.Empty() {
 			products++
 		}
@@ -81,13 +57,13 @@ func GroupWorkspace(g Group) int64 {
 
 var errGroupParts = Unsupported("coopmat: groups of float32 products have no kernel")
 
-// ChooseGroup returns the configuration that MultiplyGroup takes for g on a device. Its
-// error wraps vk.ErrUnsupported if no path, or not the forced one, handles g.
-func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
-	if err := g.Validate(); err != nil {
+// ChooseGroup returns the configuration that MultiplyGroup takes on a device. Its error
+// wraps vk.ErrUnsupported if no path, or not the forced one, handles the products.
+func ChooseGroup(caps *vk.Caps, list []Problem, opt Options) (Config, error) {
+	p, err := problem.ValidateGroup(list)
+	if err != nil {
 		return Config{}, err
 	}
-	p := g.Common()
 	if c := opt.Config; c != nil {
 		if c.AlignRows || c.PackB || c.Splits > 1 {
 			return *c, Unsupported("%v: a group has no copies and no splits", c)
@@ -107,9 +83,8 @@ func ChooseGroup(caps *vk.Caps, g Group, opt GroupOptions) (Config, error) {
 	q := query(caps, impl, &p, nil)
 	q.NoFit = true // k is not divided
 	q.Blocks = func(c *Config) (blocks int) {
-		for i := range g.Products {
-			p := g.Problem(i)
-			blocks += c.blocks(caps, &p)
+		for i := range list {
+			blocks += c.blocks(caps, &list[i])
 		}
 		return blocks
 	}
@@ -159,25 +134,18 @@ func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow
 	return table, blocks
 }
 
-// groupKernel returns the kernel for products of g. Its specialization suits the most demanding
+// groupKernel returns the kernel for products. Its specialization suits the most demanding
 // of them.
-func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kernel[groupParams], error) {
+func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupParams], error) {
 	if config.Impl == Scalar {
-		module, err := shaders.Get("gemm_scalar_group", g.DType.Short())
-		if err != nil {
-			return nil, err
-		}
 		spec := newScalarSpec(list[0].args, list[0].p, config)
 		for i := range list {
 			spec.Epilogue.join(NewEpilogueSpec(list[i].args, list[i].p))
 		}
-		return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+		return NewKernel[groupParams](c, "gemm_scalar_group", list[0].p.DType.Short(), spec, vk.KernelOptions{})
 	}
-	module, err := shaders.Get("gemm_coopmat_group", g.DType.Short())
-	if err != nil {
-		return nil, err
-	}
-	spec, err := NewMatrixSpec(d.Caps(), list[0].args, list[0].p, config)
+	caps := c.Device().Caps()
+	spec, err := NewMatrixSpec(caps, list[0].args, list[0].p, config)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +156,7 @@ func groupKernel(d *vk.Device, list []product, g Group, config Config) (*vk.Kern
 		spec.BAligned = spec.BAligned && Aligned(8, x.args.B)
 		spec.Epilogue.join(NewEpilogueSpec(x.args, x.p))
 	}
-	return vk.CachedKernel[groupParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
+	return NewKernel[groupParams](c, "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))
 }
 
 // join adds what the epilogue of another product of the group needs.
@@ -200,13 +168,10 @@ func (e *EpilogueSpec) join(other EpilogueSpec) {
 
 // dispatchGroup records the copy of the table to memory, and the kernel over all blocks.
 func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, config Config, memory vk.Tensor) error {
-	caps := c.Device().Caps()
-	table, blocks := groupTable(caps, list, &config)
-	limit := caps.MaxWorkgroupCount
-	x := min(blocks, int(limit[0]))
-	y := (blocks + x - 1) / x
-	if y > int(limit[1]) || blocks > math.MaxInt32 {
-		return Unsupported("products of the group make %d blocks, more than the device's %d x %d workgroups", blocks, limit[0], limit[1])
+	table, blocks := groupTable(c.Device().Caps(), list, &config)
+	groups, err := Grid(c, blocks, 1, "a group of %d products", len(list))
+	if err != nil {
+		return err
 	}
 	data, err := binary.Append(nil, binary.LittleEndian, table)
 	if err != nil {
@@ -222,7 +187,7 @@ func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, co
 		}
 		return x
 	})
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: 1}, groupParams{uint32(4 * memory.Offset / groupRowBytes), uint32(len(table))},
+	kernel.Dispatch(c, groups, groupParams{uint32(4 * memory.Offset / groupRowBytes), uint32(len(table))},
 		t.A, t.B, outs[0], outs[1], outs[2], outs[3], memory)
 	return c.Err()
 }

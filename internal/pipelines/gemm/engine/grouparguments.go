@@ -16,16 +16,16 @@ type product struct {
 
 // newGroupArguments checks the tensors of a group, but not whether those of different products
 // overlap. It returns the products that have elements, and the extents of all tensors.
-func newGroupArguments(tensors []Tensors, g Group) (list []product, extents []extent, err error) {
-	if len(tensors) != len(g.Products) {
-		return nil, nil, fmt.Errorf("gemm: the group has %d products, and there are tensors for %d", len(g.Products), len(tensors))
+func newGroupArguments(tensors []Tensors, problems []Problem) (list []product, extents []extent, err error) {
+	if len(tensors) != len(problems) {
+		return nil, nil, fmt.Errorf("gemm: the group has %d products, and there are tensors for %d", len(problems), len(tensors))
 	}
 	first := map[string]extent{} // of each tensor, by name
 	for i, t := range tensors {
-		if g.Products[i].Empty() {
+		p := problems[i]
+		if p.Empty() {
 			continue
 		}
-		p := g.Problem(i)
 		args, err := newArguments(fmt.Sprintf("gemm: product %d of the group", i), t, p, false)
 		if err != nil {
 			return nil, nil, err

@@ -10,8 +10,7 @@
 //	workspace.go   what a call keeps in memory, and where
 //	arguments.go   the tensors of a call
 //
-//	matrix.go      gemm_coopmat, and what all kernels of products have in common
-//	scalar.go      gemm_scalar
+//	kernels.go     gemm_coopmat and gemm_scalar, and what all kernels of products have in common
 //	combine.go     gemm_combine, which adds up sums over parts of k (split-K)
 //	pack.go        gemm_pack, which copies operands to rows that are aligned: Pad
 //	fragments.go   gemm_fragments, which packs op(B) into the order of registers

@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -103,28 +102,21 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 	if end := (int64(dst.Offset+dst.Span())*int64(size) + 15) &^ 15; end > dst.Buffer.Bytes() {
 		return fmt.Errorf("gemm: dst with its zeros ends at byte %d of a buffer of %d", end, dst.Buffer.Bytes())
 	}
-	module, err := shaders.Get("gemm_pack", "")
-	if err != nil {
-		return err
-	}
 	const threads = 128
-	kernel, err := vk.CachedKernel[packParams](c.Device(), module.Name, module.SPIRV, packSpec{threads}, vk.KernelOptions{})
+	kernel, err := NewKernel[packParams](c, "gemm_pack", "", packSpec{threads}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
 	halves := size / 2 // 16-bit elements of the kernel in an element
 	batches, rows, row8 := src.Shape[0], src.Shape[1], (src.Shape[2]*halves+7)/8
-	limit := c.Device().Caps().MaxWorkgroupCount
-	groups := (rows*row8 + threads - 1) / threads
-	x := min(groups, int(limit[0]))
-	y := (groups + x - 1) / x
-	if y > int(limit[1]) || batches > int(limit[2]) {
-		return Unsupported("a copy of shape %v takes more than the device's %v workgroups", src.Shape, limit)
+	groups, err := Grid(c, (rows*row8+threads-1)/threads, batches, "a copy of shape %v", src.Shape)
+	if err != nil {
+		return err
 	}
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%dx%d", batches*rows, src.Shape[2]), Bytes: vk.Traffic(src, dst)}
 	})
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(batches)}, packParams{
+	kernel.Dispatch(c, groups, packParams{
 		Rows: uint32(rows), Len: uint32(src.Shape[2] * halves), Row8: uint32(row8),
 		Offset: uint32(src.Offset * halves), StrideB: uint32(src.Strides[0] * halves), Stride: uint32(src.Strides[1] * halves),
 		OutOffset: uint32(dst.Offset * halves), OutStrideB: uint32(dst.Strides[0] * halves), OutStride: uint32(dst.Strides[1] * halves),

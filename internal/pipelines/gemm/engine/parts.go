@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/steps"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -163,28 +162,22 @@ func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffe
 // it reads or writes the operands, for a note.
 func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Problem, l partsLayout, memory *vk.Buffer) func(c *vk.Cmd) error {
 	return func(c *vk.Cmd) error {
-		module, err := shaders.Get(name, "")
+		kernel, err := NewKernel[partsParams](c, name, "", spec, vk.KernelOptions{})
 		if err != nil {
 			return err
 		}
-		kernel, err := vk.CachedKernel[partsParams](c.Device(), module.Name, module.SPIRV, spec, vk.KernelOptions{})
+		n := a.groups(tilesK) + b.groups(tilesK)
+		groups, err := Grid(c, n, 1, "a division into parts of %v", p)
 		if err != nil {
 			return err
-		}
-		groups := a.groups(tilesK) + b.groups(tilesK)
-		limit := c.Device().Caps().MaxWorkgroupCount
-		x := min(groups, int(limit[0]))
-		y := (groups + x - 1) / x
-		if y > int(limit[1]) {
-			return Unsupported("parts of %v take more than the device's %v workgroups", p, limit)
 		}
 		c.Note(func() vk.Note {
 			bytes := float64(moves) * vk.Traffic(a.source, b.source) // the amax are few
 			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}
 		})
-		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y)}, partsParams{
+		kernel.Dispatch(c, groups, partsParams{
 			K: uint32(p.K), Chunk: uint32(l.chunk), Chunks: uint32(l.chunks), Slabs: uint32(l.slabs),
-			TilesK: uint32(tilesK), AGroups: uint32(a.groups(tilesK)), Groups: uint32(groups), A: a.push(), B: b.push(),
+			TilesK: uint32(tilesK), AGroups: uint32(a.groups(tilesK)), Groups: uint32(n), A: a.push(), B: b.push(),
 		}, a.source, b.source, vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
 		return c.Err()
 	}

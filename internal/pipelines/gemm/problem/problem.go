@@ -180,6 +180,35 @@ func (p Problem) Validate() error {
 	return nil
 }
 
+// Empty reports whether a product of a group has no elements of C.
+func (p Problem) Empty() bool { return p.M == 0 || p.N == 0 }
+
+// ValidateGroup returns what the products of a group have in common, a problem without sizes, or an
+// error that names a product and the first value that breaks a rule. Products differ in sizes, which may
+// be 0, and in factors.
+func ValidateGroup(list []Problem) (common Problem, err error) {
+	for i, p := range list {
+		if p.Batch != 0 {
+			return common, fmt.Errorf("gemm: product %d of the group: batch=%d, but products of a group have no batch", i, p.Batch)
+		}
+		if err := cmp.Or(ValidateSizes(0, Size{"m", p.M}, Size{"n", p.N}, Size{"k", p.K}), p.validateFactors()); err != nil {
+			return common, fmt.Errorf("gemm: product %d of the group: %w", i, err)
+		}
+		one := p
+		one.M, one.N, one.K, one.Alpha, one.Beta = 0, 0, 0, 0, 0
+		if i == 0 {
+			common = one
+		}
+		if one != common {
+			return common, fmt.Errorf("gemm: product %d of the group is %v, product 0 %v: products differ in m, n, k, alpha and beta alone", i, p, list[0])
+		}
+	}
+	if err := common.validateFormats(); err != nil {
+		return common, fmt.Errorf("gemm: %w", err)
+	}
+	return common, nil
+}
+
 // A Size is a number of a problem with its name, for messages.
 type Size struct {
 	Name string

@@ -9,55 +9,38 @@ import (
 	"gonum.org/v1/gonum/diff/fd"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 )
 
-// TestHand compares with numbers worked out by hand, for each transpose.
+// TestHand compares with numbers worked out by hand: each transpose, the second product of a batch, the
+// epilogue of an empty sum, and products without rows or columns, which are nothing.
 func TestHand(t *testing.T) {
 	// op(A) = 1 2 3   op(B) = 1 0   op(A)*op(B) = 7 5
 	//         4 5 6           0 1                16 11
 	//                         2 1
 	a, aT := []float64{1, 2, 3, 4, 5, 6}, []float64{1, 4, 2, 5, 3, 6}
 	b, bT := []float64{1, 0, 0, 1, 2, 1}, []float64{1, 0, 2, 0, 1, 1}
-	for _, p := range []problem.Problem{{}, {TransA: true}, {TransB: true}, {TransA: true, TransB: true}} {
-		p.M, p.N, p.K = 2, 2, 3
-		in := ref.Inputs{A: a, B: b, C: []float64{10, 20, 30, 40}, R: []float64{1, 2, 3, 4}}
-		if p.TransA {
-			in.A = aT
-		}
-		if p.TransB {
-			in.B = bT
-		}
-		require.Equal(t, ref.Outputs{C: []float64{7, 5, 16, 11}}, ref.Multiply(in, p), p)
-		p.Alpha, p.Beta, p.Residual = 2, 0.5, true
-		want := ref.Multiply(in, p)
-		require.Equal(t, []float64{20, 22, 50, 46}, want.C, p)
-		require.Equal(t, want, ref.Plain(in, p), p)
+	c, r := []float64{10, 20, 30, 40}, []float64{1, 2, 3, 4}
+	for _, x := range []struct {
+		p    problem.Problem
+		in   ref.Inputs
+		want []float64
+	}{
+		{problem.Problem{M: 2, N: 2, K: 3}, ref.Inputs{A: a, B: b}, []float64{7, 5, 16, 11}},
+		{problem.Problem{M: 2, N: 2, K: 3, TransA: true}, ref.Inputs{A: aT, B: b}, []float64{7, 5, 16, 11}},
+		{problem.Problem{M: 2, N: 2, K: 3, TransB: true}, ref.Inputs{A: a, B: bT}, []float64{7, 5, 16, 11}},
+		{problem.Problem{M: 2, N: 2, K: 3, TransA: true, TransB: true}, ref.Inputs{A: aT, B: bT}, []float64{7, 5, 16, 11}},
+		{problem.Problem{M: 2, N: 2, K: 3, Alpha: 2, Beta: 0.5, Residual: true}, ref.Inputs{A: a, B: b, C: c, R: r}, []float64{20, 22, 50, 46}},
+		{problem.Problem{Batch: 2, M: 1, N: 1, K: 2}, ref.Inputs{A: []float64{1, 2, 3, 4}, B: []float64{5, 6, 7, 8}}, []float64{17, 53}},
+		{problem.Problem{M: 1, N: 2, Beta: 0.5, Residual: true}, ref.Inputs{C: []float64{2, 4}, R: []float64{10, 20}}, []float64{11, 22}},
+		{problem.Problem{N: 2, K: 3}, ref.Inputs{B: b}, []float64{}},
+		{problem.Problem{M: 2, K: 3}, ref.Inputs{A: a}, []float64{}},
+	} {
+		require.Equal(t, x.want, ref.Multiply(x.in, x.p).C, x.p)
+		require.Equal(t, x.want, ref.Plain(x.in, x.p).C, x.p)
 	}
-}
-
-// TestBatch wants the second product of a batch to be that of the second matrices.
-func TestBatch(t *testing.T) {
-	p := problem.Problem{Batch: 2, M: 1, N: 1, K: 2}
-	in := ref.Inputs{A: []float64{1, 2, 3, 4}, B: []float64{5, 6, 7, 8}}
-	want := ref.Multiply(in, p)
-	require.Equal(t, []float64{17, 53}, want.C)
-	require.Equal(t, want, ref.Plain(in, p))
-}
-
-// TestEmpty wants a product without rows or columns to be nothing, and one without k to be
-// what the epilogue makes of 0.
-func TestEmpty(t *testing.T) {
-	for _, p := range []problem.Problem{{M: 0, N: 2, K: 3}, {M: 2, N: 0, K: 3}} {
-		in := ref.Inputs{A: make([]float64, p.M*p.K), B: make([]float64, p.K*p.N)}
-		require.Empty(t, ref.Multiply(in, p).C)
-		require.Empty(t, ref.Plain(in, p).C)
-	}
-	p := problem.Problem{M: 1, N: 2, Beta: 0.5, Residual: true}
-	in := ref.Inputs{C: []float64{2, 4}, R: []float64{10, 20}}
-	require.Equal(t, []float64{11, 22}, ref.Multiply(in, p).C)
-	require.Equal(t, ref.Multiply(in, p), ref.Plain(in, p))
 }
 
 // TestRows wants the rows of a problem to be those of all rows.
@@ -69,27 +52,16 @@ func TestRows(t *testing.T) {
 	require.Equal(t, []float64{all[0], all[1], all[4], all[5], all[6], all[7], all[10], all[11]}, ref.Multiply(some, part).C)
 }
 
-// TestDSiLU compares the derivative with finite differences, and SiLU with its formula.
-func TestDSiLU(t *testing.T) {
+// TestActivations wants each activation to be made of the others: X is the argument of SiLU, and
+// TimesDSiLU the gradient at it, which finite differences give, too.
+func TestActivations(t *testing.T) {
 	for _, v := range []float64{-30, -3, -1.2784645, -0.5, 0, 0.5, 3, 30} {
 		require.InDelta(t, fd.Derivative(ref.SiLU, v, &fd.Settings{Formula: fd.Central}), ref.DSiLU(v), 1e-8, v)
 	}
 	require.InDelta(t, 1/(1+math.Exp(-1)), ref.SiLU(1), 1e-15)
-}
-
-// TestActivations wants each activation to be made of the others: X is the argument of
-// SiLU, and TimesDSiLU the gradient at it.
-func TestActivations(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	random := func(n int) []float64 {
-		x := make([]float64, n)
-		for i := range x {
-			x[i] = float64(float32(rng.NormFloat64()))
-		}
-		return x
-	}
-	p := problem.Problem{M: 3, N: 4, K: 5}
-	in := ref.Inputs{A: random(15), B: random(20), X: random(12)}
+	random := func(n int) []float64 { return guard.Random(rng, dtype.Float32, n, 1) }
+	p, in := problem.Problem{M: 3, N: 4, K: 5}, ref.Inputs{A: random(15), B: random(20), X: random(12)}
 	v := ref.Multiply(in, p).C
 	p.Activation = problem.SiLUKeep
 	silu := ref.Multiply(in, p)
@@ -103,23 +75,15 @@ func TestActivations(t *testing.T) {
 	}
 }
 
-// TestBounds wants the plain program within half of its bound, and a result that has
-// lost a term outside.
+// TestBounds wants the plain program within half of its bound, and a result that has lost a term
+// outside.
 func TestBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, format := range dtype.All() {
 		p := problem.Problem{M: 17, N: 9, K: 70, DType: format, Out: format}
-		random := func(n int) []float64 {
-			x := make([]float64, n)
-			for i := range x {
-				x[i] = float64(format.Round(float32(rng.NormFloat64())))
-			}
-			return x
-		}
-		in := ref.Inputs{A: random(17 * 70), B: random(70 * 9)}
+		in := ref.Inputs{A: guard.Random(rng, format, 17*70, 1), B: guard.Random(rng, format, 70*9, 1)}
 		want, plain := ref.Multiply(in, p), ref.Plain(in, p)
-		bound := ref.NewBounds(want, plain, in, p).C
-		worst, lost := 0.0, 0.0
+		bound, worst, lost := ref.NewBounds(want, plain, in, p).C, 0.0, 0.0
 		for i, w := range want.C {
 			worst = max(worst, math.Abs(plain.C[i]-w))
 			lost = max(lost, math.Abs(in.A[i/9*70]*in.B[i%9]))

@@ -8,7 +8,6 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/pipelines/gmm"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -125,14 +124,7 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 			return err
 		}
 	}
-	limit := d.Caps().MaxWorkgroupCount
-	groups := t.States.Shape[0]
-	x := min(plan.blocks, int(limit[0]))
-	rounds := (plan.blocks + x - 1) / x
-	if rounds > int(limit[1]) || groups > int(limit[2]) {
-		return engine.Unsupported("m=%d makes %d blocks in %d groups, more than the device's %v workgroups", p.M, plan.blocks, groups, limit)
-	}
-	module, err := shaders.Get("gemm_mixture", p.DType.Short())
+	groups, err := engine.Grid(c, plan.blocks, t.States.Shape[0], "m=%d", p.M)
 	if err != nil {
 		return err
 	}
@@ -140,14 +132,14 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 	if err != nil {
 		return err
 	}
-	kernel, err := vk.CachedKernel[engine.Params](d, module.Name, module.SPIRV, mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
+	kernel, err := engine.NewKernel[engine.Params](c, "gemm_mixture", p.DType.Short(), mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
 	outs := args.Bound()
 	args.More = 2 * float64(p.N) * mixtureColumns
 	c.Note(func() vk.Note { return args.Note(p, &plan.Config, p.Batches()) })
-	kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(rounds), Z: uint32(groups)}, engine.NewParams(args, p, &plan.Config, plan.blocks),
+	kernel.Dispatch(c, groups, engine.NewParams(args, p, &plan.Config, plan.blocks),
 		args.A, args.B, outs[0], outs[1], outs[2], outs[3])
 	return c.Err()
 }

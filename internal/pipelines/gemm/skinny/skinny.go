@@ -27,9 +27,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -134,10 +132,6 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 	if plan.Config.PackB {
 		name += "_fragmented"
 	}
-	module, err := shaders.Get(name, p.DType.Short())
-	if err != nil {
-		return err
-	}
 	constants, err := engine.NewMatrixSpec(caps, args, p, plan.Config)
 	if err != nil {
 		return err
@@ -155,7 +149,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 		}
 		spec = fragmentedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc, args.Deal.Constants()}
 	}
-	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, spec, chips.MatrixOptions(caps))
+	kernel, err := engine.NewKernel[engine.Params](c, name, p.DType.Short(), spec, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
@@ -195,25 +189,4 @@ func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes 
 	}
 	c.Splits, c.Rows = 1, 0
 	return c, nil
-}
-
-// checkGradients checks the tensors of a kernel that makes dpre and dw of dy, w and inputs of its
-// own. It extends the rows of dpre by the zeros up to the next multiple of 8 elements.
-func checkGradients(t Tensors, columns int, p engine.Problem, own ...argument.Argument) error {
-	wShape := []int{p.Batches(), p.N, columns}
-	inputs := append([]argument.Argument{argument.New("dy", t.DY, true, p.DType, []int{p.Batches(), p.M, columns})}, own...)
-	err := argument.Check("gemm", append(inputs, argument.New("w", t.W, true, p.DType, wShape)), []argument.Argument{
-		argument.New("dpre", t.DPre, true, p.DType, p.CShape()),
-		argument.New("dw", t.DW, true, p.Out, wShape),
-	})
-	if err != nil {
-		return err
-	}
-	if !engine.Aligned(8, t.DPre) {
-		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", t.DPre.Offset, t.DPre.Strides)
-	}
-	if end := 2 * int64((t.DPre.Offset+t.DPre.Span()+7)/8*8); end > t.DPre.Buffer.Bytes() {
-		return fmt.Errorf("gemm: dpre with its zeros ends at byte %d of a buffer of %d", end, t.DPre.Buffer.Bytes())
-	}
-	return nil
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/shaders"
@@ -180,10 +182,6 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	if config.PackB {
 		name = "gemm_coopmat_fragmented"
 	}
-	module, err := shaders.Get(name, p.DType.Short())
-	if err != nil {
-		return err
-	}
 	spec, err := NewMatrixSpec(d.Caps(), args, p, config)
 	if err != nil {
 		return err
@@ -196,36 +194,94 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	if config.PackB {
 		constants = fragmentedSpec{results, args.Deal.Constants()}
 	}
-	kernel, err := vk.CachedKernel[Params](d, module.Name, module.SPIRV, constants, chips.MatrixOptions(d.Caps()))
+	kernel, err := NewKernel[Params](c, name, p.DType.Short(), constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
 	return Dispatch(c, kernel, args, p, config)
 }
 
+// scalarSpec is the specialization of gemm_scalar.comp.
+type scalarSpec struct {
+	WorkgroupSize uint32       `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32       `glsl:"THREADS_X"`
+	BlockM        uint32       `glsl:"BLOCK_M"`
+	BlockN        uint32       `glsl:"BLOCK_N"`
+	BlockK        uint32       `glsl:"BLOCK_K"`
+	GroupM        uint32       `glsl:"GROUP_M"`
+	AByK          bool         `glsl:"A_BY_K"`
+	BByK          bool         `glsl:"B_BY_K"`
+	Partial       bool         `glsl:"PARTIAL"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
+}
+
+// newScalarSpec returns the constants for p.
+func newScalarSpec(args Args, p Problem, config Config) scalarSpec {
+	return scalarSpec{
+		WorkgroupSize: uint32(config.Threads),
+		ThreadsX:      uint32(config.ThreadsX),
+		BlockM:        uint32(config.BlockM),
+		BlockN:        uint32(config.BlockN),
+		BlockK:        uint32(config.BlockK),
+		GroupM:        uint32(config.GroupM),
+		AByK:          !p.TransA,
+		BByK:          p.TransB,
+		Partial:       config.Splits > 1,
+		Epilogue:      NewEpilogueSpec(args, p),
+	}
+}
+
+// multiplyScalar records gemm_scalar.
+func multiplyScalar(c *vk.Cmd, args Args, p Problem, config Config) error {
+	kernel, err := NewKernel[Params](c, "gemm_scalar", p.DType.Short(), newScalarSpec(args, p, config), vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	return Dispatch(c, kernel, args, p, config)
+}
+
+// NewKernel returns the kernel of a module of a format, "" for one of all.
+func NewKernel[P any](c *vk.Cmd, name, format string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, format)
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[P](c.Device(), module.Name, module.SPIRV, spec, o)
+}
+
+// Grid returns at least n workgroups, along two axes.
+func Grid(c *vk.Cmd, n, z int, what string, args ...any) (vk.Groups, error) {
+	limit := c.Device().Caps().MaxWorkgroupCount
+	x := max(min(n, int(limit[0])), 1)
+	y := (n + x - 1) / x
+	if y > int(limit[1]) || z > int(limit[2]) || n > math.MaxInt32 {
+		return vk.Groups{}, Unsupported(what+" takes %d x %d workgroups, more than the device's %v", append(args, n, z, limit)...)
+	}
+	return vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(z)}, nil
+}
+
 // Dispatch records a kernel over all blocks, splits and products, as many products
 // at a time as the device allows in one Dispatch.
 func Dispatch(c *vk.Cmd, kernel *vk.Kernel[Params], args Args, p Problem, config Config) error {
 	caps := c.Device().Caps()
-	limit := caps.MaxWorkgroupCount
 	blockM, blockN := config.Block(caps, p.DType)
 	tiles := ((p.M + blockM - 1) / blockM) * ((p.N + blockN - 1) / blockN)
-	x := min(tiles, int(limit[0]))
-	y := (tiles + x - 1) / x
-	if y > int(limit[1]) {
-		return Unsupported("m=%d and n=%d make %d blocks, more than the device's %d x %d workgroups", p.M, p.N, tiles, limit[0], limit[1])
+	groups, err := Grid(c, tiles, 1, "m=%d and n=%d", p.M, p.N)
+	if err != nil {
+		return err
 	}
 	out := NewParams(args, p, &config, tiles)
 	outs := args.Bound()
 	splits := max(config.Splits, 1)
-	step := max(int(limit[2])/splits, 1)
+	step := max(int(caps.MaxWorkgroupCount[2])/splits, 1)
 	if splits > 1 {
 		step = p.Batches() // partial sums of all at once: Config.Feasible ensures that they fit
 	}
 	for first := 0; first < p.Batches(); first += step {
 		n := min(step, p.Batches()-first)
 		c.Note(func() vk.Note { return args.Note(p, &config, n) })
-		kernel.Dispatch(c, vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(n * splits)}, out, args.A, args.B, outs[0], outs[1], outs[2], outs[3])
+		groups.Z = uint32(n * splits)
+		kernel.Dispatch(c, groups, out, args.A, args.B, outs[0], outs[1], outs[2], outs[3])
 		out.AOffset += uint32(n) * out.AStrideB
 		out.BOffset += uint32(n) * out.BStrideB
 		out.COffset += uint32(n) * out.CStrideB

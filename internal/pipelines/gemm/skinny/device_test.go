@@ -1,0 +1,257 @@
+package skinny_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
+	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+func TestMain(m *testing.M) { vktest.Main(m) }
+
+// Tiles of a few small matrices: whose rows leave in several strips, which are added to one another; with
+// subgroups side by side and below each other; with op(B) in fragments, of one subgroup, and with eight
+// neighbours of a row in an invocation. $1 and $4 are sides of the device's matrices.
+const (
+	strips    = "coopmat s1x1 t1x4 k$1 g2"
+	wide      = "coopmat s1x2 t2x1 k$1 g2"
+	stages    = "coopmat s1x2 t1x3 k$1 g2"
+	high      = "coopmat s3x1 t2x1 k$1 g2"
+	fragments = "coopmat s2x1 t1x2 k$4 packb g2"
+	alone     = "coopmat s1x1 t1x2 k$4 packb g2" // lavapipe's subgroupBarrier waits for all (lib/rows_coopmat.glsl)
+	runs      = "coopmat s1x2 t1x8 k$1 packb g2"
+)
+
+// heads returns a call of sizes: heads, tokens, hidden units, in and out.
+func heads(sizes [5]int, config string, change ...func(m *call.MLP)) *call.MLP {
+	m := &call.MLP{
+		Problem: mlp.Problem{Heads: sizes[0], Tokens: sizes[1], Hidden: sizes[2], In: sizes[3], Out: sizes[4]},
+		Skinny:  true, Impl: "coopmat", Config: config,
+	}
+	for _, f := range change {
+		f(m)
+	}
+	return m
+}
+
+// each calls f in every format that the device has matrices of, with a configuration for it.
+func each(t *testing.T, d *vk.Device, f func(format dtype.DType, config func(string) string)) {
+	for format, shape := range chipstest.MatrixFormats(t, d) {
+		f(format, strings.NewReplacer("$1", fmt.Sprint(shape.N), "$4", fmt.Sprint(4*shape.N)).Replace)
+	}
+}
+
+// TestHeads compares the kernels with products in float64: with the table's tiles, and with others. The
+// forward pass writes hidden units or not. Dpre has rows of a multiple of 8 elements, which it fills with
+// zeros.
+func TestHeads(t *testing.T) {
+	keep := func(m *call.MLP) { m.Keep = mlp.KeepPre }
+	back := func(m *call.MLP) { m.Backward, m.Grad = true, dtype.Some(dtype.Float32) }
+	turned := func(m *call.MLP) { m.TransA, m.TransB = true, true }
+	times := func(m *call.MLP) { m.Alpha = 0.5 }
+	d := vktest.Open(t)
+	each(t, d, func(format dtype.DType, config func(string) string) {
+		for i, m := range []*call.MLP{
+			heads([5]int{1, 1, 1, 1, 1}, ""), heads([5]int{3, 37, 45, 19, 3}, "", times, keep), heads([5]int{2, 37, 150, 9, 8}, strips),
+			heads([5]int{2, 37, 150, 9, 8}, strips, keep), heads([5]int{2, 21, 50, 9, 2}, wide, keep), heads([5]int{3, 37, 45, 19, 3}, fragments),
+			heads([5]int{2, 37, 45, 40, 8}, fragments, keep), heads([5]int{2, 21, 88, 40, 3}, runs), heads([5]int{2, 21, 88, 40, 3}, runs, keep),
+			heads([5]int{1, 21, 83, 9, 2}, runs, times), heads([5]int{1, 21, 83, 9, 2}, runs, times, keep), heads([5]int{1, 20, 70, 40, 5}, strips, turned),
+			heads([5]int{2, 21, 45, 19, 3}, alone, times, func(m *call.MLP) { m.Float32 = true }),
+
+			heads([5]int{1, 1, 1, 1, 1}, "", back), heads([5]int{3, 130, 45, 19, 3}, "", times, back, func(m *call.MLP) { m.Grad = 0 }),
+			heads([5]int{2, 37, 149, 9, 8}, stages, back), heads([5]int{2, 117, 43, 9, 2}, high, back), heads([5]int{1, 50, 70, 40, 5}, stages, turned, back),
+
+			heads([5]int{1, 1, 1, 7, 1}, "", back, keep), heads([5]int{3, 257, 45, 7, 3}, "", back, keep), heads([5]int{2, 37, 131, 7, 8}, "", back, keep),
+			heads([5]int{1, 520, 256, 7, 2}, "", back, keep), heads([5]int{2, 33, 7, 7, 5}, "", back, keep), heads([5]int{1, 255, 129, 7, 4}, "", back, keep),
+		} {
+			m.DType, m.Config, m.Data = format, config(m.Config), call.Data{Seed: uint64(i), Layout: []string{"p", "a", "o"}[i%3], Workspace: i%2 == 0}
+			t.Run(fmt.Sprintf("%d %v %v %v %s", i, m.Pass(), m.Problem, m.Alpha, m.Config), func(t *testing.T) { call.Test(t, d, m, nil, guard.Packed, m.Pass()) })
+		}
+	})
+}
+
+// TestForwardParts wants float32 results of hidden units that are too large for parts of 16 bits, where
+// op(B) is in fragments, beside others.
+func TestForwardParts(t *testing.T) {
+	d := vktest.Open(t)
+	each(t, d, func(format dtype.DType, config func(string) string) {
+		m := heads([5]int{2, 21, 45, 19, 3}, config(alone), func(m *call.MLP) { m.Float32, m.DType = true, format })
+		x, part, by := call.Inputs(m), 0x1p-20, 0x1p13 // of a hidden unit, its error in two parts
+		if format == dtype.BFloat16 {
+			part, by = 0x1p-14, 0x1p63
+		}
+		c, record, err := call.Case(d.Caps(), m, kit.Forward, x)
+		require.NoError(t, err)
+		for i := range x["x"] {
+			if row := i / m.In; row == 3 || row == m.Tokens-1 {
+				x["x"][i] *= by
+			}
+		}
+		y := &c.Tensors[len(c.Tensors)-1]
+		require.Equal(t, "y", y.Name)
+		for i := range y.Want {
+			token, head, out := i/(m.Heads*m.Out), i/m.Out%m.Heads, i%m.Out
+			y.Want[i] = 0
+			bound := 0.0
+			for j := range m.Hidden {
+				pre, terms := 0.0, 0.0
+				for k := range m.In {
+					v := x["x"][token*m.In+k] * x["w1"][(head*m.In+k)*m.Hidden+j]
+					pre, terms = pre+v, terms+math.Abs(v)
+				}
+				w := x["w2"][(head*m.Hidden+j)*m.Out+out]
+				y.Want[i] += ref.SiLU(pre) * w
+				bound += math.Abs(w) * (1.1*float64(m.In)*0x1p-23*terms + (part+float64(m.Hidden)*0x1p-23)*math.Abs(ref.SiLU(pre)))
+			}
+			y.Bounds = append(y.Bounds, bound+1e-5)
+		}
+		c.Layout = guard.Odd
+		c.Test(t, d, record)
+	})
+}
+
+// TestMixture compares with products in float64: with the table's tiles, with tiles whose rows leave in
+// several strips, with subgroups side by side, several blocks of columns, and heads in groups of
+// different sizes.
+func TestMixture(t *testing.T) {
+	d := vktest.Open(t)
+	each(t, d, func(format dtype.DType, config func(string) string) {
+		for i, m := range []*call.Mixture{
+			{Problem: mixture.Problem{Heads: 1, Tokens: 1, Hidden: 1, In: 1}, Groups: 1},
+			{Problem: mixture.Problem{Heads: 3, Tokens: 37, Hidden: 45, In: 19}, Groups: 2},
+			{Problem: mixture.Problem{Heads: 5, Tokens: 37, Hidden: 150, In: 9}, Groups: 1, Config: strips},
+			{Problem: mixture.Problem{Heads: 7, Tokens: 21, Hidden: 50, In: 9}, Groups: 3, Config: wide},
+			{Problem: mixture.Problem{Heads: 2, Tokens: 20, Hidden: 70, In: 40}, Groups: 2, Config: strips, TransA: true, TransB: true},
+		} {
+			m.Direct, m.LogP, m.Impl, m.DType, m.Config = true, true, "coopmat", format, config(m.Config)
+			m.Data = call.Data{Seed: uint64(i), Layout: []string{"p", "a", "o"}[i%3]}
+			t.Run(fmt.Sprintf("%d %v", i, m.Problem), func(t *testing.T) { call.Test(t, d, m, nil, guard.Packed, kit.Forward) })
+		}
+	})
+}
+
+// TestUnsupported wants errors that say what the kernels do not do.
+func TestUnsupported(t *testing.T) {
+	caps, p := chipstest.H200(), engine.Problem{M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}
+	kept := engine.Problem{M: 2, N: 3, K: 4, TransB: true, Activation: engine.TimesDSiLU, DType: dtype.Float16, Out: dtype.Float32}
+	matrices := engine.Options{Impl: engine.CoopMat}
+	forward := func(p engine.Problem, columns int, o engine.Options) error {
+		_, err := skinny.ChooseForward(caps, p, columns, o)
+		return err
+	}
+	backward := func(columns int) error {
+		_, err := skinny.ChooseBackward(caps, p, columns, matrices)
+		return err
+	}
+	mixed := func(p engine.Problem, o engine.Options) error {
+		_, err := skinny.ChooseMixture(caps, p, o)
+		return err
+	}
+	with := func(p engine.Problem, change func(p *engine.Problem)) engine.Problem {
+		change(&p)
+		return p
+	}
+	identity := with(p, func(p *engine.Problem) { p.Activation = engine.Identity })
+	float := with(p, func(p *engine.Problem) { p.DType = dtype.Float32 })
+	for i, x := range []struct {
+		err  error
+		want string
+	}{
+		{forward(p, 9, matrices), "w has 9 columns, not from 1 to 8"}, {backward(9), "w has 9 columns, not from 1 to 8"},
+		{forward(p, 3, engine.Options{Impl: engine.Scalar}), "unsupported"}, {mixed(p, engine.Options{Impl: engine.Scalar}), "unsupported"},
+		{forward(float, 3, matrices), "unsupported"}, {forward(identity, 3, matrices), "has another epilogue than silu"}, {mixed(identity, matrices), "has another epilogue than silu"},
+	} {
+		require.ErrorContains(t, x.err, x.want, i)
+	}
+	plan, err := skinny.ChooseKept(caps, kept)
+	require.NoError(t, err)
+	require.EqualValues(t, 4*3*4, plan.Workspace())
+	for want, change := range map[string]func(p *engine.Problem){
+		"gemm: problem 2x3x4 nt float16 to float32 silu is not dy * wᵀ, times silu'": func(p *engine.Problem) { p.Activation = engine.SiLU },
+		"gemm: problem 2x3x4 nn float16 to float32 times-dsilu is not dy":            func(p *engine.Problem) { p.TransB = false },
+		"alpha 2 times-dsilu is not dy":                                              func(p *engine.Problem) { p.Alpha = 2 },
+		"m=0 is not from 1":                                                          func(p *engine.Problem) { p.M = 0 },
+		"w has 9 columns, not from 1 to 8":                                           func(p *engine.Problem) { p.K = 9 },
+		"gradients of float32 by pre and w at a time: no kernel":                     func(p *engine.Problem) { p.DType = dtype.Float32 },
+		"is more than the device's":                                                  func(p *engine.Problem) { p.Batch = 1 << 29 },
+	} {
+		_, err := skinny.ChooseKept(caps, with(kept, change))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestArguments wants errors that name the tensor that does not fit.
+func TestArguments(t *testing.T) {
+	d := vktest.Open(t)
+	p := engine.Problem{Batch: 2, M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}
+	kept := engine.Problem{Batch: 2, M: 2, N: 3, K: 4, TransB: true, Activation: engine.TimesDSiLU, DType: dtype.Float16, Out: dtype.Float32}
+	o := engine.Options{Impl: engine.CoopMat}
+	if _, err := skinny.ChooseBackward(d.Caps(), p, 4, o); err != nil {
+		vktest.Require(t, "coopmat", err)
+	}
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
+	const half = dtype.Float16
+	a, b, w, dy, dw := tensor(half, 2, 2, 4), tensor(half, 2, 4, 3), tensor(half, 2, 3, 4), tensor(half, 2, 2, 4), tensor(dtype.Float32, 2, 3, 4)
+	pre, odd, dpre := tensor(half, 2, 2, 3), tensor(half, 2, 2, 3), tensor(half, 2, 2, 8)
+	whole, logits, y, states := dpre, tensor(half, 2, 3, 3), tensor(dtype.Float32, 2), tensor(dtype.Float32, 2, 2, gmm.StateSize)
+	dpre.Shape = []int{2, 2, 3}
+	from := states
+	from.Shape, from.Offset = []int{1, 2, 8}, 2
+	c, err := d.NewCmd("errors")
+	require.NoError(t, err)
+	defer c.Close()
+	back := func(dpre, dw vk.Tensor) error {
+		_, err := skinny.Backward(c, skinny.Tensors{A: a, B: b, W: w, DY: dy, DPre: dpre, DW: dw}, 4, p, o)
+		return err
+	}
+	backKept := func(pre, dpre, dw vk.Tensor) error {
+		_, err := skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: pre, DY: dy, DPre: dpre, DW: dw}, kept, engine.Options{})
+		return err
+	}
+	mix := func(w, states vk.Tensor, out dtype.DType) error {
+		p := p
+		p.Out = out
+		return skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: states}, p, o)
+	}
+	for _, x := range []struct {
+		call func() error
+		want string
+	}{
+		{func() error { return back(dpre, dw) }, ""},
+		{func() error { return back(odd, dw) }, "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements"},
+		{func() error { return back(whole, dw) }, "gemm: dpre has shape [2 2 8] and strides [16 8 1], want shape [2 2 3]"},
+		{func() error { return back(dpre, w) }, "gemm: dw is float16, want float32"},
+		{func() error { return backKept(pre, dpre, dw) }, ""},
+		{func() error { return backKept(pre, odd, dw) }, "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements"},
+		{func() error { return backKept(pre, pre, dw) }, "gemm: dpre overlaps pre"},
+		{func() error { return backKept(w, dpre, dw) }, "gemm: pre has shape [2 3 4]"},
+		{func() error { return mix(logits, states, dtype.Float32) }, ""},
+		{func() error { return mix(logits, y, dtype.Float32) }, "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2"},
+		{func() error { return mix(a, states, dtype.Float32) }, "gemm: w has shape [2 2 4]"},
+		{func() error { return mix(logits, from, dtype.Float32) }, "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements"},
+		{func() error { return mix(logits, states, half) }, "gemm: out=float16 of Mixture is not float32"},
+	} {
+		c.Reset()
+		if err := x.call(); x.want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, x.want)
+		}
+	}
+}
