@@ -14,163 +14,243 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
+// benchKernel holds the flags of bench NAME, and of sweep, which is bench with a file that it
+// completes.
+type benchKernel struct {
+	kernelFlags
+	quiet          bool
+	out            outDir
+	csv            string // of sweep
+	min, max, step int    // of sweep without a kernel, which varies the length of attention
+}
+
 func newBench(a *app) *cobra.Command {
-	cmd := kernelCommands("bench KERNEL", "Measure a kernel, after checking that it is right; compare measurements",
-		func(k kernels.Kernel) *cobra.Command { return newBenchKernel(a, k) })
+	cmd := kernelCommands("bench KERNEL", "Measure a kernel, after checking that it is right; compare measurements", func(k kernels.Kernel) *cobra.Command {
+		b := &benchKernel{kernelFlags: newKernelFlags(k)}
+		return a.command(&cobra.Command{
+			Use: k.Name, Short: "Measure " + k.Title, Long: k.Bench.Long + "\n\n" + gridHelp, Example: k.Bench.Example,
+		}, b.add, func(ctx context.Context) error { return b.run(ctx, a) })
+	})
 	cmd.AddCommand(newBenchTrain(a), newBenchOverhead(a), newBenchCompare(a))
 	return cmd
 }
 
-// benchKernel holds the flags of bench NAME.
-type benchKernel struct {
-	kernelProblem
-	passes  passFlags
-	measure protocolFlags
-	impls   []string
-	wide    bool
-	quiet   bool
-	format  bench.Format
-	device  string
-	peers   peerFlags
-	close   closeFlags
-	out     outDir
-}
-
-func newBenchKernel(a *app, k kernels.Kernel) *cobra.Command {
-	b := &benchKernel{kernelProblem: newKernelProblem(k), format: bench.Table}
-	cmd := &cobra.Command{
-		Use:     k.Name,
-		Short:   "Measure " + k.Title,
-		Long:    k.Bench.Long + "\n\n" + gridHelp,
-		Example: k.Bench.Example,
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a) },
-	}
-	b.add(cmd.Flags())
-	return cmd
-}
-
-// add adds the flags to f.
+// add adds the flags of bench.
 func (b *benchKernel) add(f *pflag.FlagSet) {
-	f.SortFlags = false
-	b.addGrid(f)
+	b.addSizes(f, true)
 	b.addSuite(f)
-	otherwise := "default auto"
+	otherwise := "auto"
 	if b.kernel.AllPaths {
-		otherwise = "default all; auto chooses one of them"
+		otherwise = "all; auto chooses one of them"
 	}
-	implsVar(f, &b.impls, b.kernel, otherwise)
-	b.measure.add(f)
-	formatVar(f, &b.format, bench.Formats(), "table (default), markdown, benchfmt, csv or json")
-	wideVar(f, &b.wide)
+	b.addImpls(f, b.kernel.Impls, otherwise)
+	b.addProtocol(f)
+	b.output.add(f, "markdown, benchfmt, csv or json", bench.Formats()...)
 	kernels.BoolVar(f, &b.quiet, "quiet", "tables and warnings alone, without what the run and the columns are")
+	b.addTuning(f)
+	b.addClose(f)
+	b.out.add(f)
+	b.addPasses(f)
+}
+
+func newSweep(a *app) *cobra.Command {
+	cmd := kernelCommands("sweep [KERNEL]", "Measure a kernel at many sizes, into a CSV file", func(k kernels.Kernel) *cobra.Command {
+		s := &benchKernel{kernelFlags: newKernelFlags(k)}
+		return a.command(&cobra.Command{
+			Use:   k.Name,
+			Short: "Measure " + k.Title + " at many sizes, into a CSV file",
+			Long: fmt.Sprintf(`Measures problems of %[1]s as bench %[1]s does, and appends a line for each problem and
+path to a CSV file. An interrupted sweep completes it when it is started again.
+
+`, k.Name) + gridHelp,
+			Example: fmt.Sprintf("  flashvk sweep %s %s --csv %s.csv", k.Name, k.Sweep, k.Name),
+		}, s.addSweep, func(ctx context.Context) error { return s.run(ctx, a) })
+	})
+	k, _ := kernels.Find("attention")
+	s := &benchKernel{kernelFlags: newKernelFlags(k)}
+	cmd.Long = `Measures one problem after the other, as bench does, and appends a line for each
+problem and path to a CSV file: softmax attention at many sequence lengths, or the
+named kernel at any sizes.
+
+An interrupted sweep continues when it is started again with the same file: problems in
+the file are not measured again. flashvk plot draws the file.
+
+` + gridHelp
+	cmd.Example = `  flashvk sweep --min-len 128 --max-len 2048 --step 128 --dtype float16 --csv results.csv
+  flashvk sweep --min-len 512 --max-len 16384 --step 512 --batch 1 --heads 16 --headdim 128 --causal --impl coopmat2,coopmat --csv causal.csv
+  flashvk sweep gemm --m 512..8192x2 --n 1365 --k 512 --csv gemm.csv`
+	cmd.Args = noArgs
+	s.unless = func(bool) []string {
+		return []string{"batch=1", "heads=8", "headdim=64", "dtype=float16", fmt.Sprintf("seqlen=%d..%d+%d", s.min, s.max, s.step)}
+	}
+	return a.command(cmd, func(f *pflag.FlagSet) {
+		s.min, s.max, s.step = 128, 2048, 128
+		kernels.IntVar(f, &s.min, "min-len", "first length (default 128)")
+		kernels.IntVar(f, &s.max, "max-len", "last length, if a step hits it (default 2048)")
+		kernels.IntVar(f, &s.step, "step", "from one length to the next (default 128)")
+		s.addSweep(f)
+	}, func(ctx context.Context) error { return s.run(ctx, a) })
+}
+
+// addSweep adds the flags of sweep.
+func (b *benchKernel) addSweep(f *pflag.FlagSet) {
+	f.StringVar(&b.csv, "csv", "", "file for the results; one that is there is completed")
+	b.addSizes(f, true)
+	b.addPasses(f)
+	otherwise := "auto"
+	if b.kernel.AllPaths {
+		otherwise = "all but auto"
+	}
+	b.addImpls(f, b.kernel.Impls, otherwise)
+	b.addProtocol(f)
 	deviceVar(f, &b.device)
 	b.addTuning(f)
-	b.peers.add(f)
-	b.close.add(f)
-	b.out.add(f)
-	b.addPasses(f, &b.passes)
+	b.addClose(f)
 }
 
-func (b *benchKernel) run(ctx context.Context, a *app) (err error) {
-	for _, check := range []func() error{
-		func() error { return b.passes.check(nil) }, b.close.check, b.measure.check, b.peers.check, b.check, b.out.prepare,
-	} {
-		if err := check(); err != nil {
+// checkSweep returns a usage error.
+func (b *benchKernel) checkSweep() error {
+	switch lengths := b.unless != nil; {
+	case b.csv == "":
+		return usagef("sweep needs --csv FILE")
+	case lengths && b.min < 1:
+		return usagef("--min-len %d is less than 1", b.min)
+	case lengths && b.max < b.min:
+		return usagef("--max-len %d is less than --min-len %d", b.max, b.min)
+	case lengths && (b.step < 1 || (b.max-b.min)/b.step >= maxProblems):
+		return usagef("--step %d is less than 1, or makes more than %d lengths", b.step, maxProblems)
+	case b.both && len(b.peers) > 0:
+		return usagef("--both and --peer contradict each other: a sweep has one kernel, and a peer measures one pass")
+	}
+	for _, name := range []string{"min-len", "max-len", "step"} {
+		if b.set.Changed("seqlen") && b.set.Changed(name) && b.unless != nil {
+			return usagef("--seqlen and --%s contradict each other", name)
+		}
+	}
+	return nil
+}
+
+func (b *benchKernel) run(ctx context.Context, a *app) error {
+	sweep := b.set.Lookup("csv") != nil
+	if sweep {
+		if err := b.checkSweep(); err != nil {
 			return err
 		}
 	}
-	d, err := a.openDevice(b.device)
-	if err != nil {
+	if err := b.check(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	report := bench.Report{Env: environment(d.Caps()), Made: time.Now(), Wide: b.wide, Quiet: b.quiet}
-	if b.format != bench.Table && b.format != bench.Markdown {
-		announce(a.stderr, report.Env)
-	}
-	var ops []bench.Op
-	if ops, report.Suite, err = b.on(a.stderr, d.Caps()); err != nil {
+	if err := b.out.prepare(); err != nil {
 		return err
 	}
-	if report.Suite == nil && len(ops) > 1 {
-		report.Suite = bench.Grid()
-	}
-	pr := b.measure.protocol(report.Env.CPU)
-	monitor, err := watch(ctx, d, &pr)
-	if err != nil {
-		return err
-	}
-	defer monitor.Close()
-	if report.Results, err = b.measureAll(ctx, a, d, ops, pr); err != nil && len(report.Results) == 0 {
-		return err
-	}
-	if counted, ok := ops[0].(interface{ Amounts() []bench.Amount }); ok && err == nil && len(counted.Amounts()) > 0 {
-		report.Copy, err = bench.CopyRate(ctx, d, b.measure.protocol(report.Env.CPU))
-	}
-	// The results so far are written even if the run was cut short, and to each place even if the
-	// other is full.
-	report.Drift, report.Memory = monitor.Drift(), d.Memory()
-	if err := errors.Join(err, b.out.write(a, b.kernel.Title, report, d.Caps()), report.Write(a.stdout, b.format)); err != nil {
-		return err
-	}
-	return verdict(report.Results, b.set.Changed("impl"))
-}
-
-// measureAll measures the problems one after the other. With an error it returns the results of
-// the problems before.
-func (b *benchKernel) measureAll(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, pr bench.Protocol) ([]bench.Result, error) {
-	bar := newProgress(a.stderr)
-	defer bar.finish()
-	var all []bench.Result
-	for i, op := range ops {
-		c := bench.Case{Op: op, Pass: b.passes.pass(), Impls: b.paths(b.suite != nil || len(ops) > 1), Protocol: pr, Peers: b.peers.list, PeerTime: b.peers.limit, Close: b.close.tolerance()}
-		var results []bench.Result
-		var err error
-		if len(ops) == 1 {
-			results, err = runCase(ctx, d, c, bar.step)
+	return a.onDevice(b.device, func(d *vk.Device, env bench.Environment) error {
+		report := bench.Report{Env: env, Made: time.Now(), Wide: b.wide, Quiet: b.quiet}
+		if sweep || b.format != bench.Table && b.format != bench.Markdown {
+			announce(a.stderr, env)
+		}
+		ops, suite, err := b.on(a.stderr, d.Caps())
+		if err != nil {
+			return err
+		}
+		if report.Suite = suite; suite == nil && len(ops) > 1 {
+			report.Suite = bench.Grid()
+		}
+		pr := b.protocol(env.CPU)
+		monitor, err := watch(ctx, d, &pr)
+		if err != nil {
+			return err
+		}
+		defer monitor.Close()
+		if sweep {
+			report.Results, err = b.sweep(ctx, a, d, ops, pr)
+			if text := monitor.Drift().String(); err == nil && text != "" {
+				fmt.Fprintf(a.stderr, "flashvk: %s\n", text)
+			}
 		} else {
-			results, err = measureOne(ctx, d, c, bar.part(i, len(ops), fmt.Sprintf("case %d of %d", i+1, len(ops))))
+			report.Results, _, err = b.measure(ctx, a, d, ops, pr, nil)
+			if len(report.Results) > 0 {
+				err = b.write(ctx, a, d, ops, &report, monitor, err)
+			}
 		}
 		if err != nil {
-			return all, err
+			return err
 		}
-		all = append(all, results...)
-	}
-	return all, nil
+		return verdict(report.Results, b.set.Changed("impl"))
+	})
 }
 
-// runCase measures a case. Both passes with peers are also measured each alone.
-func runCase(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
-	if c.Pass == bench.Both && len(c.Peers) > 0 {
-		return bench.RunBoth(ctx, d, c, progress)
+// write writes the results so far, also if the run was cut short by err, and to each place even if
+// the other is full.
+func (b *benchKernel) write(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, report *bench.Report, monitor *bench.Monitor, err error) error {
+	if counted, ok := ops[0].(interface{ Amounts() []bench.Amount }); ok && err == nil && len(counted.Amounts()) > 0 {
+		report.Copy, err = bench.CopyRate(ctx, d, b.protocol(report.Env.CPU))
 	}
-	return bench.Run(ctx, d, c, progress)
+	report.Drift, report.Memory = monitor.Drift(), d.Memory()
+	return errors.Join(err, b.out.write(a, b.kernel.Title, *report, d.Caps()), report.Write(a.stdout, b.format))
 }
 
-// measureOne measures a case of several. Where the device has not enough memory for it, its paths
-// are unsupported.
-func measureOne(ctx context.Context, d *vk.Device, c bench.Case, progress bench.Progress) ([]bench.Result, error) {
-	results, err := runCase(ctx, d, c, progress)
-	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		return bench.Unsupported(c, err), nil
+// sweep measures the problems that the file lacks.
+func (b *benchKernel) sweep(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, pr bench.Protocol) (_ []bench.Result, err error) {
+	var subjects []*bench.Subject
+	for _, op := range ops {
+		subjects = append(subjects, bench.NewSubject(op, b.pass()))
+	}
+	file, err := bench.OpenSweep(b.csv, environment(d.Caps()), subjects)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	results, kept, err := b.measure(ctx, a, d, ops, pr, file)
+	if err == nil {
+		fmt.Fprintf(a.stderr, "flashvk: %s: measured %d problems, kept %d of an earlier run\n", b.csv, len(ops)-kept, kept)
 	}
 	return results, err
 }
 
-// paths returns the paths to measure, of one problem or of many. For many, auto is the
-// first.
+// measure measures the problems one after the other, into the file, if there is one; kept are those
+// that it has. With an error it returns the results of the problems before.
+func (b *benchKernel) measure(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, pr bench.Protocol, file *bench.SweepFile) (all []bench.Result, kept int, err error) {
+	bar := newProgress(a.stderr)
+	defer bar.finish()
+	for i, op := range ops {
+		c := bench.Case{Op: op, Pass: b.pass(), Impls: b.paths(file == nil && (b.suite != nil || len(ops) > 1)), Protocol: pr, Peers: b.peers, PeerTime: b.peerTime}
+		if b.set.Changed("atol") || b.set.Changed("rtol") {
+			c.Close = &b.close
+		}
+		if file != nil {
+			if c.Impls, c.Peers = file.Missing(bench.NewSubject(op, c.Pass), c.Impls, c.Peers); len(c.Impls)+len(c.Peers) == 0 {
+				kept++
+				continue
+			}
+		}
+		run, step := bench.Run, bar.part(i, len(ops))
+		if c.Pass == bench.Both && len(c.Peers) > 0 {
+			run = bench.RunBoth
+		}
+		results, err := run(ctx, d, c, step)
+		if errors.Is(err, vk.ErrOutOfDeviceMemory) && len(ops) > 1 {
+			results, err = bench.Unsupported(c, err), nil
+		}
+		if err == nil && file != nil {
+			err = file.Append(results)
+		}
+		if err != nil {
+			return all, kept, err
+		}
+		all = append(all, results...)
+	}
+	return all, kept, nil
+}
+
+// paths returns the paths to measure, of one problem or of many. For many, auto is the first.
 func (b *benchKernel) paths(many bool) []string {
-	var list []string
 	switch k := b.kernel; {
 	case b.impls != nil:
-		list = append(list, b.impls...)
+		return b.impls
 	case k.AllPaths && many:
-		list = append(list, k.Impls...)
+		return k.Impls
 	case k.AllPaths:
-		list = append(list, k.Impls[1:]...)
-	default:
-		list = append(list, k.Impls[0])
+		return k.Impls[1:]
 	}
-	return list
+	return b.kernel.Impls[:1]
 }

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/vk"
@@ -21,22 +23,19 @@ type benchTrain struct {
 	shapes      []string
 	checkpoints []tnp.Checkpoint
 	variants    []tnp.Variant
-	config      tnp.Config
-	shape       tnp.Shape
-	dtype       dtype.DType
+	model       modelFlags
 	recordings  []bool // fresh
 	count       int
 	stages      bool
-	format      bench.Format
-	wide        bool
-	device      string
-	peers       peerFlags
+	peers       []peer.Peer
+	peerTime    time.Duration
 	out         outDir
+	output
 }
 
 func newBenchTrain(a *app) *cobra.Command {
-	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []tnp.Variant{tnp.Fastest}, recordings: []bool{false}, count: 10, format: bench.Table}
-	cmd := &cobra.Command{
+	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []tnp.Variant{tnp.Fastest}, recordings: []bool{false}, count: 10}
+	return a.command(&cobra.Command{
 		Use:   "train",
 		Short: "Measure a whole training step",
 		Long: `Measures a training step of a transformer neural process: forward, backward and AdamW in
@@ -53,62 +52,43 @@ gets the same weights and data, and its loss and its gradients are compared with
   flashvk bench train --shape large --checkpoint off,selective,blocks --count 3
   flashvk bench train --shape small --variant unfused,separate,fused,auto --recording once,fresh
   flashvk bench train --shape small --peer torch="python3 tools/peers/torch_step.py" --out results`,
-		Args: noArgs,
-	}
-	f := cmd.Flags()
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return b.run(cmd.Context(), a, cmd) }
-	f.SortFlags = false
-	f.Var(value[[]string]{Target: &b.shapes, Parse: kernels.ListOf(kernels.OneOf(presetNames())), Kind: "SHAPES"}, "shape", "a comma list of tiny, small, mid, large (default small,mid; tiny on a CPU device)")
-	addModelSizes(f, &b.config, &b.shape)
-	kernels.DTypeVar(f, &b.dtype, "dtype", trainDTypeUsage)
-	f.Var(value[[]tnp.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
-	f.Var(value[[]tnp.Variant]{Target: &b.variants, Parse: kernels.ListOf(parseVariant), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused (default auto)")
-	f.Var(value[[]bool]{Target: &b.recordings, Parse: kernels.ListOf(parseRecording), Kind: "LIST"}, "recording", "a comma list of once, a step that is recorded before all, and fresh, recorded anew each time (default once)")
-	intVar(f, &b.count, "count", "steps that are timed (default 10)")
-	f.BoolVar(&b.stages, "stages", false, "also time each stage")
-	formatVar(f, &b.format, bench.Formats(), "table (default), markdown, benchfmt, csv or json")
-	wideVar(f, &b.wide)
-	b.peers.add(f)
-	b.out.add(f)
-	deviceVar(f, &b.device)
-	return cmd
+	}, func(f *pflag.FlagSet) {
+		f.Var(value[[]string]{Target: &b.shapes, Parse: kernels.ListOf(kernels.OneOf(presetNames())), Kind: "SHAPES"}, "shape", "a comma list of tiny, small, mid, large (default small,mid; tiny on a CPU device)")
+		b.model.add(f)
+		f.Var(value[[]tnp.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
+		f.Var(value[[]tnp.Variant]{Target: &b.variants, Parse: kernels.ListOf(parseVariant), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused (default auto)")
+		f.Var(value[[]bool]{Target: &b.recordings, Parse: kernels.ListOf(parseRecording), Kind: "LIST"}, "recording", "a comma list of once, a step that is recorded before all, and fresh, recorded anew each time (default once)")
+		kernels.IntVar(f, &b.count, "count", "steps that are timed (default 10)")
+		f.BoolVar(&b.stages, "stages", false, "also time each stage")
+		b.output.add(f, "markdown, benchfmt, csv or json", bench.Formats()...)
+		addPeers(f, &b.peers, &b.peerTime)
+		b.out.add(f)
+	}, func(ctx context.Context) error { return b.run(ctx, a) })
 }
 
-func (b *benchTrain) run(ctx context.Context, a *app, cmd *cobra.Command) (err error) {
-	if b.count < 1 || b.count > maxCount {
-		return usagef("--count %d is not in 1..%d", b.count, maxCount)
-	}
-	if err := b.peers.check(); err != nil {
+func (b *benchTrain) run(ctx context.Context, a *app) error {
+	_, err := b.cases(false) // finds sizes that are wrong on every device
+	if err := firstError(checkRange(b.model.set, "count", b.count, 1, maxCount), checkPeers(b.peers, b.peerTime), err, b.out.prepare()); err != nil {
 		return err
 	}
-	if _, err := b.cases(cmd, false); err != nil { // finds sizes that are wrong on every device
+	return a.onDevice(b.device, func(d *vk.Device, env bench.Environment) error {
+		r := train.Report{Env: env, Made: time.Now(), Wide: b.wide}
+		if b.format != bench.Table && b.format != bench.Markdown {
+			announce(a.stderr, env)
+		}
+		cases, err := b.cases(env.CPU)
+		if err != nil {
+			return err
+		}
+		err = b.measure(ctx, a, d, cases, b.model.format(d.Caps()), &r)
+		if len(r.Results) > 0 { // the results so far
+			err = errors.Join(err, b.out.write(a, "a training step", &r, d.Caps()), r.Write(a.stdout, b.format))
+		}
+		if text := r.Failed(); err == nil && text != "" {
+			return errors.New(text)
+		}
 		return err
-	}
-	if err := b.out.prepare(); err != nil {
-		return err
-	}
-	d, err := a.openDevice(b.device)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	r := train.Report{Env: environment(d.Caps()), Made: time.Now(), Wide: b.wide}
-	if b.format != bench.Table && b.format != bench.Markdown {
-		announce(a.stderr, r.Env)
-	}
-	cases, err := b.cases(cmd, r.Env.CPU)
-	if err != nil {
-		return err
-	}
-	format := trainDType(cmd.Flags(), b.dtype, d.Caps())
-	err = b.measure(ctx, a, d, cases, format, &r)
-	if len(r.Results) > 0 { // the results so far
-		err = errors.Join(err, b.out.write(a, "a training step", &r, d.Caps()), r.Write(a.stdout, b.format))
-	}
-	if text := r.Failed(); err == nil && text != "" {
-		return errors.New(text)
-	}
-	return err
+	})
 }
 
 // measure measures the cases one after the other. Peers are asked once for each shape, with the
@@ -121,7 +101,7 @@ func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []
 	for i, c := range cases {
 		c.DType = format
 		if !asked[c.Preset] {
-			c.Peers = b.peers.list
+			c.Peers = b.peers
 		}
 		planned := func(m *tnp.Memory) {
 			if words := c.Name + ", " + c.MemoryWords(m); words != said {
@@ -149,7 +129,7 @@ func parseRecording(text string) (fresh bool, err error) {
 }
 
 // cases returns the cases to measure.
-func (b *benchTrain) cases(cmd *cobra.Command, cpu bool) (list []train.Case, err error) {
+func (b *benchTrain) cases(cpu bool) (list []train.Case, err error) {
 	shapes := b.shapes
 	switch {
 	case shapes == nil && cpu:
@@ -162,15 +142,14 @@ func (b *benchTrain) cases(cmd *cobra.Command, cpu bool) (list []train.Case, err
 		if err != nil {
 			return nil, usageError{err}
 		}
-		takeModelSizes(cmd.Flags(), &b.config, &b.shape, p)
-		p.Config, p.Shape = b.config, b.shape
+		p.Config, p.Shape = b.model.of(p)
 		if err := errors.Join(p.Config.Validate(), p.Shape.Validate()); err != nil {
 			return nil, usageError{err}
 		}
 		for _, v := range b.variants {
 			for _, c := range b.checkpoints {
 				for i, fresh := range b.recordings { // whose stages are the same
-					list = append(list, train.Case{Preset: p, Checkpoint: c, Variant: v, Fresh: fresh, Samples: b.count, Stages: b.stages && i == 0, PeerLimit: b.peers.limit})
+					list = append(list, train.Case{Preset: p, Checkpoint: c, Variant: v, Fresh: fresh, Samples: b.count, Stages: b.stages && i == 0, PeerLimit: b.peerTime})
 				}
 			}
 		}

@@ -1,21 +1,21 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/compare"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 )
 
-// compareFormats are the formats of bench compare.
-var compareFormats = []bench.Format{bench.Table, bench.Markdown}
-
 func newBenchCompare(a *app) *cobra.Command {
-	format, unit, limit, missing, wide := bench.Table, "sec/op", 5.0, false, false
+	var o output
+	unit, limit, missing := "sec/op", 5.0, false
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two files of benchmark lines",
@@ -35,36 +35,33 @@ path that became wrong is not timed; --missing allows that.`,
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			switch {
-			case !(limit >= 0):
-				return usagef("--max-slowdown %v is not a percentage from 0", limit)
-			}
-			report, err := compareFiles(args[0], args[1], unit)
-			if err != nil {
-				return err
-			}
-			if err := bench.WriteSheet(a.stdout, report.Sheet(limit), format, wide); err != nil {
-				return err
-			}
-			if worse := report.Worse(limit); len(worse) > 0 {
-				return fmt.Errorf("%d of %d benchmarks became worse by more than %g %%, the worst by %.1f %%: %s",
-					len(worse), len(report.Changes), limit, worse[0].Worse, worse[0].Name)
-			}
-			if n := len(report.OnlyOld); n > 0 && !missing {
-				return fmt.Errorf("%d of %d benchmarks of %s are not in %s, the first: %s (--missing lets that pass)", n, n+len(report.Changes), args[0], args[1], report.OnlyOld[0])
-			}
-			return nil
-		},
 	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.Var(value[float64]{Target: &limit, Parse: kernels.ParseFloat, Kind: "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
-	f.BoolVar(&missing, "missing", false, "benchmarks of OLD may be missing in NEW")
-	f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
-	formatVar(f, &format, compareFormats, "table (default) or markdown")
-	wideVar(f, &wide)
-	return cmd
+	return a.command(cmd, func(f *pflag.FlagSet) {
+		f.Var(value[float64]{Target: &limit, Parse: kernels.ParseFloat, Kind: "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
+		f.BoolVar(&missing, "missing", false, "benchmarks of OLD may be missing in NEW")
+		f.StringVar(&unit, "unit", "sec/op", "what is compared: sec/op, replay-wall-sec/op, fresh-wall-sec/op, FLOP/s, B/s, max-abs-error")
+		o.addPrinted(f, "or markdown", bench.Table, bench.Markdown)
+	}, func(context.Context) error {
+		if !(limit >= 0) {
+			return usagef("--max-slowdown %v is not a percentage from 0", limit)
+		}
+		args := cmd.Flags().Args()
+		report, err := compareFiles(args[0], args[1], unit)
+		if err != nil {
+			return err
+		}
+		if err := bench.WriteSheet(a.stdout, report.Sheet(limit), o.format, o.wide); err != nil {
+			return err
+		}
+		if worse := report.Worse(limit); len(worse) > 0 {
+			return fmt.Errorf("%d of %d benchmarks became worse by more than %g %%, the worst by %.1f %%: %s",
+				len(worse), len(report.Changes), limit, worse[0].Worse, worse[0].Name)
+		}
+		if n := len(report.OnlyOld); n > 0 && !missing {
+			return fmt.Errorf("%d of %d benchmarks of %s are not in %s, the first: %s (--missing lets that pass)", n, n+len(report.Changes), args[0], args[1], report.OnlyOld[0])
+		}
+		return nil
+	})
 }
 
 func compareFiles(before, after, unit string) (*compare.Report, error) {

@@ -29,6 +29,16 @@ func (a *app) openDevice(name string) (*vk.Device, error) {
 	return d, err
 }
 
+// onDevice opens the device that --device names, runs f on it, and closes it.
+func (a *app) onDevice(name string, f func(d *vk.Device, env bench.Environment) error) (err error) {
+	d, err := a.openDevice(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return f(d, environment(d.Caps()))
+}
+
 // warnCache says once, when devices are closed, that compiled pipelines could not be kept.
 func (a *app) warnCache() {
 	a.cached.Lock()

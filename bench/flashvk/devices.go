@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -17,7 +19,7 @@ import (
 
 func newDevices(a *app) *cobra.Command {
 	var asJSON bool
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "devices",
 		Short: "List the Vulkan devices and what runs on them",
 		Long: `Lists every Vulkan device with its driver, limits and matrix shapes, and for
@@ -25,20 +27,26 @@ each path of attention the formats that it takes there, or why it takes none.
 The paths are asked about headdim 64, 128 and 256.`,
 		Example: `  flashvk devices
   flashvk devices --json`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			list, err := vk.List()
-			if err != nil {
-				return err
+	}, func(f *pflag.FlagSet) {
+		f.BoolVar(&asJSON, "json", false, "everything that is known, as JSON")
+	}, func(context.Context) error {
+		list, err := vk.List()
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return writeDevicesJSON(a.stdout, list)
+		}
+		var b strings.Builder
+		for i := range list {
+			if i > 0 {
+				b.WriteByte('\n')
 			}
-			if asJSON {
-				return writeDevicesJSON(a.stdout, list)
-			}
-			return writeDevices(a.stdout, list)
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "everything that is known, as JSON")
-	return cmd
+			describeDevice(&b, &list[i])
+		}
+		_, err = io.WriteString(a.stdout, b.String())
+		return err
+	})
 }
 
 // A pathSupport says whether a path takes a problem on a device.
@@ -93,19 +101,6 @@ func writeDevicesJSON(w io.Writer, list []vk.Caps) error {
 		}
 	}
 	return bench.WriteDocument(w, "devices", time.Now(), map[string]any{"devices": devices})
-}
-
-// writeDevices writes a paragraph per device.
-func writeDevices(w io.Writer, list []vk.Caps) error {
-	var b strings.Builder
-	for i := range list {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		describeDevice(&b, &list[i])
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 func describeDevice(b *strings.Builder, c *vk.Caps) {
@@ -222,19 +217,11 @@ func heaps(c *vk.Caps) string {
 
 // types lists the formats and features that not every device has.
 func types(c *vk.Caps) string {
-	var list []string
-	for _, t := range []struct {
-		have bool
-		name string
-	}{
+	list := those([]feature{
 		{c.Float16, "float16"}, {c.Storage16, "16-bit storage"}, {c.BFloat16Type, "bfloat16"}, {c.Float8Type, "float8"},
 		{c.Int8, "int8"}, {c.Int64, "int64"}, {c.Float64, "float64"},
 		{c.AtomicFloat32AddBuffer, "float32 atomic add"}, {c.BufferDeviceAddress, "buffer addresses"},
-	} {
-		if t.have {
-			list = append(list, t.name)
-		}
-	}
+	})
 	if len(list) == 0 {
 		return "float32 only"
 	}
@@ -270,18 +257,24 @@ func matrices(c *vk.Caps) string {
 // matrices2 lists the features of VK_NV_cooperative_matrix2.
 func matrices2(c *vk.Caps) string {
 	m := c.CoopMat2
-	var list []string
-	for _, f := range []struct {
-		have bool
-		name string
-	}{
+	return strings.Join(those([]feature{
 		{m.WorkgroupScope, "workgroup scope"}, {m.FlexibleDimensions, "flexible dimensions"}, {m.Reductions, "reductions"},
 		{m.Conversions, "conversions"}, {m.PerElement, "per-element operations"},
 		{m.TensorAddressing, "tensor addressing"}, {m.BlockLoads, "block loads"},
-	} {
+	}), ", ")
+}
+
+// A feature is one that not every device has.
+type feature struct {
+	have bool
+	name string
+}
+
+func those(features []feature) (names []string) {
+	for _, f := range features {
 		if f.have {
-			list = append(list, f.name)
+			names = append(names, f.name)
 		}
 	}
-	return strings.Join(list, ", ")
+	return names
 }

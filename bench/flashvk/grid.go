@@ -17,10 +17,8 @@ const gridHelp = `Sizes, types and switches may be lists, such as 512,1024,1365.
 problem. A list of sizes may also be 128..2048+128, in steps of 128, or 128..16384x2,
 each size twice the one before. --residual=both is --residual=false,true.`
 
-// A grid is the flags of a kernel that may be lists.
-type grid struct{ axes []*gridAxis }
-
-// A gridAxis is a flag of a grid. It sets the flag of the kernel to one value after the other.
+// A gridAxis is a flag that may be a list. It sets the flag of the kernel to one value after the
+// other.
 type gridAxis struct {
 	pflag.Value
 	values []string
@@ -28,19 +26,6 @@ type gridAxis struct {
 
 // maxProblems bounds the problems of a grid.
 const maxProblems = 10_000
-
-// newGrid makes the named flags of f take lists, if they are sizes, types or switches.
-func newGrid(f *pflag.FlagSet, names []string) *grid {
-	g := &grid{}
-	for _, name := range names {
-		if x := f.Lookup(name); slices.Contains([]string{"N", "int", "TYPE", "bool"}, x.Value.Type()) {
-			axis := &gridAxis{Value: x.Value}
-			x.Value = axis
-			g.axes = append(g.axes, axis)
-		}
-	}
-	return g
-}
 
 // Set implements pflag.Value.
 func (x *gridAxis) Set(text string) error {
@@ -133,17 +118,17 @@ func expand(word string) ([]string, error) {
 }
 
 // each returns the results of make for all combinations. The first flag changes slowest.
-func (g *grid) each(make func() ([]bench.Op, error)) ([]bench.Op, error) {
+func each(axes []*gridAxis, make func() ([]bench.Op, error)) ([]bench.Op, error) {
 	total := 1
-	for _, x := range g.axes {
+	for _, x := range axes {
 		if total *= max(len(x.values), 1); total > maxProblems {
 			return nil, fmt.Errorf("the flags make %d problems, more than %d", total, maxProblems)
 		}
 	}
 	var list []bench.Op
 	for n := range total {
-		for i := len(g.axes) - 1; i >= 0; i-- {
-			if x := g.axes[i]; len(x.values) > 0 {
+		for i := len(axes) - 1; i >= 0; i-- {
+			if x := axes[i]; len(x.values) > 0 {
 				if err := x.Value.Set(x.values[n%len(x.values)]); err != nil {
 					return nil, err
 				}

@@ -32,6 +32,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
@@ -181,21 +182,19 @@ func newVersion(a *app) *cobra.Command {
 	}
 }
 
-// kernelCommands returns a command with the subcommand of each kernel that make makes; nil is
-// none.
-func kernelCommands(use, short string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true, Args: subcommandOnly, RunE: subcommandMissing}
-	addKernels(cmd, make)
+// command completes a command: add adds its flags, in the order of help, and run runs it.
+func (a *app) command(cmd *cobra.Command, add func(f *pflag.FlagSet), run func(ctx context.Context) error) *cobra.Command {
+	if cmd.Args == nil {
+		cmd.Args = noArgs
+	}
+	cmd.Flags().SortFlags = false
+	add(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) }
 	return cmd
 }
 
-func addKernels(cmd *cobra.Command, make func(kernels.Kernel) *cobra.Command) {
-	for _, k := range kernels.All() {
-		if one := make(k); one != nil {
-			cmd.AddCommand(one)
-		}
-	}
-}
+// A value is a flag whose text is read by a parser.
+type value[T any] = kernels.Value[T]
 
 // noArgs refuses arguments that are not flags.
 func noArgs(cmd *cobra.Command, args []string) error {

@@ -200,7 +200,7 @@ func FuzzSizes(f *testing.F) {
 	}
 	all := kernels.All()
 	f.Fuzz(func(t *testing.T, kernel uint8, args string) {
-		b := &benchKernel{kernelProblem: newKernelProblem(all[int(kernel)%len(all)])}
+		b := &benchKernel{kernelFlags: newKernelFlags(all[int(kernel)%len(all)])}
 		set := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		set.Usage = func() {}
 		b.add(set)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/chart"
@@ -32,26 +34,24 @@ charts numbered -1, -2 and so on, and the rest are bars in rates.svg, as with be
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			if out == "" {
-				return usagef("plot needs --out FILE.svg, or a folder")
-			}
-			drawings, err := readDrawings(args[0], baseline)
-			if err != nil {
-				return err
-			}
-			names, err := writeDrawings(out, drawings)
-			for _, n := range names {
-				fmt.Fprintln(a.stdout, n)
-			}
-			return err
-		},
 	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.StringVar(&out, "out", "", "file of the drawings, FILE.svg, or a folder for them, made if needed")
-	f.StringVar(&baseline, "baseline", "", "implementation that speedups are relative to (default unfused, or the first if there is none)")
-	return cmd
+	return a.command(cmd, func(f *pflag.FlagSet) {
+		f.StringVar(&out, "out", "", "file of the drawings, FILE.svg, or a folder for them, made if needed")
+		f.StringVar(&baseline, "baseline", "", "implementation that speedups are relative to (default unfused, or the first if there is none)")
+	}, func(context.Context) error {
+		if out == "" {
+			return usagef("plot needs --out FILE.svg, or a folder")
+		}
+		drawings, err := readDrawings(cmd.Flags().Arg(0), baseline)
+		if err != nil {
+			return err
+		}
+		names, err := writeDrawings(out, drawings)
+		for _, n := range names {
+			fmt.Fprintln(a.stdout, n)
+		}
+		return err
+	})
 }
 
 func readDrawings(path, baseline string) ([]bench.Drawing, error) {

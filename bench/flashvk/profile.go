@@ -3,40 +3,31 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/vk"
 )
-
-func newProfile(a *app) *cobra.Command {
-	return kernelCommands("profile KERNEL", "Time each dispatch of a call", func(k kernels.Kernel) *cobra.Command { return newProfileKernel(a, k) })
-}
-
-// profileFormats are the formats of profile.
-var profileFormats = []bench.Format{bench.Table, bench.Markdown}
 
 // profileKernel holds the flags of profile NAME.
 type profileKernel struct {
-	kernelProblem
-	passes        passFlags
-	impl          string
-	count         int
-	format        bench.Format
-	wide          bool
-	trace, device string
+	kernelFlags
+	impl, trace string
 }
 
-func newProfileKernel(a *app, k kernels.Kernel) *cobra.Command {
-	p := &profileKernel{kernelProblem: newKernelProblem(k), impl: k.Impls[0], format: bench.Table, count: 10}
-	cmd := &cobra.Command{
-		Use:   k.Name,
-		Short: "Time each dispatch of " + k.Title,
-		Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order of recording, after checking the
+func newProfile(a *app) *cobra.Command {
+	return kernelCommands("profile KERNEL", "Time each dispatch of a call", func(k kernels.Kernel) *cobra.Command {
+		p := &profileKernel{kernelFlags: newKernelFlags(k), impl: k.Impls[0]}
+		cmd := a.command(&cobra.Command{
+			Use:   k.Name,
+			Short: "Time each dispatch of " + k.Title,
+			Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order of recording, after checking the
 call as bench %[1]s does. The least operations and traffic of a dispatch are compared
 with the rates of loops that do nothing else on this device: matrix products, float32
 multiply-adds, a copy. The driver reports registers, spills and shared memory. If a
@@ -48,87 +39,72 @@ first has ended.
 
 Problem, default sizes and suites are those of bench %[1]s. Each case of a suite has a
 table.`, k.Name),
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd.Context(), a) },
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	p.add(f)
-	implVar(f, &p.impl, k, "path")
-	intVar(f, &p.count, "count", "samples of the whole call (default 10)")
-	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, for chrome://tracing or ui.perfetto.dev")
-	formatVar(f, &p.format, profileFormats, "table (default) or markdown")
-	wideVar(f, &p.wide)
-	deviceVar(f, &p.device)
-	p.addPasses(f, &p.passes)
-	p.addTuning(f)
-	cmd.Example = "  flashvk profile " + k.Name
-	if f.Lookup("backward") != nil {
-		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
-	}
-	cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite %s --format markdown", k.Name, kernels.Suites(k.New())[0].Name)
-	return cmd
+			Example: "  flashvk profile " + k.Name,
+		}, p.add, func(ctx context.Context) error { return p.run(ctx, a) })
+		if cmd.Flags().Lookup("backward") != nil {
+			cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
+		}
+		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite %s --format markdown", k.Name, kernels.Suites(p.flags)[0].Name)
+		return cmd
+	})
 }
 
-// checkAll returns a usage error.
-func (p *profileKernel) checkAll() error {
+func (p *profileKernel) add(f *pflag.FlagSet) {
+	p.addSizes(f, false)
+	p.addSuite(f)
+	implVar(f, &p.impl, p.kernel, "path")
+	kernels.IntVar(f, &p.count, "count", "samples of the whole call (default 10)")
+	f.StringVar(&p.trace, "trace", "", "file for a timeline of some calls, for chrome://tracing or ui.perfetto.dev")
+	p.output.add(f, "or markdown", bench.Table, bench.Markdown)
+	p.addPasses(f)
+	p.addTuning(f)
+}
+
+// implVar adds a flag for one path of k.
+func implVar(f *pflag.FlagSet, to *string, k kernels.Kernel, usage string) {
+	f.Var(value[string]{Target: to, Parse: kernels.OneOf(k.Impls), Kind: "PATH"}, "impl", usage+": "+strings.Join(k.Impls, ", ")+" (default auto)")
+}
+
+func (p *profileKernel) run(ctx context.Context, a *app) error {
 	switch {
-	case p.count < 1 || p.count > maxCount:
-		return usagef("--count %d is not in 1..%d", p.count, maxCount)
 	case p.set.Changed("trace") && p.trace == "":
 		return usagef("--trace is empty")
-	case p.tuning != nil && files.Same(p.trace, p.tuning.file):
+	case files.Same(p.trace, p.tuning):
 		return usagef("--trace and --tuning are the same file, %s", p.trace)
 	}
-	if err := p.passes.check(nil); err != nil {
+	if err := p.check(); err != nil {
 		return err
 	}
-	return p.check()
-}
-
-func (p *profileKernel) run(ctx context.Context, a *app) (err error) {
-	if err := p.checkAll(); err != nil {
-		return err
-	}
-	d, err := a.openDevice(p.device)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	env := environment(d.Caps())
-	ops, _, err := p.on(a.stderr, d.Caps())
-	if err != nil {
-		return err
-	}
-	pr := bench.DefaultProtocol(env.CPU)
-	pr.Samples = p.count
-	var cases []bench.Case
-	for _, op := range ops {
-		cases = append(cases, bench.Case{Op: op, Pass: p.passes.pass(), Impls: []string{p.impl}, Protocol: pr})
-	}
-	bar := newProgress(a.stderr)
-	profile, err := bench.RunProfile(ctx, d, env, cases, bar.step)
-	bar.finish()
-	if err != nil {
-		return err
-	}
-	if err := p.write(a, profile); err != nil {
-		return err
-	}
-	var results []bench.Result
-	for _, c := range profile.Calls {
-		results = append(results, c.Result)
-	}
-	return verdict(results, p.set.Changed("impl"))
+	return a.onDevice(p.device, func(d *vk.Device, env bench.Environment) error {
+		ops, _, err := p.on(a.stderr, d.Caps())
+		if err != nil {
+			return err
+		}
+		var cases []bench.Case
+		for _, op := range ops {
+			cases = append(cases, bench.Case{Op: op, Pass: p.pass(), Impls: []string{p.impl}, Protocol: p.protocol(env.CPU)})
+		}
+		bar := newProgress(a.stderr)
+		profile, err := bench.RunProfile(ctx, d, env, cases, bar.step)
+		bar.finish()
+		if err != nil {
+			return err
+		}
+		if err := p.write(a, profile); err != nil {
+			return err
+		}
+		var results []bench.Result
+		for _, c := range profile.Calls {
+			results = append(results, c.Result)
+		}
+		return verdict(results, p.set.Changed("impl"))
+	})
 }
 
 // write writes the profile.
 func (p *profileKernel) write(a *app, profile *bench.Profile) error {
-	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format, p.wide); err != nil {
+	if err := bench.WriteSheet(a.stdout, profile.Sheet(), p.format, p.wide); err != nil || p.trace == "" {
 		return err
-	}
-	if p.trace == "" {
-		return nil
 	}
 	var b bytes.Buffer
 	if err := profile.WriteTrace(&b); err != nil {

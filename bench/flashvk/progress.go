@@ -50,11 +50,14 @@ func (p *progress) step(done, total int, what string) {
 	p.bar.Set(done) // an error says that the terminal is gone; the work goes on
 }
 
-// part returns the function that shows the steps of part i of n, with its name.
-func (p *progress) part(i, n int, name string) func(done, total int, what string) {
+// part returns the function that shows the steps of case i of n.
+func (p *progress) part(i, n int) func(done, total int, what string) {
+	if n == 1 {
+		return p.step
+	}
 	const parts = 1000
 	return func(done, total int, what string) {
-		p.step(i*parts+done*parts/max(total, 1), n*parts, name+": "+what)
+		p.step(i*parts+done*parts/max(total, 1), n*parts, fmt.Sprintf("case %d of %d: %s", i+1, n, what))
 	}
 }
 

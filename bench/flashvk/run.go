@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
@@ -24,39 +25,31 @@ func newRun(a *app) *cobra.Command {
 
 // runKernel holds the flags of run NAME.
 type runKernel struct {
-	kernelProblem
-	in, out, device string
-	impl            string
-	backward        bool
-	names           kernels.FileFlags
+	kernelFlags
+	in, out, impl string
+	names         kernels.FileFlags
 }
 
 func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
-	r := &runKernel{kernelProblem: newKernelProblem(k), impl: k.Impls[0]}
-	cmd := &cobra.Command{
-		Use:     k.Name + " --in FILE --out FILE",
-		Short:   "Compute " + k.Title,
-		Long:    k.Run.Long,
-		Example: k.Run.Example,
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.StringVar(&r.in, "in", "", "safetensors file to read")
-	f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
-	r.names.Add(f)
-	r.flags.Add(f, false)
-	implVar(f, &r.impl, k, "path to use")
-	deviceVar(f, &r.device)
-	r.addTuning(f)
-	if bench.HasBackward(r.flags.Suite(true)[0]) {
-		f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
-	}
-	return cmd
+	r := &runKernel{kernelFlags: newKernelFlags(k), impl: k.Impls[0]}
+	return a.command(&cobra.Command{
+		Use: k.Name + " --in FILE --out FILE", Short: "Compute " + k.Title, Long: k.Run.Long, Example: k.Run.Example,
+	}, func(f *pflag.FlagSet) {
+		r.set = f
+		f.StringVar(&r.in, "in", "", "safetensors file to read")
+		f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
+		r.names.Add(f)
+		r.flags.Add(f, false)
+		implVar(f, &r.impl, k, "path to use")
+		deviceVar(f, &r.device)
+		r.addTuning(f)
+		if bench.HasBackward(r.flags.Suite(true)[0]) {
+			f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
+		}
+	}, func(ctx context.Context) error { return r.run(ctx, a) })
 }
 
-func (r *runKernel) run(ctx context.Context, a *app) (err error) {
+func (r *runKernel) run(ctx context.Context, a *app) error {
 	switch {
 	case r.in == "":
 		return usagef("run %s needs --in FILE", r.kernel.Name)
@@ -66,10 +59,8 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	if _, err := r.flags.FromFlags(true); err != nil { // finds flags that are wrong with any file
 		return usageError{err}
 	}
-	if r.tuning != nil {
-		if err := r.tuning.check(); err != nil {
-			return err
-		}
+	if err := r.checkTuning(); err != nil {
+		return err
 	}
 	in, err := safetensors.Open(r.in)
 	if err != nil {
@@ -91,32 +82,28 @@ func (r *runKernel) run(ctx context.Context, a *app) (err error) {
 	if err := safetensors.CanCreate(r.out); err != nil {
 		return err // before the work, not after it
 	}
-	d, err := a.openDevice(r.device)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	announce(a.stderr, environment(d.Caps()))
-	fmt.Fprintf(a.stderr, "flashvk: %s %s\n", r.kernel.Name, op.Describe())
-	if o, ok := r.flags.(kernels.Ordered); ok {
-		for _, text := range o.Doubts(source) {
-			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
+	return a.onDevice(r.device, func(d *vk.Device, env bench.Environment) error {
+		announce(a.stderr, env)
+		fmt.Fprintf(a.stderr, "flashvk: %s %s\n", r.kernel.Name, op.Describe())
+		if o, ok := r.flags.(kernels.Ordered); ok {
+			for _, text := range o.Doubts(source) {
+				fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
+			}
 		}
-	}
-	ops := []bench.Op{op}
-	if err := r.use(a.stderr, d.Caps(), ops); err != nil {
-		return err
-	}
-	op = ops[0]
-	for _, p := range r.passes() {
-		plan, err := op.Choose(d.Caps(), r.impl, p)
-		if err != nil {
+		ops := []bench.Op{op}
+		if err := r.use(a.stderr, d.Caps(), ops); err != nil {
 			return err
 		}
-		fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
-	}
-	defer bench.CloseOp(op)
-	return r.compute(ctx, a, d, source, op)
+		for _, p := range r.passes() {
+			plan, err := ops[0].Choose(d.Caps(), r.impl, p)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
+		}
+		defer bench.CloseOp(ops[0])
+		return r.compute(ctx, a, d, source, ops[0])
+	})
 }
 
 // problemOf returns a file in the kernel's names, and its problem.

@@ -3,13 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
@@ -30,7 +31,7 @@ type runModel struct {
 
 func newRunModel(a *app) *cobra.Command {
 	r := &runModel{checkpoint: tnp.Auto}
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "model --in FILE --out FILE",
 		Short: "Compute a transformer neural process: its predictions, its loss and all gradients",
 		Long: `Computes what a transformer neural process predicts on one batch, its loss, and with
@@ -56,22 +57,18 @@ and with --backward, for each parameter,
     grad.NAME, of its shape`,
 		Example: `  flashvk run model --weights model.safetensors --in mine.safetensors --out predicted.safetensors
   flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return r.run(cmd.Context(), a) },
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.StringVar(&r.in, "in", "", "safetensors file to read")
-	f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
-	f.StringVar(&r.out, "out", "", "safetensors file to write, another one")
-	intVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
-	intVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
-	kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
-	f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
-	f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
-	f.BoolVar(&r.backward, "backward", false, "also compute the gradients")
-	deviceVar(f, &r.device)
-	return cmd
+	}, func(f *pflag.FlagSet) {
+		f.StringVar(&r.in, "in", "", "safetensors file to read")
+		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
+		f.StringVar(&r.out, "out", "", "safetensors file to write, another one")
+		kernels.IntVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
+		kernels.IntVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
+		kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
+		f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
+		f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
+		f.BoolVar(&r.backward, "backward", false, "also compute the gradients")
+		deviceVar(f, &r.device)
+	}, func(ctx context.Context) error { return r.run(ctx, a) })
 }
 
 // A modelBatch is the content of the input file.
@@ -151,7 +148,7 @@ func (r *runModel) read() (b modelBatch, err error) {
 	return b, b.s.Validate()
 }
 
-func (r *runModel) run(ctx context.Context, a *app) (err error) {
+func (r *runModel) run(ctx context.Context, a *app) error {
 	switch {
 	case r.in == "":
 		return usagef("run model needs --in FILE")
@@ -182,19 +179,15 @@ func (r *runModel) run(ctx context.Context, a *app) (err error) {
 	if err := safetensors.CanCreate(r.out); err != nil {
 		return err // before the work, not after it
 	}
-	d, err := a.openDevice(r.device)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	announce(a.stderr, environment(d.Caps()))
-	memory, err := tnp.Measure(d.Caps(), b.c, b.s, o, tnp.PlanOptions{Checkpoint: r.checkpoint})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\n", b.c, b.c.NumParams(), b.s, o.DType, memory.Checkpoint)
-	fmt.Fprintf(a.stderr, "flashvk: memory %v\n", memory)
-	return r.compute(ctx, d, &b, o, memory.Checkpoint)
+	return a.onDevice(r.device, func(d *vk.Device, env bench.Environment) error {
+		announce(a.stderr, env)
+		memory, err := tnp.Measure(d.Caps(), b.c, b.s, o, tnp.PlanOptions{Checkpoint: r.checkpoint})
+		if err != nil {
+			return err
+		}
+		announceModel(a.stderr, b.c, b.s, o.DType, memory)
+		return r.compute(ctx, d, &b, o, memory.Checkpoint)
+	})
 }
 
 // compute computes and writes the outputs.

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench"
@@ -17,43 +18,28 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/selftest"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/conformance"
+	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// selftestFormats are the formats of selftest.
-var selftestFormats = []bench.Format{bench.Table, bench.Markdown}
 
 // selftestHang is the time after which a call is given up on a GPU, where the longest takes
 // milliseconds.
 const selftestHang = 20 * time.Second
 
-// selftestOutput says where the results of a test go.
-type selftestOutput struct {
-	format bench.Format
-	record string // --record; "": none
+// A selftestCommand holds the flags of selftest.
+type selftestCommand struct {
+	set    *pflag.FlagSet
+	impls  []attention.Impl
+	budget time.Duration
+	record string // file; "": none
 	share  bool
-	wide   bool
-}
-
-// locate finds the record's file for a device, before a run of minutes, and says on w what the
-// run cannot prove.
-func (o *selftestOutput) locate(w io.Writer, caps *vk.Caps) (err error) {
-	if o.record == "" {
-		return nil
-	}
-	if bench.ReadBuildInfo().Commit == "" {
-		fmt.Fprintln(w, "flashvk: --record: this program does not know its commit, so a module that the record has as wrong stays wrong: go build stamps a commit in a clone, not in a git worktree")
-	}
-	o.record, err = recordFile(o.record, caps)
-	return err
+	random randomFlags
+	output
 }
 
 func newSelftest(a *app) *cobra.Command {
-	impls, device := attention.Impls(), ""
-	out := selftestOutput{format: bench.Table}
-	budget := 4 * time.Minute
-	random := &randomFlags{}
-	cmd := &cobra.Command{
+	s := &selftestCommand{impls: attention.Impls(), budget: 4 * time.Minute}
+	return a.command(&cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
 		Long: `Runs the conformance suite on every path of the device: attention forward and backward,
@@ -81,59 +67,76 @@ The exit status is 1 if a path or a problem is wrong, hangs or loses the device.
   flashvk selftest --impl coopmat --budget 30s --format markdown
   flashvk selftest --record conformance/
   flashvk selftest --share > issue.md`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case random.modules != "" && (out.record != "" || out.share):
-				return usagef("--modules tests what is not built in: --record and --share go without it")
-			case random.problem != "" && (out.record != "" || out.share):
-				return usagef("--problem proves nothing: --record and --share go without it")
-			case out.share && cmd.Flags().Changed("format"):
-				return usagef("--share is Markdown: --format goes without it")
-			case cmd.Flags().Changed("record") && out.record == "":
-				return usagef("--record needs the name of a file or folder")
-			case slices.Contains(impls, attention.Auto):
-				return usagef("--impl auto is not a path to test")
-			case budget <= 0:
-				return usagef("--budget %v is not positive", budget)
-			}
-			if err := random.check(cmd.Flags()); err != nil {
-				return err
-			}
-			if err := random.useModules(); err != nil {
-				return err
-			}
-			switch {
-			case random.problem != "":
-				return runProblem(cmd.Context(), a, random.problem, device)
-			case random.problems > 0:
-				if cmd.Flags().Changed("budget") {
-					random.budget = budget
-				}
-				var some []attention.Impl
-				if cmd.Flags().Changed("impl") {
-					some = impls
-				}
-				return runRandom(cmd.Context(), a, random, device, some, out)
-			}
-			o := selftest.Options{Impls: impls, Budget: budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return a.openDevice(device) }}
-			return runSelftest(cmd.Context(), a, o, out)
-		},
-	}
-	f := cmd.Flags()
-	f.SortFlags = false
-	f.Var(value[[]attention.Impl]{Target: &impls, Parse: kernels.ListOf(parseImpl), Kind: "PATHS"}, "impl", "paths, a comma list of "+implNames()+" but auto (default all)")
-	f.DurationVar(&budget, "budget", budget, "time for all of it, with --random only if it is given; what has begun comes on top")
-	formatVar(f, &out.format, selftestFormats, "table (default) or markdown")
-	wideVar(f, &out.wide)
-	f.StringVar(&out.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
-	f.BoolVar(&out.share, "share", false, "print everything as Markdown for an issue")
-	random.add(f)
-	deviceVar(f, &device)
-	return cmd
+	}, s.add, func(ctx context.Context) error { return s.run(ctx, a) })
 }
 
-func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOutput) error {
+func (s *selftestCommand) add(f *pflag.FlagSet) {
+	s.set = f
+	var paths []string
+	for _, i := range s.impls {
+		paths = append(paths, i.String())
+	}
+	parse := func(text string) (attention.Impl, error) {
+		if _, err := kernels.OneOf(paths)(text); err != nil {
+			return 0, err
+		}
+		return attention.ParseImpl(text)
+	}
+	f.Var(value[[]attention.Impl]{Target: &s.impls, Parse: kernels.ListOf(parse), Kind: "PATHS"}, "impl", "paths, a comma list of "+strings.Join(paths, ", ")+" (default all)")
+	f.DurationVar(&s.budget, "budget", s.budget, "time for all of it, with --random only if it is given; what has begun comes on top")
+	s.output.add(f, "or markdown", bench.Table, bench.Markdown)
+	f.StringVar(&s.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
+	f.BoolVar(&s.share, "share", false, "print everything as Markdown for an issue")
+	s.random.add(f)
+}
+
+func (s *selftestCommand) run(ctx context.Context, a *app) error {
+	r, kept := &s.random, s.record != "" || s.share
+	switch {
+	case r.modules != "" && kept:
+		return usagef("--modules tests what is not built in: --record and --share go without it")
+	case r.problem != "" && kept:
+		return usagef("--problem proves nothing: --record and --share go without it")
+	case s.share && s.set.Changed("format"):
+		return usagef("--share is Markdown: --format goes without it")
+	case s.set.Changed("record") && s.record == "":
+		return usagef("--record needs the name of a file or folder")
+	case s.budget <= 0:
+		return usagef("--budget %v is not positive", s.budget)
+	}
+	if err := r.check(s.set); err != nil {
+		return err
+	}
+	if r.modules != "" {
+		if err := shaders.Use(os.DirFS(r.modules)); err != nil {
+			return fmt.Errorf("--modules %s: %w", r.modules, err)
+		}
+	}
+	switch {
+	case r.problem != "":
+		return runProblem(ctx, a, r.problem, s.device)
+	case r.problems > 0:
+		return s.runRandom(ctx, a)
+	}
+	return s.runFixed(ctx, a)
+}
+
+// locate finds the record's file for a device, before a run of minutes, and says on w what the
+// run cannot prove.
+func (s *selftestCommand) locate(w io.Writer, caps *vk.Caps) (err error) {
+	if s.record == "" {
+		return nil
+	}
+	if bench.ReadBuildInfo().Commit == "" {
+		fmt.Fprintln(w, "flashvk: --record: this program does not know its commit, so a module that the record has as wrong stays wrong: go build stamps a commit in a clone, not in a git worktree")
+	}
+	s.record, err = recordFile(s.record, caps)
+	return err
+}
+
+// runFixed runs the conformance suite.
+func (s *selftestCommand) runFixed(ctx context.Context, a *app) error {
+	o := selftest.Options{Impls: s.impls, Budget: s.budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return a.openDevice(s.device) }}
 	d, err := o.Open() // its name is needed before anything runs
 	if err != nil {
 		return err
@@ -145,7 +148,7 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOu
 	if err := d.Close(); err != nil {
 		return err
 	}
-	if err := out.locate(a.stderr, &found.caps); err != nil {
+	if err := s.locate(a.stderr, &found.caps); err != nil {
 		return err
 	}
 	bar := newProgress(a.stderr)
@@ -154,11 +157,7 @@ func runSelftest(ctx context.Context, a *app, o selftest.Options, out selftestOu
 	if err != nil && !errors.Is(err, trial.ErrHung) {
 		return err
 	}
-	// The results so far are written even if the device does not come back.
-	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
-		return err
-	}
-	return found.failure()
+	return found.write(a.stdout, s, err)
 }
 
 // A tested has the results of a self-test of a device: of the fixed suite, of random problems, or
@@ -174,22 +173,25 @@ func (t *tested) record() *conformance.Record {
 	return newRecord(&t.caps, bench.ReadBuildInfo().Commit, t.fixed, t.random)
 }
 
-// write merges the record into its file and prints the results, each also if the other cannot be
-// written.
-func (t *tested) write(w io.Writer, out selftestOutput) error {
-	var err error
-	if out.record != "" {
-		err = mergeRecord(out.record, t.record())
+// write merges the record into its file and prints the results so far, each also if the other
+// cannot be written, and if the run ended with an error. It returns what is wrong with the device.
+func (t *tested) write(w io.Writer, s *selftestCommand, err error) error {
+	if s.record != "" {
+		merged := mergeRecord(s.record, t.record())
+		if t.random != nil && merged == nil && !s.share {
+			merged = writeTotals(w, s.record)
+		}
+		err = errors.Join(merged, err)
 	}
-	if t.random != nil && out.record != "" && err == nil && !out.share {
-		err = writeTotals(w, out.record)
+	if err := errors.Join(t.print(w, s), err); err != nil {
+		return err
 	}
-	return errors.Join(err, t.print(w, out))
+	return t.failure()
 }
 
 // print prints the results.
-func (t *tested) print(w io.Writer, out selftestOutput) error {
-	if out.share {
+func (t *tested) print(w io.Writer, s *selftestCommand) error {
+	if s.share {
 		return t.share(w)
 	}
 	if t.random != nil {
@@ -198,7 +200,7 @@ func (t *tested) print(w io.Writer, out selftestOutput) error {
 	if t.fixed == nil {
 		return nil
 	}
-	if err := bench.WriteSheet(w, t.fixed.Sheet(), out.format, out.wide); err != nil {
+	if err := bench.WriteSheet(w, t.fixed.Sheet(), s.format, s.wide); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\n%s\n", t.fixed.Summary())

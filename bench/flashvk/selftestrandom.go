@@ -5,18 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -24,10 +21,10 @@ import (
 type randomFlags struct {
 	problems, workers, failures int
 	seed                        uint64
-	kernels, dtypes             []string
+	kernels                     []trial.Kernel
+	dtypes                      []dtype.DType
 	problem, modules            string
 	shrink                      time.Duration
-	budget                      time.Duration // --budget; 0: none was given
 }
 
 const (
@@ -49,8 +46,8 @@ const (
 func (r *randomFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&r.problems, "random", 0, "check this many random problems of all kernels instead of the suite, or as many as --budget has time for")
 	f.Uint64Var(&r.seed, "seed", 1, "seed of random problems: the same seed draws the same ones")
-	f.StringSliceVar(&r.kernels, "kernel", nil, "kernels of random problems (default all)")
-	f.StringSliceVar(&r.dtypes, "dtype", nil, "formats of random problems: float16, bfloat16, float32 (default all)")
+	f.Var(value[[]trial.Kernel]{Target: &r.kernels, Parse: parseTrials, Kind: "NAMES"}, "kernel", "kernels of random problems, a comma list (default all)")
+	f.Var(value[[]dtype.DType]{Target: &r.dtypes, Parse: kernels.ListOf(kernels.ParseDType), Kind: "TYPES"}, "dtype", "formats of random problems, a comma list of float16, bfloat16, float32 (default all)")
 	f.IntVar(&r.workers, "workers", 0, fmt.Sprintf("random problems at a time, at most %d (default two per core)", trial.MaxWorkers))
 	f.IntVar(&r.failures, "failures", 10, "stop after this many wrong random problems")
 	f.DurationVar(&r.shrink, "shrink", randomShrink, "time to shrink each wrong problem")
@@ -84,61 +81,50 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// useModules replaces modules by those of --modules.
-func (r *randomFlags) useModules() error {
-	if r.modules == "" {
-		return nil
+// parseTrials returns the kernels of a comma list.
+func parseTrials(text string) ([]trial.Kernel, error) {
+	var names []string
+	for _, k := range trial.All() {
+		names = append(names, k.Name)
 	}
-	if err := shaders.Use(os.DirFS(r.modules)); err != nil {
-		return fmt.Errorf("--modules %s: %w", r.modules, err)
-	}
-	return nil
+	chosen, err := kernels.ListOf(kernels.OneOf(names))(text)
+	return slices.DeleteFunc(trial.All(), func(k trial.Kernel) bool { return !slices.Contains(chosen, k.Name) }), err
 }
 
-// options returns the options of --random. Impls are nil without --impl.
-func (r *randomFlags) options(caps *vk.Caps, impls []attention.Impl) (trial.Options, error) {
+// options returns the options of --random.
+func (s *selftestCommand) options(caps *vk.Caps) trial.Options {
+	r := &s.random
 	o := trial.Options{
-		Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures,
-		Budget: r.budget, Hang: randomHang, Shrink: r.shrink, Space: call.Space{Work: randomWork},
+		Seed: r.seed, Problems: r.problems, Workers: r.workers, Failures: r.failures, Kernels: r.kernels,
+		Hang: randomHang, Shrink: r.shrink, Space: call.Space{Work: randomWork, DTypes: r.dtypes},
+	}
+	if r.kernels == nil {
+		o.Kernels = trial.All()
 	}
 	if caps.Type == vk.CPU {
 		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
 	}
-	for _, i := range impls {
-		o.Space.Impls = append(o.Space.Impls, i.String())
+	if s.set.Changed("budget") {
+		o.Budget = s.budget
 	}
-	for _, name := range r.dtypes {
-		t, err := dtype.Parse(name)
-		if err != nil {
-			return o, usagef("--dtype %q is not one of float16, bfloat16, float32", name)
+	for _, i := range s.impls {
+		if s.set.Changed("impl") {
+			o.Space.Impls = append(o.Space.Impls, i.String())
 		}
-		o.Space.DTypes = append(o.Space.DTypes, t)
 	}
-	o.Kernels = trial.All()
-	if len(r.kernels) > 0 {
-		var names []string
-		for _, k := range o.Kernels {
-			names = append(names, k.Name)
-		}
-		for _, name := range r.kernels {
-			if !slices.Contains(names, name) {
-				return o, usagef("--kernel %q is not one of %s", name, strings.Join(names, ", "))
-			}
-		}
-		o.Kernels = slices.DeleteFunc(o.Kernels, func(k trial.Kernel) bool { return !slices.Contains(r.kernels, k.Name) })
-	}
-	return o, nil
+	return o
 }
 
 // poisoned runs f on a device for random problems. Its scratch memory is poisoned, and it does
 // not use the user's cache, which thousands of kernels would fill that nobody calls again.
 // Kernels are bound to slices of buffers, and have the barriers that follow from that, as in a
 // user's program; tests/conformance binds them to whole buffers. A device that hangs stays open.
-func poisoned(device string, f func(d *vk.Device) error) error {
+func poisoned(a *app, device string, f func(d *vk.Device) error) error {
 	d, err := vk.Open(vk.Options{Device: device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
 	if err != nil {
 		return err
 	}
+	announce(a.stderr, environment(d.Caps()))
 	if err = f(d); errors.Is(err, trial.ErrHung) {
 		return err
 	}
@@ -146,32 +132,20 @@ func poisoned(device string, f func(d *vk.Device) error) error {
 }
 
 // runRandom checks random problems and reports those that are wrong.
-func runRandom(ctx context.Context, a *app, r *randomFlags, device string, impls []attention.Impl, out selftestOutput) error {
-	return poisoned(device, func(d *vk.Device) error { return checkRandom(ctx, a, r, d, impls, out) })
-}
-
-// checkRandom is runRandom on its device.
-func checkRandom(ctx context.Context, a *app, r *randomFlags, d *vk.Device, impls []attention.Impl, out selftestOutput) error {
-	announce(a.stderr, environment(d.Caps()))
-	o, err := r.options(d.Caps(), impls)
-	if err != nil {
-		return err
-	}
-	if err := out.locate(a.stderr, d.Caps()); err != nil {
-		return err
-	}
-	found := tested{caps: *d.Caps()}
-	bar := newProgress(a.stderr)
-	found.random, err = trial.Run(ctx, d, o, bar.step)
-	bar.finish()
-	if found.random == nil {
-		return err
-	}
-	// The results so far are written even if the run was cut short.
-	if err := errors.Join(found.write(a.stdout, out), err); err != nil {
-		return err
-	}
-	return found.failure()
+func (s *selftestCommand) runRandom(ctx context.Context, a *app) error {
+	return poisoned(a, s.device, func(d *vk.Device) (err error) {
+		if err := s.locate(a.stderr, d.Caps()); err != nil {
+			return err
+		}
+		found := tested{caps: *d.Caps()}
+		bar := newProgress(a.stderr)
+		found.random, err = trial.Run(ctx, d, s.options(d.Caps()), bar.step)
+		bar.finish()
+		if found.random == nil {
+			return err
+		}
+		return found.write(a.stdout, s, err)
+	})
 }
 
 // writeRandom prints the wrong problems, with commands that repeat them, and a summary.
@@ -205,8 +179,7 @@ func runProblem(ctx context.Context, a *app, text, device string) error {
 	if err != nil {
 		return usagef("--problem: %v", err)
 	}
-	return poisoned(device, func(d *vk.Device) error {
-		announce(a.stderr, environment(d.Caps()))
+	return poisoned(a, device, func(d *vk.Device) error {
 		if err := p.Supports(d.Caps()); err != nil {
 			return err
 		}

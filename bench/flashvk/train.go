@@ -21,22 +21,75 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// trainDTypeUsage is the help of --dtype of commands that train.
-const trainDTypeUsage = "format of activations (default bfloat16 where the device multiplies matrices of it, else float16 on a GPU that does that, else float32)"
+// modelSizes are the flags that override the sizes of a shape.
+var modelSizes = []struct {
+	name, usage string
+	of          func(*tnp.Config, *tnp.Shape) *int
+	model       bool // else of the batch
+}{
+	{"layers", "blocks", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Layers }, true},
+	{"d-model", "elements of the residual stream, a multiple of 8", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.DModel }, true},
+	{"heads", "heads of attention", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Heads }, true},
+	{"headdim", "elements of a head, a multiple of 8", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.HeadDim }, true},
+	{"d-ff", "hidden units", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.DFF }, true},
+	{"components", "of the mixture that is predicted", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Components }, true},
+	{"batch", "tasks of a step", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Batch }, false},
+	{"context", "points of a task that are shown", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Context }, false},
+	{"targets", "points of a task that are predicted", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Targets }, false},
+}
+
+// modelFlags are the sizes of a model and a batch, and the format of activations.
+type modelFlags struct {
+	set   *pflag.FlagSet
+	c     tnp.Config
+	s     tnp.Shape
+	dtype dtype.DType
+}
+
+func (m *modelFlags) add(f *pflag.FlagSet) {
+	m.set = f
+	for _, x := range modelSizes {
+		kernels.IntVar(f, x.of(&m.c, &m.s), x.name, x.usage+" (default the shape's)")
+	}
+	kernels.DTypeVar(f, &m.dtype, "dtype", "format of activations (default bfloat16 where the device multiplies matrices of it, else float16 on a GPU that does that, else float32)")
+}
+
+// of returns the sizes of a preset, but for those of the flags.
+func (m *modelFlags) of(p tnp.Preset) (tnp.Config, tnp.Shape) {
+	for _, x := range modelSizes {
+		if m.set.Changed(x.name) {
+			*x.of(&p.Config, &p.Shape) = *x.of(&m.c, &m.s)
+		}
+	}
+	return p.Config, p.Shape
+}
+
+// format returns the format for a device, or that of the flag.
+func (m *modelFlags) format(caps *vk.Caps) dtype.DType {
+	switch {
+	case m.set.Changed("dtype"):
+		return m.dtype
+	case caps.Type == vk.CPU || !caps.CoopMat:
+		return dtype.Float32
+	case caps.BFloat16CoopMat:
+		return dtype.BFloat16
+	}
+	return dtype.Float16
+}
 
 // trainCommand holds the flags of train.
 type trainCommand struct {
 	train.Options
 	shape, device, schedule string
 	evaluate, data          string
-	flags                   *pflag.FlagSet
+	model                   modelFlags
 }
 
 func newTrain(a *app) *cobra.Command {
 	t := &trainCommand{shape: "tiny", schedule: "cosine"}
 	t.Checkpoint = tnp.Auto
 	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
-	cmd := &cobra.Command{
+	return a.command(&cobra.Command{
 		Use:   "train",
 		Short: "Train a transformer neural process",
 		Long: `Trains a transformer neural process. The model sees points of a function, the context,
@@ -77,12 +130,7 @@ a training or with --evaluate: of a new task, or of the first one held out or el
   flashvk train --data tasks.safetensors --held-out 80 --best model.safetensors --picture prediction
   flashvk train --shape small --data tasks.safetensors --start weights.safetensors --heads 8
   flashvk train --shape small --dtype bfloat16 --steps 20000 --save model.safetensors --save-every 1000`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), a) },
-	}
-	t.flags = cmd.Flags()
-	t.add(t.flags)
-	return cmd
+	}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
 }
 
 // presetTable lists the sizes of the presets.
@@ -94,15 +142,13 @@ func presetTable() (text string) {
 }
 
 func (t *trainCommand) add(f *pflag.FlagSet) {
-	f.SortFlags = false
 	f.Var(value[string]{Target: &t.shape, Parse: kernels.OneOf(presetNames()), Kind: "SHAPE"}, "shape", "model and batch: tiny, small, mid, large (default tiny)")
-	addModelSizes(f, &t.Config, &t.Shape)
-	kernels.DTypeVar(f, &t.DType, "dtype", trainDTypeUsage)
-	intVar(f, &t.Steps, "steps", "steps in all, including those of a loaded file (default 1000)")
+	t.model.add(f)
+	kernels.IntVar(f, &t.Steps, "steps", "steps in all, including those of a loaded file (default 1000)")
 	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
-	intVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to --lr (default a twentieth of the steps)")
+	kernels.IntVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to --lr (default a twentieth of the steps)")
 	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after the warm-up: cosine, which falls to 0, or constant (default cosine)")
-	intVar(f, &t.Accumulate, "accumulate", "batches of a step; their gradients are averaged (default 1)")
+	kernels.IntVar(f, &t.Accumulate, "accumulate", "batches of a step; their gradients are averaged (default 1)")
 	f.Float64Var(&t.Clip, "clip", 0, "clip the gradients to this norm; 0 does not")
 	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "weight decay of AdamW; the weights of norms have none")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that scales the gradients while they are computed (default for float16 the targets of a batch, rounded to a power of two, else 1)")
@@ -110,18 +156,18 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
 	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or that of a loaded file)")
 	f.StringVar(&t.data, "data", "", "file of tasks; it determines the sizes of a task")
-	intVar(f, &t.HeldOut, "held-out", "tasks at the end of --data that are evaluated, and not trained on; a multiple of --batch")
+	kernels.IntVar(f, &t.HeldOut, "held-out", "tasks at the end of --data that are evaluated, and not trained on; a multiple of --batch")
 	f.StringVar(&t.Start, "start", "", "file of weights to start from; it determines the sizes of the model")
 	f.StringVar(&t.Load, "load", "", "file of --save to continue; it determines the sizes of the model")
 	f.StringVar(&t.Save, "save", "", "file to write at the end and at an interrupt, for --load and --evaluate")
-	intVar(f, &t.SaveEvery, "save-every", "also write the file of --save every N steps")
+	kernels.IntVar(f, &t.SaveEvery, "save-every", "also write the file of --save every N steps")
 	f.StringVar(&t.Weights, "weights", "", "file for the weights alone; PyTorch loads it as a state dict")
 	f.StringVar(&t.Best, "best", "", "file for the weights with the lowest held-out loss, written while training")
 	f.StringVar(&t.CSV, "csv", "", "file for a line per step; --load continues it")
 	f.StringVar(&t.Curve, "curve", "", "drawing of the losses, NAME.svg")
 	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name")
 	f.StringVar(&t.evaluate, "evaluate", "", "evaluate the model in this file; train nothing")
-	intVar(f, &t.Batches, "batches", "batches of an evaluation (default 20; with --held-out its tasks)")
+	kernels.IntVar(f, &t.Batches, "batches", "batches of an evaluation (default 20; with --held-out its tasks)")
 	f.StringVar(&t.Picture, "picture", "", "drawing of a task and its prediction, NAME.svg")
 	deviceVar(f, &t.device)
 }
@@ -160,7 +206,7 @@ func presetNames() (names []string) {
 // resolve fills in the values of flags that the command line does not have, except for the
 // format.
 func (t *trainCommand) resolve() error {
-	given := t.flags.Changed
+	given := t.model.set.Changed
 	p, err := tnp.PresetOf(t.shape)
 	if err != nil {
 		return usageError{err}
@@ -174,7 +220,7 @@ func (t *trainCommand) resolve() error {
 			return usagef("train: --%s is given, but the sizes of a task are those of the file", s.name)
 		}
 	}
-	takeModelSizes(t.flags, &t.Config, &t.Shape, p)
+	t.Config, t.Shape = t.model.of(p)
 	if !given("lr") {
 		t.LR = 1e-4
 		if t.shape == "tiny" {
@@ -227,7 +273,7 @@ func (t *trainCommand) readFiles() error {
 	if t.Load == "" && t.Start == "" {
 		return t.Validate()
 	}
-	if err := t.ReadFile(t.Load != "" && !t.flags.Changed("seed"), t.givenHeads()); err != nil {
+	if err := t.ReadFile(t.Load != "" && !t.model.set.Changed("seed"), t.givenHeads()); err != nil {
 		return err
 	}
 	return t.Validate()
@@ -235,74 +281,62 @@ func (t *trainCommand) readFiles() error {
 
 // givenHeads returns the heads of the flag, 0 without it: those that a file has.
 func (t *trainCommand) givenHeads() int {
-	if t.flags.Changed("heads") {
+	if t.model.set.Changed("heads") {
 		return t.Heads
 	}
 	return 0
 }
 
-// trainDType returns the format for a device, or that of the flag.
-func trainDType(f *pflag.FlagSet, given dtype.DType, caps *vk.Caps) dtype.DType {
-	switch {
-	case f.Changed("dtype"):
-		return given
-	case caps.Type == vk.CPU || !caps.CoopMat:
-		return dtype.Float32
-	case caps.BFloat16CoopMat:
-		return dtype.BFloat16
-	}
-	return dtype.Float16
-}
-
-func (t *trainCommand) run(ctx context.Context, a *app) (err error) {
+func (t *trainCommand) run(ctx context.Context, a *app) error {
 	if err := t.resolve(); err != nil {
 		return err
 	}
-	d, err := a.openDevice(t.device)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	announce(a.stderr, environment(d.Caps()))
-	t.DType = trainDType(t.flags, t.DType, d.Caps())
-	if t.evaluate != "" {
-		e, err := train.Evaluate(ctx, d, t.evaluate, t.givenHeads(), &t.Options)
-		if err == nil {
-			of := "that were not trained on"
-			if t.data != "" {
-				of = "of " + t.data // which may have been trained on
+	return a.onDevice(t.device, func(d *vk.Device, env bench.Environment) error {
+		announce(a.stderr, env)
+		t.DType = t.model.format(d.Caps())
+		if t.evaluate != "" {
+			e, err := train.Evaluate(ctx, d, t.evaluate, t.givenHeads(), &t.Options)
+			if err == nil {
+				of := "that were not trained on"
+				if t.data != "" {
+					of = "of " + t.data // which may have been trained on
+				}
+				report(a.stdout, e, of)
 			}
-			report(a.stdout, e, of)
+			return err
 		}
-		return err
-	}
-	memory, err := t.Measure(d.Caps())
-	if err != nil {
-		return err
-	}
-	if err := t.CheckFits(d); errors.Is(err, vk.ErrUnsupported) {
-		return err // a plan that no kernel runs is none
-	}
-	t.Checkpoint = memory.Checkpoint
-	fmt.Fprintf(a.stderr, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\n", t.Config, t.NumParams(), t.Shape, t.DType, t.Checkpoint)
-	fmt.Fprintf(a.stderr, "flashvk: memory %v\n", memory)
-	result, err := t.train(ctx, a, d)
-	if err != nil {
-		return err
-	}
-	if result.Skipped > 0 {
-		fmt.Fprintf(a.stderr, "flashvk: %d steps were skipped, whose gradients were beyond %v: a smaller --loss-scale may help\n", result.Skipped, t.DType)
-	}
-	if result.Evaluation != nil {
-		report(a.stdout, result.Evaluation, "that were not trained on")
-	}
-	switch {
-	case t.Best != "":
-		fmt.Fprintf(a.stderr, "flashvk: %s has the weights of the lowest held-out loss, %.4f\n", t.Best, result.Best)
-	case t.Save == "" && t.Weights == "":
-		fmt.Fprintln(a.stderr, "flashvk: the model is not kept: with --save FILE it is, and train --evaluate FILE --picture NAME draws what it predicts")
-	}
-	return nil
+		memory, err := t.Measure(d.Caps())
+		if err != nil {
+			return err
+		}
+		if err := t.CheckFits(d); errors.Is(err, vk.ErrUnsupported) {
+			return err // a plan that no kernel runs is none
+		}
+		t.Checkpoint = memory.Checkpoint
+		announceModel(a.stderr, t.Config, t.Shape, t.DType, memory)
+		result, err := t.train(ctx, a, d)
+		if err != nil {
+			return err
+		}
+		if result.Skipped > 0 {
+			fmt.Fprintf(a.stderr, "flashvk: %d steps were skipped, whose gradients were beyond %v: a smaller --loss-scale may help\n", result.Skipped, t.DType)
+		}
+		if result.Evaluation != nil {
+			report(a.stdout, result.Evaluation, "that were not trained on")
+		}
+		switch {
+		case t.Best != "":
+			fmt.Fprintf(a.stderr, "flashvk: %s has the weights of the lowest held-out loss, %.4f\n", t.Best, result.Best)
+		case t.Save == "" && t.Weights == "":
+			fmt.Fprintln(a.stderr, "flashvk: the model is not kept: with --save FILE it is, and train --evaluate FILE --picture NAME draws what it predicts")
+		}
+		return nil
+	})
+}
+
+// announceModel tells what is computed, and in what memory.
+func announceModel(w io.Writer, c tnp.Config, s tnp.Shape, format dtype.DType, m *tnp.Memory) {
+	fmt.Fprintf(w, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\nflashvk: memory %v\n", c, c.NumParams(), s, format, m.Checkpoint, m)
 }
 
 // A runningMean is the mean of as many losses as a line of progress has: those since the last line,

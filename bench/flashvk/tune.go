@@ -17,57 +17,33 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-func newTune(a *app) *cobra.Command {
-	cmd := kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device, and keep them", func(k kernels.Kernel) *cobra.Command {
-		return newTuneKernel(a, k)
-	})
-	cmd.AddCommand(newTuneShow(a))
-	return cmd
-}
-
 // tuneKernel holds the flags of tune NAME.
 type tuneKernel struct {
-	kernelProblem
-	table    string // file of the built-in table
-	impls    []string
-	backward bool
-	budget   time.Duration
-	dryRun   bool
-	out      string // file for the winners, if it is not the user's
-	outName  string // of the flag for that
-	format   bench.Format
-	wide     bool
-	device   string
+	kernelFlags
+	budget       time.Duration
+	dryRun       bool
+	out, outName string // file for the winners, if it is not the user's, and the flag for that
 }
 
-// tuneFormats are the formats of tune.
-var tuneFormats = []bench.Format{bench.Table, bench.Markdown, bench.Benchfmt}
-
-func newTuneKernel(a *app, k kernels.Kernel) *cobra.Command {
-	if k.Tune == nil {
-		return &cobra.Command{
-			Use:   k.Name,
-			Short: "Say why there are no configurations of " + k.Title,
-			Long:  strings.ToUpper(k.Fixed[:1]) + k.Fixed[1:] + ".",
-			Args:  noArgs,
-
-			FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // those of the kernel
-			RunE: func(*cobra.Command, []string) error {
-				return usagef("tune %s: there is nothing to choose from: %s", k.Name, k.Fixed)
-			},
+func newTune(a *app) *cobra.Command {
+	cmd := kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device, and keep them", func(k kernels.Kernel) *cobra.Command {
+		if k.Tune == nil {
+			return &cobra.Command{
+				Use: k.Name, Args: noArgs, FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // those of the kernel
+				Short: "Say why there are no configurations of " + k.Title, Long: strings.ToUpper(k.Fixed[:1]) + k.Fixed[1:] + ".",
+				RunE: func(*cobra.Command, []string) error {
+					return usagef("tune %s: there is nothing to choose from: %s", k.Name, k.Fixed)
+				},
+			}
 		}
-	}
-	t := tuneKernel{kernelProblem: newKernelProblem(k), table: k.Tune.Table, impls: k.Tune.Impls, format: bench.Table}
-	t.unless = k.Tune.Unless
-	cmd := &cobra.Command{
-		Use:     k.Name,
-		Short:   "Find the fastest configurations of " + k.Title,
-		Long:    k.Tune.Long + "\n\n" + tuneHelp + "\n\n" + gridHelp,
-		Example: k.Tune.Example,
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context(), a) },
-	}
-	t.addAll(cmd.Flags())
+		t := &tuneKernel{kernelFlags: newKernelFlags(k)}
+		t.impls, t.unless = k.Tune.Impls, k.Tune.Unless
+		return a.command(&cobra.Command{
+			Use: k.Name, Short: "Find the fastest configurations of " + k.Title,
+			Long: k.Tune.Long + "\n\n" + tuneHelp + "\n\n" + gridHelp, Example: k.Tune.Example,
+		}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
+	})
+	cmd.AddCommand(newTuneShow(a))
 	return cmd
 }
 
@@ -80,17 +56,14 @@ The winner of each path goes to a file in the user's cache folder, for this devi
 driver. The other commands use it, and flashvk tune show lists it. --wide and --format
 markdown also print the winner as a row of the built-in table, if there is one.`
 
-// addAll adds the flags to f.
-func (t *tuneKernel) addAll(f *pflag.FlagSet) {
-	f.SortFlags = false
-	t.addGrid(f)
+func (t *tuneKernel) add(f *pflag.FlagSet) {
+	t.addSizes(f, true)
 	t.addSuite(f)
 	if bench.HasBackward(t.flags.Suite(true)[0]) {
 		f.BoolVar(&t.backward, "backward", false, "tune the backward pass: the gradients")
 	}
 	if paths := t.kernel.Impls[1:]; len(paths) > 0 {
-		f.Var(value[[]string]{Target: &t.impls, Parse: kernels.ListOf(kernels.OneOf(paths)), Kind: "PATHS"}, "impl",
-			"paths, a comma list of "+strings.Join(paths, ", ")+" (default "+strings.Join(t.impls, ",")+")")
+		t.addImpls(f, paths, strings.Join(t.impls, ","))
 	}
 	if t.outName = "out"; f.Lookup(t.outName) != nil {
 		t.outName = "tuning" // --out is a size of the kernel
@@ -98,9 +71,7 @@ func (t *tuneKernel) addAll(f *pflag.FlagSet) {
 	f.StringVar(&t.out, t.outName, "", "file to write or to complete (default: the one in the user's cache folder)")
 	f.DurationVar(&t.budget, "budget", time.Minute, "time for trying candidates, for each problem; timing them comes on top")
 	f.BoolVar(&t.dryRun, "dry-run", false, "list the candidates, in the order in which they would be tried, and stop")
-	formatVar(f, &t.format, tuneFormats, "table (default), markdown, or benchfmt (the samples of the finalists)")
-	wideVar(f, &t.wide)
-	deviceVar(f, &t.device)
+	t.output.add(f, "markdown, or benchfmt (the samples of the finalists)", bench.Table, bench.Markdown, bench.Benchfmt)
 }
 
 // check returns a usage error if the flags are wrong.
@@ -113,13 +84,6 @@ func (t *tuneKernel) check() error {
 	}
 	_, err := t.tunables(nil)
 	return err
-}
-
-func (t *tuneKernel) pass() bench.Pass {
-	if t.backward {
-		return bench.Backward
-	}
-	return bench.Forward
 }
 
 // tunables returns what the flags tune on a device. With nil it returns usage errors only.
@@ -146,30 +110,6 @@ func (t *tuneKernel) tunables(caps *vk.Caps) ([]bench.Tunable, error) {
 	return all, nil
 }
 
-func (t *tuneKernel) run(ctx context.Context, a *app) error {
-	if err := t.check(); err != nil {
-		return err
-	}
-	return t.session(a, func(s *tuneSession) error {
-		list, err := t.tunables(s.caps)
-		switch {
-		case err != nil:
-			return err
-		case t.dryRun:
-			return s.list(list)
-		}
-		if s.file, err = openTuningFile(a.stderr, t.out, t.outName, s.caps); err != nil {
-			return err
-		}
-		announce(a.stderr, s.env)
-		if err := s.tune(ctx, list); err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", s.file.path)
-		return err
-	})
-}
-
 // openTuned opens the device without a cache of pipelines on disk: most of
 // what is compiled here is never needed again.
 func openTuned(name string) (*vk.Device, error) {
@@ -187,8 +127,10 @@ type tuneSession struct {
 	file   *openTuning // for the winners
 }
 
-// session opens the device for run.
-func (t *tuneKernel) session(a *app, run func(s *tuneSession) error) (err error) {
+func (t *tuneKernel) run(ctx context.Context, a *app) (err error) {
+	if err := t.check(); err != nil {
+		return err
+	}
 	s := tuneSession{tuneKernel: t, a: a}
 	if s.d, err = openTuned(t.device); err != nil {
 		return err
@@ -198,10 +140,24 @@ func (t *tuneKernel) session(a *app, run func(s *tuneSession) error) (err error)
 			err = errors.Join(err, s.d.Close())
 		}
 	}()
-	s.caps = s.d.Caps()
-	s.env = environment(s.caps)
+	s.caps, s.env = s.d.Caps(), environment(s.d.Caps())
 	s.search = bench.DefaultSearch(s.env.CPU, t.impls, t.budget)
-	return run(&s)
+	list, err := t.tunables(s.caps)
+	switch {
+	case err != nil:
+		return err
+	case t.dryRun:
+		return s.list(list)
+	}
+	if s.file, err = openTuningFile(a.stderr, t.out, t.outName, s.caps); err != nil {
+		return err
+	}
+	announce(a.stderr, s.env)
+	if err := s.tune(ctx, list); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", s.file.path)
+	return err
 }
 
 // list writes the candidates of each problem.
@@ -290,7 +246,7 @@ func (s *tuneSession) summary(done []bench.Tuned) error {
 	if s.format == bench.Markdown {
 		rows = "\n```go\n" + rows + "\n```"
 	}
-	_, err := fmt.Fprintf(s.a.stdout, "\nrows for %s, measured on %v\n%s\n", s.table, s.env, rows)
+	_, err := fmt.Fprintf(s.a.stdout, "\nrows for %s, measured on %v\n%s\n", s.kernel.Tune.Table, s.env, rows)
 	return err
 }
 

@@ -1,45 +1,75 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// tuningFlags say which measured configurations a command uses.
-type tuningFlags struct {
-	file string
-	none bool
+func newTuneShow(a *app) *cobra.Command {
+	var o output
+	path := ""
+	return a.command(&cobra.Command{
+		Use:   "show",
+		Short: "List what a device was tuned to",
+		Long: `Lists the rows of the file that flashvk tune writes for a device and its driver and the
+other commands use: the kernel and pass, the problem that was measured, the configuration
+that won on its path, and its time. A row that has no effect says why: the device cannot
+run it, or its kernels have changed since it was measured.`,
+		Example: `  flashvk tune show
+  flashvk tune show --tuning tuning.json --format markdown`,
+	}, func(f *pflag.FlagSet) {
+		f.StringVar(&path, "tuning", "", "file to list (default: the one in the user's cache folder)")
+		o.add(f, "or markdown", bench.Table, bench.Markdown)
+	}, func(context.Context) error {
+		return a.onDevice(o.device, func(d *vk.Device, _ bench.Environment) (err error) {
+			if path == "" {
+				if path, err = kit.UserTuningPath(d.Caps()); err != nil {
+					return err
+				}
+			}
+			tuning, err := kit.LoadTuningFile(path, d.Caps())
+			if err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			return bench.WriteSheet(a.stdout, tuningSheet(path, tuning, d.Caps()), o.format, o.wide)
+		})
+	})
 }
 
-func (t *tuningFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&t.file, "tuning", "", "file of flashvk tune to use (default: the one in the user's cache folder, if there is one)")
-	f.BoolVar(&t.none, "no-tuning", false, "use the built-in configurations only")
-}
-
-func (t *tuningFlags) check() error {
-	if t.none && t.file != "" {
-		return usagef("--tuning %s and --no-tuning contradict each other", t.file)
+// tuningSheet has a row for each of tuning.
+func tuningSheet(path string, tuning *kit.Tuning, caps *vk.Caps) sheet.Sheet {
+	s := sheet.Section{Keys: 2}
+	s.Add("file", "%s", path)
+	for i, name := range []string{"kernel", "pass", "problem", "configuration", "time"} {
+		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i == 4})
 	}
-	return nil
+	for i, row := range tuning.Rows(caps) {
+		s.Rows = append(s.Rows, []string{row.Kernel, row.Pass, row.Problem, row.Config, bench.FormatTime(row.NS)})
+		if row.Err != nil {
+			s.Note("row %d has no effect: %v", i+1, row.Err)
+		}
+	}
+	return sheet.Sheet{Sections: []sheet.Section{s}}
 }
 
-// load returns what the device was tuned to, nil if nothing is known. A file
-// that cannot be used is ignored with a warning, but one that was named is an
-// error.
-func (t *tuningFlags) load(stderr io.Writer, caps *vk.Caps) (*kit.Tuning, error) {
-	if t.none {
-		return nil, nil
-	}
-	path := t.file
+// loadTuning returns what the device was tuned to in a file, or with "" in the user's; nil if
+// nothing is known. A file that cannot be used is ignored with a warning, but one that was named is
+// an error.
+func loadTuning(stderr io.Writer, file string, caps *vk.Caps) (*kit.Tuning, error) {
+	path := file
 	if path == "" {
 		var err error
 		if path, err = kit.UserTuningPath(caps); err != nil {
@@ -48,7 +78,7 @@ func (t *tuningFlags) load(stderr io.Writer, caps *vk.Caps) (*kit.Tuning, error)
 	}
 	tuning, err := kit.LoadTuningFile(path, caps)
 	switch {
-	case err != nil && t.file != "":
+	case err != nil && file != "":
 		return nil, fmt.Errorf("%s: %w", path, err)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil

@@ -311,11 +311,21 @@ func (d *Decode) Want(x Values, _ kit.Pass) Outputs { return wantDecode(d, x, x,
 // sampleOperations bounds the operations of the reference of a sample: some seconds on a few cores.
 const sampleOperations = 2e9
 
-// Sampled returns Want of some rows, for tables of Tables.
+// Sampled returns Want of some rows.
 func (d *Decode) Sampled(x map[string][]float32) Outputs {
+	return wantDecode(d, x, d.tables(x), sampleOperations)
+}
+
+// tables returns the tables of x, and those of Tables that it lacks.
+func (d *Decode) tables(x map[string][]float32) Values {
 	tables := Values{}
 	d.Tables(tables)
-	return wantDecode(d, x, tables, sampleOperations)
+	for name := range tables {
+		for i, n := range x[name] {
+			tables[name][i] = float64(n)
+		}
+	}
+	return tables
 }
 
 // wantDecode returns the outputs, in so many operations; 0: all.

@@ -107,11 +107,9 @@ func (s *Step) Want(x Values, _ kit.Pass) Outputs {
 	return out
 }
 
-// Sampled returns O and LSE of some rows, for tables of Tables.
+// Sampled returns O and LSE of some rows.
 func (s *Step) Sampled(x map[string][]float32) Outputs {
-	tables := Values{}
-	s.Tables(tables)
-	out, _, _ := wantStep(s, x, tables, sampleOperations)
+	out, _, _ := wantStep(s, x, s.tables(x), sampleOperations)
 	return out
 }
 
