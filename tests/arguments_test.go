@@ -1,4 +1,4 @@
-package attention_test
+package tests
 
 import (
 	"regexp"
@@ -11,7 +11,12 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -26,7 +31,28 @@ func refusing() map[string]call.Call {
 	tree := attention.DecodeProblem{Problem: plain, NewKeys: 1, Tree: true}
 	rope := attention.RoPE{Dims: 32}
 	lens := []int{3}
+	back := call.Direction{Backward: true}
+	one := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5, Keep: mlp.KeepHidden}
+	heads := mlp.Problem{Tokens: 2, Heads: 6, In: 3, Hidden: 4, Out: 5, Keep: mlp.KeepPre}
+	mix := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}
+	layer, rms := norm.Problem{Rows: 3, Cols: 8, DType: dtype.Float16}, norm.Problem{Rows: 3, Cols: 8, RMS: true, Residual: true}
+	mixtures := gmm.Problem{Tokens: 4, Components: 2}
+	product := problem.Problem{M: 3, N: 4, K: 5, Beta: 1, Activation: problem.TimesDSiLUKeep, Residual: true}
 	return map[string]call.Call{
+		"mlp":                  &call.MLP{Problem: one},
+		"mlp, backward":        &call.MLP{Problem: one, Direction: back},
+		"heads":                &call.MLP{Problem: heads},
+		"heads, backward":      &call.MLP{Problem: heads, Direction: back},
+		"mixture":              &call.Mixture{Problem: mix, LogP: true, Loss: true},
+		"mixture, backward":    &call.Mixture{Problem: mix, LogP: true, Loss: true, Direction: back, DLoss: 1},
+		"norm":                 &call.Norm{Problem: layer, Save: true},
+		"norm, backward":       &call.Norm{Problem: layer, Direction: back},
+		"rms":                  &call.Norm{Problem: rms, Save: true},
+		"rms, backward":        &call.Norm{Problem: rms, Direction: back, DResidual: true},
+		"gmm":                  &call.GMM{Problem: mixtures, LogP: true, Loss: true},
+		"gmm, backward":        &call.GMM{Problem: mixtures, Call: call.GMMBackward, LogP: true, DLoss: 1},
+		"gmm, one tensor":      &call.GMM{Problem: mixtures, Call: call.GMMBackward, Interleaved: true, Loss: true},
+		"gemm":                 &call.Gemm{Problem: product},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},
 		"append":               &call.Append{AppendProblem: attention.AppendProblem{DecodeProblem: decode, RoPE: rope}, Lens: lens},
 		"append, pages":        &call.Append{AppendProblem: attention.AppendProblem{DecodeProblem: paged}, NoQ: true, Lens: lens},
@@ -71,7 +97,7 @@ func TestArguments(t *testing.T) {
 				}
 				return err
 			}
-			refused := func(want string) { require.Regexp(t, "^attention: .*"+want, record()) }
+			refused := func(want string) { require.Regexp(t, "^[a-z]+: .*("+want+")", record()) }
 			require.NoError(t, record())
 			for i, x := range c.Tensors() {
 				right := on[x.Name]
