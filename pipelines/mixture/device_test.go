@@ -18,21 +18,6 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// caseOf returns a pass as a case of package guard, and what records it in a workspace. The inputs
-// x are drawn if they are nil.
-func caseOf(t *testing.T, d *vk.Device, m *call.Mixture, x call.Values, pass kit.Pass) (guard.Case, func(*vk.Buffer) guard.Record) {
-	t.Helper()
-	m.LogP, m.Loss, m.Seed = true, true, 1
-	if x == nil {
-		x = call.Inputs(m)
-	}
-	c, _, err := call.Case(d.Caps(), m, pass, x)
-	require.NoError(t, err)
-	return c, func(workspace *vk.Buffer) guard.Record {
-		return func(c *vk.Cmd, x map[string]vk.Tensor) error { return m.Record(c, x, workspace, pass) }
-	}
-}
-
 // TestPasses runs both passes on every path, in every format and layout: sizes 1 and odd ones,
 // groups of heads that are equal and that are not, backward with all heads at a time and with
 // fewer.
@@ -61,15 +46,19 @@ func TestPasses(t *testing.T) {
 						outputs bool
 						dloss   float64
 					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{0, -2.5}[i%2]}} {
-						m := &call.Mixture{Problem: p, Impl: impl.String(), Groups: s.groups, Outputs: x.outputs, HeadsAtATime: s.atATime, DLoss: x.dloss}
-						c, record := caseOf(t, d, m, nil, x.pass)
+						m := &call.Mixture{
+							Problem: p, Impl: impl.String(), Groups: s.groups, Outputs: x.outputs, HeadsAtATime: s.atATime,
+							LogP: true, Loss: true, DLoss: x.dloss, Data: call.Data{Workspace: i%2 > 0},
+						}
+						c, record, err := call.Case(d.Caps(), m, x.pass, call.Inputs(m))
+						require.NoError(t, err)
 						if c.Layout = layout; impl == engine.CoopMat && x.pass == kit.Forward && !x.outputs {
 							var in ref.Inputs
 							call.Bind(call.Inputs(m), &in)
 							tighten(&c, p, in)
 						}
 						t.Logf("%+v", x)
-						c.Test(t, d, record(nil))
+						c.Test(t, d, record)
 					}
 				})
 			}
@@ -88,25 +77,6 @@ func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 			t.Bound = min(t.Bound, 4*b.LogP)
 		case "loss":
 			t.Bound = min(t.Bound, 4*b.Loss)
-		}
-	}
-}
-
-// TestWorkspace runs both passes in workspaces full of NaN, and wants one that is too small to be
-// refused.
-func TestWorkspace(t *testing.T) {
-	d := vktest.Open(t)
-	p := mixture.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
-	for _, impl := range engine.Impls() {
-		for i, pass := range []kit.Pass{kit.Forward, kit.Backward, kit.Backward} {
-			opt := mixture.Options{Impl: impl, Groups: 2, HeadsAtATime: i}
-			bytes, err := mixture.Workspace(d.Caps(), p, pass, opt)
-			if errors.Is(err, vk.ErrUnsupported) {
-				continue
-			}
-			require.NoError(t, err)
-			c, record := caseOf(t, d, &call.Mixture{Problem: p, Impl: impl.String(), Groups: 2, HeadsAtATime: i}, nil, pass)
-			c.TestWorkspace(t, d, bytes, record)
 		}
 	}
 }
@@ -142,61 +112,16 @@ func TestForwardChoice(t *testing.T) {
 	}
 }
 
-// TestKernels wants a call to run the modules of its plan, but for copies of operands.
-func TestKernels(t *testing.T) {
-	d := vktest.Open(t)
-	p := mixture.Problem{Tokens: 64, Heads: 3, In: 16, Hidden: 32, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
-	for _, impl := range engine.Impls() {
-		for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
-			plan, err := mixture.Choose(d.Caps(), p, pass, mixture.Options{Impl: impl})
-			if errors.Is(err, vk.ErrUnsupported) {
-				continue
-			}
-			require.NoError(t, err)
-			c, record := caseOf(t, d, &call.Mixture{Problem: p, Impl: impl.String()}, nil, pass)
-			c.TestKernels(t, d, plan, record(nil))
-		}
-	}
-}
-
-// TestArguments wants errors that name the value or the tensor that does not fit.
-func TestArguments(t *testing.T) {
-	d := vktest.Open(t)
-	p := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}
-	c, err := d.NewCmd("arguments")
-	require.NoError(t, err)
-	defer c.Close()
-	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, dtype.Float32, shape...) }
-	good := mixture.Tensors{X: tensor(2, 5), W1: tensor(6, 5, 4), W2: tensor(6, 4, 3), Y: tensor(2), LogP: tensor(2), Loss: tensor(1)}
-	gradients := mixture.Gradients{DX: tensor(2, 5), DW1: tensor(6, 5, 4), DW2: tensor(6, 4, 3)}
-	forward := func(change func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options)) error {
-		t, p, o := good, p, mixture.Options{}
-		change(&t, &p, &o)
-		return mixture.Forward(c, t, p, o)
-	}
-	backward := func(change func(t *mixture.Tensors, g *mixture.Gradients)) error {
-		t, g := good, gradients
-		change(&t, &g)
-		return mixture.Backward(c, t, g, p, mixture.Options{})
-	}
-	require.NoError(t, forward(func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) {}))
-	require.NoError(t, forward(func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) {
-		t.LogP, t.Loss = vk.Tensor{}, vk.Tensor{}
-	}))
-	require.NoError(t, backward(func(t *mixture.Tensors, g *mixture.Gradients) {}))
-	for _, x := range []struct {
-		change func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options)
-		want   string
-	}{
-		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { t.W1 = t.W2 }, "mixture: w1 has shape [6 4 3]"},
-		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { t.Y = t.Loss }, "mixture: y has shape [1]"},
-		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { t.LogP = t.Y }, "mixture: log_p overlaps y: outputs need memory of their own"},
-		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { o.Groups = -1 }, "mixture: groups=-1 is negative"},
-		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { o.HeadsAtATime = -1 }, "mixture: heads_at_a_time=-1 is negative"},
-		{func(t *mixture.Tensors, p *mixture.Problem, o *mixture.Options) { p.Heads = 0 }, "mixture: heads=0 is not from 1 to"},
+// TestOptions wants errors that name the value of a problem or an option that breaks a rule.
+func TestOptions(t *testing.T) {
+	caps := vktest.Open(t).Caps()
+	for want, change := range map[string]func(p *mixture.Problem, o *mixture.Options){
+		"mixture: groups=-1 is negative":          func(p *mixture.Problem, o *mixture.Options) { o.Groups = -1 },
+		"mixture: heads_at_a_time=-1 is negative": func(p *mixture.Problem, o *mixture.Options) { o.HeadsAtATime = -1 },
+		"mixture: heads=0 is not from 1 to":       func(p *mixture.Problem, o *mixture.Options) { p.Heads = 0 },
 	} {
-		require.ErrorContains(t, forward(x.change), x.want)
+		p, o := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}, mixture.Options{}
+		change(&p, &o)
+		require.ErrorContains(t, mixture.Supports(caps, p, kit.Forward, o), want)
 	}
-	require.ErrorContains(t, backward(func(t *mixture.Tensors, g *mixture.Gradients) { g.DX = t.X }), "mixture: dx overlaps x")
-	require.ErrorContains(t, backward(func(t *mixture.Tensors, g *mixture.Gradients) { g.DLoss = t.Y }), "mixture: dloss has shape [2]")
 }

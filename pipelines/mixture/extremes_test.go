@@ -118,7 +118,9 @@ func TestExtremeGradients(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-1, 0, 40}, []float64{-5, 0, 5}, []float64{0, 5, -20, 1e-3})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {
 		x := call.Values{"x": in.X, "w1": in.W1, "w2": in.W2, "y": in.Y, "dloss": {0.25}}
-		c, record := caseOf(t, d, &call.Mixture{Problem: p, Impl: impl.String(), DLoss: 0.25}, x, kit.Backward)
+		m := &call.Mixture{Problem: p, Impl: impl.String(), Loss: true, DLoss: 0.25}
+		c, record, err := call.Case(d.Caps(), m, kit.Backward, x)
+		require.NoError(t, err)
 		b := ref.BackwardBounds(in, ref.Backward(in, 0.25, p), 0.25, p)
 		bounds := map[string]float64{"dx": b.DX, "dw1": b.DW1, "dw2": b.DW2}
 		for i := range c.Tensors { // the narrower ones, of many outputs
@@ -126,6 +128,6 @@ func TestExtremeGradients(t *testing.T) {
 				c.Tensors[i].Bound = bound
 			}
 		}
-		c.Test(t, d, record(nil))
+		c.Test(t, d, record)
 	})
 }

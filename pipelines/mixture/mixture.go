@@ -135,7 +135,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	err = argument.Check("mixture", t.inputs(p), []argument.Argument{
+	err = plan.memory.Check("mixture", o.Workspace, t.inputs(p), []argument.Argument{
 		argument.New("log_p", t.LogP, !t.LogP.IsZero(), dtype.Float32, []int{p.Tokens}),
 		argument.New("loss", t.Loss, !t.Loss.IsZero(), dtype.Float32, []int{1}),
 	})
@@ -181,7 +181,8 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		return err
 	}
 	list := append(t.inputs(p), argument.New("dloss", g.DLoss, !g.DLoss.IsZero(), dtype.Float32, []int{1}))
-	err = argument.Check("mixture", list, []argument.Argument{
+	space := chain.Memory{Bytes: plan.bytes}
+	err = space.Check("mixture", o.Workspace, list, []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
 		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
 		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),
@@ -189,7 +190,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err != nil {
 		return err
 	}
-	memory, err := chain.Memory{Bytes: plan.bytes}.Buffer(c, "mixture", o.Workspace)
+	memory, err := space.Buffer(c, "mixture", o.Workspace)
 	if err != nil {
 		return err
 	}

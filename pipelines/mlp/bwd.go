@@ -34,7 +34,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err != nil {
 		return err
 	}
-	if err := checkGradients(t, g, p, true); err != nil {
+	if err := checkGradients(plan.memory, t, g, p, o, true); err != nil {
 		return err
 	}
 	memory, err := plan.memory.Buffer(c, "mlp", o.Workspace)
@@ -45,9 +45,9 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 }
 
 // checkGradients checks the tensors of a backward pass. Dy says whether it has a DY.
-func checkGradients(t Tensors, g Gradients, p Problem, dy bool) error {
+func checkGradients(m chain.Memory, t Tensors, g Gradients, p Problem, o Options, dy bool) error {
 	pre, hidden := t.kept(p)
-	return argument.Check("mlp", append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
+	return m.Check("mlp", o.Workspace, append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
 		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
 		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),

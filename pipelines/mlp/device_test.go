@@ -1,7 +1,6 @@
 package mlp_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -86,17 +85,6 @@ func check(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, layout guar
 	call.Test(t, d, newCall(p, o, pass), nil, layout, pass)
 }
 
-// caseOf returns a pass alone as a case of package guard, and what records it in a workspace.
-func caseOf(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, pass kit.Pass) (guard.Case, func(*vk.Buffer) guard.Record) {
-	t.Helper()
-	m := newCall(p, o, pass)
-	c, _, err := call.Case(d.Caps(), m, pass, call.Inputs(m))
-	require.NoError(t, err)
-	return c, func(workspace *vk.Buffer) guard.Record {
-		return func(c *vk.Cmd, x map[string]vk.Tensor) error { return m.Record(c, x, workspace, pass) }
-	}
-}
-
 var passes = []kit.Pass{kit.Forward, kit.Backward}
 
 // TestOne runs both passes of one perceptron on every path, with all that can be kept, and y in
@@ -149,7 +137,9 @@ func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
 		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-			c, _ := caseOf(t, d, p, o, kit.Backward)
+			m := newCall(p, o, kit.Backward)
+			c, _, err := call.Case(d.Caps(), m, kit.Backward, call.Inputs(m))
+			require.NoError(t, err)
 			c.Layout = layout
 			for _, o.Products = range []bool{false, true} {
 				t.Logf("products=%v", o.Products)
@@ -193,8 +183,6 @@ func TestUnits(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32), Keep: mlp.KeepHidden}
 	require.Equal(t, 45, mlp.KeptUnits(d.Caps(), p, mlp.Options{Impl: engine.Scalar}))
-	p.Units = 47
-	require.ErrorContains(t, p.Validate(), "mlp: units=47 is none of 0, hidden=45 and, with keep=hidden, 48")
 	p.Units = 48
 	require.NoError(t, p.Validate())
 	for _, pass := range passes {
@@ -216,54 +204,30 @@ func TestUnits(t *testing.T) {
 	call.Test(t, d, newCall(p, o, kit.Forward), nil, guard.Packed, passes...)
 }
 
-// TestWorkspace runs both passes in workspaces full of NaN. It wants one that is too small to be
-// refused, and none to be needed for hidden units that are kept.
+// TestWorkspace runs both passes in workspaces full of NaN, and wants fewer heads at a time to need less.
 func TestWorkspace(t *testing.T) {
 	d := vktest.Open(t)
-	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18}
-	o := mlp.Options{Impl: engine.Scalar}
-	for _, pass := range passes {
-		for _, p.Keep = range mlp.Keeps() {
-			bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
-			require.NoError(t, err)
-			tensorsKept := int64(1) // of hidden units, their rows and beginnings aligned
-			if pass == kit.Backward {
-				tensorsKept++
-			}
-			if p.Keep == mlp.KeepHidden {
-				tensorsKept--
-			}
-			require.Equal(t, tensorsKept*((4*37*48+255)&^255), bytes)
-			if bytes == 0 {
-				continue
-			}
-			c, record := caseOf(t, d, p, o, pass)
-			c.TestWorkspace(t, d, bytes, record)
-		}
-	}
-}
-
-// TestWorkspaceOfHeads does the same with heads, and wants fewer heads at a time to need less.
-func TestWorkspaceOfHeads(t *testing.T) {
-	d := vktest.Open(t)
-	p := mlp.Problem{Tokens: 37, Heads: 3, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
-	for _, impl := range engine.Impls() {
+	run(t, d, engine.Scalar, append(oneCases[1:2:2], headsCases[1]), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
 		for _, pass := range passes {
-			for _, p.Keep = range []mlp.Keep{mlp.KeepNothing, mlp.KeepPre} {
-				o := mlp.Options{Impl: impl, HeadsAtATime: 2}
-				bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
-				if errors.Is(err, vk.ErrUnsupported) {
+			for _, p.Keep = range mlp.Keeps() {
+				if p.Heads > 0 && p.Keep == mlp.KeepHidden {
 					continue
 				}
+				m := newCall(p, o, pass)
+				m.Workspace = true
+				call.Test(t, d, m, nil, layout, pass)
+				bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
 				require.NoError(t, err)
-				all, err := mlp.Workspace(d.Caps(), p, pass, mlp.Options{Impl: impl})
+				whole := o
+				whole.HeadsAtATime = 0
+				all, err := mlp.Workspace(d.Caps(), p, pass, whole)
 				require.NoError(t, err)
-				require.Less(t, bytes, all, "fewer heads at a time need less memory")
-				c, record := caseOf(t, d, p, o, pass)
-				c.TestWorkspace(t, d, bytes, record)
+				if p.Heads > 0 {
+					require.Less(t, bytes, all)
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestChoice wants one kernel in place of products on matrices where outputs are few. It wants
@@ -314,97 +278,39 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestKernels wants a call to run the modules of its plan, but for copies of operands.
-func TestKernels(t *testing.T) {
-	d := vktest.Open(t)
-	for _, impl := range engine.Impls() {
-		for _, heads := range []int{0, 3} {
-			p := mlp.Problem{Tokens: 64, Heads: heads, In: 16, Hidden: 32, Out: 8, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
-			for _, pass := range passes {
-				plan, err := mlp.Choose(d.Caps(), p, pass, mlp.Options{Impl: impl})
-				if errors.Is(err, vk.ErrUnsupported) {
-					continue
-				}
-				require.NoError(t, err)
-				c, record := caseOf(t, d, p, mlp.Options{Impl: impl}, pass)
-				c.TestKernels(t, d, plan, record(nil))
-			}
+// TestOptions wants errors that name the value of a problem or an option that breaks a rule.
+func TestOptions(t *testing.T) {
+	caps := vktest.Open(t).Caps()
+	for want, change := range map[string]func(p *mlp.Problem, o *mlp.Options){
+		"mlp: heads_at_a_time=-1 is negative":                             func(p *mlp.Problem, o *mlp.Options) { o.HeadsAtATime = -1 },
+		"mlp: hidden=0 is not from 1 to 1073741824":                       func(p *mlp.Problem, o *mlp.Options) { p.Hidden = 0 },
+		"mlp: heads=-1 is not from 0 to 1073741824":                       func(p *mlp.Problem, o *mlp.Options) { p.Heads = -1 },
+		"is not one of float32, float16, bfloat16":                        func(p *mlp.Problem, o *mlp.Options) { p.Grad = 99 },
+		"mlp: keep=Keep(9) is not one of nothing, pre, hidden":            func(p *mlp.Problem, o *mlp.Options) { p.Keep = 9 },
+		"mlp: keep=hidden, but of heads=6 only pre is kept":               func(p *mlp.Problem, o *mlp.Options) { p.Heads, p.Keep = 6, mlp.KeepHidden },
+		"mlp: units=47 is none of 0, hidden=45 and, with keep=hidden, 48": func(p *mlp.Problem, o *mlp.Options) { p.Hidden, p.Units, p.Keep = 45, 47, mlp.KeepHidden },
+	} {
+		p, o := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5}, mlp.Options{}
+		change(&p, &o)
+		for _, pass := range passes {
+			require.ErrorContains(t, mlp.Supports(caps, p, pass, o), want)
 		}
 	}
 }
 
-// TestArguments wants errors that name the value or the tensor that does not fit.
-func TestArguments(t *testing.T) {
+// TestLossArguments wants BackwardLoss to refuse what only Backward takes.
+func TestLossArguments(t *testing.T) {
 	d := vktest.Open(t)
 	c, err := d.NewCmd("arguments")
 	require.NoError(t, err)
 	defer c.Close()
-	tensor := func(shape ...int) vk.Tensor {
-		x, err := d.NewTensor("x", dtype.Float32, shape...)
-		require.NoError(t, err)
-		t.Cleanup(x.Close)
-		return x
-	}
-	for _, heads := range []int{0, 6} {
-		c.Reset() // the errors stay with it
-		p := mlp.Problem{Tokens: 2, Heads: heads, In: 3, Hidden: 4, Out: 5}
-		good := mlp.Tensors{X: tensor(2, 3), W1: tensor(p.W1Shape()...), W2: tensor(p.W2Shape()...), Y: tensor(p.YShape()...)}
-		gradients := mlp.Gradients{DY: good.Y, DX: tensor(2, 3), DW1: tensor(p.W1Shape()...), DW2: tensor(p.W2Shape()...)}
-		pre := tensor(p.PreShape()...)
-		require.NoError(t, mlp.Forward(c, good, p, mlp.Options{}))
-		require.NoError(t, mlp.Backward(c, good, gradients, p, mlp.Options{}))
-		shape := func(x vk.Tensor) string { return fmt.Sprint(" has shape ", x.Shape) }
-		for _, x := range []struct {
-			change func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options)
-			want   string // of both passes; else of the one
-			only   string
-		}{
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.W1 = t.W2 }, "mlp: w1" + shape(good.W2), ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.X = t.Y }, "mlp: x" + shape(good.Y), ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.Y = pre }, "mlp: y" + shape(pre), "forward"},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { g.DX = t.X }, "mlp: dx overlaps x", "backward"},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Keep = mlp.KeepPre }, "mlp: pre ", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.Pre = pre }, "mlp: pre ", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { t.Hidden = pre }, "mlp: hidden ", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) {
-				p.Keep, t.Pre = mlp.KeepPre, t.Y
-			}, "mlp: pre" + shape(good.Y), ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) {
-				p.Keep, t.Pre = mlp.KeepPre, vk.View(t.Y.Buffer, p.DType, p.PreShape()...)
-			}, "mlp: pre overlaps y", "forward"},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) {
-				p.Keep, t.Pre, g.DX = mlp.KeepPre, pre, vk.View(pre.Buffer, p.DType, p.XShape()...)
-			}, "mlp: dx overlaps pre", "backward"},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { o.HeadsAtATime = -1 }, "mlp: heads_at_a_time=-1 is negative", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Hidden = 0 }, "mlp: hidden=0 is not from 1 to 1073741824", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Heads = -1 }, "mlp: heads=-1 is not from 0 to 1073741824", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Grad = 99 }, "is not one of float32, float16, bfloat16", ""},
-			{func(t *mlp.Tensors, g *mlp.Gradients, p *mlp.Problem, o *mlp.Options) { p.Keep = 9 }, "mlp: keep=Keep(9) is not one of nothing, pre, hidden", ""},
-		} {
-			tensors, g, p, o := good, gradients, p, mlp.Options{}
-			x.change(&tensors, &g, &p, &o)
-			if x.only != "backward" {
-				require.ErrorContains(t, mlp.Forward(c, tensors, p, o), x.want)
-			}
-			if x.only != "forward" {
-				require.ErrorContains(t, mlp.Backward(c, tensors, g, p, o), x.want)
-			}
-		}
-		p.Keep = mlp.KeepHidden
-		kept := good
-		kept.Pre, kept.Hidden = pre, pre
-		if heads > 0 {
-			require.EqualError(t, mlp.Forward(c, kept, p, mlp.Options{}), "mlp: keep=hidden, but of heads=6 only pre is kept")
-		} else {
-			require.ErrorContains(t, mlp.Forward(c, kept, p, mlp.Options{}), "mlp: hidden overlaps pre")
-			kept.Hidden = good.W1
-			require.ErrorContains(t, mlp.Backward(c, kept, gradients, p, mlp.Options{}), "mlp: hidden"+shape(good.W1))
-		}
-		p.Keep = mlp.KeepPre
-		require.EqualError(t, mlp.BackwardLoss(c, kept, gradients, nil, p, mlp.Options{}), "mlp: keep=pre, but BackwardLoss computes pre")
-		p.Keep = mlp.KeepNothing
-		require.ErrorContains(t, mlp.BackwardLoss(c, good, gradients, nil, p, mlp.Options{}), "mlp: dy ")
-	}
+	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, dtype.Float32, shape...) }
+	p := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5}
+	x := mlp.Tensors{X: tensor(2, 3), W1: tensor(3, 4), W2: tensor(4, 5)}
+	g := mlp.Gradients{DY: tensor(2, 5), DX: tensor(2, 3), DW1: tensor(3, 4), DW2: tensor(4, 5)}
+	require.ErrorContains(t, mlp.BackwardLoss(c, x, g, nil, p, mlp.Options{}), "mlp: dy ")
+	p.Keep = mlp.KeepPre
+	require.EqualError(t, mlp.BackwardLoss(c, x, g, nil, p, mlp.Options{}), "mlp: keep=pre, but BackwardLoss computes pre")
 }
 
 // TestParseKeep parses the names of what there is to keep.

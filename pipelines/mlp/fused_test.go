@@ -1,12 +1,12 @@
 package mlp_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -27,19 +27,10 @@ func TestFused(t *testing.T) {
 		plan, err := mlp.Choose(d.Caps(), p, kit.Forward, o)
 		vktest.Require(t, engine.CoopMat.String(), err)
 		require.Regexp(t, `^pair s\d`, plan.String())
-		workspace, err := d.NewBuffer("workspace", plan.Workspace())
-		require.NoError(t, err)
-		defer workspace.Close()
-		c, record := caseOf(t, d, p, o, kit.Forward)
-		c.Layout = layout
-		for _, w := range []*vk.Buffer{nil, workspace} {
-			c.Test(t, d, record(w))
+		m := newCall(p, o, kit.Forward)
+		for _, m.Workspace = range []bool{false, true} {
+			call.Test(t, d, m, nil, layout, kit.Forward)
 		}
-		less, err := d.NewBuffer("less", plan.Workspace()-256)
-		require.NoError(t, err)
-		defer less.Close()
-		_, err = c.Check(d, record(less))
-		require.ErrorContains(t, err, fmt.Sprintf("mlp: workspace has %d bytes, want %d", plan.Workspace()-256, plan.Workspace()))
 	})
 }
 

@@ -40,7 +40,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	pre, hidden := t.kept(p)
-	err = argument.Check("mlp", t.inputs(p), []argument.Argument{
+	err = plan.memory.Check("mlp", o.Workspace, t.inputs(p), []argument.Argument{
 		argument.New("y", t.Y, true, p.yType(), p.YShape()), pre, hidden,
 	})
 	if err != nil {

@@ -12,7 +12,9 @@ package chain
 import (
 	"fmt"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -50,6 +52,15 @@ func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, 
 		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, given.Bytes(), m.Bytes)
 	}
 	return given, nil
+}
+
+// Check is argument.Check, and wants a workspace of the caller to share memory with no argument.
+func (m Memory) Check(kernel string, given *vk.Buffer, inputs, outputs []argument.Argument) error {
+	if given != nil && m.Bytes > 0 {
+		all := int(min(m.Bytes, given.Bytes()) / 4)
+		outputs = append(outputs, argument.New("workspace", vk.View(given, dtype.Float32, all), true, dtype.Float32, []int{all}))
+	}
+	return argument.Check(kernel, inputs, outputs)
 }
 
 // How says how products are chosen: the path, and the user's tuning.

@@ -123,21 +123,3 @@ func TestWorkspace(t *testing.T) {
 		}
 	}
 }
-
-// TestArguments wants errors that name the value or the tensor that does not fit.
-func TestArguments(t *testing.T) {
-	d := vktest.Open(t)
-	p := fused.Problem{M: 2, In: 3, Hidden: 4, N: 5, DType: dtype.Float16, Out: dtype.Float16}
-	_, err := fused.Choose(d.Caps(), p, fused.Options{})
-	vktest.Require(t, engine.CoopMat.String(), err)
-	c, err := d.NewCmd("arguments")
-	require.NoError(t, err)
-	defer c.Close()
-	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, p.DType, shape...) }
-	x, w1, w2, y := tensor(2, 3), tensor(3, 4), tensor(4, 5), tensor(2, 5)
-	require.NoError(t, fused.Forward(c, fused.Tensors{X: x, W1: w1, W2: w2, Y: y}, p, fused.Options{}))
-	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: x, W1: w2, W2: w1, Y: y}, p, fused.Options{}), "fused: w1 has shape [4 5]")
-	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: y, W1: w1, W2: w2, Y: y}, p, fused.Options{}), "fused: x has shape [2 5]")
-	p.Hidden = 0
-	require.ErrorContains(t, fused.Forward(c, fused.Tensors{X: x, W1: w1, W2: w2, Y: y}, p, fused.Options{}), "gemm: n=0 is not from 1 to")
-}
