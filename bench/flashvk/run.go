@@ -12,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -181,7 +182,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 		pass = bench.Both
 	}
 	for _, t := range op.Tensors() {
-		if !t.Read(pass) && !t.Written(pass) {
+		if !pass.Reads(t.Role) && !pass.Writes(t.Role) {
 			continue
 		}
 		axes := r.axes(t)
@@ -193,7 +194,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 			x = x.Permute(axes...)
 		}
 		tensors[t.Name] = x
-		if !t.Read(pass) {
+		if !pass.Reads(t.Role) {
 			continue
 		}
 		if err := upload(ctx, x.Buffer, in, t.Name); err != nil {
@@ -223,7 +224,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 	if err := c.Submit(ctx); err != nil {
 		return err
 	}
-	if n, ok := op.(warner); ok {
+	if n, ok := bench.As[warner](op); ok {
 		text, err := n.Warning(ctx)
 		if err != nil {
 			return err
@@ -234,7 +235,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 	}
 	var outputs []bench.FileTensor
 	for _, t := range op.Tensors() {
-		if t.Written(pass) {
+		if pass.Writes(t.Role) {
 			x := tensors[t.Name]
 			if err := a.warnOfOverflow(ctx, t, x); err != nil {
 				return err
@@ -249,8 +250,8 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 }
 
 // warnOfOverflow warns of a gradient in float16 that is not finite.
-func (a *app) warnOfOverflow(ctx context.Context, t bench.OpTensor, x vk.Tensor) error {
-	if t.DType != dtype.Float16 || t.Written(bench.Forward) {
+func (a *app) warnOfOverflow(ctx context.Context, t call.Tensor, x vk.Tensor) error {
+	if t.DType != dtype.Float16 || bench.Forward.Writes(t.Role) {
 		return nil
 	}
 	const infinite = 0x7c00 // the exponent of what is not finite
@@ -273,7 +274,7 @@ func (a *app) warnOfOverflow(ctx context.Context, t bench.OpTensor, x vk.Tensor)
 }
 
 // axes returns the order of axes of a tensor in files, nil if it is the kernel's.
-func (r *runKernel) axes(t bench.OpTensor) []int {
+func (r *runKernel) axes(t call.Tensor) []int {
 	if o, ok := r.flags.(kernels.Ordered); ok {
 		return o.Axes(t.Name, len(t.Shape))
 	}

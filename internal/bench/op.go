@@ -1,11 +1,9 @@
 package bench
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -15,7 +13,7 @@ import (
 // for a file (flashvk run). Package internal/bench/kernels has them.
 //
 // The pass in its methods is Forward or Backward, and in MaxCalls also Both. An Op may have more
-// methods:
+// methods, or what its method Of returns:
 //
 //	Close()                            is called when what it recorded is done
 //	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
@@ -32,8 +30,8 @@ type Op interface {
 	Keys() []Key
 	// Cost returns the operations of a pass and the least traffic, in bytes.
 	Cost(p Pass) (flops, bytes float64)
-	// Tensors lists every tensor of the problem, by the names of its formulas.
-	Tensors() []OpTensor
+	// Tensors lists every tensor of the problem, by the names of its formulas and files.
+	Tensors() []call.Tensor
 	// Choose returns what runs on a device for a path, or an error that wraps vk.ErrUnsupported
 	// and says why nothing does. Every kernel has the path "auto".
 	Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error)
@@ -56,31 +54,10 @@ type Key struct {
 	Value any // string, int, bool or float64
 }
 
-// An OpTensor is a tensor of an Op.
-type OpTensor struct {
-	Name  string
-	DType dtype.DType
-	Shape []int
-	Role  call.Role // a pass Both reads what Forward reads and Upstream
-	// Draw makes a value from one of the standard normal distribution; nil takes it as it is.
-	Draw func(x float32) float32
-	// Values returns all values, instead of Draw. Ints are those of a tensor of Int32.
-	Values func() []float32
-	Ints   []int32
-	// Most is the largest value of an element of Int32 that is a count; the least is 0.
-	Most int
-	// Free says that elements of Int32 may be anything: the Op has checked those of a file.
-	Free bool
-}
-
-func elements(shape []int) int { return call.Product(shape) }
-
-// elements returns the number of elements.
-func (t *OpTensor) elements() int { return elements(t.Shape) }
-
-// Read reports whether a pass reads t, Written whether it writes it.
-func (t *OpTensor) Read(p Pass) bool {
-	switch t.Role {
+// Reads reports whether a pass reads what was in a tensor of a role before. Both reads what Forward
+// does, and Upstream.
+func (p Pass) Reads(r call.Role) bool {
+	switch r {
 	case call.Output:
 		return p == Backward
 	case call.Upstream:
@@ -91,15 +68,26 @@ func (t *OpTensor) Read(p Pass) bool {
 	return true
 }
 
-// Written reports whether a pass writes t.
-func (t *OpTensor) Written(p Pass) bool {
-	switch t.Role {
+// Writes reports whether a pass writes a tensor of a role.
+func (p Pass) Writes(r call.Role) bool {
+	switch r {
 	case call.Update, call.Output:
 		return p != Backward
 	case call.Gradient:
 		return p != Forward
 	}
 	return false
+}
+
+// As returns an Op, or the call that its method Of returns, as what has further methods.
+func As[T any](op Op) (x T, ok bool) {
+	if x, ok = op.(T); ok {
+		return x, ok
+	}
+	if of, is := op.(interface{ Of() any }); is {
+		x, ok = of.Of().(T)
+	}
+	return x, ok
 }
 
 // HasBackward reports whether an Op has a backward pass.
@@ -158,10 +146,10 @@ func NewSubject(op Op, p Pass) *Subject {
 		params = append(params, fmt.Sprintf("%s=%v", k.Name, k.Value))
 	}
 	s.params = strings.Join(params, "/")
-	if named, ok := op.(interface{ Params() string }); ok {
-		s.params = cmp.Or(named.Params(), s.params)
+	if named, ok := As[interface{ Params() string }](op); ok {
+		s.params = named.Params()
 	}
-	if more, ok := op.(interface{ Amounts() []Amount }); ok {
+	if more, ok := As[interface{ Amounts() []Amount }](op); ok {
 		s.amounts = more.Amounts()
 	}
 	for _, part := range opPasses(p) {

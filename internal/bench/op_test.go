@@ -105,12 +105,12 @@ func (o copyOp) Keys() []Key                      { return []Key{{"n", 256}} }
 func (o copyOp) Cost(Pass) (flops, bytes float64) { return 0, 2048 }
 func (o copyOp) Close()                           { *o.closed++ }
 
-func (o copyOp) Tensors() []OpTensor {
+func (o copyOp) Tensors() []call.Tensor {
 	shape := []int{256}
-	return []OpTensor{
-		{Name: "x", Shape: shape, Draw: func(x float32) float32 { return x * x }},
+	return []call.Tensor{
+		{Name: "x", Shape: shape, Draw: func(x float64) float64 { return x * x }},
 		{Name: "y", Shape: shape, Role: call.Output},
-		{Name: "dy", Shape: shape, DType: dtype.Int32, Role: call.Upstream, Draw: func(x float32) float32 { return float32(int(9 * x)) }},
+		{Name: "dy", Shape: shape, DType: dtype.Int32, Role: call.Upstream, Draw: func(x float64) float64 { return float64(int(9 * x)) }},
 		{Name: "dx", Shape: shape, DType: dtype.Int32, Role: call.Gradient},
 	}
 }

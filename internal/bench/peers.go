@@ -24,7 +24,7 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 		return nil, nil
 	}
 	request := newMeasurement(r.op.Name(), c.Pass, c.Protocol, r.subject.bytes)
-	if special, ok := r.op.(interface{ Ask(*peer.Request) }); ok {
+	if special, ok := As[interface{ Ask(*peer.Request) }](r.op); ok {
 		special.Ask(&request)
 	} else {
 		request.Params = map[string]any{}
@@ -39,7 +39,7 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 		}
 		var list []FileTensor
 		for _, t := range r.op.Tensors() {
-			if t.Read(c.Pass) && t.Role != call.Output { // a peer computes outputs itself
+			if c.Pass.Reads(t.Role) && t.Role != call.Output { // a peer computes outputs itself
 				list = append(list, FileTensor{t.Name, r.sets[0][t.Name]})
 			}
 		}
@@ -147,7 +147,7 @@ func (r *opRun) checkOutput(path string) (Check, error) {
 	got := map[string][]float32{}
 	var names []string
 	for _, t := range r.op.Tensors() {
-		if !t.Written(r.pass) {
+		if !r.pass.Writes(t.Role) {
 			continue
 		}
 		names = append(names, t.Name)
@@ -181,7 +181,7 @@ func readOutput(path, name string, format dtype.DType, shape []int) ([]float32, 
 	if err := f.ReadAt(t, raw, 0); err != nil {
 		return nil, err
 	}
-	o := make([]float32, elements(shape))
+	o := make([]float32, call.Product(shape))
 	storage.Decode(format, o, raw)
 	return o, nil
 }

@@ -146,7 +146,7 @@ func (r *opRun) close() {
 
 // choose returns what runs for the passes, or why nothing does.
 func (r *opRun) choose(impl string) (choice string, err error) {
-	if op, ok := r.op.(interface{ Takes(Pass) error }); ok {
+	if op, ok := As[interface{ Takes(Pass) error }](r.op); ok {
 		if err := op.Takes(r.pass); err != nil {
 			return "", err
 		}
@@ -166,7 +166,7 @@ func (r *opRun) choose(impl string) (choice string, err error) {
 }
 
 // tensors returns the tensors of a set for which keep is true, in the order of the Op.
-func (r *opRun) tensors(set int, keep func(t *OpTensor) bool) (list []vk.Tensor) {
+func (r *opRun) tensors(set int, keep func(t *call.Tensor) bool) (list []vk.Tensor) {
 	for _, t := range r.op.Tensors() {
 		if keep(&t) {
 			list = append(list, r.sets[set][t.Name])
@@ -175,14 +175,14 @@ func (r *opRun) tensors(set int, keep func(t *OpTensor) bool) (list []vk.Tensor)
 	return list
 }
 
-func (r *opRun) read(t *OpTensor) bool    { return t.Read(r.pass) }
-func (r *opRun) written(t *OpTensor) bool { return t.Written(r.pass) }
+func (r *opRun) read(t *call.Tensor) bool    { return r.pass.Reads(t.Role) }
+func (r *opRun) written(t *call.Tensor) bool { return r.pass.Writes(t.Role) }
 
 // addSet appends a set of buffers.
 func (r *opRun) addSet() error {
 	set := map[string]vk.Tensor{}
 	for _, t := range r.op.Tensors() {
-		if !t.Read(r.pass) && !t.Written(r.pass) {
+		if !r.pass.Reads(t.Role) && !r.pass.Writes(t.Role) {
 			continue
 		}
 		x, err := r.d.NewTensor(t.Name, t.DType, t.Shape...)
@@ -255,21 +255,23 @@ func (r *opRun) prepare(ctx context.Context) error {
 func (r *opRun) draw() {
 	r.values = map[string][]float32{}
 	for i, t := range r.op.Tensors() {
-		if t.Role != call.Output && t.Role != call.Gradient && t.Read(r.pass) && t.Ints == nil {
-			r.values[t.Name] = t.Drawn(uint64(i + 1))
+		if t.Role != call.Output && t.Role != call.Gradient && r.pass.Reads(t.Role) && t.Ints == nil {
+			r.values[t.Name] = Drawn(&t, uint64(i+1))
 		}
 	}
 }
 
-// Drawn returns values to measure with.
-func (t *OpTensor) Drawn(seed uint64) []float32 {
+// Drawn returns values of a tensor to measure with.
+func Drawn(t *call.Tensor, seed uint64) []float32 {
 	if t.Values != nil {
 		return t.Values()
 	}
-	x := Normal(t.DType, t.elements(), seed)
-	if t.Draw != nil {
-		for j := range x {
-			x[j] = t.DType.Round(t.Draw(x[j]))
+	x, scale := Normal(t.DType, call.Product(t.Shape), seed), float32(call.OrOne(t.Scale))
+	for j := range x {
+		if t.Draw != nil {
+			x[j] = t.DType.Round(float32(t.Draw(float64(x[j]))))
+		} else if scale != 1 {
+			x[j] = t.DType.Round(scale * x[j])
 		}
 	}
 	return x
@@ -308,7 +310,7 @@ func (r *opRun) runForward(ctx context.Context, want Expectations) error {
 	if err != nil {
 		return err
 	}
-	outputs, err := r.download(ctx, func(t *OpTensor) bool { return t.Role == call.Output })
+	outputs, err := r.download(ctx, func(t *call.Tensor) bool { return t.Role == call.Output })
 	if err != nil {
 		return err
 	}
@@ -322,13 +324,13 @@ func (r *opRun) runForward(ctx context.Context, want Expectations) error {
 }
 
 // download returns tensors of the first set.
-func (r *opRun) download(ctx context.Context, keep func(t *OpTensor) bool) (map[string][]float32, error) {
+func (r *opRun) download(ctx context.Context, keep func(t *call.Tensor) bool) (map[string][]float32, error) {
 	values := map[string][]float32{}
 	for _, t := range r.op.Tensors() {
 		if !keep(&t) {
 			continue
 		}
-		x := make([]float32, t.elements())
+		x := make([]float32, call.Product(t.Shape))
 		if err := downloadValues(ctx, r.sets[0][t.Name], x); err != nil {
 			return nil, err
 		}
@@ -380,7 +382,7 @@ func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 
 // clear fills the tensors that the pass only writes with NaN.
 func (r *opRun) clear(ctx context.Context, set int) error {
-	return poison(ctx, r.d, r.tensors(set, func(t *OpTensor) bool { return t.Written(r.pass) && t.Role != call.Update }))
+	return poison(ctx, r.d, r.tensors(set, func(t *call.Tensor) bool { return r.pass.Writes(t.Role) && t.Role != call.Update }))
 }
 
 // call returns what records a call on a path.
@@ -390,7 +392,7 @@ func (r *opRun) call(impl string) func(c *vk.Cmd, set int) error {
 
 // updates reports whether the passes read what they have written before.
 func (r *opRun) updates() bool {
-	return slices.ContainsFunc(r.op.Tensors(), func(t OpTensor) bool { return t.Role == call.Update })
+	return slices.ContainsFunc(r.op.Tensors(), func(t call.Tensor) bool { return t.Role == call.Update })
 }
 
 // check runs a call once and compares its outputs. It completes x and, if the path is right,
@@ -420,7 +422,7 @@ func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *R
 	}
 	x.Status, r.dirty = StatusOK, r.updates()
 	target := Target{Name: x.Impl, Record: record}
-	if limited, ok := r.op.(interface{ MaxCalls(string, Pass) int }); ok {
+	if limited, ok := As[interface{ MaxCalls(string, Pass) int }](r.op); ok {
 		target.MaxBatch = limited.MaxCalls(x.Impl, r.pass)
 	}
 	if r.updates() {

@@ -102,6 +102,11 @@ type Tensor struct {
 	Memory string
 	State  bool   // zeros, which calls leave as zeros: a command makes it
 	File   string // its name in files, if it has another
+	// Values returns what benchmarks measure with, or Ints for a tensor of integers. Free says that
+	// integers of a file may be anything. The others are counts up to Most.
+	Values func() []float32
+	Ints   []int32
+	Free   bool
 	// Draw makes a number of an input from one of the standard normal distribution, instead of
 	// Scale. Most is the largest value of a count.
 	Draw func(x float64) float64

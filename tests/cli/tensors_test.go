@@ -154,10 +154,10 @@ func right(ts *testscript.TestScript, caps *vk.Caps, args []string) {
 	var list []safetensors.Tensor
 	data := map[string][]byte{}
 	for i, t := range op.Tensors() {
-		if !t.Read(all) || t.Role == call.Output || t.Name == "cos" || t.Name == "sin" { // the angles of bench are 0
+		if !all.Reads(t.Role) || t.Role == call.Output || t.Name == "cos" || t.Name == "sin" { // the angles of bench are 0
 			continue
 		}
-		values := t.Drawn(uint64(i))
+		values := bench.Drawn(&t, uint64(i))
 		if t.Ints != nil {
 			values = floats(t.Ints)
 		}
@@ -208,7 +208,7 @@ func (c *command) compare(ts *testscript.TestScript, inPath, outPath string) str
 	defer out.Close()
 	op, err := c.flags.FromFile(kernels.InOrder(in, c.flags))
 	ts.Check(err)
-	read := func(f *safetensors.File, t bench.OpTensor) []float32 {
+	read := func(f *safetensors.File, t call.Tensor) []float32 {
 		x, ok := f.Tensor(t.Name)
 		if !ok {
 			ts.Fatalf("no tensor %s", t.Name)
@@ -235,7 +235,7 @@ func (c *command) compare(ts *testscript.TestScript, inPath, outPath string) str
 		ts.Check(err)
 		got := map[string][]float32{}
 		for _, t := range op.Tensors() {
-			if t.Written(p) {
+			if p.Writes(t.Role) {
 				got[t.Name] = read(out, t)
 			}
 		}

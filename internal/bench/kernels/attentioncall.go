@@ -155,7 +155,7 @@ func (a *attending) Ask(request *peer.Request) {
 func (a *attending) Params() string { return a.Problem.String() }
 
 // attentionTensors completes what is measured.
-func attentionTensors(a *attending, list []bench.OpTensor) {
+func attentionTensors(a *attending, list []call.Tensor) {
 	for i := range list {
 		switch t := &list[i]; t.Name {
 		case "alibi_slopes":
@@ -182,7 +182,7 @@ func alibiSlopes(p attention.Problem) []float32 {
 }
 
 // visible returns 0 for one normal number in eight, and 1 for the others.
-func visible(x float32) float32 {
+func visible(x float64) float64 {
 	const eighth = -1.1503493803760079 // of a standard normal distribution are below this
 	if x < eighth {
 		return 0

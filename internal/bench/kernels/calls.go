@@ -12,7 +12,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
@@ -36,7 +35,7 @@ type calls[C call.Call] struct {
 	// tune returns what is tuned; nil: there are no configurations.
 	tune func(caps *vk.Caps, op tunedOp[C], p bench.Pass) ([]bench.Tunable, error)
 	// tensors completes the list of tensors of a call; nil: it is complete.
-	tensors func(c C, list []bench.OpTensor)
+	tensors func(c C, list []call.Tensor)
 }
 
 // A flag is a flag of the field of a call with its name.
@@ -232,54 +231,8 @@ func (o calledOp[C]) Close() {
 	}
 }
 
-// Warning returns the call's warning of what was computed.
-func (o calledOp[C]) Warning(ctx context.Context) (string, error) {
-	if c, ok := any(o.c).(interface {
-		Warning(ctx context.Context) (string, error)
-	}); ok {
-		return c.Warning(ctx)
-	}
-	return "", nil
-}
-
-// Amounts says what else reports count.
-func (o calledOp[C]) Amounts() []bench.Amount {
-	if c, ok := any(o.c).(interface{ Amounts() []bench.Amount }); ok {
-		return c.Amounts()
-	}
-	return nil
-}
-
-// MaxCalls limits the calls of a batch.
-func (o calledOp[C]) MaxCalls(impl string, p bench.Pass) int {
-	if c, ok := any(o.c).(interface{ MaxCalls(string, bench.Pass) int }); ok {
-		return c.MaxCalls(impl, p)
-	}
-	return 0
-}
-
-// Ask fills in what peers are asked beside the keys.
-func (o calledOp[C]) Ask(request *peer.Request) {
-	if c, ok := any(o.c).(interface{ Ask(*peer.Request) }); ok {
-		c.Ask(request)
-	}
-}
-
-// Params names benchmarks, instead of the keys.
-func (o calledOp[C]) Params() string {
-	if c, ok := any(o.c).(interface{ Params() string }); ok {
-		return c.Params()
-	}
-	return ""
-}
-
-// Takes returns an error if a pass leaves flags unused.
-func (o calledOp[C]) Takes(p bench.Pass) error {
-	if c, ok := any(o.c).(interface{ Takes(bench.Pass) error }); ok {
-		return c.Takes(p)
-	}
-	return nil
-}
+// Of returns the call.
+func (o calledOp[C]) Of() any { return o.c }
 
 // Note implements bench.Noter.
 func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
@@ -300,21 +253,16 @@ func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench
 }
 
 // Tensors implements bench.Op.
-func (o calledOp[C]) Tensors() (list []bench.OpTensor) {
+func (o calledOp[C]) Tensors() (list []call.Tensor) {
 	for _, t := range o.c.Tensors() {
 		if t.Off || t.State {
 			continue
 		}
-		x := bench.OpTensor{Name: cmp.Or(t.File, t.Name), DType: t.DType, Shape: t.Shape, Role: t.Role, Most: t.Most}
 		if stride := o.stride(&t); stride > 0 {
-			x.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
+			t.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
 		}
-		if t.Draw != nil {
-			x.Draw = func(x float32) float32 { return float32(t.Draw(float64(x))) }
-		} else if scale := float32(call.OrOne(t.Scale)); scale != 1 {
-			x.Draw = func(x float32) float32 { return scale * x }
-		}
-		list = append(list, x)
+		t.Name = cmp.Or(t.File, t.Name)
+		list = append(list, t)
 	}
 	if o.of.tensors != nil {
 		o.of.tensors(o.c, list)
@@ -398,7 +346,7 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expe
 		c.Given().Sample = o.of.sample(c)
 	}
 	var want call.Outputs
-	roles := map[string]bench.OpTensor{}
+	roles := map[string]call.Tensor{}
 	for _, x := range o.Tensors() {
 		roles[x.Name] = x
 	}
@@ -420,7 +368,7 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expe
 	var list bench.Expectations
 	for _, t := range c.Tensors() {
 		w, ok := want.Of(t.Name)
-		if role := roles[cmp.Or(t.File, t.Name)]; ok && !t.Off && !t.State && role.Written(p) {
+		if role := roles[cmp.Or(t.File, t.Name)]; ok && !t.Off && !t.State && p.Writes(role.Role) {
 			list = append(list, o.expected(&t, w))
 		}
 	}

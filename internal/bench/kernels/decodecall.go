@@ -134,7 +134,7 @@ func (d *decoding) Sampled(x map[string][]float32) call.Outputs { return d.of().
 
 // decodeTensors completes what is measured. Rows rotate by angles of 0, so that calls can be repeated,
 // and what Append writes in 8 bits is exact.
-func decodeTensors(d *decoding, list []bench.OpTensor) {
+func decodeTensors(d *decoding, list []call.Tensor) {
 	tables, exact := call.Values{}, d.Cache == attention.CacheQ8_0 && d.Part != readPart
 	d.Tables(tables)
 	for i := range list {
@@ -153,18 +153,18 @@ func decodeTensors(d *decoding, list []bench.OpTensor) {
 			case t.DType == dtype.Int8:
 				t.Draw = integer
 			case t.Name[1:] == "_scale" && d.Cache == attention.CacheE4M3 && d.Part != readPart:
-				t.Draw = func(x float32) float32 { return float32(math.Exp2(math.Round(float64(x)) - 6)) }
+				t.Draw = func(x float64) float64 { return math.Exp2(math.Round(x) - 6) }
 			case t.Name[1:] == "_scale":
-				t.Draw = func(x float32) float32 { return 0.01 + 0.02*max(x, -x) }
+				t.Draw = func(x float64) float64 { return 0.01 + 0.02*math.Abs(x) }
 			}
 		case "k_new", "v_new":
 			if exact {
 				t.Values = func() []float32 { return exactRows(t, uint64(100+i)) }
 			}
 		case "cos":
-			t.Draw = func(float32) float32 { return 1 }
+			t.Draw = func(float64) float64 { return 1 }
 		case "sin":
-			t.Draw = func(float32) float32 { return 0 }
+			t.Draw = func(float64) float64 { return 0 }
 		case "alibi_slopes":
 			t.Values = func() []float32 { return alibiSlopes(d.Problem) }
 		case "block_table", "tree_mask":
@@ -174,16 +174,14 @@ func decodeTensors(d *decoding, list []bench.OpTensor) {
 }
 
 // integer turns a normal number into an integer of q8_0.
-func integer(x float32) float32 {
-	return float32(max(-127, min(math.RoundToEven(float64(x)*40), 127)))
-}
+func integer(x float64) float64 { return max(-127, min(math.RoundToEven(x*40), 127)) }
 
 // exactRows returns rows that Append stores exactly in q8_0: integers divided by 64. The first element
 // of each block is its largest.
-func exactRows(t *bench.OpTensor, seed uint64) []float32 {
+func exactRows(t *call.Tensor, seed uint64) []float32 {
 	x := bench.Normal(t.DType, call.Product(t.Shape), seed)
 	for i := range x {
-		if x[i] = integer(x[i]) / 64; i%attention.QuantBlock == 0 {
+		if x[i] = float32(integer(float64(x[i])) / 64); i%attention.QuantBlock == 0 {
 			x[i] = 127.0 / 64
 		}
 	}

@@ -37,7 +37,7 @@ func (o prefillOp) Amounts() []bench.Amount {
 }
 
 // Tensors implements bench.Op. K and V of the forward pass are in the cache.
-func (o prefillOp) Tensors() (list []bench.OpTensor) {
+func (o prefillOp) Tensors() (list []call.Tensor) {
 	for _, t := range o.forward.Tensors() {
 		if t.Role <= call.Output && t.Name != "k" && t.Name != "v" {
 			list = append(list, t)

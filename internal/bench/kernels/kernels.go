@@ -173,7 +173,7 @@ func (h Header) Float(name string) (dtype.DType, error) {
 // passes of op read, in their shapes and formats.
 func CheckFile(h Header, op bench.Op, backward bool) error {
 	var names []string
-	wanted := map[string]bench.OpTensor{}
+	wanted := map[string]call.Tensor{}
 	for _, t := range op.Tensors() {
 		switch {
 		case t.Role == call.Upstream && !backward:

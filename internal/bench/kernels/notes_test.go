@@ -27,7 +27,7 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 	t.Cleanup(func() { bench.CloseOp(op) })
 	tensors := map[string]vk.Tensor{}
 	for _, x := range op.Tensors() {
-		if x.Read(p) || x.Written(p) {
+		if p.Reads(x.Role) || p.Writes(x.Role) {
 			tensor := vktest.Tensor(t, d, x.DType, x.Shape...)
 			tensors[x.Name] = tensor
 		}
