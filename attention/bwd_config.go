@@ -36,26 +36,26 @@ type BackwardConfig struct {
 type BackwardTile struct {
 	// Matrix paths. A workgroup of Subgroups subgroups owns Subgroups*RowTiles*M keys
 	// or rows, where M x N x N is the device's matrix shape.
-	Subgroups int `word:"sg%d" on:"coopmat2 coopmat"`
-	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat"`
+	Subgroups int `word:"sg%d" on:"coopmat2 coopmat" tune:"2 4 8"`
+	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat" tune:"1 2"`
 
-	Own    int `word:"%dx%d Stream" on:"scalar unfused"` // keys or rows that a workgroup owns
-	Stream int `word:"by%d" on:"coopmat2 coopmat"`
+	Own    int `word:"%dx%d Stream" on:"scalar unfused" tune:"16 32 64 128"` // keys or rows that a workgroup owns
+	Stream int `word:"by%d" tune:"8 16 32 64"`
 
 	// Matrix paths, as in Config.
-	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat"`
-	PeelMask  bool `word:"peel" on:"coopmat2 coopmat"`
-	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat"`
+	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat" tune:"0 1"`
+	PeelMask  bool `word:"peel" on:"coopmat2 coopmat" vary:"0 1"`
+	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat" vary:"0 2 4 6"`
 	Detour    bool `word:"detour" on:"coopmat2 coopmat"`
 
 	// Scalar path: Threads invocations in rows of ThreadsX own Own keys or rows. Shared memory
 	// holds Depth columns of all tensors at a time, then Slice rows of the tensors that the kernel
 	// walks over. Unfused path: the same for each of its steps; DQ is the tile of the step that
 	// computes weights.
-	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar unfused"`
-	ThreadsX int
-	Depth    int `word:"depth%d" on:"scalar unfused"`
-	Slice    int `word:"rows%d" on:"scalar unfused"`
+	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar unfused" tune:"64 128 256"`
+	ThreadsX int `on:"scalar unfused" tune:"8 16"`
+	Depth    int `word:"depth%d" on:"scalar unfused" vary:"8 16 32 64"`
+	Slice    int `word:"rows%d" on:"scalar unfused" vary:"4 8 16 32"`
 }
 
 // String names the choices in a few words, which ParseBackwardConfig reads: a path, each tile behind

@@ -1,5 +1,7 @@
 package attention
 
+import "github.com/flashvk/flashvk/internal/chips"
+
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_matrix.comp and
 // attention_bwd_dq_matrix.comp (shaders/lib/bwd_matrix_constants.glsl).
 type bwdMatrixSpec struct {
@@ -44,7 +46,7 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 		matrixSpec: newMatrixSpec(d, tile.Subgroups, shape, &layout),
 		ColRun:     uint32(layout.ColRun),
 		SameLayout: layout.SameAsAcc,
-		Lockstep:   lavapipe(d.Caps()),
+		Lockstep:   chips.Lavapipe(d.Caps()),
 		RowTiles:   uint32(tile.RowTiles),
 		Stream:     uint32(tile.Stream),
 		HeadDim:    uint32(p.HeadDim),

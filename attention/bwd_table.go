@@ -14,7 +14,7 @@ import (
 // are fewer; with a fused kernel the blocks of keys.
 var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 	Kernel: "attention", Pass: kit.Backward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
-	Rows:     slices.Concat(bwdRows, bwdF32x2Rows),
+	Rows:     func() []bwdRow { return slices.Concat(bwdRows(), bwdF32x2Rows()) },
 	Format:   format,
 	Path:     func(c *BackwardConfig) string { return c.Impl.String() },
 	Feasible: func(c *BackwardConfig, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
@@ -26,6 +26,13 @@ var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 		}
 		return c
 	},
+	Candidates: backwardCandidates, Variants: backwardVariants,
+	Source: func(p Problem, c BackwardConfig) (string, string, BackwardConfig) {
+		formats, shape := sourceShape(&p, c.Impl)
+		c.Splits, c.Chunk = 0, 0 // the numbers are p's
+		return formats, shape, c
+	},
+	Order:    func(p *Problem, c *BackwardConfig) []int { return order(p, c.Impl) },
 	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
 	Module: func(p *Problem, c *BackwardConfig) string { return moduleHash(bwdModules, c.Impl, p.DType) },
 })
@@ -49,202 +56,70 @@ func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
 }
 
 // bwdRows is searched in order; the first feasible match of a path wins.
-var bwdRows = []bwdRow{
-	// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
-	// registers. 16 keys take 3*head_dim/2 words of each of 32 invocations: 32 keys of
-	// head_dim 64, or 16 keys of 128, take 192 of 255.
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
-		Impl:  CoopMat2,
-		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true}, // one block of keys
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 64, causal: true}, Fill: 1, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, PeelMask: true}, // 64 spills 80 bytes
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 88}, Fill: 1.5, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
-		Impl:   CoopMat2,
-		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, PeelMask: true},
-		Stored: BackwardTile{Subgroups: 4, RowTiles: 4, Stream: 32},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 64, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Fill: 0.5, Config: BackwardConfig{
-		Impl:   CoopMat2,
-		DQ:     BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, PeelMask: true},
-		Stored: BackwardTile{Subgroups: 8, RowTiles: 4, Stream: 32},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: BackwardConfig{
-		Impl:  CoopMat,
-		Fused: BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 64, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 64, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
+func bwdRows() []bwdRow {
+	words := table.Must[BackwardConfig]
+	return []bwdRow{
+		// Swept on an H200, TUNING.md. A subgroup keeps K, V, dK and dV of its keys in
+		// registers. 16 keys take 3*head_dim/2 words of each of 32 invocations: 32 keys of
+		// head_dim 64, or 16 keys of 128, take 192 of 255.
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: words("coopmat2 fused sg4 rt1 by32 prefetch peel")}, // one block of keys
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Config: words("coopmat2 dkv sg4 rt1 by64 peel dq sg4 rt1 by32 prefetch peel")},
+		{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 64, causal: true}, Fill: 1, Config: words("coopmat2 dkv sg4 rt2 by32 peel dq sg4 rt2 by64 peel")}, // DKV: 64 spills 80 bytes
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: words("coopmat2 dkv sg4 rt2 by64 peel dq sg4 rt2 by64 peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat2 dkv sg4 rt1 by64 peel dq sg4 rt1 by32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 88}, Fill: 1.5, Config: words("coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: words("coopmat2 stored sg4 rt4 by32 dq sg8 rt1 by64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: words("coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat2 dkv sg4 rt1 by64 peel dq sg8 rt1 by32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Fill: 0.5, Config: words("coopmat2 stored sg8 rt4 by32 dq sg8 rt1 by32 peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, seqKV: 64}, Fill: 1.5, Config: words("coopmat fused sg4 rt1 by32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: words("coopmat dkv sg4 rt2 by64 peel dq sg4 rt2 by64 peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat dkv sg4 rt1 by64 peel dq sg4 rt1 by32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat dkv sg4 rt1 by32 peel dq sg8 rt1 by32 prefetch peel")},
 
-	// Small tiles: the time to compile on lavapipe grows with stream * head_dim.
-	{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-	}},
-	{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-	}},
-	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: BackwardConfig{
-		Impl: Scalar,
-		DKV:  BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
-		DQ:   BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
-	}},
-	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: BackwardConfig{
-		Impl: Unfused,
-		DKV:  BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
-		DQ:   BackwardTile{Threads: 64, ThreadsX: 8, Own: 16, Stream: 16, Depth: 8, Slice: 4},
-	}},
+		// Small tiles: the time to compile on lavapipe grows with stream * head_dim.
+		{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 dkv sg2 rt1 by8 dq sg2 rt1 by8")},
+		{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat dkv sg2 rt1 by8 dq sg2 rt1 by8")},
+		{Family: "lavapipe", Shape: shape{headDim: 24}, Config: words("scalar dkv 16x16 t8x8 depth8 rows4 dq 16x16 t8x8 depth8 rows4")},
+		{Family: "lavapipe", Shape: shape{headDim: 24}, Config: words("unfused dkv 16x16 t8x8 depth8 rows4 dq 16x16 t8x8 depth8 rows4")},
 
-	// Any device with matrices, with less and less shared memory.
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-	}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
-	}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-	}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
-	}},
+		// Any device with matrices, with less and less shared memory.
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 dkv sg4 rt1 by32 peel dq sg4 rt1 by32 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 dkv sg2 rt1 by16 peel dq sg2 rt1 by16 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat dkv sg4 rt1 by32 peel dq sg4 rt1 by32 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat dkv sg2 rt1 by16 peel dq sg2 rt1 by16 peel")},
 
-	// Any device. This fits Vulkan's guaranteed 16 KiB and 128 invocations for every
-	// head_dim.
-	{Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: Scalar,
-		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
-		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
-	}},
-	{Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: Unfused,
-		DKV:  BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
-		DQ:   BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 8},
-	}},
+		// Any device. This fits Vulkan's guaranteed 16 KiB and 128 invocations for every
+		// head_dim.
+		{Shape: shape{headDim: 256}, Config: words("scalar dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8")},
+		{Shape: shape{headDim: 256}, Config: words("unfused dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8")},
+	}
 }
 
 // bwdF32x2Rows are the rows for float32 tensors on matrices. Tiles take twice the shared
 // memory of 16-bit ones, 4 * Stream rows of head_dim. K and V, or Q and dO, of a subgroup
 // take twice the registers: 16 keys take 2*head_dim words of each of 32 invocations, half
 // of them for dK and dV.
-var bwdF32x2Rows = []bwdRow{
-	// Swept on an H200, TUNING.md.
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true}, // 8 by 64 is 1 % faster alone, with twice the shared memory
-	}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},                               // spills 384 bytes: K, V, dK and dV alone are 256 registers
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: true, LoadAhead: 2}, // 32 without prefetch is 5 % faster alone, and spills 352 bytes
-	}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 32, Prefetch: true, PeelMask: true},
-	}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 8, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: true, LoadAhead: 2},
-	}},
+func bwdF32x2Rows() []bwdRow {
+	words := table.Must[BackwardConfig]
+	return []bwdRow{
+		// Swept on an H200, TUNING.md.
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat2 dkv sg4 rt1 by32 peel dq sg4 rt1 by32 peel")},                      // DQ: 8 by 64 is 1 % faster alone, with twice the shared memory
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: words("coopmat2 dkv sg4 rt1 by16 peel dq sg8 rt1 by16 prefetch peel loadahead2")}, // DKV: spills 384 bytes: K, V, dK and dV alone are 256 registers; DQ: 32 without prefetch is 5 % faster alone, and spills 352 bytes
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat dkv sg4 rt1 by32 peel dq sg8 rt1 by32 prefetch peel")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: words("coopmat dkv sg4 rt1 by16 peel dq sg8 rt1 by16 prefetch peel loadahead2")},
 
-	// Small tiles, as in bwdRows.
-	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-	}},
-	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 8},
-	}},
+		// Small tiles, as in bwdRows.
+		{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat2 dkv sg2 rt1 by8 dq sg2 rt1 by8")},
+		{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat dkv sg2 rt1 by8 dq sg2 rt1 by8")},
 
-	// Any device with matrices, with less and less shared memory.
-	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-	}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat2,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
-	}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true},
-	}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 16, PeelMask: true},
-	}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: BackwardConfig{
-		Impl: CoopMat,
-		DKV:  BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
-		DQ:   BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16, PeelMask: true},
-	}},
+		// Any device with matrices, with less and less shared memory.
+		{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat2 dkv sg4 rt1 by32 peel dq sg4 rt1 by32 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat2 dkv sg4 rt1 by16 peel dq sg4 rt1 by16 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat dkv sg4 rt1 by32 peel dq sg4 rt1 by32 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat dkv sg4 rt1 by16 peel dq sg4 rt1 by16 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat dkv sg2 rt1 by16 peel dq sg2 rt1 by16 peel")},
+	}
 }
 
 // chooseBackward returns the configuration that Backward takes for p on a device.

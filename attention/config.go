@@ -15,26 +15,26 @@ type Config struct {
 
 	// Matrix paths. A workgroup of Subgroups subgroups owns
 	// Subgroups*RowTiles*M rows, where M x N x N is the device's matrix shape.
-	Subgroups int `word:"sg%d" on:"coopmat2 coopmat"`
-	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat"`
+	Subgroups int `word:"sg%d" on:"coopmat2 coopmat" tune:"1 2 4 8"`
+	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat" tune:"1 2"`
 
 	// Rows of a block of the other paths, and keys of a tile of all.
-	BlockM int `word:"%dx%d BlockN" on:"scalar unfused"`
-	BlockN int `word:"bn%d" on:"coopmat2 coopmat"`
+	BlockM int `word:"%dx%d BlockN" on:"scalar unfused" tune:"16 32 64 128"`
+	BlockN int `word:"bn%d" tune:"8 16 24 32 48 64 96 128"`
 
 	// Matrix paths.
-	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat"`    // the next key tile waits in registers
-	KeysFirst bool `word:"keysfirst" on:"coopmat2 coopmat"`   // with Prefetch: the first key tile is loaded before Q
-	PeelMask  bool `word:"peel" on:"coopmat2 coopmat"`        // the masked tiles have their own loop
-	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat"` // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
-	Stripes   int  `word:"stripes%d" on:"coopmat2"`           // this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
-	Detour    bool `word:"detour" on:"coopmat2 coopmat"`      // the kernel does not use the layout of matrices, even if it is known; for tests
+	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat" tune:"0 1"`                     // the next key tile waits in registers
+	KeysFirst bool `word:"keysfirst" on:"coopmat2 coopmat" vary:"0 1"`                    // with Prefetch: the first key tile is loaded before Q
+	PeelMask  bool `word:"peel" on:"coopmat2 coopmat" vary:"0 1"`                         // the masked tiles have their own loop
+	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat" tune:"0 4" vary:"0 2 4 6 8"` // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
+	Stripes   int  `word:"stripes%d" on:"coopmat2"`                                       // this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
+	Detour    bool `word:"detour" on:"coopmat2 coopmat"`                                  // the kernel does not use the layout of matrices, even if it is known; for tests
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
-	Threads   int `word:"t%dx%d /ThreadsX" on:"scalar unfused"`
-	ThreadsX  int
-	Depth     int `word:"depth%d" on:"scalar unfused"` // columns of Q and K in shared memory at a time
-	ValueRows int `word:"rows%d" on:"scalar"`          // rows of V in shared memory at a time
+	Threads   int `word:"t%dx%d /ThreadsX" on:"scalar unfused" tune:"64 128 256"`
+	ThreadsX  int `on:"scalar unfused" tune:"8 16"`
+	Depth     int `word:"depth%d" on:"scalar unfused" vary:"8 16 32 64"` // columns of Q and K in shared memory at a time
+	ValueRows int `word:"rows%d" on:"scalar" vary:"4 8 16 32"`           // rows of V in shared memory at a time
 
 	// Splits is the number of workgroups that divide the keys of a block of rows, on all
 	// paths but Unfused (combine.go); 0 and 1: the keys are not divided. In a row of the

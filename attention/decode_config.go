@@ -14,10 +14,10 @@ import (
 // A DecodeConfig says how Decode divides its work.
 type DecodeConfig struct {
 	Impl      Impl // Scalar or CoopMat
-	Rows      int  `word:"rows=%d"`      // queries of a group of heads that one workgroup computes together; a power of two
-	Subgroups int  `word:"subgroups=%d"` // per workgroup
-	Groups    int  `word:"groups=%d"`    // workgroups of the dispatch
-	Append    bool `word:"append"`       // of Step alone: the same kernel appends. A key head has at most Rows rows
+	Rows      int  `word:"rows=%d" tune:"1 2 4 8 16 32"`     // queries of a group of heads that one workgroup computes together; a power of two
+	Subgroups int  `word:"subgroups=%d" tune:"4 8 12 16 32"` // per workgroup
+	Groups    int  `word:"groups=%d"`                        // workgroups of the dispatch
+	Append    bool `word:"append"`                           // of Step alone: the same kernel appends. A key head has at most Rows rows
 }
 
 // String returns what --config of decode takes.

@@ -18,6 +18,11 @@ var decodeTable = table.New(table.Table[DecodeProblem, DecodeConfig, anyCache]{
 	Format:   func(p *DecodeProblem) dtype.DType { return p.DType },
 	Path:     func(c *DecodeConfig) string { return c.Impl.String() },
 	Feasible: func(c *DecodeConfig, caps *vk.Caps, p *DecodeProblem) error { return c.Feasible(caps, *p) },
+	// Rows and subgroups are candidates, numbers of workgroups are variants.
+	Candidates: func(_ *vk.Caps, _ DecodeProblem, start DecodeConfig) []DecodeConfig {
+		return table.Grid(start, start.Impl.String())
+	},
+	Variants: decodeVariants,
 	Likeness: func(p *DecodeProblem) table.Likeness {
 		kind := *p // without the sizes
 		kind.Batch, kind.SeqKV, kind.Pages, kind.CacheRows, kind.NewKeys, kind.Scale = 0, 0, 0, 0, 0, 0

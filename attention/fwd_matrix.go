@@ -109,7 +109,7 @@ func newFwdMatrixSpec(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config
 	return fwdMatrixSpec{
 		matrixSpec: newMatrixSpec(d, config.Subgroups, shape, &layout),
 		SameLayout: layout.SameAsAcc,
-		Lockstep:   lavapipe(d.Caps()),
+		Lockstep:   chips.Lavapipe(d.Caps()),
 		fwdTileSpec: fwdTileSpec{
 			RowTiles: uint32(config.RowTiles),
 			BlockN:   uint32(config.BlockN),

@@ -13,7 +13,7 @@ import (
 // fwdTable has the configurations of Forward. docs/tuning.md explains tables and their columns.
 var fwdTable = table.New(table.Table[Problem, Config, shape]{
 	Kernel: "attention", Pass: kit.Forward, Paths: pathNames, Manual: Unfused.String(), Family: chips.Family,
-	Rows:     slices.Concat(fwdRows, fwdF32x2Rows),
+	Rows:     func() []fwdRow { return slices.Concat(fwdRows(), fwdF32x2Rows()) },
 	Format:   format,
 	Path:     func(c *Config) string { return c.Impl.String() },
 	Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
@@ -25,6 +25,13 @@ var fwdTable = table.New(table.Table[Problem, Config, shape]{
 		}
 		return c
 	},
+	Candidates: candidates, Variants: variants,
+	Source: func(p Problem, c Config) (string, string, Config) {
+		formats, shape := sourceShape(&p, c.Impl)
+		c.Splits = 0 // the number is p's: Choose finds the next problem's
+		return formats, shape, c
+	},
+	Order:    func(p *Problem, c *Config) []int { return order(p, c.Impl) },
 	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
 	Module: func(p *Problem, c *Config) string { return moduleHash(fwdModules, c.Impl, p.DType) },
 })
@@ -51,135 +58,141 @@ func format(p *Problem) dtype.DType { return p.DType }
 
 // fwdRows is searched in order; the first feasible match of a path wins.
 // TUNING.md has the runs behind the numbers.
-var fwdRows = []fwdRow{
-	// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
-	// multiprocessor if registers allow. Problems with few blocks take 16 rows per
-	// subgroup, so that more multiprocessors have work.
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 512, rows: 4096}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Stripes: 4}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, KeysFirst: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, KeysFirst: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, causal: true, seqKV: 1024}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 4}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, seqQ: 16}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
+func fwdRows() []fwdRow {
+	words := table.Must[Config]
+	return []fwdRow{
+		// Hopper, measured on an H200. Two workgroups of 4 subgroups share a
+		// multiprocessor if registers allow. Problems with few blocks take 16 rows per
+		// subgroup, so that more multiprocessors have work.
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 512, rows: 4096}, Config: words("coopmat2 sg4 rt1 bn32 stripes4")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: words("coopmat2 sg8 rt1 bn64 prefetch keysfirst")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: words("coopmat2 sg4 rt1 bn64 prefetch keysfirst peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat2 sg4 rt1 bn128 prefetch keysfirst peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn32 prefetch peel loadahead6")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, causal: true, seqKV: 1024}, Fill: 1.5, Config: words("coopmat2 sg8 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: words("coopmat2 sg8 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: words("coopmat2 sg8 rt2 bn32 prefetch peel loadahead4")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128, seqQ: 16}, Config: words("coopmat2 sg4 rt1 bn32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat2 sg4 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: words("coopmat2 sg8 rt1 bn32 prefetch peel loadahead6")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: words("coopmat2 sg8 rt1 bn32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 sg8 rt1 bn16 prefetch peel loadahead8")},
 
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 128, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
-	{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 4}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: words("coopmat sg4 rt2 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: words("coopmat sg4 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn128 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: words("coopmat sg4 rt2 bn32 prefetch peel loadahead6")},
+		{Family: "hopper", Formats: table.OfFloat16, Shape: shape{headDim: 128, causal: true, seqKV: 2048}, Fill: 1.5, Config: words("coopmat sg8 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: words("coopmat sg8 rt2 bn32 prefetch peel loadahead4")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat sg4 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.OfBFloat16, Shape: shape{headDim: 192}, Config: words("coopmat sg8 rt1 bn32 prefetch peel loadahead6")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: words("coopmat sg8 rt1 bn32 prefetch peel")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg8 rt1 bn16 prefetch peel loadahead8")},
 
-	{Family: "hopper", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
+		{Family: "hopper", Shape: shape{headDim: 128}, Config: words("scalar 64x32 t16x8 depth16 rows16")},
 
-	// No row from here to lavapipe's has been measured. They follow from the
-	// registers of a subgroup of r rows, in 32-bit words,
-	//
-	//	Q  r*head_dim/2    S  r*block_n      next K, V  block_n*head_dim/subgroups
-	//	O  r*head_dim      P  r*block_n/2
-	//
-	// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
-	// 2*block_n rows of 2*head_dim + 16 bytes.
+		// No row from here to lavapipe's has been measured. They follow from the
+		// registers of a subgroup of r rows, in 32-bit words,
+		//
+		//	Q  r*head_dim/2    S  r*block_n      next K, V  block_n*head_dim/subgroups
+		//	O  r*head_dim      P  r*block_n/2
+		//
+		// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
+		// 2*block_n rows of 2*head_dim + 16 bytes.
 
-	// NVIDIA before Hopper, and the small chips after it. Instruction (mma.sync,
-	// native there), compiler and 255 registers are those of Hopper. So are the sizes,
-	// where they agree with FlashAttention-2's for these chips: four subgroups of 32
-	// rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are shorter than
-	// FlashAttention-2's, because a workgroup has 48 KiB of shared memory here. At
-	// 18 KiB and less two workgroups share a multiprocessor, even if all workgroups of
-	// a multiprocessor have 48 KiB together, as on Hopper.
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 6}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 4}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
+		// NVIDIA before Hopper, and the small chips after it. Instruction (mma.sync,
+		// native there), compiler and 255 registers are those of Hopper. So are the sizes,
+		// where they agree with FlashAttention-2's for these chips: four subgroups of 32
+		// rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are shorter than
+		// FlashAttention-2's, because a workgroup has 48 KiB of shared memory here. At
+		// 18 KiB and less two workgroups share a multiprocessor, even if all workgroups of
+		// a multiprocessor have 48 KiB together, as on Hopper.
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn64 prefetch peel")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat2 sg4 rt1 bn64 prefetch peel")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 96}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn32 prefetch peel loadahead6")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn16 prefetch peel loadahead4")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat2 sg4 rt1 bn32 prefetch peel")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: words("coopmat2 sg8 rt1 bn32 prefetch peel")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 sg8 rt1 bn16 prefetch peel loadahead8")},
 
-	// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more with
-	// eight subgroups.
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 4}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 8}},
+		// The same on VK_KHR_cooperative_matrix, which takes up to 14 KiB more with
+		// eight subgroups.
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: words("coopmat sg4 rt2 bn64 prefetch peel")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1.5, Config: words("coopmat sg8 rt2 bn16 prefetch peel loadahead4")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat sg4 rt1 bn32 prefetch peel")},
+		{Family: "ampere ampere-rtx ada blackwell-rtx", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg8 rt1 bn16 prefetch peel loadahead8")},
 
-	// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
-	// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
-	// llama.cpp. RDNA4 keeps it once and has registers for two tiles up to head_dim 128.
-	// A workgroup has 64 KiB of LDS on RADV and 32 KiB on the other drivers, and two
-	// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
-	{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 64, PeelMask: true}},
-	{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, PeelMask: true}},
-	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, PeelMask: true}},
-	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
-	{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, PeelMask: true}},
+		// AMD: 16x16x16, subgroups of 64. RDNA3 keeps each left matrix twice, 8
+		// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
+		// llama.cpp. RDNA4 keeps it once and has registers for two tiles up to head_dim 128.
+		// A workgroup has 64 KiB of LDS on RADV and 32 KiB on the other drivers, and two
+		// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
+		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: words("coopmat sg4 rt2 bn64 peel")},
+		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: words("coopmat sg4 rt2 bn32 peel")},
+		{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn64 peel")},
+		{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat sg4 rt1 bn32 peel")},
+		{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn16 peel")},
 
-	// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or twice
-	// that with half the subgroups. 8 rows take 4.5 KiB with block_n 32 at head_dim 64,
-	// 6.8 KiB with block_n 16 at 128, and do not fit at 256. More rows per subgroup
-	// spill (llama.cpp found the same), so eight subgroups share a tile of keys.
-	{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 32, PeelMask: true}},
-	{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, PeelMask: true}},
+		// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or twice
+		// that with half the subgroups. 8 rows take 4.5 KiB with block_n 32 at head_dim 64,
+		// 6.8 KiB with block_n 16 at 128, and do not fit at 256. More rows per subgroup
+		// spill (llama.cpp found the same), so eight subgroups share a tile of keys.
+		{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg8 rt1 bn32 peel")},
+		{Family: "xe2", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg8 rt1 bn16 peel")},
 
-	// An invocation has 4 x 4 scores and 4 x head_dim/8 elements of O: about 110
-	// registers at head_dim 128. NVIDIA and AMD have 255. Intel has 64 to 128, and
-	// takes the row for any device.
-	{Family: "ampere ampere-rtx ada blackwell-rtx rdna3 rdna4", Shape: shape{headDim: 128}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 8, BlockM: 64, BlockN: 32, Depth: 16, ValueRows: 16}},
+		// An invocation has 4 x 4 scores and 4 x head_dim/8 elements of O: about 110
+		// registers at head_dim 128. NVIDIA and AMD have 255. Intel has 64 to 128, and
+		// takes the row for any device.
+		{Family: "ampere ampere-rtx ada blackwell-rtx rdna3 rdna4", Shape: shape{headDim: 128}, Config: words("scalar 64x32 t16x8 depth16 rows16")},
 
-	// Small tiles: lavapipe compiles for seconds, in proportion to block_n * head_dim.
-	{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
-	{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
-	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}},
-	{Family: "lavapipe", Shape: shape{headDim: 24}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 8}},
+		// Small tiles: lavapipe compiles for seconds, in proportion to block_n * head_dim.
+		{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 sg2 rt1 bn8")},
+		{Family: "lavapipe", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg2 rt1 bn8")},
+		{Family: "lavapipe", Shape: shape{headDim: 24}, Config: words("scalar 16x16 t8x8 depth8 rows4")},
+		{Family: "lavapipe", Shape: shape{headDim: 24}, Config: words("unfused 16x8 t8x8 depth8")},
 
-	// Any device with matrices, with less and less shared memory: 2 * BlockN
-	// rows of head_dim.
-	{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, PeelMask: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, PeelMask: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 64, PeelMask: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
-	{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, PeelMask: true}},
+		// Any device with matrices, with less and less shared memory: 2 * BlockN
+		// rows of head_dim.
+		{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat2 sg4 rt1 bn64 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 sg4 rt1 bn32 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat2 sg2 rt1 bn16 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat sg4 rt1 bn64 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn32 peel")},
+		{Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg2 rt1 bn16 peel")},
 
-	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations for
-	// every head_dim.
-	{Shape: shape{headDim: 256}, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, ValueRows: 8}},
-	{Shape: shape{headDim: 128}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 32}},
-	{Shape: shape{headDim: 256}, Config: Config{Impl: Unfused, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 8, Depth: 32}},
+		// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations for
+		// every head_dim.
+		{Shape: shape{headDim: 256}, Config: words("scalar 32x32 t8x16 depth32 rows8")},
+		{Shape: shape{headDim: 128}, Config: words("unfused 32x16 t8x8 depth32")},
+		{Shape: shape{headDim: 256}, Config: words("unfused 32x8 t8x8 depth32")},
+	}
 }
 
 // fwdF32x2Rows are the rows for float32 tensors on matrices. Tiles take twice the
 // shared memory of 16-bit ones: 4 * BlockN rows of head_dim.
-var fwdF32x2Rows = []fwdRow{
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 64, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Fill: 1, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 2}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, PeelMask: true, LoadAhead: 2}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 8, RowTiles: 1, BlockN: 16, PeelMask: true, LoadAhead: 2}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 2, BlockN: 32, Prefetch: true, PeelMask: true}},
-	{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: Config{Impl: CoopMat, Subgroups: 8, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, LoadAhead: 2}},
+func fwdF32x2Rows() []fwdRow {
+	words := table.Must[Config]
+	return []fwdRow{
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Fill: 1, Config: words("coopmat2 sg8 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat2 sg4 rt1 bn64 prefetch peel")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Fill: 1, Config: words("coopmat2 sg8 rt1 bn32 prefetch peel loadahead2")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: words("coopmat2 sg4 rt1 bn32 prefetch peel loadahead2")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat2 sg8 rt1 bn16 peel loadahead2")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt2 bn32 prefetch peel")},
+		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: words("coopmat sg8 rt1 bn16 prefetch peel loadahead2")},
 
-	// Small tiles, as in fwdRows.
-	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 8}},
-	{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 8}},
+		// Small tiles, as in fwdRows.
+		{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat2 sg2 rt1 bn8")},
+		{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat sg2 rt1 bn8")},
 
-	// Any device with matrices, with less and less shared memory.
-	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, PeelMask: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 16, PeelMask: true}},
-	{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: Config{Impl: CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, PeelMask: true}},
+		// Any device with matrices, with less and less shared memory.
+		{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat2 sg4 rt1 bn32 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat2 sg4 rt1 bn16 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn32 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn16 peel")},
+		{Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat sg2 rt1 bn16 peel")},
+	}
 }
 
 // chooseForward returns the configuration that Forward takes for p on a device. Its

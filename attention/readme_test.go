@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/shaders/reflect"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
@@ -181,7 +182,7 @@ func TestReadmeFeatures(t *testing.T) {
 func TestReadmeTableOnDevice(t *testing.T) {
 	d := vktest.Open(t)
 	name := d.Caps().Name
-	if lavapipe(d.Caps()) {
+	if chips.Lavapipe(d.Caps()) {
 		name = "llvmpipe (LLVM 20.1.2, 256 bits)"
 	} else if name != "NVIDIA H200" {
 		t.Skipf("README.md has no column for %s", name)

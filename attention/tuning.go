@@ -11,8 +11,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // From these sizes on a problem is large for any device: the best configuration no longer
@@ -120,37 +118,6 @@ var (
 		Unfused: {"attention_unfused_bwd_scores", "attention_unfused_values", "attention_unfused_keys"},
 	}
 )
-
-// What the tuner searches.
-var (
-	fwdSpace = fwdTable.AddSpace(table.Space[Problem, Config]{Candidates: ofPath(kit.Forward, candidates), Variants: variants, Source: tableRow})
-	bwdSpace = bwdTable.AddSpace(table.Space[Problem, BackwardConfig]{Candidates: ofPath(kit.Backward, backwardCandidates), Variants: backwardVariants, Source: backwardTableRow})
-	_        = decodeTable.AddSpace(table.Space[DecodeProblem, DecodeConfig]{
-		Candidates: func(caps *vk.Caps, p DecodeProblem, path string) ([]DecodeConfig, error) {
-			impl, err := ParseImpl(path)
-			if err != nil {
-				return nil, err
-			}
-			return decodeCandidates(caps, p, impl)
-		},
-		Variants: decodeVariants,
-	})
-)
-
-// ofPath returns list with the name of a path instead of the path, and with the error that says why
-// the device does not have it.
-func ofPath[C any](pass kit.Pass, list func(caps *vk.Caps, p Problem, impl Impl) []C) func(*vk.Caps, Problem, string) ([]C, error) {
-	return func(caps *vk.Caps, p Problem, path string) ([]C, error) {
-		impl, err := ParseImpl(path)
-		if err == nil {
-			err = Supports(caps, p, pass, Options{Impl: impl})
-		}
-		if err != nil {
-			return nil, err
-		}
-		return list(caps, p, impl), nil
-	}
-}
 
 // moduleHash returns a hash of the modules of a path for tensors of a format.
 func moduleHash(modules [Unfused + 1][]string, impl Impl, t dtype.DType) string {

@@ -3,6 +3,7 @@ package attention
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,7 +170,8 @@ func TestTuningBad(t *testing.T) {
 			hashes = append(hashes, moduleHash(fwdModules, impl, d), moduleHash(bwdModules, impl, d))
 		}
 	}
-	require.True(t, different(hashes))
+	slices.Sort(hashes)
+	require.Len(t, slices.Compact(hashes), 2*3*len(Impls()))
 }
 
 // FuzzLoadTuning says that no file makes Choose fail or choose what is not feasible, and that

@@ -243,15 +243,15 @@ func (d *attentionDraw) config(family *rand.Rand) {
 		}
 		return
 	}
-	space := table.SpaceOf[attention.Problem, attention.Config]("attention", kit.Forward)
-	all, err := space.Candidates(caps, p, d.Impl.String())
+	space := table.SpaceOf("attention", kit.Forward, p)
+	all, err := space.Candidates(caps, d.Impl.String())
 	if err != nil {
 		return
 	}
-	c := all[family.IntN(len(all))]
+	c := all[family.IntN(len(all))].(attention.Config)
 	c.Splits = 0
-	if some := space.Variants(caps, p, c); chance(family, 2) && len(some) > 0 {
-		c = some[family.IntN(len(some))]
+	if some := space.Variants(caps, c); chance(family, 2) && len(some) > 0 {
+		c = some[family.IntN(len(some))].(attention.Config)
 	}
 	c.Splits = 0 // a size
 	if d.matrix && chance(family, 8) {

@@ -74,13 +74,13 @@ type Options struct {
 
 // A Config says how the invocations of a workgroup share rows.
 type Config struct {
-	Threads      int  `word:"wg%d"`     // of a workgroup
-	SubgroupTeam bool `word:"subgroup"` // a subgroup has a row; else the workgroup has
-	Loads        int  `word:"loads%d"`  // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
-	Rows         int  `word:"rows%d"`   // forward: rows that a team has at a time, 1, 2 or 4
-	Groups       int  `word:"groups%d"` // backward: workgroups for each compute unit
-	Ahead        bool `word:"ahead"`    // backward: the next row is loaded while a row is computed
-	Reload       bool `word:"reload"`   // the weights are loaded for each row, not kept in registers
+	Threads      int  `word:"wg%d"`                       // of a workgroup
+	SubgroupTeam bool `word:"subgroup"`                   // a subgroup has a row; else the workgroup has
+	Loads        int  `word:"loads%d"`                    // vectors of 16 bytes of each tensor that an invocation keeps in registers; 0: the row is read again
+	Rows         int  `word:"rows%d"`                     // forward: rows that a team has at a time, 1, 2 or 4
+	Groups       int  `word:"groups%d" vary:"1 2 4 8 16"` // backward: workgroups for each compute unit
+	Ahead        bool `word:"ahead" vary:"0 1"`           // backward: the next row is loaded while a row is computed
+	Reload       bool `word:"reload" vary:"0 1"`          // the weights are loaded for each row, not kept in registers
 }
 
 // String names the choices in a few words, which ParseConfig reads.
@@ -124,6 +124,12 @@ func (c *Config) team(caps *vk.Caps) int {
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	limit := int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]))
 	switch {
+	case !caps.SubgroupOps.Has(vk.SubgroupBasic | vk.SubgroupArithmetic):
+		return unsupported("the device has no subgroup arithmetic")
+	case !caps.ScalarBlockLayout:
+		return unsupported("the device has no scalar block layout")
+	case p.DType.Size() == 2 && !caps.Storage16:
+		return unsupported("the device has no 16-bit storage")
 	case c.Threads <= 0 || c.Threads&(c.Threads-1) != 0 || c.Threads > limit:
 		return unsupported("workgroup of %d invocations is not a power of two up to %d", c.Threads, limit)
 	case c.SubgroupTeam && !fullSubgroups(caps):
@@ -211,15 +217,6 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error
 func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, origin table.Origin, err error) {
 	if err := cmp.Or(p.Validate(), argument.Pass("norm", pass)); err != nil {
 		return c, origin, err
-	}
-	if !caps.SubgroupOps.Has(vk.SubgroupBasic | vk.SubgroupArithmetic) {
-		return c, origin, unsupported("the device has no subgroup arithmetic")
-	}
-	if !caps.ScalarBlockLayout {
-		return c, origin, unsupported("the device has no scalar block layout")
-	}
-	if p.DType.Size() == 2 && !caps.Storage16 {
-		return c, origin, unsupported("the device has no 16-bit storage")
 	}
 	if opt.Config != nil {
 		return *opt.Config, origin, opt.Config.Feasible(caps, p)

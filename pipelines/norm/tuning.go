@@ -1,8 +1,6 @@
 package norm
 
 import (
-	"slices"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/table"
@@ -27,9 +25,10 @@ const manyRows = 1 << 16
 func newTable(pass kit.Pass, kernels ...string) *table.Table[Problem, Config, anyShape] {
 	return table.New(table.Table[Problem, Config, anyShape]{
 		Kernel: "norm", Pass: pass, Paths: []string{onlyPath}, Family: chips.Family, Rule: rule,
-		Format:   func(p *Problem) dtype.DType { return p.DType },
-		Path:     func(*Config) string { return onlyPath },
-		Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+		Format:     func(p *Problem) dtype.DType { return p.DType },
+		Path:       func(*Config) string { return onlyPath },
+		Feasible:   func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+		Candidates: candidates, Variants: func(_ *vk.Caps, _ Problem, c Config) []Config { return variants(pass, c) },
 		Likeness: func(p *Problem) table.Likeness {
 			kind := *p // the length of a row decides: rows of other lengths are not alike
 			kind.Rows, kind.Eps = 0, 0
@@ -37,19 +36,6 @@ func newTable(pass kit.Pass, kernels ...string) *table.Table[Problem, Config, an
 		},
 		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), kernels...) },
 		Validate: func(p *Problem) error { return p.Validate() },
-	})
-}
-
-// What the tuner searches.
-var (
-	_ = addSpace(fwdTable, kit.Forward)
-	_ = addSpace(bwdTable, kit.Backward)
-)
-
-func addSpace(t *table.Table[Problem, Config, anyShape], pass kit.Pass) *table.Space[Problem, Config] {
-	return t.AddSpace(table.Space[Problem, Config]{
-		Candidates: func(caps *vk.Caps, p Problem, _ string) ([]Config, error) { return candidates(caps, p, pass) },
-		Variants:   func(caps *vk.Caps, p Problem, c Config) []Config { return variants(caps, p, pass, c) },
 	})
 }
 
@@ -84,17 +70,10 @@ func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 	return c, c.Feasible(caps, *p)
 }
 
-// candidates returns configurations of a pass that are worth measuring for p on a device, all
-// feasible. The first is what Choose takes. The others have workgroups of other sizes, rows for a
-// subgroup or for a workgroup, and rows kept in registers or read again. Function variants returns
-// more.
-// The error is Choose's.
-func candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
-	start, _, err := choose(caps, p, pass, Options{})
-	if err != nil {
-		return nil, err
-	}
-	all := []Config{start}
+// candidates returns configurations that are worth measuring for p on a device: workgroups of other
+// sizes, rows for a subgroup or for a workgroup, and rows kept in registers or read again. Function
+// variants returns more.
+func candidates(caps *vk.Caps, p Problem, start Config) (all []Config) {
 	n := vecs(&p)
 	for _, threads := range []int{64, 128, 256, 512, 1024} {
 		for _, c := range []Config{
@@ -105,40 +84,25 @@ func candidates(caps *vk.Caps, p Problem, pass kit.Pass) ([]Config, error) {
 			if c.Loads = (n + c.team(caps) - 1) / c.team(caps); c.Loads > maxLoads {
 				c.Loads = 0
 			}
-			all = addFeasible(all, c, caps, &p)
+			all = append(all, c)
 			if !c.SubgroupTeam {
 				c.Loads = 0
-				all = addFeasible(all, c, caps, &p)
+				all = append(all, c)
 			}
 		}
 	}
-	return all, nil
+	return all
 }
 
-// variants returns the feasible configurations that differ from c in one choice that candidates
-// does not vary: whether weights stay in registers and, in the backward pass, whether the next
-// row is loaded ahead and how many workgroups there are.
-func variants(caps *vk.Caps, p Problem, pass kit.Pass, c Config) []Config {
-	all := []Config{c}
-	v := c
-	v.Reload = !c.Reload
-	all = addFeasible(all, v, caps, &p)
-	if pass == kit.Backward {
-		v = c
-		v.Ahead = !c.Ahead
-		all = addFeasible(all, v, caps, &p)
-		v = c
-		for _, v.Groups = range []int{1, 2, 4, 8, 16} {
-			all = addFeasible(all, v, caps, &p)
+// variants returns the configurations that differ from c in one choice that candidates does not
+// vary: whether weights stay in registers and, in the backward pass, whether the next row is loaded
+// ahead and how many workgroups there are.
+func variants(pass kit.Pass, c Config) []Config {
+	all := table.Changed(c, "")
+	for i := range all {
+		if pass == kit.Forward {
+			all[i].Ahead, all[i].Groups = c.Ahead, c.Groups
 		}
 	}
-	return all[1:]
-}
-
-// addFeasible appends c to a list, unless it is there or not feasible.
-func addFeasible(all []Config, c Config, caps *vk.Caps, p *Problem) []Config {
-	if slices.Contains(all, c) || c.Feasible(caps, *p) != nil {
-		return all
-	}
-	return append(all, c)
+	return all
 }

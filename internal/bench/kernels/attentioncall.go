@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -277,36 +278,15 @@ func tuneAttention(_ *vk.Caps, op tunedOp[*attending], p bench.Pass) ([]bench.Tu
 	if !op.c.Plain() {
 		return nil, fmt.Errorf("attention: %s: the table has no rows for features", op.Describe())
 	}
-	if p == bench.Backward {
-		return attentionChoices(op, p, func(a *attending, c attention.BackwardConfig) attention.Impl {
-			a.BackwardConfig = &c
-			return c.Impl
+	x := bench.Tunable{Op: op, Pass: p, Space: *table.SpaceOf("attention", p.Kit(), op.c.Problem), With: func(c bench.Candidate) bench.Op {
+		return op.with(func(a *attending) {
+			switch c := c.(type) {
+			case attention.Config:
+				a.Config = &c
+			case attention.BackwardConfig:
+				a.BackwardConfig = &c
+			}
 		})
-	}
-	return attentionChoices(op, p, func(a *attending, c attention.Config) attention.Impl {
-		a.Config = &c
-		return c.Impl
-	})
-}
-
-// attentionChoices returns the choices of a pass. Use gives a call a configuration, and returns the
-// path of that.
-func attentionChoices[C bench.Candidate](op tunedOp[*attending], p bench.Pass, use func(a *attending, c C) attention.Impl) ([]bench.Tunable, error) {
-	x := bench.ChoicesOf("attention", op, p, op.c.Problem, func(c C) bench.Op {
-		return op.with(func(a *attending) { use(a, c) })
-	})
-	// The comment names the format, which rows of scalar do not.
-	source := x.Source
-	x.Source = func(caps *vk.Caps, p attention.Problem, c C, fill float64) string {
-		return fmt.Sprintf("%s // %v", source(caps, p, c, fill), p.DType)
-	}
-	// Causal rows come first, since the others match causal problems, too.
-	x.Sort = func(c C) []int {
-		all := 1
-		if op.c.Causal {
-			all = 0
-		}
-		return []int{int(use(&attending{}, c)), int(op.c.DType), op.c.HeadDim, all}
-	}
-	return []bench.Tunable{x.Tunable()}, nil
+	}}
+	return []bench.Tunable{x}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -187,22 +188,14 @@ func tuneDecode(_ *vk.Caps, op tunedOp[*decoding], p bench.Pass) ([]bench.Tunabl
 	if op.c.Part != readPart {
 		return nil, fmt.Errorf("decode: --part %s has no configurations of its own", op.c.Part)
 	}
-	choices := bench.ChoicesOf("decode", op, p, op.c.DecodeProblem, func(c attention.DecodeConfig) bench.Op {
-		return op.with(func(d *decoding) { d.Config = &c })
-	})
-	if all, given := choices.Candidates, op.c.Config; given != nil {
-		choices.Candidates = func(caps *vk.Caps, p attention.DecodeProblem, impl string) ([]attention.DecodeConfig, error) {
-			list, err := all(caps, p, impl)
-			if err != nil {
-				return nil, err
-			}
-			if list = list[:1]; given.Impl.String() == impl && *given != list[0] {
-				list = append(list, *given)
-			}
-			return list, nil
-		}
+	x := bench.Tunable{Op: op, Pass: p, Space: *table.SpaceOf("decode", p.Kit(), op.c.DecodeProblem), With: func(c bench.Candidate) bench.Op {
+		config := c.(attention.DecodeConfig)
+		return op.with(func(d *decoding) { d.Config = &config })
+	}}
+	if op.c.Config != nil {
+		onlyConfig(&x, *op.c.Config)
 	}
-	return []bench.Tunable{choices.Tunable()}, nil
+	return []bench.Tunable{x}, nil
 }
 
 // decodeFlags are the flags of all commands.

@@ -2,10 +2,8 @@ package kernels
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
@@ -22,47 +20,28 @@ const productTable = "internal/pipelines/gemm/engine/tuning.go"
 
 // gemmChoices returns the choices of a product. With --config only that is compared with the table's.
 func gemmChoices(op tunedOp[*call.Gemm]) bench.Tunable {
-	choices := productChoices(op, chain.Part{Kernel: "gemm", Problem: op.c.Problem})
-	choices.Candidates = func(caps *vk.Caps, p engine.Problem, impl string) ([]engine.Config, error) {
-		i, err := engine.ParseImpl(impl)
+	x := bench.Tunable{Op: op, Space: *table.SpaceOf("gemm", kit.Forward, op.c.Problem), With: func(c bench.Candidate) bench.Op {
+		return op.with(func(g *call.Gemm) { g.Config = c.String() })
+	}}
+	if c, err := engine.ParseConfig(op.c.Config); err == nil {
+		c.Splits = max(c.Splits, 1)
+		onlyConfig(&x, c)
+	}
+	return x
+}
+
+// onlyConfig makes one configuration the only candidate beside the table's choice.
+func onlyConfig(x *bench.Tunable, c bench.Candidate) {
+	all := x.Candidates
+	x.Candidates = func(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
+		list, err := all(caps, impl)
 		if err != nil {
 			return nil, err
 		}
-		list, err := engine.Candidates(caps, p, i)
-		if c, e := engine.ParseConfig(op.c.Config); err == nil && e == nil {
-			list = list[:1]
-			if c.Splits = max(c.Splits, 1); c.Impl == i && c != list[0] {
-				list = append(list, c)
-			}
+		if list = list[:1]; x.Path(c) == impl && c != list[0] {
+			list = append(list, c)
 		}
-		return list, err
-	}
-	choices.Variants = engine.Variants
-	choices.Use = func(c engine.Config) bench.Op { return op.with(func(g *call.Gemm) { g.Config = c.String() }) }
-	return choices.Tunable()
-}
-
-// productChoices returns what choices on tiles of products have in common.
-func productChoices(op bench.Op, part chain.Part) *bench.Choices[engine.Problem, engine.Config] {
-	p := part.Problem
-	return &bench.Choices[engine.Problem, engine.Config]{
-		Of: op, Kernel: part.Kernel, KernelPass: part.Pass, Problem: p,
-		Space: table.Space[engine.Problem, engine.Config]{
-			Path: func(c engine.Config) string { return c.Impl.String() },
-			// The comment behind a row has what the row lacks: the problem, and the splits,
-			// which Choose chooses itself.
-			Source: func(caps *vk.Caps, p engine.Problem, c engine.Config, fill float64) string {
-				return fmt.Sprintf("%s // %v: %v", engine.TableRow(caps, p, c, fill), p, c)
-			},
-			Fill: func(caps *vk.Caps, p engine.Problem, c engine.Config) float64 { return c.Fill(caps, p) },
-		},
-		// Float32 products on float16 matrices have rows of their own, for all transposes.
-		Sort: func(c engine.Config) []int {
-			if c.Impl == engine.CoopMat && p.DType == dtype.Float32 {
-				return []int{int(c.Impl), 1, 0}
-			}
-			return []int{int(c.Impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, p.Transposes())}
-		},
+		return list, nil
 	}
 }
 
@@ -114,23 +93,30 @@ func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Pa
 	if part.Kernel == "mixture" {
 		part.Problem.N = 1 // a workgroup has all columns, and the table is asked about one
 	}
-	choices := productChoices(op, part)
-	choices.Side, choices.Source = pass, nil // the built-in rows are those of products
-	choices.Candidates = func(caps *vk.Caps, _ engine.Problem, impl string) ([]engine.Config, error) {
-		if impl != engine.CoopMat.String() {
-			return nil, engine.Unsupported("%s: hidden units stay on the chip in kernels on matrices only", impl)
-		}
-		return skinny.Candidates(caps, p, choose)
-	}
-	choices.Variants = func(caps *vk.Caps, _ engine.Problem, c engine.Config) []engine.Config {
-		return skinny.Variants(caps, p, c, choose)
-	}
-	choices.Use = func(c engine.Config) bench.Op {
+	x := bench.Tunable{Op: op, Pass: pass, Space: *table.SpaceOf(part.Kernel, part.Pass, part.Problem), With: func(c bench.Candidate) bench.Op {
 		one := kit.NewTuning(caps)
 		if one.Add(part.Kernel, part.Pass, part.Problem, c, 1) != nil {
 			panic("kernels: a candidate is no row")
 		}
 		return op.Use(one)
+	}}
+	x.Row = func(*vk.Caps, bench.Candidate, float64) string { return "" } // the built-in rows are those of products
+	x.Candidates = func(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
+		if impl != engine.CoopMat.String() {
+			return nil, engine.Unsupported("%s: hidden units stay on the chip in kernels on matrices only", impl)
+		}
+		list, err := skinny.Candidates(caps, p, choose)
+		return asCandidates(list), err
 	}
-	return choices.Tunable()
+	x.Variants = func(caps *vk.Caps, c bench.Candidate) []bench.Candidate {
+		return asCandidates(skinny.Variants(caps, p, c.(engine.Config), choose))
+	}
+	return x
+}
+
+func asCandidates(list []engine.Config) (all []bench.Candidate) {
+	for _, c := range list {
+		all = append(all, c)
+	}
+	return all
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -113,9 +114,10 @@ var normCalls = calls[*call.Norm]{
 		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
 	},
 	tune: func(_ *vk.Caps, op tunedOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
-		return []bench.Tunable{bench.ChoicesOf("norm", op, p, op.c.Problem, func(c norm.Config) bench.Op {
-			return op.with(func(n *call.Norm) { n.Config = &c })
-		}).Tunable()}, nil
+		return []bench.Tunable{{Op: op, Pass: p, Space: *table.SpaceOf("norm", p.Kit(), op.c.Problem), With: func(c bench.Candidate) bench.Op {
+			config := c.(norm.Config)
+			return op.with(func(n *call.Norm) { n.Config = &config })
+		}}}, nil
 	},
 }
 

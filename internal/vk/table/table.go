@@ -5,9 +5,9 @@ package table
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -32,7 +32,7 @@ type Table[P, C comparable, S Shape[P]] struct {
 	Manual string       // the path that is taken only if it is asked for; "": none
 	Family func(caps *vk.Caps) string
 
-	Rows []Row[S, C]
+	Rows func() []Row[S, C]
 	Rule func(caps *vk.Caps, p *P, path string) (C, error) // instead of Rows
 
 	Format   func(p *P) dtype.DType
@@ -47,6 +47,16 @@ type Table[P, C comparable, S Shape[P]] struct {
 	// workgroups that divide a block. Measured says that c was measured on other sizes, so that its
 	// own number does not hold for p. Nil: there are none.
 	Fit func(c C, caps *vk.Caps, p *P, measured bool) C
+
+	// For a Space. Candidates returns configurations of the path of start, which the table takes,
+	// the likeliest first, and Variants some that differ from c in one choice; they may be
+	// infeasible, and occur twice. Source returns the formats and the shape of a row for problems
+	// like p, as Go source, and its configuration: c without what follows from sizes. Nil: the table
+	// has no rows. Order is that of Space.
+	Candidates func(caps *vk.Caps, p P, start C) []C
+	Variants   func(caps *vk.Caps, p P, c C) []C
+	Source     func(p P, c C) (formats, shape string, row C)
+	Order      func(p *P, c *C) []int
 
 	// For a Tuning. Likeness says which problems a measurement stands for. Same reports whether two
 	// problems differ only in ways that no kernel depends on (nil: ==). Module is a hash of the
@@ -89,8 +99,10 @@ const (
 	Of16Bits   Formats = OfFloat16 | OfBFloat16
 )
 
-// New returns t and makes its rows known to [Load]. Packages call it in their initialization.
+// New returns t and makes it known to [Load] and [SpaceOf]. Packages call it in their
+// initialization. Rows is called once, when they are needed first.
 func New[P, C comparable, S Shape[P]](t Table[P, C, S]) *Table[P, C, S] {
+	t.Rows = sync.OnceValue(t.Rows)
 	register(t.Kernel, t.Pass, &t)
 	return &t
 }
@@ -169,8 +181,9 @@ func (t *Table[P, C, S]) builtIn(caps *vk.Caps, p *P, q *Query[C], path string) 
 func (t *Table[P, C, S]) Find(caps *vk.Caps, p *P, q *Query[C], path string) (*Row[S, C], error) {
 	family, format := t.Family(caps), t.Format(p)
 	var err error
-	for i := range t.Rows {
-		row := &t.Rows[i]
+	rows := t.Rows()
+	for i := range rows {
+		row := &rows[i]
 		if t.Path(&row.Config) != path || !row.matches(family, format) || !row.Shape.Has(p) || !t.fills(row, caps, p, q) {
 			continue
 		}
@@ -236,25 +249,3 @@ func Fill(caps *vk.Caps, blocks int) float64 {
 
 // has reports whether rows may name a path.
 func (t *Table[P, C, S]) has(path string) bool { return slices.Contains(t.Paths, path) }
-
-// SourceRow returns a row of a Table as Go source, up to its configuration. Family, formats and
-// shape are left out if they are empty, and so is a fill of 0, which is rounded down: the row is
-// for the problem that it was measured on, too.
-func SourceRow(family, formats, shape string, fill float64) string {
-	var b strings.Builder
-	b.WriteString("{")
-	if family != "" {
-		fmt.Fprintf(&b, "Family: %q, ", family)
-	}
-	if formats != "" {
-		fmt.Fprintf(&b, "Formats: %s, ", formats)
-	}
-	if shape != "" {
-		fmt.Fprintf(&b, "Shape: %s, ", shape)
-	}
-	if fill != 0 {
-		fmt.Fprintf(&b, "Fill: %v, ", math.Floor(fill*100)/100)
-	}
-	b.WriteString("Config: ")
-	return b.String()
-}

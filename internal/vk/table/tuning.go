@@ -59,8 +59,9 @@ type measured[P, C any] struct {
 type tableReader interface {
 	read(row *tunedRow) error
 	add(t *Tuning, problem, config any, ns float64) error
-	feasible(row *tunedRow, caps *vk.Caps) error
+	runs(row *tunedRow, caps *vk.Caps) error
 	describe(row *tunedRow) (problem, config string)
+	space(problem any) *Space
 }
 
 // tables has the tables of the kernels that a program is linked with.
@@ -142,7 +143,7 @@ func (r *tunedRow) words(caps *vk.Caps) Words {
 	}
 	x.Problem, x.Config = r.table.describe(r)
 	if caps != nil {
-		x.Err = r.table.feasible(r, caps)
+		x.Err = r.table.runs(r, caps)
 	}
 	return x
 }
@@ -296,8 +297,8 @@ func (t *Table[P, C, S]) replaces(m *measured[P, C], old *tunedRow) bool {
 	return was.problem == m.problem && was.path == m.path
 }
 
-// feasible implements tableReader.
-func (t *Table[P, C, S]) feasible(row *tunedRow, caps *vk.Caps) error {
+// runs implements tableReader.
+func (t *Table[P, C, S]) runs(row *tunedRow, caps *vk.Caps) error {
 	m := row.measured.(*measured[P, C])
 	return t.Feasible(&m.config, caps, &m.problem)
 }

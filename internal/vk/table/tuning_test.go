@@ -42,11 +42,13 @@ var hash = "abc"
 var testTable = New(Table[testProblem, testConfig, testShape]{
 	Kernel: "test", Pass: pass("backward"), Paths: []string{"fast", "plain", "naive"}, Manual: "naive",
 	Family: func(caps *vk.Caps) string { return caps.Name },
-	Rows: []Row[testShape, testConfig]{
-		{Family: "large huge", Formats: Of16Bits, Shape: testShape{100}, Fill: 2, Config: testConfig{Path: "fast", Threads: 64}},
-		{Family: "large", Config: testConfig{Path: "fast", Threads: 32}},
-		{Config: testConfig{Path: "plain", Threads: 16}},
-		{Config: testConfig{Path: "naive", Threads: 1}},
+	Rows: func() []Row[testShape, testConfig] {
+		return []Row[testShape, testConfig]{
+			{Family: "large huge", Formats: Of16Bits, Shape: testShape{100}, Fill: 2, Config: testConfig{Path: "fast", Threads: 64}},
+			{Family: "large", Config: testConfig{Path: "fast", Threads: 32}},
+			{Config: testConfig{Path: "plain", Threads: 16}},
+			{Config: testConfig{Path: "naive", Threads: 1}},
+		}
 	},
 	Format: func(p *testProblem) dtype.DType { return dtype.DType(p.Kind) },
 	Path:   func(c *testConfig) string { return c.Path },

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Text returns a configuration in words, which [Parse] reads: its path, which is the field Impl if
@@ -30,20 +31,23 @@ func Text(c any) string {
 }
 
 func appendWords(list []string, v reflect.Value, path string) []string {
-	for i := range v.NumField() {
-		f, w := v.Field(i), wordOf(v, i)
-		switch {
-		case w.format == "" || f.IsZero() || !w.isOn(path) || f.Kind() == reflect.Int && f.Int() < w.least:
+	written := -1 // a field in the word of another
+	for i, w := range choicesOf(v.Type()) {
+		switch f := v.Field(i); {
+		case w.format == "" || i == written || f.IsZero() || !w.isOn(path) || f.Kind() == reflect.Int && f.Int() < w.least:
 		case f.Kind() == reflect.Struct:
 			list = appendWords(append(list, w.format), f, path)
+		case f.Kind() == reflect.Bool:
+			list = append(list, w.format)
 		default:
-			list = append(list, w.text())
+			list, written = append(list, w.text(v)), w.second
 		}
 	}
 	return list
 }
 
-// Parse reads what Text returns, with spaces or commas between the words. What is the kernel, for errors.
+// Parse reads what Text returns, with spaces or commas between the words. What is the kernel, for
+// errors.
 func Parse[C any](what, text string) (c C, err error) {
 	words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' })
 	all := reflect.ValueOf(&c).Elem()
@@ -56,13 +60,24 @@ func Parse[C any](what, text string) (c C, err error) {
 	}
 	part := all
 	for _, word := range words {
-		if inner := partOf(all, word); inner.IsValid() {
+		if inner, ok := set(all, word, path); inner.IsValid() {
 			part = inner
-		} else if !setWord(part, word, path) && !setWord(all, word, path) {
-			return c, fmt.Errorf("%s: configuration %q: %q is not one of its choices", what, text, word)
+		} else if !ok {
+			if _, ok = set(part, word, path); !ok {
+				return c, fmt.Errorf("%s: configuration %q: %q is not one of its choices", what, text, word)
+			}
 		}
 	}
 	return c, nil
+}
+
+// Must is Parse for the rows of a table, which are right.
+func Must[C any](text string) C {
+	c, err := Parse[C]("table", text)
+	if err != nil {
+		panic(err)
+	}
+	return c
 }
 
 // setPath sets a path other than the first, which is none.
@@ -75,82 +90,111 @@ func setPath(impl reflect.Value, name string) bool {
 	return false
 }
 
-// partOf returns the struct that a word is the name of.
-func partOf(v reflect.Value, word string) (part reflect.Value) {
-	for i := range v.NumField() {
-		if v.Field(i).Kind() == reflect.Struct && wordOf(v, i).format == word {
-			part = v.Field(i)
-		}
-	}
-	return part
-}
-
-// setWord sets the choice of a word, if it is one of v.
-func setWord(v reflect.Value, word, path string) bool {
-	for i := range v.NumField() {
-		f, w := v.Field(i), wordOf(v, i)
-		switch {
+// set sets the choice of a word, if it is one of v, or returns the part whose name it is.
+func set(v reflect.Value, word, path string) (part reflect.Value, ok bool) {
+	for i, w := range choicesOf(v.Type()) {
+		switch f := v.Field(i); {
 		case w.format == "" || !w.isOn(path):
+		case f.Kind() == reflect.Struct && w.format == word:
+			return f, true
 		case f.Kind() == reflect.Bool && w.format == word:
 			f.SetBool(true)
-			return true
-		case f.Kind() == reflect.Int && w.read(word):
-			return true
+			return part, true
+		case f.Kind() == reflect.Int && w.read(v, word):
+			return part, true
 		}
+	}
+	return part, false
+}
+
+// A choice is a field with its tags.
+type choice struct {
+	format  string
+	on      []string // paths; none: all
+	least   int64
+	first   int     // the index of the field
+	second  int     // of the other field in its word, -1 for none
+	divided bool    // the first number is the first field divided by the second
+	tune    []int64 // values that Grid and
+	vary    []int64 // Changed try
+}
+
+var choices sync.Map // []choice of each type
+
+// choicesOf returns the fields of a configuration, or of a part of one.
+func choicesOf(t reflect.Type) []choice {
+	if known, ok := choices.Load(t); ok {
+		return known.([]choice)
+	}
+	list := make([]choice, t.NumField())
+	for i := range list {
+		tag := t.Field(i).Tag
+		format, second, _ := strings.Cut(tag.Get("word"), " ")
+		w := choice{format: format, on: strings.Fields(tag.Get("on")), first: i, second: -1, tune: numbers(tag.Get("tune")), vary: numbers(tag.Get("vary"))}
+		w.least = append(numbers(tag.Get("least")), 0)[0]
+		second, w.divided = strings.CutPrefix(second, "/")
+		if f, ok := t.FieldByName(second); ok {
+			w.second = f.Index[0]
+		}
+		list[i] = w
+	}
+	choices.Store(t, list)
+	return list
+}
+
+func numbers(text string) (list []int64) {
+	for _, word := range strings.Fields(text) {
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil {
+			panic(err) // a tag
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+func (w *choice) isOn(path string) bool { return len(w.on) == 0 || slices.Contains(w.on, path) }
+
+func (w *choice) text(v reflect.Value) string {
+	a := v.Field(w.first).Int()
+	if w.second < 0 {
+		return fmt.Sprintf(w.format, a)
+	}
+	b := v.Field(w.second).Int()
+	if w.divided {
+		a /= max(b, 1)
+	}
+	return fmt.Sprintf(w.format, a, b)
+}
+
+// read sets the numbers of a word. It reports whether the word is that of the choice.
+func (w *choice) read(v reflect.Value, word string) bool {
+	n, pieces := [2]int64{}, strings.Split(w.format, "%d")
+	for i, literal := range pieces {
+		rest, ok := strings.CutPrefix(word, literal)
+		if !ok {
+			return false
+		}
+		if i == len(pieces)-1 {
+			return rest == "" && w.setNumbers(v, n)
+		}
+		var err error
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+		if n[i], err = strconv.ParseInt(rest[:digits], 10, 32); err != nil || digits > 1 && rest[0] == '0' {
+			return false
+		}
+		word = rest[digits:]
 	}
 	return false
 }
 
-// A choice is a field with its tag.
-type choice struct {
-	format  string
-	on      string
-	least   int64
-	fields  []reflect.Value // one or two
-	divided bool            // the first number is that field divided by the second
-}
-
-func wordOf(v reflect.Value, i int) choice {
-	tag := v.Type().Field(i).Tag
-	format, second, _ := strings.Cut(tag.Get("word"), " ")
-	w := choice{format: format, on: tag.Get("on"), fields: []reflect.Value{v.Field(i)}}
-	w.least, _ = strconv.ParseInt(tag.Get("least"), 10, 64)
-	if second != "" {
-		second, w.divided = strings.CutPrefix(second, "/")
-		w.fields = append(w.fields, v.FieldByName(second))
-	}
-	return w
-}
-
-func (w *choice) isOn(path string) bool {
-	return w.on == "" || slices.Contains(strings.Fields(w.on), path)
-}
-
-func (w *choice) text() string {
-	if w.fields[0].Kind() == reflect.Bool {
-		return w.format
-	}
-	var numbers []any
-	for _, f := range w.fields {
-		numbers = append(numbers, int(f.Int()))
-	}
+func (w *choice) setNumbers(v reflect.Value, n [2]int64) bool {
 	if w.divided {
-		numbers[0] = numbers[0].(int) / max(numbers[1].(int), 1)
+		n[0] *= n[1]
 	}
-	return fmt.Sprintf(w.format, numbers...)
-}
-
-// read sets the numbers of a word. It reports whether the word is their word.
-func (w *choice) read(word string) bool {
-	numbers := make([]int, 2)
-	if n, err := fmt.Sscanf(word, w.format, &numbers[0], &numbers[1]); n != len(w.fields) || n == 2 && err != nil {
-		return false
+	v.Field(w.first).SetInt(n[0])
+	if w.second >= 0 {
+		v.Field(w.second).SetInt(n[1])
 	}
-	if w.divided {
-		numbers[0] *= numbers[1]
-	}
-	for i, f := range w.fields {
-		f.SetInt(int64(numbers[i]))
-	}
-	return w.text() == word
+	return true
 }

@@ -3,12 +3,9 @@ package engine
 import (
 	"cmp"
 	"fmt"
-	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -21,8 +18,13 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	return append([]Config{start}, candidates(caps, p, start)...), nil
+}
+
+// candidates returns those after the first, start.
+func candidates(caps *vk.Caps, p Problem, start Config) []Config {
 	all := scalarCandidates(start)
-	if impl == CoopMat {
+	if start.Impl == CoopMat {
 		all = matrixCandidates(caps, &p, start)
 	}
 	type guessed struct {
@@ -39,11 +41,11 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b guessed) int { return cmp.Compare(a.time, b.time) })
-	best := []Config{start}
+	var best []Config
 	for _, x := range list {
 		best = append(best, x.Config)
 	}
-	return best, nil
+	return best
 }
 
 // Registers of NVIDIA's GPUs, which have the fewest per compute unit of all GPUs with matrices.
@@ -241,17 +243,10 @@ func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 	return all
 }
 
-// Fill returns how many workgroups p makes for each compute unit of a device with c, the Fill of
-// rows of the tuning table. It is 0 if the driver does not tell the number of units.
-func (c Config) Fill(caps *vk.Caps, p Problem) float64 {
-	return table.Fill(caps, c.filling(caps, &p))
-}
-
-// TableRow returns the row of the tuning table, as Go source, that gives c to problems with p's
-// transposes and kind of operands on devices like caps. If fill is not 0, the problem must make
-// that many workgroups for each compute unit. Splits are left to Choose.
-func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
-	formats, shape := "", fmt.Sprintf("shape{trans: %q}", p.Transposes())
+// source returns formats and shape of a row of the tuning table, as Go source, and its
+// configuration: splits are left to Choose.
+func source(p Problem, c Config) (formats, shape string, row Config) {
+	shape = fmt.Sprintf("trans: %q", p.Transposes())
 	switch {
 	case c.inParts(&p): // f32x2 has one layout for all transposes
 		formats, shape = "table.OfFloat32", ""
@@ -259,14 +254,8 @@ func TableRow(caps *vk.Caps, p Problem, c Config, fill float64) string {
 		formats = "table.Of16Bits"
 	}
 	if c.PackB {
-		shape = fmt.Sprintf("shape{trans: %q, m: leastRows}", p.Transposes())
+		shape += ", m: leastRows"
 	}
 	c.Splits, c.Rows = 0, 0
-	words, v := []string{"Impl: " + map[Impl]string{CoopMat: "CoopMat", Scalar: "Scalar"}[c.Impl]}, reflect.ValueOf(c)
-	for i := 1; i < v.NumField(); i++ {
-		if f := v.Field(i); !f.IsZero() {
-			words = append(words, fmt.Sprintf("%s: %v", v.Type().Field(i).Name, f))
-		}
-	}
-	return table.SourceRow(chips.Family(caps), formats, shape, fill) + "Config{" + strings.Join(words, ", ") + "}},"
+	return formats, shape, c
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/table"
@@ -30,6 +32,14 @@ func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 				c = c.withSplits(caps, p, c.costs(caps, p))
 			}
 			return c
+		},
+		Candidates: candidates, Variants: func(caps *vk.Caps, p Problem, c Config) []Config { return Variants(caps, p, c) }, Source: source,
+		// Float32 products on float16 matrices have rows of their own, for all transposes.
+		Order: func(p *Problem, c *Config) []int {
+			if c.inParts(p) {
+				return []int{int(c.Impl), 1, 0}
+			}
+			return []int{int(c.Impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, p.Transposes())}
 		},
 		Likeness: likeness,
 		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), modules...) },
@@ -64,40 +74,43 @@ func (s shape) Has(p *Problem) bool {
 }
 
 // rows are searched in order; the first feasible match of a path wins.
-var rows = []table.Row[shape, Config]{
-	// Hopper, measured on an H200. A workgroup of eight subgroups has the 48 KiB of shared memory
-	// of a multiprocessor to itself. It takes k-tiles of 128-byte lines, and where both operands
-	// have lines along m and n the largest block that fits. With a packed op(B) two workgroups of
-	// four subgroups fit, and hide each other's loads and stores. Blocks of 128 rows leave too
-	// few registers, so they are for short k. In a batch of products with few rows they would be
-	// half empty.
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 48, AlignRows: true, GroupM: 8}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 4, TilesM: 4, TilesN: 4, BlockK: 48, AlignRows: true, GroupM: 8}},    // the same turned, for 1365x512x18048
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // few blocks, with splits: 512x1024x2048 48.8 → 25.5 µs
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 8}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 64, AlignRows: true, PackB: true, GroupM: 10}},
-	{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, PackB: true, GroupM: 22}},
-	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64, AlignRows: true, GroupM: 10}},
-	{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 32, AlignRows: true, GroupM: 16}}, // for kernels that need more shared memory
-	{Family: "hopper", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, AlignRows: true, GroupM: 8}},
+func rows() []table.Row[shape, Config] {
+	words := table.Must[Config]
+	return []table.Row[shape, Config]{
+		// Hopper, measured on an H200. A workgroup of eight subgroups has the 48 KiB of shared memory
+		// of a multiprocessor to itself. It takes k-tiles of 128-byte lines, and where both operands
+		// have lines along m and n the largest block that fits. With a packed op(B) two workgroups of
+		// four subgroups fit, and hide each other's loads and stores. Blocks of 128 rows leave too
+		// few registers, so they are for short k. In a batch of products with few rows they would be
+		// half empty.
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: words("coopmat s4x2 t4x4 k48 align g8")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: words("coopmat s2x4 t4x4 k48 align g8")},    // the same turned, for 1365x512x18048
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: words("coopmat s2x2 t4x4 k32 align g16")}, // few blocks, with splits: 512x1024x2048 48.8 → 25.5 µs
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: words("coopmat s2x2 t2x4 k64 align g8")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: words("coopmat s2x2 t4x4 k64 align packb g10")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows}, Fill: 2, Config: words("coopmat s2x2 t3x4 k64 align packb g22")},
+		{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: words("coopmat s4x2 t3x4 k64 align g10")},
+		{Family: "hopper", Formats: table.Of16Bits, Fill: 1, Config: words("coopmat s2x2 t4x4 k32 align g16")}, // for kernels that need more shared memory
+		{Family: "hopper", Formats: table.Of16Bits, Config: words("coopmat s2x2 t2x2 k32 align g8")},
 
-	// F32x2: half as many sums, since high and low parts of A wait in registers, and products are
-	// summed before they are added to the sums. Without LoadAhead it is 12 % slower.
-	{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 4, TilesN: 4, BlockK: 16, LoadAhead: 1, GroupM: 16}},
-	{Family: "hopper", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+		// F32x2: half as many sums, since high and low parts of A wait in registers, and products are
+		// summed before they are added to the sums. Without LoadAhead it is 12 % slower.
+		{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: words("coopmat s2x2 t4x4 k16 loadahead1 g16")},
+		{Family: "hopper", Formats: table.OfFloat32, Config: words("coopmat s2x2 t2x2 k16 g8")},
 
-	// Small tiles: the time to compile on lavapipe grows with them, to seconds. A k-tile of two
-	// matrices takes float32 four times as long.
-	{Family: "lavapipe", Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
-	{Family: "lavapipe", Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 1, TilesM: 1, TilesN: 2, BlockK: 8, GroupM: 4}},
+		// Small tiles: the time to compile on lavapipe grows with them, to seconds. A k-tile of two
+		// matrices takes float32 four times as long.
+		{Family: "lavapipe", Formats: table.Of16Bits, Config: words("coopmat s2x1 t1x2 k8 g4")},
+		{Family: "lavapipe", Formats: table.OfFloat32, Config: words("coopmat s2x1 t1x2 k8 g4")},
 
-	// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
-	{Formats: table.Of16Bits, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 32, GroupM: 8}},
-	{Formats: table.OfFloat32, Config: Config{Impl: CoopMat, SubgroupsM: 2, SubgroupsN: 2, TilesM: 2, TilesN: 2, BlockK: 16, GroupM: 8}},
+		// Any device with matrices: 32 x 32 sums of a subgroup, 10 KiB.
+		{Formats: table.Of16Bits, Config: words("coopmat s2x2 t2x2 k32 g8")},
+		{Formats: table.OfFloat32, Config: words("coopmat s2x2 t2x2 k16 g8")},
 
-	// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
-	{Fill: 1, Config: Config{Impl: Scalar, Threads: 128, ThreadsX: 16, BlockM: 64, BlockN: 64, BlockK: 16, GroupM: 8}},
-	{Config: Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 32, BlockK: 32, GroupM: 8}},
+		// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
+		{Fill: 1, Config: words("scalar 64x64 t8x16 k16 g8")},
+		{Config: words("scalar 32x32 t8x8 k32 g8")},
+	}
 }
 
 // leastRows is the least number of rows of op(A) for which packing op(B) pays. Packing takes

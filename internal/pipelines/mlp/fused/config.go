@@ -41,21 +41,22 @@ func ParseConfig(text string) (Config, error) {
 
 // configs says which configuration the kernel takes. A Tuning has no rows of it.
 var configs = table.Table[Problem, Config, shape]{
-	Family: chips.Family,
-	Rows: []table.Row[shape, Config]{
-		// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
-		// memory of a multiprocessor, which runs one such workgroup.
-		{Family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
-
-		// Small tiles: what lavapipe compiles grows with them, and takes seconds.
-		{Family: "lavapipe", Config: Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
-
-		// Any device: half of Hopper's rows.
-		{Config: Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
-	},
+	Family: chips.Family, Rows: func() []table.Row[shape, Config] { return rows },
 	Format:   func(p *Problem) dtype.DType { return p.DType },
 	Path:     func(*Config) string { return path },
 	Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
+}
+
+var rows = []table.Row[shape, Config]{
+	// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
+	// memory of a multiprocessor, which runs one such workgroup.
+	{Family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
+
+	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
+	{Family: "lavapipe", Config: Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
+
+	// Any device: half of Hopper's rows.
+	{Config: Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
 }
 
 // path is the name of the only path.

@@ -26,12 +26,12 @@ func TestChoose(t *testing.T) {
 		p := Problem{M: m, In: 512, Hidden: 1365, N: 512, DType: dtype.BFloat16, Out: dtype.BFloat16}
 		c, err := Choose(chipstest.H200(), p, Options{})
 		require.NoError(t, err)
-		require.Equal(t, configs.Rows[0].Config.String()+want, c.String())
+		require.Equal(t, rows[0].Config.String()+want, c.String())
 		forced := c
 		forced.Splits, forced.Rows = 1, 0
 		c, err = Choose(chipstest.H200(), p, Options{Config: &forced})
 		require.NoError(t, err)
-		require.Equal(t, configs.Rows[0].Config.String(), c.String())
+		require.Equal(t, rows[0].Config.String(), c.String())
 	}
 }
 
@@ -39,7 +39,7 @@ func TestChoose(t *testing.T) {
 // device, and other configurations to have a reason.
 func TestTable(t *testing.T) {
 	p := Problem{M: 4096, In: 512, Hidden: 1365, N: 64, DType: dtype.Float16, Out: dtype.Float16}
-	for _, row := range configs.Rows {
+	for _, row := range rows {
 		require.NoError(t, row.Config.Feasible(chipstest.H200(), p), row.Config)
 		c, err := ParseConfig(row.Config.String())
 		require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestTable(t *testing.T) {
 		_, err := ParseConfig(text)
 		require.ErrorContains(t, err, want)
 	}
-	c := configs.Rows[0].Config
+	c := rows[0].Config
 	for want, change := range map[string]func(caps *vk.Caps, p *Problem){
 		"float32 matrices have no kernel":                                     func(_ *vk.Caps, p *Problem) { p.DType = dtype.Float32 },
 		"the device has no VK_KHR_cooperative_matrix":                         func(caps *vk.Caps, _ *Problem) { caps.CoopMat = false },
