@@ -21,7 +21,7 @@ import (
 type randomFlags struct {
 	problems, workers, failures int
 	seed                        uint64
-	kernels                     []trial.Kernel
+	kernels                     []call.Kernel
 	dtypes                      []dtype.DType
 	problem, modules            string
 	shrink                      time.Duration
@@ -46,7 +46,7 @@ const (
 func (r *randomFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&r.problems, "random", 0, "check this many random problems of all kernels instead of the suite, or as many as --budget has time for")
 	f.Uint64Var(&r.seed, "seed", 1, "seed of random problems: the same seed draws the same ones")
-	f.Var(value[[]trial.Kernel]{Target: &r.kernels, Parse: parseTrials, Kind: "NAMES"}, "kernel", "kernels of random problems, a comma list (default all)")
+	f.Var(value[[]call.Kernel]{Target: &r.kernels, Parse: parseTrials, Kind: "NAMES"}, "kernel", "kernels of random problems, a comma list (default all)")
 	f.Var(value[[]dtype.DType]{Target: &r.dtypes, Parse: kernels.ListOf(kernels.ParseDType), Kind: "TYPES"}, "dtype", "formats of random problems, a comma list of float16, bfloat16, float32 (default all)")
 	f.IntVar(&r.workers, "workers", 0, fmt.Sprintf("random problems at a time, at most %d (default two per core)", trial.MaxWorkers))
 	f.IntVar(&r.failures, "failures", 10, "stop after this many wrong random problems")
@@ -82,13 +82,13 @@ func (r *randomFlags) check(f *pflag.FlagSet) error {
 }
 
 // parseTrials returns the kernels of a comma list.
-func parseTrials(text string) ([]trial.Kernel, error) {
+func parseTrials(text string) ([]call.Kernel, error) {
 	var names []string
-	for _, k := range trial.All() {
+	for _, k := range call.All() {
 		names = append(names, k.Name)
 	}
 	chosen, err := kernels.ListOf(kernels.OneOf(names))(text)
-	return slices.DeleteFunc(trial.All(), func(k trial.Kernel) bool { return !slices.Contains(chosen, k.Name) }), err
+	return slices.DeleteFunc(call.All(), func(k call.Kernel) bool { return !slices.Contains(chosen, k.Name) }), err
 }
 
 // options returns the options of --random.
@@ -99,7 +99,7 @@ func (s *selftestCommand) options(caps *vk.Caps) trial.Options {
 		Hang: randomHang, Shrink: r.shrink, Space: call.Space{Work: randomWork, DTypes: r.dtypes},
 	}
 	if r.kernels == nil {
-		o.Kernels = trial.All()
+		o.Kernels = call.All()
 	}
 	if caps.Type == vk.CPU {
 		o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
@@ -180,15 +180,15 @@ func runProblem(ctx context.Context, a *app, text, device string) error {
 		return usagef("--problem: %v", err)
 	}
 	return poisoned(a, device, func(d *vk.Device) error {
-		if err := p.Supports(d.Caps()); err != nil {
+		if err := trial.Supports(p, d.Caps()); err != nil {
 			return err
 		}
 		for range repeats {
 			if _, err := trial.Examine(ctx, d, k, p, false, softHang); err != nil {
-				return fmt.Errorf("%s, %v: %w", k.Name, p, err)
+				return fmt.Errorf("%s, %v: %w", k.Name, trial.Describe(p), err)
 			}
 		}
-		fmt.Fprintf(a.stdout, "right, %d times: %s, %v\n", repeats, k.Name, p)
+		fmt.Fprintf(a.stdout, "right, %d times: %s, %v\n", repeats, k.Name, trial.Describe(p))
 		return nil
 	})
 }

@@ -96,14 +96,21 @@ func Random(rng *rand.Rand, t dtype.DType, n int, scale float64) []float64 {
 // Check runs the case. It returns the first thing that is wrong, and in words how close the
 // outputs came.
 func (c *Case) Check(d *vk.Device, record Record) (report string, err error) {
-	return c.CheckContext(context.Background(), Device{Device: d}, record)
+	r, err := c.CheckContext(context.Background(), Device{Device: d}, record)
+	return r.Text, err
+}
+
+// A Report says how close outputs came.
+type Report struct {
+	Text  string
+	Worst float64 // the largest error by its bound
 }
 
 // CheckContext is Check on a Device, and ends with a context.
-func (c *Case) CheckContext(ctx context.Context, d Device, record Record) (report string, err error) {
+func (c *Case) CheckContext(ctx context.Context, d Device, record Record) (report Report, err error) {
 	first, err := c.run(ctx, d, record, &NotFinite)
 	if err != nil {
-		return "", err
+		return report, err
 	}
 	if report, err = c.compare(first); err != nil {
 		return report, err
@@ -128,9 +135,8 @@ func (c *Case) CheckContext(ctx context.Context, d Device, record Record) (repor
 const reported = 16
 
 // compare compares the outputs with Want.
-func (c *Case) compare(views []*View) (report string, err error) {
-	list, closest, share := "", "", -1.0
-	n := 0
+func (c *Case) compare(views []*View) (r Report, err error) {
+	closest, n := "", 0
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
 		if t.Want == nil {
@@ -138,20 +144,20 @@ func (c *Case) compare(views []*View) (report string, err error) {
 		}
 		d, err := views[i].compareTensor(t)
 		if err != nil {
-			return list, err
+			return r, err
 		}
 		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, d.Bound)
 		if n++; n <= reported {
-			list += text
+			r.Text += text
 		}
-		if d.Off > share*d.Bound {
-			closest, share = text, d.Off/math.Max(d.Bound, math.SmallestNonzeroFloat64)
+		if share := d.Off / math.Max(d.Bound, math.SmallestNonzeroFloat64); closest == "" || share > r.Worst {
+			closest, r.Worst = text, share
 		}
 	}
 	if n > reported {
-		return fmt.Sprintf("%d outputs; the closest to its bound: %s", n, closest), nil
+		r.Text = fmt.Sprintf("%d outputs; the closest to its bound: %s", n, closest)
 	}
-	return list, nil
+	return r, nil
 }
 
 // run runs the call once and makes the checks that need no Want. It returns the tensors after the

@@ -33,7 +33,7 @@ func TestKernels(t *testing.T) {
 			if strings.Contains(x.Name, "-fragments") && !all && !chips.Quads(d.Caps()) {
 				t.Skip("no weights in fragments here: the entry without the word has the same kernels")
 			}
-			if err := x.Problem.Supports(d.Caps()); err != nil {
+			if err := trial.Supports(x.Problem, d.Caps()); err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				if !rare(x.Name) {
 					lack[x.Format] = err

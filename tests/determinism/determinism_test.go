@@ -28,7 +28,7 @@ func TestKernels(t *testing.T) {
 			continue
 		}
 		t.Run(x.Name, func(t *testing.T) {
-			if err := x.Problem.Supports(d.Caps()); err != nil {
+			if err := trial.Supports(x.Problem, d.Caps()); err != nil {
 				t.Skip(err)
 			}
 			_, err := trial.Examine(context.Background(), d, x.Kernel, x.Problem, true, 10*time.Minute)

@@ -1,4 +1,4 @@
-// Package selftest runs the suite of package attntest on a device that nobody
+// Package selftest runs fixed problems on a device that nobody
 // has tested yet, and says for each path what to think of it:
 //
 //	pass           every case is right
@@ -28,7 +28,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/chips"
@@ -106,7 +105,7 @@ func (r *Report) Failed() []Path {
 // Run tests a device. The Report has what is known even if there is an error,
 // which means that the run was cut short.
 func Run(ctx context.Context, env bench.Environment, o Options, progress bench.Progress) (*Report, error) {
-	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress, workers: trial.DefaultWorkers()}
+	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, progress: progress, check: check, workers: trial.DefaultWorkers()}
 	err := r.run(ctx)
 	r.report.Took = time.Since(r.start)
 	return r.report, err
@@ -120,11 +119,14 @@ type run struct {
 	report   *Report
 	progress bench.Progress
 	showing  sync.Mutex // held during a call of progress
-	// forwarder returns an implementation to test instead of the forward pass of a path; nil:
-	// none.
-	forwarder func(impl attention.Impl) attntest.Forwarder
-	most      int // cases of each pass; 0: all
-	workers   int // goroutines that run cases
+	check    func(ctx context.Context, on *trial.Runner, it *item) (worst float64, err error)
+	most     int // cases of each suite; 0: all
+	workers  int // goroutines that run cases
+}
+
+// check checks an item.
+func check(ctx context.Context, on *trial.Runner, it *item) (worst float64, err error) {
+	return on.Check(ctx, it.Problem)
 }
 
 // Parts of the budget. Ceilings are measured first.
@@ -175,13 +177,9 @@ func (r *run) layouts() error {
 // cases runs the suites on each path.
 func (r *run) cases(ctx context.Context) error {
 	suites := r.suites()
-	for _, impl := range r.Impls {
-		for _, s := range suites {
-			for _, t := range formats {
-				if s.impls == nil || slices.Contains(s.impls, impl) {
-					r.report.Paths = append(r.report.Paths, newPath(r.d.Caps(), impl, &s, t))
-				}
-			}
+	for i := range suites {
+		for _, t := range formats {
+			r.report.Paths = append(r.report.Paths, Path{Kernel: suites[i].kernel, Impl: suites[i].impl, Pass: suites[i].pass, DType: t})
 		}
 	}
 	defer func() {
@@ -192,49 +190,93 @@ func (r *run) cases(ctx context.Context) error {
 	return r.runItems(ctx, r.items(suites), r.start.Add(time.Duration(casesPart*float64(r.Budget))))
 }
 
-// runItems runs cases until the deadline and adds their outcomes to their paths. Items that run alone
-// come last.
+// An item is a problem on a path.
+type item struct {
+	trial.Fixed
+	path *Path
+	lane *lane
+	rank int // the order in which items are reported, and those of a path run
+
+	done    bool
+	worst   float64         // the largest error by what is allowed
+	err     error           // what is wrong with it
+	modules []vk.ModuleInfo // that its calls ran
+}
+
+// items lists the cases to run on all paths, the cheapest of each suite first. A path that takes none
+// is not supported.
+func (r *run) items(suites []suite) (list []*item) {
+	for i, s := range suites {
+		of := &lane{begun: map[*item]time.Time{}}
+		for _, x := range s.cases {
+			p := &r.report.Paths[i*len(formats)+slices.Index(formats, x.DType)]
+			err := slow(r.d.Caps(), s, x.Problem)
+			if err == nil {
+				err = trial.Supports(x.Problem, r.d.Caps())
+			}
+			if err == nil {
+				list = append(list, &item{Fixed: x, path: p, lane: of, rank: len(list)})
+				continue
+			}
+			if p.Refused++; p.Why == "" {
+				p.Why = strings.TrimPrefix(bench.Reason(attentionKernel, s.impl.String(), err), s.kernel+": ")
+			}
+		}
+		for k := range formats {
+			p := &r.report.Paths[i*len(formats)+k]
+			if some := slices.ContainsFunc(list, func(it *item) bool { return it.path == p }); some || p.Refused == 0 {
+				p.Why = ""
+			} else {
+				p.Verdict, p.Refused = Unsupported, 0
+			}
+		}
+	}
+	return list
+}
+
+// runItems runs cases until the deadline and adds their outcomes to their paths. Items that found no
+// memory beside others run once more, alone.
 func (r *run) runItems(ctx context.Context, items []*item, end time.Time) error {
-	items = slices.Clone(items)
-	for len(items) > 0 && time.Now().Before(end) {
-		ended, culprit, err := r.runSome(ctx, items, end)
+	for workers := r.workers; len(items) > 0 && time.Now().Before(end); {
+		ended, culprit, err := r.runSome(ctx, items, workers, end)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		done := map[*item]bool{}
 		for _, it := range ended {
-			if errors.Is(it.err, vk.ErrOutOfDeviceMemory) && !it.alone && r.workers > 1 {
-				it.alone, it.rank = true, it.rank+1<<30
-				continue // it may find enough memory alone
+			if it.done = workers == 1 || !errors.Is(it.err, vk.ErrOutOfDeviceMemory); it.done {
+				r.add(it)
 			}
-			done[it] = true
-			r.add(it)
 		}
 		if culprit != nil && !errors.Is(err, trial.ErrHung) {
 			err = r.recover(ctx, culprit)
 		}
-		items = slices.DeleteFunc(items, func(it *item) bool { return done[it] || it.path.broken() })
+		items = slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return it.done || it.path.broken() })
 		if err != nil {
-			r.leave(items)
+			leave(items)
 			return err
 		}
-		slices.SortStableFunc(items, byRank)
+		if culprit == nil {
+			if workers == 1 {
+				break
+			}
+			workers = 1
+		}
 	}
-	r.leave(items)
+	leave(items)
 	return nil
 }
 
-// runSome runs items on all cores until the deadline, or until one breaks the device. Items that run
-// alone are left to another call if there are others. It returns the items that have ended, in their
-// order, and what Pool.Run does.
-func (r *run) runSome(ctx context.Context, items []*item, deadline time.Time) (ended []*item, culprit *item, err error) {
-	workers := r.workers
-	if items[0].alone {
-		workers = 1
-	} else if i := slices.IndexFunc(items, func(it *item) bool { return it.alone }); i >= 0 {
-		items = items[:i]
+// leave counts the cases for which there was no time.
+func leave(items []*item) {
+	for _, it := range items {
+		it.path.Left++
 	}
-	q := newQueue(items)
+}
+
+// runSome runs items until the deadline, or until one breaks the device. It returns the items that
+// have ended, in their order, and what Pool.Run does.
+func (r *run) runSome(ctx context.Context, items []*item, workers int, deadline time.Time) (ended []*item, culprit *item, err error) {
+	q := &queue{items: items}
 	pool := trial.Pool[*item]{
 		Workers: workers, Hang: r.Hang,
 		Next: func() (*item, bool) {
@@ -244,13 +286,13 @@ func (r *run) runSome(ctx context.Context, items []*item, deadline time.Time) (e
 			}
 			it := q.take(now)
 			if it != nil {
-				r.step(it.String())
+				r.step(fmt.Sprintf("%v %v: %s", it.path.Impl, it.path.What(), it.Name))
 			}
 			return it, it != nil
 		},
 		Check: func(ctx context.Context, use trial.Use, it *item) error {
 			on := trial.OnDevice(r.d, use)
-			it.worst, it.err = it.suite.check(ctx, on, it)
+			it.worst, it.err = r.check(ctx, on, it)
 			it.modules = on.Modules()
 			q.ended(it, time.Now())
 			return it.err
@@ -258,21 +300,62 @@ func (r *run) runSome(ctx context.Context, items []*item, deadline time.Time) (e
 		Done: func(it *item, _ error) { ended = append(ended, it) },
 	}
 	culprit, err = pool.Run(ctx)
-	slices.SortStableFunc(ended, byRank)
+	slices.SortFunc(ended, func(a, b *item) int { return a.rank - b.rank })
 	return ended, culprit, err
 }
 
-// leave counts the cases for which there was no time.
-func (r *run) leave(items []*item) {
-	for _, it := range items {
-		it.path.Left++
-	}
+// A queue hands out items so that each path and pass gets the same time of workers. Time that one
+// does not need goes to the others. A driver may take seconds to compile each kernel of one path;
+// if paths took turns by number of items, that path would take nearly all of the time.
+type queue struct {
+	mu    sync.Mutex
+	items []*item // those of a lane in their order
 }
 
-// path returns the Path of a suite and a format.
-func (r *Report) path(impl attention.Impl, s *suite, t dtype.DType) *Path {
-	i := slices.IndexFunc(r.Paths, func(p Path) bool { return p.Impl == impl && p.Kernel == s.kernel && p.Pass == s.pass && p.DType == t })
-	return &r.Paths[i]
+// A lane is what the items of a path and a pass have spent.
+type lane struct {
+	spent time.Duration // by items that have ended
+	begun map[*item]time.Time
+}
+
+// cost returns what a lane has spent until now.
+func (l *lane) cost(now time.Time) time.Duration {
+	cost := l.spent
+	for _, start := range l.begun {
+		cost += now.Sub(start) + 1 // at least 1, so that all lanes begin
+	}
+	return cost
+}
+
+// take returns the next item of the lane that has had the least time, nil if no item is left.
+func (q *queue) take(now time.Time) *item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	best, costs := -1, map[*lane]time.Duration{}
+	for i, it := range q.items {
+		if _, seen := costs[it.lane]; seen {
+			continue
+		}
+		costs[it.lane] = it.lane.cost(now)
+		if best < 0 || costs[it.lane] < costs[q.items[best].lane] {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	it := q.items[best]
+	q.items = slices.Concat(q.items[:best], q.items[best+1:])
+	it.lane.begun[it] = now
+	return it
+}
+
+// ended notes that an item of take has ended.
+func (q *queue) ended(it *item, now time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it.lane.spent += now.Sub(it.lane.begun[it])
+	delete(it.lane.begun, it)
 }
 
 // broken reports whether the path must not run again, not even for a test.
@@ -298,24 +381,6 @@ func (r *run) step(what string) {
 	}
 }
 
-// newPath returns the Path of a suite and a format. Its verdict is unsupported if the path takes no
-// problem at all.
-func newPath(caps *vk.Caps, impl attention.Impl, s *suite, t dtype.DType) Path {
-	p := Path{Kernel: s.kernel, Impl: impl, Pass: s.pass, DType: t}
-	problem := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: t}
-	var err error
-	switch s.kernel {
-	case attentionKernel:
-		err = attention.Supports(caps, problem, s.pass.Kit(), attention.Options{Impl: impl})
-	case decodeKernel, stepKernel:
-		_, err = attention.ChooseDecode(caps, attention.DecodeProblem{Problem: problem}, attention.Options{Impl: impl})
-	}
-	if err != nil {
-		p.Verdict, p.Why = Unsupported, strings.TrimPrefix(bench.Reason(attentionKernel, impl.String(), err), s.kernel+": ")
-	}
-	return p
-}
-
 // add adds the outcome of a case.
 func (r *run) add(it *item) {
 	p := it.path
@@ -332,11 +397,11 @@ func (r *run) add(it *item) {
 	r.report.ran(it.modules, it.err == nil)
 	switch {
 	case errors.Is(it.err, context.DeadlineExceeded):
-		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", it.c.name, r.Hang)
+		p.Verdict, p.Why = Hung, fmt.Sprintf("%s: a call did not come back within %v", it.Name, r.Hang)
 	case errors.Is(it.err, vk.ErrDeviceLost):
-		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", it.c.name, it.err)
+		p.Verdict, p.Why = Lost, fmt.Sprintf("%s: %v", it.Name, it.err)
 	case it.err != nil && p.Verdict == "":
-		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", it.c.name, it.err)
+		p.Verdict, p.Why = Wrong, fmt.Sprintf("%s: %v", it.Name, it.err)
 	}
 }
 
@@ -353,7 +418,7 @@ func (r *run) recover(ctx context.Context, culprit *item) error {
 	r.d = nil
 	var err error
 	if r.d, err = r.Open(); err != nil {
-		return fmt.Errorf("after %s: %w", culprit.c.name, err)
+		return fmt.Errorf("after %s: %w", culprit.Name, err)
 	}
 	return nil
 }

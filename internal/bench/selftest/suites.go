@@ -2,7 +2,8 @@ package selftest
 
 import (
 	"cmp"
-	"context"
+	"fmt"
+	"hash/fnv"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
@@ -10,73 +11,43 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/trial"
-	"github.com/flashvk/flashvk/vk/kit"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/vk"
 )
 
-// The kernels that have suites.
-const (
-	attentionKernel = "attention"
-	decodeKernel    = "decode"
-	appendKernel    = "append"
-	stepKernel      = "step"
-)
+// attentionKernel is the kernel with two suites, one for each pass.
+const attentionKernel = "attention"
 
-// A testCase is a case of a suite.
-type testCase struct {
-	name      string
-	dtype     dtype.DType
-	cost      float64
-	attention *attntest.Case
-	fixed     trial.Problem
-}
-
-// A suite tests a pass of attention, or another kernel.
+// A suite has the cases of a path of a pass of attention, or of another kernel, the cheap ones first.
 type suite struct {
 	kernel string
 	pass   bench.Pass
-	impls  []attention.Impl // paths of the kernel; nil: all
-	cases  []*testCase      // the cheap ones first
-	// check returns the largest error by what is allowed. Several goroutines call it.
-	check func(ctx context.Context, on *trial.Runner, it *item) (worst float64, err error)
+	impl   attention.Impl
+	cases  []trial.Fixed
 }
 
 // suites returns the suites for the device. A software driver would take too long for the large
 // cases.
-func (r *run) suites() []suite {
+func (r *run) suites() (list []suite) {
 	set := attntest.Full
 	if r.report.Env.CPU {
 		set = attntest.Short
 	}
-	forward := attntest.NewSuiteOf(sampled(attntest.Cases(set))...)
-	backward := attntest.NewBackwardSuiteOf(nil, sampled(attntest.BackwardCases(set))...)
-	list := []suite{
-		{attentionKernel, bench.Forward, nil, ofAttention(forward.Cases), func(ctx context.Context, on *trial.Runner, it *item) (float64, error) {
-			var got attntest.Forwarder = onDevice(ctx, on, it)
-			if r.forwarder != nil {
-				got = r.forwarder(it.impl)
+	for _, impl := range r.Impls {
+		list = append(list, suite{attentionKernel, bench.Forward, impl, ofAttention(impl, false, attntest.Cases(set))},
+			suite{attentionKernel, bench.Backward, impl, ofAttention(impl, true, attntest.BackwardCases(set))})
+		for _, kernel := range []string{"decode", "step"} {
+			if impl == attention.CoopMat || impl == attention.Scalar {
+				list = append(list, suite{kernel, bench.Forward, impl, trial.FixedOf(kernel, impl)})
 			}
-			report, err := forward.Check(it.c.attention, got)
-			return max(share(report.O.Off, report.Bound.O), share(report.LSE.Off, report.Bound.LSE)), err
-		}},
-		{attentionKernel, bench.Backward, nil, ofAttention(backward.Cases), func(ctx context.Context, on *trial.Runner, it *item) (float64, error) {
-			report, err := backward.Check(it.c.attention, onDevice(ctx, on, it))
-			worst := 0.0
-			for _, x := range report {
-				worst = max(worst, share(x.Diff.Off, x.Bound))
-			}
-			return worst, err
-		}},
-	}
-	if r.forwarder == nil { // with a forwarder only attention is tested
-		for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
-			list = append(list, suite{decodeKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedDecode(impl)), checkFixed},
-				suite{stepKernel, bench.Forward, []attention.Impl{impl}, ofTrial(trial.FixedStep(impl)), checkFixed})
 		}
-		list = append(list, suite{appendKernel, bench.Forward, []attention.Impl{attention.Scalar}, ofTrial(trial.FixedAppend()), checkFixed})
+		if impl == attention.Scalar {
+			list = append(list, suite{"append", bench.Forward, impl, trial.FixedOf("append", impl)})
+		}
 	}
 	for i := range list {
 		s := &list[i]
-		slices.SortStableFunc(s.cases, func(a, b *testCase) int { return cmp.Compare(a.cost, b.cost) })
+		slices.SortStableFunc(s.cases, func(a, b trial.Fixed) int { return cmp.Compare(a.Cost, b.Cost) })
 		if r.most > 0 {
 			s.cases = s.cases[:r.most]
 		}
@@ -89,52 +60,57 @@ func (r *run) suites() []suite {
 // all others together.
 const sampleCost = 1e9
 
-func sampled(cases []*attntest.Case) []*attntest.Case {
+// ofAttention returns cases of attention on a path.
+func ofAttention(impl attention.Impl, backward bool, cases []*attntest.Case) (list []trial.Fixed) {
 	for _, c := range cases {
-		c.Sample = sampleCost
-	}
-	return cases
-}
-
-func ofAttention(cases []*attntest.Case) (list []*testCase) {
-	for _, c := range cases {
-		list = append(list, &testCase{name: c.Name, dtype: c.Problem.DType, cost: c.FLOPs(), attention: c})
-	}
-	return list
-}
-
-func ofTrial(cases []trial.Fixed) (list []*testCase) {
-	for _, c := range cases {
-		list = append(list, &testCase{name: c.Name, dtype: c.DType, cost: c.Cost, fixed: c.Problem})
-	}
-	return list
-}
-
-// checkFixed runs a problem of another kernel than attention.
-func checkFixed(ctx context.Context, on *trial.Runner, it *item) (float64, error) {
-	return 0, it.c.fixed.Check(ctx, on)
-}
-
-// share returns an error divided by its bound; 0 if the bound is 0.
-func share(off, bound float64) float64 {
-	if bound == 0 {
-		return 0
-	}
-	return off / bound
-}
-
-// refuses returns why a path does not take a case.
-func (r *run) refuses(s *suite, impl attention.Impl, c *testCase) error {
-	switch {
-	case s.kernel != attentionKernel:
-		return c.fixed.Supports(r.d.Caps())
-	case s.pass == bench.Backward:
-		if err := backwardCompilesSoon(r.d.Caps(), impl, c.attention.Problem); err != nil {
-			return err
+		a := &call.Attention{
+			Problem: c.Problem, Direction: call.Direction{Backward: backward}, Impl: impl, Lengths: c.Lengths, Slack: c.Slack, Mask: call.MaskKind(c.Mask),
+			HidingBias: c.HidingBias, NoLSE: c.NoLSE, DO: call.UpstreamKind(c.DO), DLSE: c.DLSE, Sizes: call.Sizes(c.Sizes),
+			Data: call.Data{Seed: c.Seed, Kind: call.AttentionKinds()[c.Input]},
 		}
-		return attention.Supports(r.d.Caps(), c.attention.Problem, kit.Backward, attention.Options{Impl: impl})
-	case r.forwarder != nil:
+		for _, l := range []attntest.Layout{c.Q, c.K, c.V, c.O, c.LSE, c.Features} {
+			a.Layout += (call.AlignedLayouts + call.OddLayouts)[l : l+1]
+		}
+		if c.Outliers {
+			a.Kind = call.OutlierKind
+		}
+		if a.Seed == 0 {
+			h := fnv.New64a()
+			h.Write([]byte(c.Name))
+			a.Seed = h.Sum64()
+		}
+		a.Tidy()
+		cost := a.FLOPs()
+		if 2*cost > sampleCost {
+			a.Sample = int(sampleCost / (4 * float64(a.SeqKV) * float64(a.HeadDim+a.ValueHeadDim())))
+		}
+		list = append(list, trial.Fixed{Name: c.Name, DType: a.DType, Cost: cost, Problem: a})
+	}
+	return list
+}
+
+// The largest dimensions of heads on a software driver's matrices: of the forward pass in float32, of
+// the backward pass, and of that in float32. Above them a kernel takes up to a minute to compile, and
+// minutes with head_dim 192.
+const softForward32, softBackward, softBackward32 = 64, 72, 24
+
+// slow returns an error for kernels that a software driver compiles for too long.
+func slow(caps *vk.Caps, s suite, p trial.Problem) error {
+	a, ok := p.(*call.Attention)
+	if !ok || caps.Type != vk.CPU || s.impl != attention.CoopMat2 && s.impl != attention.CoopMat {
 		return nil
 	}
-	return forwardRefuses(r.d.Caps(), impl, c.attention.Problem)
+	dim, most := max(a.HeadDim, a.ValueHeadDim()), softBackward
+	switch {
+	case !a.Backward && a.DType == dtype.Float32:
+		dim, most = a.HeadDim, softForward32
+	case !a.Backward:
+		return nil
+	case a.DType == dtype.Float32:
+		most = softBackward32
+	}
+	if dim <= most {
+		return nil
+	}
+	return fmt.Errorf("the %v pass of %v on software matrices beyond head_dim %d takes long to compile", s.pass, a.DType, most)
 }

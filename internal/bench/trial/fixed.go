@@ -1,158 +1,108 @@
 package trial
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/vk"
 )
 
-// A Fixed is a problem that flashvk selftest always checks. Attention has its suite instead.
+// A Fixed is a problem that flashvk selftest always checks.
 type Fixed struct {
 	Name  string
 	DType dtype.DType
-	Cost  float64 // of the reference, in operations
+	Cost  float64 // about that of the reference, in operations
 	Problem
 }
 
-// OnDevice returns a Runner for one problem, which leaves no poison.
-func OnDevice(d *vk.Device, use Use) *Runner { return (&Runner{d: d}).problem(use) }
-
-// FixedDecode returns problems of Decode for a path: numbers of queries, heads and dimensions, caches
-// of all kinds, each feature alone and all together, lengths that differ and are 0.
-func FixedDecode(impl attention.Impl) (list []Fixed) {
-	add := func(name string, change func(p *call.Decode)) {
-		for _, format := range dtype.All() {
-			p := &call.Decode{Impl: impl, Lens: []int{1, 300, 33}, Data: call.Data{Seed: 1, Kind: call.NormalKind, Layout: "a"}}
-			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, HeadDim: 64, DType: format, Causal: true}
-			change(p)
-			p.Batch = len(p.Lens)
-			p.Tidy()
-			lens := make([]int32, p.Batch)
-			for b, n := range p.Lens {
-				lens[b] = int32(n)
-			}
-			list = append(list, Fixed{"decode/" + name + "/" + format.String(), format, p.FLOPsOf(lens), &called{p}})
-		}
-	}
-	add("plain", func(*call.Decode) {})
-	for _, n := range []int{2, 5, 17, attention.MaxDecodeQueries} {
-		add(fmt.Sprintf("queries/%d", n), func(p *call.Decode) { p.SeqQ = n })
-	}
-	for _, n := range []int{8, 40, 96, 128, 192, 256} {
-		add(fmt.Sprintf("head-dim/%d", n), func(p *call.Decode) { p.HeadDim = n })
-	}
-	add("value-dim/larger", func(p *call.Decode) { p.ValueDim = 200 })
-	add("value-dim/smaller", func(p *call.Decode) { p.HeadDim, p.ValueDim = 128, 24 })
-	for _, n := range []int{1, 3, 16} {
-		add(fmt.Sprintf("group/%d", n), func(p *call.Decode) { p.NumHeads = 2 * n })
-	}
-	for _, n := range []int{attention.MinPageSize, 16, 256} {
-		add(fmt.Sprintf("page-size/%d", n), func(p *call.Decode) { p.PageSize, p.KeysFirst = n, n == 16 })
-	}
-	add("rows", func(p *call.Decode) { p.CacheRows, p.KeysFirst = 5, true })
-	add("new-keys", func(p *call.Decode) { p.SeqQ, p.NewKeys = 3, 3 })
-	add("left-pad", func(p *call.Decode) { p.LeftPad = true })
-	add("tree", func(p *call.Decode) { p.SeqQ, p.Tree, p.Causal = 40, true, false })
-	add("not-causal", func(p *call.Decode) { p.SeqQ, p.Causal = 3, false })
-	// The windows of the longest sequence begin at keys 214 to 229. Tiles of 16 or 32 keys begin at 224,
-	// which the queries from 11 on do not see, in a unit of 8, 16 or 32 rows with queries that do.
-	add("window", func(p *call.Decode) { p.SeqQ, p.Window = 16, attention.Window{On: true, Left: 70} })
-	add("softcap", func(p *call.Decode) { p.Softcap = 3 })
-	add("alibi", func(p *call.Decode) { p.SeqQ, p.ALiBi = 2, attention.ALiBiPerBatchHead })
-	add("bias", func(p *call.Decode) {
-		p.SeqQ, p.Hiding, p.Bias = 2, true, attention.Bias{On: true, Batch: true, Heads: true, Rows: true}
-	})
-	add("sinks", func(p *call.Decode) { p.Sinks = true })
-	add("scale", func(p *call.Decode) { p.Scale = -0.2 })
-	add("several", func(p *call.Decode) {
-		p.SeqQ, p.NewKeys, p.PageSize, p.LeftPad, p.Window, p.Softcap = 4, 4, 16, true, attention.Window{On: true, Left: 90}, 20
-		p.ALiBi, p.Sinks, p.ValueDim, p.NoLSE, p.Bias = attention.ALiBiPerHead, true, 40, true, attention.Bias{On: true, DType: p.DType}
-	})
-	add("lengths/none", func(p *call.Decode) { p.Lens = []int{0, 5, 0} })
-	add("lengths/many", func(p *call.Decode) {
-		p.Lens = nil
-		for b := range 70 {
-			p.Lens = append(p.Lens, b*b%97)
-		}
-	})
-	add("lengths/long", func(p *call.Decode) { p.Lens = []int{3000} })
-	add("outliers", func(p *call.Decode) { p.Kind, p.Scale = call.OutlierKind, 1e-4 })
-	add("odd", func(p *call.Decode) { p.Layout = "o" })
-	return list
+// A fixedTable has the fixed problems of a kernel: what they have in common, and what each has instead,
+// by name, as JSON without braces. $impl stands for the path.
+type fixedTable struct {
+	common string
+	cases  [][2]string
 }
 
-// FixedStep returns problems of Step in one kernel for a path: rotations, caches of all kinds, new keys in
-// several tiles, of a single sequence and of several.
-func FixedStep(impl attention.Impl) (list []Fixed) {
-	add := func(name string, change func(p *call.Step)) {
-		for _, format := range dtype.All() {
-			p := &call.Step{Decode: call.Decode{Impl: impl, Lens: []int{1, 300, 33}, Data: call.Data{Seed: 1, Kind: call.NormalKind, Layout: "a"}}, RoPE: attention.RoPE{Dims: 64}}
-			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, HeadDim: 64, DType: format, Causal: true}
-			p.NewKeys, p.Config = 1, &attention.DecodeConfig{Impl: impl, Rows: 8, Subgroups: 4, Groups: 12, Append: true}
-			change(p)
-			p.Batch = len(p.Lens)
-			p.Decode.Tidy()
-			list = append(list, Fixed{"step/" + name + "/" + format.String(), format, float64(call.Product(p.KShape())), &called{p}})
-		}
-	}
-	add("halves", func(*call.Step) {})
-	add("interleaved", func(p *call.Step) { p.RoPE.Interleaved = true })
-	add("no-rotation", func(p *call.Step) { p.RoPE.Dims = 0 })
-	add("dims/32", func(p *call.Step) { p.RoPE.Dims = 32 })
-	add("rows/16", func(p *call.Step) { p.Config.Rows, p.SeqQ, p.NewKeys = 16, 8, 8 })
-	for _, n := range []int{40, 128, 256} {
-		add(fmt.Sprintf("head-dim/%d", n), func(p *call.Step) { p.HeadDim, p.RoPE.Dims = n, 32 })
-	}
-	add("value-dim", func(p *call.Step) { p.ValueDim = 200 })
-	for _, n := range []int{attention.MinPageSize, 16} {
-		add(fmt.Sprintf("page-size/%d", n), func(p *call.Step) { p.PageSize, p.KeysFirst, p.NewKeys = n, n == 16, 20 })
-	}
-	add("rows-of-cache", func(p *call.Step) { p.CacheRows, p.KeysFirst = 5, true })
-	add("window", func(p *call.Step) { p.NewKeys, p.Window = 40, attention.Window{On: true, Left: 7} })
-	add("alone", func(p *call.Step) { p.Lens, p.SeqQ, p.NewKeys = []int{600}, 2, 2 })
-	add("alone-short", func(p *call.Step) { p.Lens, p.SeqQ, p.NewKeys = []int{15}, 4, 4 })
-	add("alone-left-pad", func(p *call.Step) { p.Lens, p.LeftPad, p.NewKeys = []int{40}, true, 3 })
-	add("odd", func(p *call.Step) { p.Layout = "o" })
-	return list
+// fixedData is what all fixed problems have in common.
+const fixedData = `"Seed":1,"Kind":"normal","Layout":"a","NumHeads":4,"NumKVHeads":2,"HeadDim":64,"DType":$dtype`
+
+// fixed has the tables.
+var fixed = map[string]fixedTable{
+	// Numbers of queries, heads and dimensions, caches of all kinds, each feature alone and all
+	// together, lengths that differ and are 0. The windows of the longest sequence begin at keys 214 to
+	// 229. Tiles of 16 or 32 keys begin at 224, which the queries from 11 on do not see, in a unit of 8,
+	// 16 or 32 rows with queries that do.
+	"decode": {`"Impl":"$impl","Lens":[1,300,33],"SeqQ":1,"Causal":true`, [][2]string{
+		{"plain", ``}, {"queries/2", `"SeqQ":2`}, {"queries/5", `"SeqQ":5`}, {"queries/17", `"SeqQ":17`}, {"queries/64", `"SeqQ":64`},
+		{"head-dim/8", `"HeadDim":8`}, {"head-dim/40", `"HeadDim":40`}, {"head-dim/96", `"HeadDim":96`}, {"head-dim/128", `"HeadDim":128`},
+		{"head-dim/192", `"HeadDim":192`}, {"head-dim/256", `"HeadDim":256`}, {"value-dim/larger", `"ValueDim":200`}, {"value-dim/smaller", `"HeadDim":128,"ValueDim":24`},
+		{"group/1", `"NumHeads":2`}, {"group/3", `"NumHeads":6`}, {"group/16", `"NumHeads":32`},
+		{"page-size/8", `"PageSize":8`}, {"page-size/16", `"PageSize":16,"KeysFirst":true`}, {"page-size/256", `"PageSize":256`},
+		{"rows", `"CacheRows":5,"KeysFirst":true`}, {"new-keys", `"SeqQ":3,"NewKeys":3`}, {"left-pad", `"LeftPad":true`},
+		{"tree", `"SeqQ":40,"Tree":true,"Causal":false`}, {"not-causal", `"SeqQ":3,"Causal":false`}, {"window", `"SeqQ":16,"Window":{"On":true,"Left":70}`},
+		{"softcap", `"Softcap":3`}, {"alibi", `"SeqQ":2,"ALiBi":2`}, {"bias", `"SeqQ":2,"Hiding":true,"Bias":{"On":true,"Batch":true,"Heads":true,"Rows":true}`},
+		{"sinks", `"Sinks":true`}, {"scale", `"Scale":-0.2`},
+		{"several", `"SeqQ":4,"NewKeys":4,"PageSize":16,"LeftPad":true,"Window":{"On":true,"Left":90},"Softcap":20,"ALiBi":1,"Sinks":true,"ValueDim":40,"NoLSE":true,"Bias":{"On":true,"DType":$dtype}`},
+		{"lengths/none", `"Lens":[0,5,0]`}, {"lengths/many", `"Lens":` + squares(70)}, {"lengths/long", `"Lens":[3000]`},
+		{"outliers", `"Kind":"outliers","Scale":1e-4`}, {"odd", `"Layout":"o"`},
+	}},
+	// Step in one kernel: rotations, caches of all kinds, new keys in several tiles, of a single
+	// sequence and of several.
+	"step": {`"Impl":"$impl","Lens":[1,300,33],"SeqQ":1,"Causal":true,"RoPE":{"Dims":64},"NewKeys":1,"Config":{"Impl":"$impl","Rows":8,"Subgroups":4,"Groups":12,"Append":true}`, [][2]string{
+		{"halves", ``}, {"interleaved", `"RoPE":{"Interleaved":true}`}, {"no-rotation", `"RoPE":{"Dims":0}`}, {"dims/32", `"RoPE":{"Dims":32}`},
+		{"rows/16", `"Config":{"Rows":16},"SeqQ":8,"NewKeys":8`}, {"head-dim/40", `"HeadDim":40,"RoPE":{"Dims":32}`}, {"head-dim/128", `"HeadDim":128,"RoPE":{"Dims":32}`},
+		{"head-dim/256", `"HeadDim":256,"RoPE":{"Dims":32}`}, {"value-dim", `"ValueDim":200`}, {"page-size/8", `"PageSize":8,"NewKeys":20`},
+		{"page-size/16", `"PageSize":16,"KeysFirst":true,"NewKeys":20`}, {"rows-of-cache", `"CacheRows":5,"KeysFirst":true`}, {"window", `"NewKeys":40,"Window":{"On":true,"Left":7}`},
+		{"alone", `"Lens":[600],"SeqQ":2,"NewKeys":2`}, {"alone-short", `"Lens":[15],"SeqQ":4,"NewKeys":4`}, {"alone-left-pad", `"Lens":[40],"LeftPad":true,"NewKeys":3`}, {"odd", `"Layout":"o"`},
+	}},
+	// Append and Advance.
+	"append": {`"Lens":[0,200,33],"SeqQ":2,"SeqKV":256,"NewKeys":2,"RoPE":{"Dims":64}`, [][2]string{
+		{"halves", ``}, {"interleaved", `"RoPE":{"Interleaved":true}`}, {"no-rotation", `"RoPE":{"Dims":0},"NoQ":true`}, {"keys-only", `"NoQ":true`},
+		{"dims/2", `"RoPE":{"Dims":2}`}, {"dims/2-interleaved", `"RoPE":{"Dims":2,"Interleaved":true}`}, {"dims/10", `"RoPE":{"Dims":10}`},
+		{"dims/10-interleaved", `"RoPE":{"Dims":10,"Interleaved":true}`}, {"dims/48", `"RoPE":{"Dims":48}`}, {"dims/48-interleaved", `"RoPE":{"Dims":48,"Interleaved":true}`},
+		{"value-dim", `"ValueDim":128`}, {"page-size/8", `"PageSize":8`}, {"page-size/64", `"PageSize":64,"KeysFirst":true`}, {"rows", `"CacheRows":5,"KeysFirst":true`},
+		{"many-keys", `"NewKeys":50,"SeqQ":50`}, {"no-room", `"Lens":[0,255,256]`}, {"odd", `"Layout":"o"`}, {"advance", `"Advance":3`},
+	}},
 }
 
-// FixedAppend returns problems of Append and Advance.
-func FixedAppend() (list []Fixed) {
-	add := func(name string, change func(p *call.Append)) {
+// squares returns a list of n lengths.
+func squares(n int) string {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i * i % 97
+	}
+	text, _ := json.Marshal(list)
+	return string(text)
+}
+
+// FixedOf returns the fixed problems of decode, step or append on a path, in all formats.
+func FixedOf(kernel string, impl attention.Impl) (list []Fixed) {
+	for _, x := range fixed[kernel].cases {
 		for _, format := range dtype.All() {
-			p := &call.Append{Lens: []int{0, 200, 33}, Data: call.Data{Seed: 1, Kind: call.NormalKind, Layout: "a"}}
-			p.Problem = attention.Problem{Batch: 3, NumHeads: 4, NumKVHeads: 2, SeqQ: 2, SeqKV: 256, HeadDim: 64, DType: format}
-			p.NewKeys, p.RoPE.Dims = 2, 64
-			change(p)
-			if p.PageSize > 0 {
-				p.Pages = 3 * p.SeqKV / p.PageSize
+			words := strings.NewReplacer("$impl", impl.String(), "$dtype", fmt.Sprint(int(format)))
+			_, p, err := Decode(words.Replace(fmt.Sprintf("%s:{%s,%s}", kernel, fixedData, fixed[kernel].common)))
+			if err == nil {
+				err = json.Unmarshal([]byte(words.Replace("{"+x[1]+"}")), p)
 			}
-			cost := float64(call.Product(p.KShape()))
-			if p.Advance != 0 {
-				cost = float64(p.Batch)
+			if err != nil {
+				panic(err) // of constants
 			}
-			list = append(list, Fixed{"append/" + name + "/" + format.String(), format, cost, &called{p}})
+			if s, ok := p.(*call.Step); ok {
+				s.Decode.Tidy() // sets the capacity
+			} else {
+				p.(interface{ Tidy() }).Tidy()
+			}
+			cost := 0.0
+			for _, t := range p.Tensors() {
+				cost += float64(call.Product(t.Shape))
+			}
+			if d, ok := p.(*call.Decode); ok {
+				cost = d.FLOPs()
+			}
+			list = append(list, Fixed{kernel + "/" + x[0] + "/" + format.String(), format, cost, p})
 		}
 	}
-	add("halves", func(*call.Append) {})
-	add("interleaved", func(p *call.Append) { p.RoPE.Interleaved = true })
-	add("no-rotation", func(p *call.Append) { p.RoPE.Dims, p.NoQ = 0, true })
-	add("keys-only", func(p *call.Append) { p.NoQ = true })
-	for _, n := range []int{2, 10, 48} {
-		add(fmt.Sprintf("dims/%d", n), func(p *call.Append) { p.RoPE.Dims = n })
-		add(fmt.Sprintf("dims/%d-interleaved", n), func(p *call.Append) { p.RoPE.Dims, p.RoPE.Interleaved = n, true })
-	}
-	add("value-dim", func(p *call.Append) { p.ValueDim = 128 })
-	for _, n := range []int{attention.MinPageSize, 64} {
-		add(fmt.Sprintf("page-size/%d", n), func(p *call.Append) { p.PageSize, p.KeysFirst = n, n == 64 })
-	}
-	add("rows", func(p *call.Append) { p.CacheRows, p.KeysFirst = 5, true })
-	add("many-keys", func(p *call.Append) { p.NewKeys, p.SeqQ = 50, 50 })
-	add("no-room", func(p *call.Append) { p.Lens = []int{0, 255, 256} })
-	add("odd", func(p *call.Append) { p.Layout = "o" })
-	add("advance", func(p *call.Append) { p.Advance = 3 })
 	return list
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -25,13 +24,6 @@ type Failure struct {
 	What     string // is wrong with it
 	Smallest string // the smallest problem found that is wrong as well
 	Smaller  string // what is wrong with that
-}
-
-// A Module is a SPIR-V module that problems ran.
-type Module struct {
-	vk.ModuleInfo
-	Problems map[string]int // problems that ran it and were right, by kernel
-	Failed   int            // problems that ran it and were wrong
 }
 
 // A Result is the outcome of Run.
@@ -64,14 +56,6 @@ type Options struct {
 // MaxWorkers is the largest Options.Workers.
 const MaxWorkers = 1024
 
-// Kernels are compiled once for the problems of a family. (In families of eight a problem took half a
-// second of a core beside an H100, and its reference a tenth of that.) Families take turns, at least
-// as many as there are workers, else workers would wait for one compilation while cores are idle.
-const family, turns = 64, 64
-
-// softFamily is both for Space.Soft, where a test draws few problems and wants many families.
-const softFamily = 4
-
 // A job is a problem to be checked.
 type job struct {
 	kernel  *Kernel
@@ -87,12 +71,12 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 		return nil, fmt.Errorf("trial: %d problems of %d kernels: at least one of each is needed", o.Problems, len(o.Kernels))
 	}
 	o.Workers, o.Failures = cmp.Or(o.Workers, DefaultWorkers()), cmp.Or(o.Failures, 10)
-	runner, err := poisonedRunner(d)
+	poison, err := newPoison(d)
 	if err != nil {
 		return nil, err
 	}
 	r := &run{
-		Options: o, runner: runner, progress: progress, start: time.Now(),
+		Options: o, poison: poison, progress: progress, start: time.Now(),
 		result: &Result{Seed: o.Seed, Workers: o.Workers, Kernels: map[string]int{}},
 	}
 	if o.Budget > 0 {
@@ -103,7 +87,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	pool := Pool[*job]{Workers: o.Workers, Next: r.next, Check: r.check, Done: r.add}
 	_, err = pool.Run(ctx)
 	if !errors.Is(err, ErrHung) { // else a call that did not come back may still use it
-		runner.close()
+		poison.sink.Close()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +113,7 @@ var errEnough = errors.New("enough failures")
 // run is the state of one Run.
 type run struct {
 	Options
-	runner   *Runner
+	poison   *poison
 	progress func(done, total int, what string)
 	cancel   context.CancelCauseFunc
 	start    time.Time
@@ -145,30 +129,6 @@ type run struct {
 // spent reports whether the budget is spent.
 func (r *run) spent() bool { return !r.end.IsZero() && time.Now().After(r.end) }
 
-// Draw returns problem number n of a seed, and its kernel; false if the Space has none of
-// that kernel.
-func Draw(seed uint64, n int, kernels []Kernel, s call.Space) (*Kernel, Problem, bool) {
-	family, turns := family, turns
-	if s.Soft {
-		family, turns = softFamily, softFamily
-	}
-	group := uint64(n/(family*turns)*turns + n%turns)
-	of := rand.New(rand.NewPCG(seed, 2*group+1))
-	total := 0
-	for _, k := range kernels {
-		total += k.Weight
-	}
-	x := of.IntN(total)
-	for i := range kernels {
-		k := &kernels[i]
-		if x -= k.Weight; x < 0 {
-			p := k.Draw(of, rand.New(rand.NewPCG(seed, 2*uint64(n))), s)
-			return k, p, p != nil
-		}
-	}
-	panic("trial: weights do not add up")
-}
-
 // mostRefused is how many problems one after the other the device may not support.
 const mostRefused = 10000
 
@@ -178,7 +138,7 @@ func (r *run) next() (*job, bool) {
 	defer r.mu.Unlock()
 	for refused := 0; r.begun < r.Problems && r.none == nil && !r.spent(); r.drawn++ {
 		k, p, ok := Draw(r.Seed, r.drawn, r.Kernels, r.Space)
-		if ok && p.Supports(r.runner.d.Caps()) == nil {
+		if ok && Supports(p, r.poison.d.Caps()) == nil {
 			r.drawn++
 			r.begun++
 			return &job{kernel: k, problem: p}, true
@@ -193,7 +153,7 @@ func (r *run) next() (*job, bool) {
 
 // check checks a job, and looks for a smaller problem if it fails.
 func (r *run) check(ctx context.Context, use Use, j *job) error {
-	j.runner = r.runner.problem(use)
+	j.runner = r.poison.runner(use)
 	err := attempt(ctx, j.runner, j.kernel, j.problem, r.Hang)
 	if err != nil && ctx.Err() == nil && !cannot(err) && !errors.Is(err, errInterrupted) {
 		j.failure = r.shrink(ctx, use, j, err)
@@ -238,7 +198,8 @@ func attempt(ctx context.Context, r *Runner, k *Kernel, p Problem, hang time.Dur
 				result <- fmt.Errorf("panic: %v\n%s", x, debug.Stack())
 			}
 		}()
-		result <- p.Check(ctx, r)
+		_, err := r.Check(ctx, p)
+		result <- err
 	}()
 	limit := time.NewTimer(hang)
 	defer limit.Stop()
@@ -258,7 +219,7 @@ func (r *run) shrink(ctx context.Context, use Use, j *job, err error) *Failure {
 	over := func() bool { return time.Now().After(until) || r.spent() || ctx.Err() != nil }
 	for again := true; again && !over() && !Breaks(what); {
 		again = false
-		for _, p := range smallest.Smaller() {
+		for _, p := range call.Smaller(smallest) {
 			if err := r.fails(ctx, use, j.kernel, p); err != nil && ctx.Err() == nil {
 				smallest, what, again = p, err, true
 				break
@@ -274,11 +235,11 @@ func (r *run) shrink(ctx context.Context, use Use, j *job, err error) *Failure {
 
 // fails returns the first error of three runs of a problem, or nil.
 func (r *run) fails(ctx context.Context, use Use, k *Kernel, p Problem) error {
-	if p.Supports(r.runner.d.Caps()) != nil {
+	if Supports(p, r.poison.d.Caps()) != nil {
 		return nil
 	}
 	for range 3 {
-		err := attempt(ctx, r.runner.problem(use), k, p, r.Hang)
+		err := attempt(ctx, r.poison.runner(use), k, p, r.Hang)
 		if cannot(err) || errors.Is(err, errInterrupted) {
 			return nil
 		}
@@ -292,16 +253,16 @@ func (r *run) fails(ctx context.Context, use Use, k *Kernel, p Problem) error {
 // Examine checks one problem once, as Run does, and returns the modules that it ran. With replay it
 // submits the recording once more, and wants the same bits.
 func Examine(ctx context.Context, d *vk.Device, k *Kernel, p Problem, replay bool, hang time.Duration) (modules []string, err error) {
-	runner, err := poisonedRunner(d)
+	poison, err := newPoison(d)
 	if err != nil {
 		return nil, err
 	}
-	runner.replay = replay
-	one := runner.problem(nil)
+	one := poison.runner(nil)
+	one.guard.Replay = replay
 	if err = attempt(ctx, one, k, p, hang); errors.Is(err, ErrHung) {
 		return nil, err
 	}
-	runner.close()
+	poison.sink.Close()
 	for _, m := range one.Modules() {
 		modules = append(modules, m.Name)
 	}

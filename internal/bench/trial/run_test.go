@@ -6,7 +6,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,105 +19,184 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/shaders/compile/compiletest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// made is a problem that computes nothing on the device. It is wrong if its size is a multiple of
-// Wrong. Like any other problem it runs the kernel of the poison.
-type made struct {
-	Size  int
-	Wrong int
-	Do    string // refuse, panic, hang, lose; endless: it is wrong and never smaller
-}
-
-func (m *made) String() string { return fmt.Sprintf("made of size %d", m.Size) }
-
-func (m *made) Supports(*vk.Caps) error {
-	if m.Do == "refuse" {
-		return vk.ErrUnsupported
-	}
-	return nil
-}
-
-func (m *made) Check(ctx context.Context, r *Runner) error {
-	switch m.Do {
-	case "panic":
-		panic("at the disco")
-	case "hang":
-		<-ctx.Done()
-		time.Sleep(time.Hour)
-	case "endless":
-		return errors.New("wrong")
-	case "lose":
-		return fmt.Errorf("made: %w", vk.ErrDeviceLost)
-	}
-	err := r.Submit(ctx, "made", func(*vk.Cmd) error { return nil })
-	if err == nil && m.Wrong > 0 && m.Size%m.Wrong == 0 {
-		return errors.New("wrong")
-	}
-	return err
-}
-
-func (m *made) Smaller() []Problem {
-	var list []Problem
-	if m.Do == "endless" {
-		return []Problem{m}
-	}
-	for _, n := range []int{m.Size / 2, m.Size - 1} {
-		if n > 0 {
-			list = append(list, &made{n, m.Wrong, m.Do})
-		}
-	}
-	return list
-}
-
-// makes returns a Kernel of made problems with sizes from 1 to 1000.
-func makes(name string, p made) Kernel {
-	return Kernel{Name: name, Weight: 1, New: func() Problem { return new(made) }, Draw: func(_, rng *rand.Rand, _ call.Space) Problem {
-		q := p
-		q.Size = 1 + rng.IntN(1000)
-		return &q
-	}}
-}
 
 func openPoisoned(t *testing.T) *vk.Device {
 	return vktest.Open(t, func(o *vk.Options) { o.PoisonScratch = ScratchWord })
 }
 
-// TestRunCounts checks right problems of two kernels, one of which the device refuses.
-func TestRunCounts(t *testing.T) {
-	d := openPoisoned(t)
-	o := Options{Seed: 3, Problems: 100, Hang: time.Minute, Kernels: []Kernel{makes("a", made{}), makes("b", made{Do: "refuse"}), makes("c", made{})}}
-	last := 0
-	x, err := Run(context.Background(), d, o, func(done, total int, _ string) { last = max(last, done) })
-	require.NoError(t, err)
-	require.Equal(t, 100, x.Problems)
-	require.Equal(t, 100, last)
-	require.Equal(t, 100, x.Kernels["a"]+x.Kernels["c"])
-	require.Positive(t, x.Kernels["a"])
-	require.Positive(t, x.Kernels["c"])
-	require.Positive(t, x.Refused)
-	require.Empty(t, x.Failures)
-	require.Len(t, x.Modules, 1)
-	require.Equal(t, "poison", x.Modules[0].Name)
-	require.NotEmpty(t, x.Modules[0].SPIRV)
-	require.Equal(t, x.Kernels, x.Modules[0].Problems)
+// A made is a problem that fills its output with 1. Its size says what is wrong with it.
+type made struct {
+	Size  int
+	Wrong int    // the output is 2 for multiples of it
+	Least int    // and for sizes from it on
+	Do    string // refuse, panic, hang, lose, differ: in the second run the output is 0.5
+	call.Data
+	kernel  *vk.Kernel[struct{}] // of careless, instead
+	scratch bool                 // the kernel reads scratch memory; else shared memory
+	runs    int
 }
 
-// TestRunShrinks says that Run makes a failure smaller, and that its text repeats it.
-func TestRunShrinks(t *testing.T) {
-	d := openPoisoned(t)
-	o := Options{Problems: 300, Hang: time.Minute, Failures: 2, Shrink: time.Minute, Workers: 1, Kernels: []Kernel{makes("a", made{Wrong: 7})}}
-	x, err := Run(context.Background(), d, o, nil)
+// A madePlan has no kernels.
+type madePlan []string
+
+func (madePlan) String() string      { return "made" }
+func (madePlan) Workspace() int64    { return 0 }
+func (p madePlan) Kernels() []string { return p }
+
+func (m *made) String() string  { return fmt.Sprintf("made of size %d", m.Size) }
+func (m *made) Validate() error { return nil }
+func (m *made) Pass() kit.Pass  { return kit.Forward }
+
+func (m *made) Choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
+	if m.Do == "refuse" {
+		return nil, vk.ErrUnsupported
+	}
+	if m.kernel != nil {
+		return madePlan{"careless"}, nil
+	}
+	return madePlan{}, nil
+}
+
+func (m *made) Tensors() []call.Tensor {
+	if m.kernel != nil {
+		return []call.Tensor{{Name: "given", DType: dtype.Int32, Shape: []int{64}, Own: true}, {Name: "found", DType: dtype.Int32, Shape: []int{carelessGroups * 64, 2}, Role: call.Output}}
+	}
+	return []call.Tensor{{Name: "y", Shape: []int{16}, Role: call.Output}}
+}
+
+// Adjust gives careless zeros.
+func (m *made) Adjust(x call.Values) { x["given"] = make([]float64, 64) }
+
+func (m *made) Want(call.Values, kit.Pass) call.Outputs {
+	want := make([]float64, 16)
+	for i := range want {
+		want[i] = 1
+	}
+	return call.Outputs{"y": {Want: want, Bound: 0.75}, "found": {Want: make([]float64, carelessGroups*64*2)}}
+}
+
+func (m *made) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) error {
+	value := float32(1)
+	m.runs++
+	switch {
+	case m.kernel != nil:
+		in := t["given"]
+		if m.scratch {
+			in.Buffer = c.Scratch("scratch", 256)
+		}
+		m.kernel.Dispatch(c, vk.Groups{X: carelessGroups}, struct{}{}, in, t["found"])
+		return nil
+	case m.Do == "panic":
+		panic("at the disco")
+	case m.Do == "hang":
+		time.Sleep(time.Hour)
+	case m.Do == "lose":
+		return fmt.Errorf("made: %w", vk.ErrDeviceLost)
+	case m.Wrong > 0 && m.Size%m.Wrong == 0 || m.Least > 0 && m.Size >= m.Least:
+		value = 2
+	case m.Do == "differ" && m.runs == 2:
+		value = 0.5
+	}
+	c.BarrierToTransfer()
+	c.Fill(t["y"].Buffer, 4*int64(t["y"].Offset), 64, math.Float32bits(value))
+	c.BarrierFromTransfer()
+	return nil
+}
+
+// makes returns a Kernel of made problems with sizes from 1 to 1000, or from Least on.
+func makes(name string, p made) Kernel {
+	return Kernel{Name: name, Weight: 1, New: func() call.Call { return new(made) }, Draw: func(_, rng *rand.Rand, _ call.Space) call.Call {
+		q := p
+		q.Size, q.Kind, q.Layout = p.Least+1+rng.IntN(1000), call.NormalKind, "p"
+		return &q
+	}}
+}
+
+// TestRun checks right problems of two kernels, one of which the device refuses, and problems and
+// devices that are wrong in one way each.
+func TestRun(t *testing.T) {
+	d, ctx := openPoisoned(t), context.Background()
+	o := Options{Seed: 3, Problems: 100, Hang: time.Minute, Kernels: []Kernel{makes("a", made{}), makes("b", made{Do: "refuse"}), makes("c", made{})}}
+	last := 0
+	x, err := Run(ctx, d, o, func(done, total int, _ string) { last = max(last, done) })
+	require.NoError(t, err)
+	require.Equal(t, []int{100, 100, 100}, []int{x.Problems, last, x.Kernels["a"] + x.Kernels["c"]})
+	require.Positive(t, x.Kernels["a"]*x.Kernels["c"]*x.Refused)
+	require.Empty(t, x.Failures)
+	require.Len(t, x.Modules, 1)
+	require.Equal(t, poisonModule, x.Modules[0].Name)
+	require.NotEmpty(t, x.Modules[0].SPIRV)
+	require.Equal(t, x.Kernels, x.Modules[0].Problems)
+
+	// A failure is made smaller, and its text repeats it.
+	o = Options{Problems: 300, Hang: time.Minute, Failures: 2, Shrink: time.Minute, Workers: 1, Kernels: []Kernel{makes("a", made{Wrong: 7})}}
+	x, err = Run(ctx, d, o, nil)
 	require.NoError(t, err)
 	require.Len(t, x.Failures, 2)
 	f := x.Failures[0]
-	require.Equal(t, "wrong", f.What)
-	require.True(t, strings.HasPrefix(f.Problem, `a:{"Size":`), f.Problem)
-	require.Contains(t, f.Smallest, `"Wrong":7`)
-	require.Less(t, len(f.Smallest), len(f.Problem)+1)
+	require.Contains(t, f.What, "y[0] = 2, want 1: off by 1, tolerance 0.75")
+	require.True(t, strings.HasPrefix(f.Problem, `a:{"Kind":"normal","Layout":"p","Size":`), f.Problem)
+	require.Contains(t, f.Smallest, `"Wrong":`)
+	require.LessOrEqual(t, len(f.Smallest), len(f.Problem))
 	require.Zero(t, x.Modules[0].Failed) // it is the poison's
+
+	// A run ends at its budget with what it has, also while it makes a failure smaller.
+	o = Options{Problems: math.MaxInt, Failures: math.MaxInt, Budget: 100 * time.Millisecond, Hang: time.Minute, Shrink: time.Hour, Kernels: []Kernel{makes("a", made{Least: 1 << 40})}}
+	x, err = Run(ctx, d, o, nil)
+	require.NoError(t, err)
+	require.Positive(t, x.Problems)
+	require.Len(t, x.Failures, x.Problems)
+	require.GreaterOrEqual(t, x.Took, o.Budget)
+
+	one := func(do string) (*Result, error) {
+		return Run(ctx, d, Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{makes("a", made{Do: do})}}, nil)
+	}
+	for do, want := range map[string]string{"panic": "panic: at the disco", "differ": "y[0] = 1 in the first run, 0.5 in a second at (0): not deterministic"} {
+		x, err = one(do)
+		require.NoError(t, err)
+		require.Len(t, x.Failures, 1)
+		require.Contains(t, x.Failures[0].What, want)
+	}
+	_, err = one("refuse")
+	require.EqualError(t, err, "trial: the device supports none of 10000 problems one after the other")
+	_, err = Run(ctx, d, Options{Kernels: o.Kernels}, nil)
+	require.EqualError(t, err, "trial: 0 problems of 1 kernels: at least one of each is needed")
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = Run(over, d, o, nil)
+	require.ErrorIs(t, err, context.Canceled)
+
+	// A lost device ends the run: one problem is to blame, without a smaller one.
+	x, err = Run(ctx, d, Options{Problems: 1000, Workers: 4, Hang: time.Minute, Shrink: time.Minute, Kernels: []Kernel{makes("a", made{Do: "lose"})}}, nil)
+	require.ErrorIs(t, err, vk.ErrDeviceLost)
+	require.Equal(t, 1, x.Problems)
+	require.Len(t, x.Failures, 1)
+	require.Equal(t, x.Failures[0].Problem, x.Failures[0].Smallest)
+	require.Contains(t, x.Failures[0].Problem, `a:{"Do":"lose","Kind"`)
+
+	// A device that does not poison scratch memory is refused.
+	k, plain := makes("a", made{}), vktest.Open(t)
+	_, err = Run(ctx, plain, Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{k}}, nil)
+	require.EqualError(t, err, "trial: scratch memory of the device is filled with 0x0, want 0xffffffff")
+	_, err = Examine(ctx, plain, &k, &made{}, false, time.Minute)
+	require.ErrorContains(t, err, "scratch memory of the device is filled with 0x0")
+}
+
+// TestRunHangs has a problem that does not come back. Everything that it may use stays open.
+func TestRunHangs(t *testing.T) {
+	caps := openPoisoned(t).Caps() // or skips the test
+	d, err := vk.Open(vk.Options{Device: caps.Name, PoisonScratch: ScratchWord})
+	require.NoError(t, err)
+	o := Options{Problems: 1, Hang: 50 * time.Millisecond, Kernels: []Kernel{makes("a", made{Do: "hang"})}}
+	_, err = Run(context.Background(), d, o, nil)
+	require.ErrorIs(t, err, ErrHung)
+	require.ErrorContains(t, err, `a:{"Do":"hang","Kind"`)
+	require.ErrorContains(t, d.Close(), `buffer "sink"`)
 }
 
 // TestTally wants right and wrong problems to be counted by the modules that they ran. The module
@@ -132,136 +216,166 @@ func TestTally(t *testing.T) {
 	}, counts)
 }
 
-// TestRunEnds has problems that panic, and runs that cannot go on.
-func TestRunEnds(t *testing.T) {
-	d := openPoisoned(t)
-	o := Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{makes("a", made{Do: "panic"})}}
-	x, err := Run(context.Background(), d, o, nil)
+// careless is a kernel that reads shared memory that it has not written, and a buffer.
+const careless = `#version 450
+layout(local_size_x = 64) in;
+layout(binding = 0) readonly buffer In { uint given[]; };
+layout(binding = 1) writeonly buffer Out { uint found[]; };
+shared uint memory[1024];
+layout(constant_id = 0) const bool SHARED = false;
+void main() {
+    const uint at = (gl_WorkGroupID.x * 64 + gl_LocalInvocationIndex) * 2;
+    found[at] = SHARED ? memory[gl_LocalInvocationIndex * 16] : 0;
+    found[at + 1] = given[gl_LocalInvocationIndex];
+}
+`
+
+// carelessGroups is the number of its workgroups in a dispatch.
+const carelessGroups = 64
+
+// carelessSpec is its specialization.
+type carelessSpec struct {
+	Shared bool `glsl:"SHARED"`
+}
+
+// TestPoison says that Run finds a kernel that reads scratch or shared memory that it has not
+// written. Each thread of lavapipe keeps its shared memory from dispatch to dispatch.
+func TestPoison(t *testing.T) {
+	glslc := compiletest.Tool(t, "../../..", "glslc", false)
+	source, module := filepath.Join(t.TempDir(), "careless.comp"), filepath.Join(t.TempDir(), "careless.spv")
+	require.NoError(t, os.WriteFile(source, []byte(careless), 0o666))
+	out, err := exec.Command(glslc, "--target-env=vulkan1.2", "-o", module, source).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	code, err := os.ReadFile(module)
 	require.NoError(t, err)
-	require.Len(t, x.Failures, 1)
-	require.Contains(t, x.Failures[0].What, "panic: at the disco")
+	d := openPoisoned(t)
+	for _, scratch := range []bool{true, false} {
+		kernel, err := vk.NewKernel[struct{}](d, "careless", code, carelessSpec{!scratch}, vk.KernelOptions{})
+		require.NoError(t, err)
+		t.Cleanup(kernel.Close)
+		o := Options{Problems: 8, Failures: 100, Hang: time.Minute, Kernels: []Kernel{{Name: "careless", Weight: 1, Draw: func(_, _ *rand.Rand, _ call.Space) call.Call {
+			return &made{kernel: kernel, scratch: scratch}
+		}}}}
+		x, err := Run(context.Background(), d, o, nil)
+		require.NoError(t, err)
+		require.Len(t, x.Failures, 8, "scratch=%v", scratch)
+		wanted := words // in turn
+		if scratch {
+			wanted = []uint32{ScratchWord}
+		}
+		for _, f := range x.Failures {
+			ok := false
+			for _, word := range wanted {
+				ok = ok || strings.Contains(f.What, fmt.Sprintf("] = %.9g, want 0", float64(int32(word))))
+			}
+			require.True(t, ok, f.What)
+		}
+	}
+}
+
+// countTo returns a Pool.Next of the numbers from 0 to n-1, and how many it has returned.
+func countTo(n int) (next func() (int, bool), begun *atomic.Int32) {
+	begun = new(atomic.Int32)
+	return func() (int, bool) {
+		i := int(begun.Add(1)) - 1
+		return i, i < n
+	}, begun
+}
+
+// TestPool says that tasks run side by side, and that one at a time uses the device.
+func TestPool(t *testing.T) {
+	const workers = 4
+	var together sync.WaitGroup
+	together.Add(workers)
+	var inside atomic.Int32
+	done := map[int]int{}
+	next, _ := countTo(40)
+	pool := Pool[int]{
+		Workers: workers, Next: next,
+		Check: func(ctx context.Context, use Use, i int) error {
+			if i < workers {
+				together.Done()
+				together.Wait() // with fewer workers this would wait for ever
+			}
+			return use(ctx, func(context.Context) error {
+				if inside.Add(1) != 1 {
+					return errors.New("two use the device")
+				}
+				defer inside.Add(-1)
+				time.Sleep(time.Duration(i%3) * time.Millisecond)
+				return nil
+			})
+		},
+		Done: func(i int, err error) {
+			done[i]++
+			require.NoError(t, err)
+		},
+	}
+	_, err := pool.Run(context.Background())
+	require.NoError(t, err)
+	require.Len(t, done, 40)
+	for i, n := range done {
+		require.Equal(t, 1, n, i)
+	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	o = Options{Problems: 1, Hang: time.Minute, Kernels: []Kernel{makes("a", made{})}}
-	_, err = Run(ctx, d, o, nil)
-	require.ErrorIs(t, err, context.Canceled)
-
-	o.Kernels = []Kernel{makes("a", made{Do: "refuse"})}
-	_, err = Run(context.Background(), d, o, nil)
-	require.EqualError(t, err, "trial: the device supports none of 10000 problems one after the other")
-	o.Problems = 0
-	_, err = Run(context.Background(), d, o, nil)
-	require.EqualError(t, err, "trial: 0 problems of 1 kernels: at least one of each is needed")
-}
-
-// TestRunHangs has a problem that does not come back. Everything that it may use stays open.
-func TestRunHangs(t *testing.T) {
-	caps := openPoisoned(t).Caps() // or skips the test
-	d, err := vk.Open(vk.Options{Device: caps.Name, PoisonScratch: ScratchWord})
+	pool.Next = func() (int, bool) { t.Error("begun after the context ended"); return 0, false }
+	_, err = pool.Run(ctx)
 	require.NoError(t, err)
-	o := Options{Problems: 1, Hang: 50 * time.Millisecond, Kernels: []Kernel{makes("a", made{Do: "hang"})}}
-	_, err = Run(context.Background(), d, o, nil)
-	require.ErrorIs(t, err, ErrHung)
-	require.ErrorContains(t, err, `a:{"Do":"hang","Size":`)
-	require.ErrorContains(t, d.Close(), `1 objects open: buffer "sink"`)
 }
 
-// TestRunLost says that a lost device ends the run, and that one problem is to blame, without a
-// smaller one.
-func TestRunLost(t *testing.T) {
-	d := openPoisoned(t)
-	o := Options{Problems: 1000, Workers: 4, Hang: time.Minute, Shrink: time.Minute, Kernels: []Kernel{makes("a", made{Do: "lose"})}}
-	x, err := Run(context.Background(), d, o, nil)
-	require.ErrorIs(t, err, vk.ErrDeviceLost)
-	require.Len(t, x.Failures, 1)
-	f := x.Failures[0]
-	require.Equal(t, f.Problem, f.Smallest)
-	require.Contains(t, f.Problem, `a:{"Do":"lose","Size":`)
-	require.Equal(t, 1, x.Problems)
-}
-
-// TestRunBudget says that a run ends at its budget with what it has, also while it makes a failure
-// smaller.
-func TestRunBudget(t *testing.T) {
-	d := openPoisoned(t)
-	o := Options{
-		Problems: math.MaxInt, Failures: math.MaxInt, Budget: 100 * time.Millisecond,
-		Hang: time.Minute, Shrink: time.Hour, Kernels: []Kernel{makes("a", made{Do: "endless"})},
-	}
-	x, err := Run(context.Background(), d, o, nil)
-	require.NoError(t, err)
-	require.Positive(t, x.Problems)
-	require.Len(t, x.Failures, x.Problems)
-	require.GreaterOrEqual(t, x.Took, o.Budget)
-}
-
-// TestDraw says that a seed draws the same problems each time, that problems of a family share
-// pipelines, and that all kinds of sizes occur.
-func TestDraw(t *testing.T) {
-	type drawn struct{ family, n uint64 }
-	var got []drawn
-	kernels := []Kernel{{Name: "a", Weight: 1, Draw: func(of, rng *rand.Rand, _ call.Space) Problem {
-		got = append(got, drawn{of.Uint64(), rng.Uint64()})
-		return &made{}
-	}}}
-	for range 2 {
-		for n := range 4 * family * turns {
-			_, _, ok := Draw(5, n, kernels, call.Space{})
-			require.True(t, ok)
+// TestPoolBlames breaks the device in task 5 while other tasks wait. Only task 5 is to blame, and
+// nobody uses the device afterwards.
+func TestPoolBlames(t *testing.T) {
+	const culprit, follows, tasks = 5, 6, 30
+	for _, broken := range []error{vk.ErrDeviceLost, context.DeadlineExceeded} {
+		var used atomic.Int32
+		lost, results := make(chan struct{}), map[int]error{}
+		next, begun := countTo(tasks)
+		pool := Pool[int]{
+			Workers: 4, Next: next,
+			Check: func(ctx context.Context, use Use, i int) error {
+				if i == follows {
+					<-lost
+					return fmt.Errorf("compiling: %w", broken) // what follows from the culprit
+				}
+				return use(ctx, func(context.Context) error {
+					used.Add(1)
+					if i != culprit {
+						return nil
+					}
+					for begun.Load() <= follows { // until the other one is under way
+						time.Sleep(time.Millisecond)
+					}
+					defer time.AfterFunc(20*time.Millisecond, func() { close(lost) })
+					return fmt.Errorf("vkQueueSubmit: %w", broken)
+				})
+			},
+			Done: func(i int, err error) { results[i] = err },
 		}
-	}
-	half := len(got) / 2
-	require.Equal(t, got[:half], got[half:])
-	families, all := map[uint64]int{}, map[uint64]bool{}
-	for i, x := range got[:half] {
-		families[x.family]++
-		all[x.n] = true
-		if i > 0 && x.family == got[i-1].family {
-			t.Fatalf("problems %d and %d are of one family", i-1, i)
+		i, err := pool.Run(context.Background())
+		require.ErrorIs(t, err, broken)
+		require.Equal(t, culprit, i)
+		require.ErrorIs(t, results[culprit], broken)
+		for i, err := range results {
+			require.True(t, i == culprit || err == nil, "%d: %v", i, err)
 		}
-	}
-	require.Len(t, families, 4*turns)
-	require.Len(t, all, half)
-	for _, n := range families {
-		require.Equal(t, family, n)
-	}
-	rng := rand.New(rand.NewPCG(1, 1))
-	sizes := map[int]int{}
-	for range 10000 {
-		n := call.Size(rng, 700)
-		require.True(t, 1 <= n && n <= 700)
-		sizes[n]++
-	}
-	for _, n := range []int{1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512} {
-		require.Positive(t, sizes[n], n)
-	}
-	s := call.Space{Impls: []string{"b", "c"}, DTypes: []dtype.DType{dtype.Float16}}
-	impl, ok := s.Impl(rng, "a", "b")
-	require.True(t, ok)
-	require.Equal(t, "b", impl)
-	_, ok = s.DType(rng, dtype.Float32)
-	require.False(t, ok)
-	_, ok = call.Space{}.DType(rng, dtype.All()...)
-	require.True(t, ok)
-}
-
-// TestDecodeRefuses has texts that are no problems.
-func TestDecodeRefuses(t *testing.T) {
-	for text, want := range map[string]string{
-		"attention":  `trial: problem "attention" is not a kernel's name, a colon, and JSON`,
-		"nothing:{}": `trial: no kernel "nothing"`,
-	} {
-		_, _, err := Decode(text)
-		require.EqualError(t, err, want)
+		require.EqualValues(t, len(results), used.Load())
+		require.Less(t, len(results), tasks, "the others went on")
 	}
 }
 
-// newTestRunner returns a Runner for a test.
-func newTestRunner(t *testing.T, d *vk.Device) *Runner {
-	t.Helper()
-	r, err := newRunner(d)
-	require.NoError(t, err)
-	t.Cleanup(r.close)
-	return r
+// TestPoolHang gives up a call on the device, and does not wait for what the call holds.
+func TestPoolHang(t *testing.T) {
+	next, _ := countTo(1)
+	pool := Pool[int]{
+		Workers: 2, Next: next, Hang: time.Millisecond,
+		Check: func(ctx context.Context, use Use, _ int) error {
+			return use(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		},
+		Done: func(_ int, err error) { require.ErrorIs(t, err, context.DeadlineExceeded) },
+	}
+	_, err := pool.Run(context.Background())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 }

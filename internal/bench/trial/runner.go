@@ -11,9 +11,11 @@ import (
 	"sync/atomic"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // ScratchWord is the vk.Options.PoisonScratch that Run demands: NaN in every format, and a negative
@@ -24,21 +26,27 @@ const ScratchWord = 0xffffffff
 // show in maxima, which ignore NaN.
 var words = []uint32{0x7fff7fff, 0x76007600}
 
-// A Runner runs the calls of problems on a device. It may be shared by goroutines.
+// A Runner checks a problem on a device.
 type Runner struct {
+	guard  guard.Device
+	poison *poison // nil: none
+
+	mu      sync.Mutex
+	modules map[string]vk.ModuleInfo // that the problem ran, by name
+}
+
+// OnDevice returns a Runner for one problem, which leaves no poison.
+func OnDevice(d *vk.Device, use Use) *Runner {
+	return &Runner{guard: guard.Device{Device: d, Use: use}, modules: map[string]vk.ModuleInfo{}}
+}
+
+// poison leaves numbers in shared memory and registers before calls.
+type poison struct {
 	d      *vk.Device
 	kernel *vk.Kernel[poisonParams]
 	sink   vk.Tensor
 	groups uint32
 	calls  atomic.Uint64
-
-	replay bool // Guard's
-	use    Use  // likewise
-
-	parent *Runner
-
-	mu      sync.Mutex
-	modules map[string]vk.ModuleInfo // that the problem ran, by name; nil: they do not count
 }
 
 // poisonParams is the push-constant block of poison.comp.
@@ -55,98 +63,81 @@ type poisonSpec struct {
 // poisonModule is the module that leaves the poison.
 const poisonModule = "poison"
 
-// poisonThreads is the size of the workgroups of poison.comp. A few of them hold all registers of a
-// multiprocessor.
-const poisonThreads = 256
-
-// poisonedRunner is newRunner of a device that has to poison its scratch memory.
-func poisonedRunner(d *vk.Device) (*Runner, error) {
+// newPoison returns the poison of a device that poisons its scratch memory. The caller closes sink.
+func newPoison(d *vk.Device) (*poison, error) {
 	if word := d.PoisonScratch(); word != ScratchWord {
 		return nil, fmt.Errorf("trial: scratch memory of the device is filled with %#x, want %#x", word, uint32(ScratchWord))
 	}
-	return newRunner(d)
-}
-
-// newRunner returns a Runner of a device, which the caller closes.
-func newRunner(d *vk.Device) (*Runner, error) {
 	module, err := shaders.Get(poisonModule, "")
 	if err != nil {
 		return nil, err
 	}
-	caps := d.Caps()
-	r := &Runner{d: d, groups: 1024}
+	caps, x := d.Caps(), &poison{d: d, groups: 1024}
 	if caps.Type == vk.CPU {
 		// Each of lavapipe's threads keeps its shared memory from dispatch to dispatch, and takes
 		// several workgroups at a time.
-		r.groups = uint32(8 * runtime.NumCPU())
+		x.groups = uint32(8 * runtime.NumCPU())
 	}
-	r.kernel, err = vk.CachedKernel[poisonParams](d, module.Name, module.SPIRV, poisonSpec{
-		WorkgroupSize: min(poisonThreads, caps.MaxWorkgroupInvocations), Words: caps.MaxSharedMemoryBytes / 4,
+	const threads = 256 // a few such workgroups hold all registers of a multiprocessor
+	x.kernel, err = vk.CachedKernel[poisonParams](d, module.Name, module.SPIRV, poisonSpec{
+		WorkgroupSize: min(threads, caps.MaxWorkgroupInvocations), Words: caps.MaxSharedMemoryBytes / 4,
 	}, vk.KernelOptions{})
 	if err != nil {
 		return nil, err
 	}
-	r.sink, err = d.NewTensor("sink", dtype.Int32, 1)
-	return r, err
+	x.sink, err = d.NewTensor("sink", dtype.Int32, 1)
+	return x, err
 }
 
-// close frees what newRunner made.
-func (r *Runner) close() { r.sink.Close() }
-
-// problem returns a Runner for one problem. It counts the modules of that problem alone.
-func (r *Runner) problem(use Use) *Runner {
-	return &Runner{d: r.d, parent: r, replay: r.replay, use: use, modules: map[string]vk.ModuleInfo{}}
-}
-
-// root returns the Runner of the device.
-func (r *Runner) root() *Runner {
-	if r.parent != nil {
-		return r.parent
-	}
+// runner returns a Runner for one problem.
+func (x *poison) runner(use Use) *Runner {
+	r := OnDevice(x.d, use)
+	r.poison = x
 	return r
 }
 
-// Device returns the device.
-func (r *Runner) Device() *vk.Device { return r.d }
-
-// Guard returns the device of package guard, which runs calls on tensors and watches the memory
-// around them.
-func (r *Runner) Guard() guard.Device { return guard.Device{Device: r.d, Replay: r.replay, Use: r.use} }
-
-// Submit records a call, with poison before it, and runs it.
-func (r *Runner) Submit(ctx context.Context, name string, record func(c *vk.Cmd) error) error {
-	c, err := r.d.NewCmd(name)
+// Check computes the problem, all of its passes, twice. It returns the largest error by its bound, and
+// the first thing that is wrong.
+func (r *Runner) Check(ctx context.Context, p Problem) (worst float64, err error) {
+	if c, ok := p.(interface{ Close() }); ok {
+		defer c.Close()
+	}
+	x, caps := call.Inputs(p), r.guard.Caps()
+	if first, ok := p.(interface{ First() call.Call }); ok && first.First() != nil {
+		c, record, err := call.Case(caps, first.First(), kit.Forward, x)
+		if err != nil {
+			return 0, err
+		}
+		saved, err := c.Outputs(ctx, r.guard, r.record(record))
+		if err != nil {
+			return 0, fmt.Errorf("the forward pass before: %w", err)
+		}
+		maps.Copy(x, saved)
+	}
+	c, record, err := call.Case(caps, p, p.Pass(), x)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	defer c.Close()
-	if err := r.Record(c, record); err != nil {
-		return err
-	}
-	if r.use == nil {
-		return c.Submit(ctx)
-	}
-	return r.use(ctx, c.Submit)
+	report, err := c.CheckContext(ctx, r.guard, r.record(record))
+	return report.Worst, err
 }
 
-// Record records a call into a Cmd of the caller, with poison before it, and notes the
-// modules that it runs.
-func (r *Runner) Record(c *vk.Cmd, record func(c *vk.Cmd) error) error {
-	root := r.root()
-	if root.kernel != nil {
-		n := root.calls.Add(1)
-		root.kernel.Dispatch(c, vk.Groups{X: root.groups}, poisonParams{words[n%uint64(len(words))]}, root.sink)
-		c.Barrier()
-	}
-	err := record(c)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range c.Modules() {
-		if r.modules != nil {
+// record records poison before a call, and notes the modules that it runs.
+func (r *Runner) record(record guard.Record) guard.Record {
+	return func(c *vk.Cmd, t map[string]vk.Tensor) error {
+		if x := r.poison; x != nil {
+			n := x.calls.Add(1)
+			x.kernel.Dispatch(c, vk.Groups{X: x.groups}, poisonParams{words[n%uint64(len(words))]}, x.sink)
+			c.Barrier()
+		}
+		err := record(c, t)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, m := range c.Modules() {
 			r.modules[m.Name] = m
 		}
+		return err
 	}
-	return err
 }
 
 // Modules returns the modules that the calls of a problem ran, in no order.
@@ -154,6 +145,13 @@ func (r *Runner) Modules() []vk.ModuleInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.modules))
+}
+
+// A Module is a SPIR-V module that problems ran.
+type Module struct {
+	vk.ModuleInfo
+	Problems map[string]int // problems that ran it and were right, by kernel
+	Failed   int            // problems that ran it and were wrong
 }
 
 // A Tally counts problems by module. It is in the order of names.

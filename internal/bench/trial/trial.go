@@ -2,10 +2,11 @@
 // accepts, and checks each on a device against the float64 reference of its package:
 // what a fixed table of cases did not think of.
 //
-//	Kernel   a row of All: draws problems of one kernel
-//	Problem  one of them: JSON that says all of it, and how it is checked
-//	Runner   runs the calls of a problem, amid poison, and counts the modules that ran
+//	Kernel   a row of package call: draws problems of one kernel
+//	Problem  one of them, a call: JSON that says all of it
+//	Runner   checks problems, amid poison, and counts the modules that ran
 //	Run      checks many problems on all cores, repeats and shrinks those that fail
+//	Fixed    problems of a table, which flashvk selftest always checks
 //
 // Problem n of a seed is the same in every run and on every device that draws from the
 // same Space. Each is computed at least twice, and the bits compared, with NaN in
@@ -13,57 +14,116 @@
 package trial
 
 import (
-	"context"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Problem is one problem of one kernel, with its data. It is a struct of plain exported fields
-// that encoding/json writes and reads, and everything follows from them. One of them is the seed
-// of the inputs.
-type Problem interface {
-	// String says what it is in a line.
-	String() string
-	// Supports returns nil if a kernel on the device computes the problem on its path, and
-	// otherwise the reason, which wraps vk.ErrUnsupported.
-	Supports(caps *vk.Caps) error
-	// Check computes the problem on the device, all of its passes, twice, and returns
-	// the first thing that is wrong, or nil.
-	Check(ctx context.Context, r *Runner) error
-	// Smaller returns problems that are a step simpler, the boldest step first: a
-	// feature less, half a size, a plain layout, plain values. Shrinking a failure
-	// takes the first that fails, too.
-	Smaller() []Problem
+// A Kernel is one that problems are drawn for, and a Problem one problem of it.
+type (
+	Kernel  = call.Kernel
+	Problem = call.Call
+)
+
+// Supports returns nil if a kernel on the device computes the problem on its path, and otherwise the
+// reason, which wraps vk.ErrUnsupported.
+func Supports(p Problem, caps *vk.Caps) error {
+	_, err := p.Choose(caps, p.Pass())
+	return err
 }
 
-// A Kernel is one that problems are drawn for.
-type Kernel struct {
-	Name   string
-	Weight int            // the share of its problems, relative to other kernels' weights
-	New    func() Problem // an empty one, a pointer that JSON is read into
-	// Draw draws a problem. What a pipeline is compiled for (path, formats, features,
-	// head_dim, tile sizes) comes from family, which is the same for some problems one
-	// after the other, all else from rng: compiling takes longer than computing.
-	Draw func(family, rng *rand.Rand, s call.Space) Problem
-}
+// Describe says what a problem is in a line.
+func Describe(p Problem) string { return fmt.Sprintf("%v %v", p, p.Pass()) }
 
-// All lists the kernels.
-func All() (list []Kernel) {
-	for _, k := range call.All() {
-		list = append(list, described(k))
+// Encode writes a problem as flashvk selftest --problem takes it: the kernel's name, a
+// colon, and the problem as JSON without the fields that are zero.
+func Encode(k *Kernel, p Problem) string {
+	text, err := json.Marshal(p)
+	var fields map[string]any
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber() // seeds have more digits than a float64
+		err = d.Decode(&fields)
 	}
-	return list
+	if err == nil {
+		text, err = json.Marshal(withoutZeros(fields))
+	}
+	if err != nil {
+		panic(fmt.Sprintf("trial: %v: %v", p, err)) // a bug: fields are plain
+	}
+	return k.Name + ":" + string(text)
 }
 
-// Find returns the Kernel of a name.
-func Find(name string) (Kernel, error) {
-	for _, k := range All() {
-		if k.Name == name {
-			return k, nil
+// withoutZeros removes the fields of an object that hold zero values, and returns nil if
+// none are left.
+func withoutZeros(fields map[string]any) any {
+	for name, x := range fields {
+		if object, ok := x.(map[string]any); ok {
+			x = withoutZeros(object)
+		}
+		if x == nil || x == false || x == "" || x == json.Number("0") {
+			delete(fields, name)
 		}
 	}
-	return Kernel{}, fmt.Errorf("trial: no kernel %q", name)
+	if len(fields) == 0 {
+		return nil
+	}
+	return fields
+}
+
+// Decode reads what Encode writes.
+func Decode(text string) (*Kernel, Problem, error) {
+	name, rest, ok := strings.Cut(text, ":")
+	if !ok {
+		return nil, nil, fmt.Errorf("trial: problem %q is not a kernel's name, a colon, and JSON", text)
+	}
+	all := call.All()
+	i := slices.IndexFunc(all, func(k Kernel) bool { return k.Name == name })
+	if i < 0 {
+		return nil, nil, fmt.Errorf("trial: no kernel %q", name)
+	}
+	p, decoder := all[i].New(), json.NewDecoder(strings.NewReader(rest))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(p); err != nil {
+		return nil, nil, fmt.Errorf("trial: problem of %s: %w", name, err)
+	}
+	return &all[i], p, nil
+}
+
+// Kernels are compiled once for the problems of a family. (In families of eight a problem took half a
+// second of a core beside an H100, and its reference a tenth of that.) Families take turns, at least
+// as many as there are workers, else workers would wait for one compilation while cores are idle.
+const family, turns = 64, 64
+
+// softFamily is both for Space.Soft, where a test draws few problems and wants many families.
+const softFamily = 4
+
+// Draw returns problem number n of a seed, and its kernel; false if the Space has none of
+// that kernel.
+func Draw(seed uint64, n int, kernels []Kernel, s call.Space) (*Kernel, Problem, bool) {
+	family, turns := family, turns
+	if s.Soft {
+		family, turns = softFamily, softFamily
+	}
+	group := uint64(n/(family*turns)*turns + n%turns)
+	of := rand.New(rand.NewPCG(seed, 2*group+1))
+	total := 0
+	for _, k := range kernels {
+		total += k.Weight
+	}
+	x := of.IntN(total)
+	for i := range kernels {
+		k := &kernels[i]
+		if x -= k.Weight; x < 0 {
+			p := k.Draw(of, rand.New(rand.NewPCG(seed, 2*uint64(n))), s)
+			return k, p, p != nil
+		}
+	}
+	panic("trial: weights do not add up")
 }

@@ -1,0 +1,322 @@
+package trial
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/vk"
+)
+
+var (
+	kernelsOnly  = flag.String("kernels-only", "", "kernel of tests of each kernel; empty: all")
+	kernelsFirst = flag.Int("kernels-first", 0, "number of the first problem of TestKernelProblems")
+	kernelsCount = flag.Int("kernels-count", 2, "how many problems of each kernel TestKernelProblems checks")
+	kernelsWork  = flag.Float64("kernels-work", 2e6, "Space.Work of TestKernelProblems")
+	randomCount  = flag.Int("random-count", 200, "how many problems TestRandom checks; 20 with -short")
+	randomSeed   = flag.Uint64("random-seed", 14, "seed of TestRandom")
+)
+
+// drawNumber draws problem n of a kernel, eight in a family.
+func drawNumber(k *Kernel, n int, s call.Space) Problem {
+	return k.Draw(rand.New(rand.NewPCG(3, uint64(n/8))), rand.New(rand.NewPCG(4, uint64(n))), s)
+}
+
+// eachKernel runs a test for each kernel.
+func eachKernel(t *testing.T, test func(t *testing.T, k *Kernel)) {
+	for _, k := range call.All() {
+		if *kernelsOnly == "" || k.Name == *kernelsOnly {
+			t.Run(k.Name, func(t *testing.T) { test(t, &k) })
+		}
+	}
+}
+
+// TestKernelProblems checks problems of each kernel on the device.
+func TestKernelProblems(t *testing.T) {
+	d := vktest.Open(t, vktest.NoValidation)
+	eachKernel(t, func(t *testing.T, k *Kernel) {
+		for n := range *kernelsCount {
+			p := drawNumber(k, *kernelsFirst+n, call.Space{Soft: d.Caps().Type == vk.CPU, Work: *kernelsWork})
+			if p == nil || Supports(p, d.Caps()) != nil {
+				continue
+			}
+			_, err := OnDevice(d, nil).Check(context.Background(), p)
+			require.True(t, err == nil || errors.Is(err, vk.ErrUnsupported), "%v: %s", err, Encode(k, p))
+		}
+	})
+}
+
+// TestProblems wants problems to be the same after JSON, most of them to be supported on a device like
+// an H200, and steps to a smaller problem to come to an end.
+func TestProblems(t *testing.T) {
+	vktest.Sequential(t)
+	eachKernel(t, func(t *testing.T, k *Kernel) {
+		for _, soft := range []bool{false, true} {
+			refused := 0
+			const count = 1000
+			for n := range count {
+				p := drawNumber(k, n, call.Space{Soft: soft, Work: 1e7})
+				text := Encode(k, p)
+				again, q, err := Decode(text)
+				require.NoError(t, err)
+				require.Equal(t, text, Encode(again, q))
+				whole, err := json.Marshal(p)
+				require.NoError(t, err)
+				q = k.New()
+				require.NoError(t, json.Unmarshal(whole, q))
+				require.Equal(t, p, q)
+				require.NotEmpty(t, Describe(p))
+				if err := Supports(p, call.TypicalCaps(soft)); err != nil {
+					require.ErrorIs(t, err, vk.ErrUnsupported, "%s", text)
+					refused++
+				}
+				list := call.Smaller(p)
+				for _, q := range list {
+					require.NotEqual(t, p, q)
+				}
+				for steps := 0; len(list) > 0 && !soft && n%400 == 0; steps++ {
+					require.Less(t, steps, 3000, "%v", p)
+					list = call.Smaller(list[min(n/400, len(list)-1)])
+				}
+			}
+			t.Logf("soft=%v: %d of %d refused", soft, refused, count)
+			require.True(t, soft || refused < count/4, "%d of %d refused", refused, count)
+		}
+	})
+}
+
+// TestSpace wants some thousands of problems to have every option, and to run every module of their
+// kernels, on a device like an H200.
+func TestSpace(t *testing.T) {
+	vktest.Sequential(t)
+	modules, seen := map[string]int{}, map[string]int{}
+	eachKernel(t, func(t *testing.T, k *Kernel) {
+		for n := range 3000 {
+			p := drawNumber(k, n, call.Space{Work: 5e7})
+			plan, err := p.Choose(call.TypicalCaps(false), p.Pass())
+			if err != nil {
+				continue
+			}
+			for _, name := range plan.Kernels() {
+				stem, _, _ := strings.Cut(name, ".")
+				modules[stem]++
+			}
+			for _, name := range optionsOf(reflect.ValueOf(p).Elem()) {
+				seen[k.Name+" "+name]++
+			}
+		}
+	})
+	for _, v := range shaders.Variants() {
+		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "sum_rows", "gmm_", "adamw"} {
+			if strings.HasPrefix(v.Kernel, prefix) && *kernelsOnly == "" && v.Kernel != "gemm_pack" { // it is in no plan
+				require.GreaterOrEqual(t, modules[v.Kernel], 20, v.Kernel)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		t.Logf("%6d %s", seen[name], name)
+		require.GreaterOrEqual(t, seen[name], 20, name)
+	}
+}
+
+// optionsOf names the options of a problem: fields that are not zero, values of fields with few
+// values, and words of configurations.
+func optionsOf(v reflect.Value) (list []string) {
+	for i := range v.NumField() {
+		name, f := v.Type().Field(i).Name, v.Field(i)
+		switch {
+		case v.Type().Field(i).Anonymous:
+			list = append(list, optionsOf(f)...)
+		case name == "Layout" || name == "Config" || name == "FusedConfig":
+			list = append(list, fmt.Sprintf("%s=%v", name, !f.IsZero()))
+			if name == "Config" && f.Kind() == reflect.String && v.Type() == reflect.TypeFor[call.Gemm]() && !f.IsZero() {
+				for _, word := range strings.Fields(f.String())[1:] {
+					list = append(list, "config "+strings.TrimRight(word, "0123456789x"))
+				}
+			}
+		case f.Kind() == reflect.Bool || f.Kind() == reflect.String || f.Kind() == reflect.Uint8:
+			list = append(list, fmt.Sprintf("%s=%v", name, f.Interface()))
+		case f.Kind() == reflect.Float64 || f.Kind() == reflect.Int:
+			list = append(list, fmt.Sprintf("%s=0: %v", name, f.IsZero()))
+		}
+	}
+	return list
+}
+
+// TestDecodeBounds wants half of the problems of Decode and Step to find an O that is off by a few steps of
+// its format, and an LSE that is off by roundings of scores. Steps are those of the largest element.
+func TestDecodeBounds(t *testing.T) {
+	const half16, half32, halfLSE = 3, 30, 120 // over 800 problems they find 1.5, 11 and 42
+	for _, name := range []string{"decode", "step"} {
+		k, _, err := Decode(name + ":{}")
+		require.NoError(t, err)
+		steps := map[string][]float64{}
+		for n := range 120 {
+			p := drawNumber(k, n, call.Space{Soft: true, Work: 1e5})
+			outputs := p.Want(call.Inputs(p), p.Pass())
+			for _, x := range p.Tensors() {
+				o, _ := outputs.Of(x.Name)
+				if o.Bounds == nil || x.Off || x.Name != "o" && x.Name != "lse" {
+					continue
+				}
+				most := 0.0
+				for _, w := range o.Want {
+					if !math.IsInf(w, 0) {
+						most = max(most, math.Abs(w))
+					}
+				}
+				if most > 0 {
+					name := x.Name + " " + x.DType.String()
+					steps[name] = append(steps[name], slices.Max(o.Bounds)/(x.DType.Eps()*most))
+				}
+			}
+		}
+		for format, most := range map[string]float64{"o float16": half16, "o bfloat16": half16, "o float32": half32, "lse float32": halfLSE} {
+			list := steps[format]
+			require.Greater(t, len(list), 10)
+			slices.Sort(list)
+			require.Less(t, list[len(list)/2], most, "%s %s", k.Name, format)
+		}
+	}
+}
+
+// TestFailedBefore checks problems that were wrong on a GPU. For a CPU device it only parses them:
+// their kernels take minutes to compile there, and were right.
+func TestFailedBefore(t *testing.T) {
+	text, err := os.ReadFile("testdata/failed.txt")
+	require.NoError(t, err)
+	d, n := openPoisoned(t), 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		k, p, err := Decode(line)
+		require.NoError(t, err)
+		for range 3 {
+			if d.Caps().Type != vk.CPU && Supports(p, d.Caps()) == nil {
+				_, err := Examine(context.Background(), d, k, p, false, time.Minute)
+				require.NoError(t, err, line)
+			}
+		}
+		n++
+	}
+	require.Greater(t, n, 15)
+}
+
+// onMatrices matches the names of modules that multiply cooperative matrices.
+var onMatrices = regexp.MustCompile(`coopmat|^gemm_(narrow|narrow_bwd|mixture|pair)\.`)
+
+// TestRandom checks random problems of all kernels and paths under core and synchronization
+// validation, which flashvk selftest --random does without. An error of the layer fails the
+// call that comes next, and so a problem, and the device's Close.
+func TestRandom(t *testing.T) {
+	d := openPoisoned(t)
+	o := Options{Seed: *randomSeed, Problems: *randomCount, Kernels: call.All(), Hang: 10 * time.Minute, Shrink: 5 * time.Second, Space: call.Space{Work: 5e7}}
+	if testing.Short() {
+		o.Problems = min(o.Problems, 20)
+	}
+	if d.Caps().Type == vk.CPU {
+		o.Space.Soft, o.Space.Work = true, 1e6
+	}
+	x, err := Run(context.Background(), d, o, nil)
+	require.NoError(t, err)
+	t.Log(x.Summary())
+	for _, f := range x.Failures {
+		t.Errorf("%s\n%s\nsmaller: %s\n%s", f.What, f.Problem, f.Smaller, f.Smallest)
+	}
+	matrices := map[string]bool{} // kernels that ran on them
+	for _, m := range x.Modules {
+		t.Log(m.Name, m.Problems)
+		for kernel := range m.Problems {
+			if onMatrices.MatchString(m.Name) {
+				matrices[kernel] = true
+			}
+		}
+	}
+	require.Greater(t, x.Problems, o.Problems*9/10) // some may have found too little memory
+	if o.Problems < 200 {
+		return
+	}
+	for _, k := range o.Kernels {
+		require.Positive(t, x.Kernels[k.Name], k.Name)
+	}
+	require.Greater(t, len(x.Modules), 40)
+	if d.Caps().CoopMat {
+		for _, name := range []string{"attention", "gemm", "gemm-group", "mlp", "grouped", "mixture"} { // the others have no such path
+			require.Contains(t, matrices, name)
+		}
+	}
+}
+
+// TestDraw says that a seed draws the same problems each time, that problems of a family share
+// pipelines, and that all kinds of sizes occur.
+func TestDraw(t *testing.T) {
+	type drawn struct{ family, n uint64 }
+	var got []drawn
+	kernels := []Kernel{{Weight: 1, Draw: func(of, rng *rand.Rand, _ call.Space) call.Call {
+		got = append(got, drawn{of.Uint64(), rng.Uint64()})
+		return &made{}
+	}}}
+	for range 2 {
+		for n := range 4 * family * turns {
+			_, _, ok := Draw(5, n, kernels, call.Space{})
+			require.True(t, ok)
+		}
+	}
+	half := len(got) / 2
+	require.Equal(t, got[:half], got[half:])
+	families, all := map[uint64]int{}, map[uint64]bool{}
+	for i, x := range got[:half] {
+		families[x.family]++
+		all[x.n] = true
+		require.True(t, i == 0 || x.family != got[i-1].family, "problems %d and %d are of one family", i-1, i)
+	}
+	require.Len(t, families, 4*turns)
+	require.Len(t, all, half)
+	for _, n := range families {
+		require.Equal(t, family, n)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	sizes := map[int]int{}
+	for range 10000 {
+		n := call.Size(rng, 700)
+		require.True(t, 1 <= n && n <= 700)
+		sizes[n]++
+	}
+	for _, n := range []int{1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 256, 257, 512} {
+		require.Positive(t, sizes[n], n)
+	}
+	s := call.Space{Impls: []string{"b", "c"}, DTypes: []dtype.DType{dtype.Float16}}
+	impl, ok := s.Impl(rng, "a", "b")
+	require.True(t, ok)
+	require.Equal(t, "b", impl)
+	_, ok = s.DType(rng, dtype.Float32)
+	require.False(t, ok)
+	for text, want := range map[string]string{
+		"attention":  `trial: problem "attention" is not a kernel's name, a colon, and JSON`,
+		"nothing:{}": `trial: no kernel "nothing"`,
+		"norm:{1}":   `trial: problem of norm: invalid character '1' looking for beginning of object key string`,
+	} {
+		_, _, err := Decode(text)
+		require.EqualError(t, err, want)
+	}
+}
