@@ -182,7 +182,7 @@ func (b *benchKernel) run(ctx context.Context, a *app) error {
 // write writes the results so far, also if the run was cut short by err, and to each place even if
 // the other is full.
 func (b *benchKernel) write(ctx context.Context, a *app, d *vk.Device, ops []bench.Op, report *bench.Report, monitor *bench.Monitor, err error) error {
-	if counted, ok := ops[0].(interface{ Amounts() []bench.Amount }); ok && err == nil && len(counted.Amounts()) > 0 {
+	if counted, ok := bench.As[interface{ Amounts() []bench.Amount }](ops[0]); ok && err == nil && len(counted.Amounts()) > 0 {
 		report.Copy, err = bench.CopyRate(ctx, d, b.protocol(report.Env.CPU))
 	}
 	report.Drift, report.Memory = monitor.Drift(), d.Memory()
