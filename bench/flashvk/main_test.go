@@ -131,20 +131,12 @@ func TestCompiling(t *testing.T) {
 }
 
 // TestLabel: what stands before a progress bar is of one width, so that the bar stands still, and
-// what a training has there is whole. Its mean goes over from the losses of a line to the next.
+// what a training has there is whole.
 func TestLabel(t *testing.T) {
 	for _, what := range []string{"", "case 112 of 1200: checking a path with a long name", "max|Δ| ±\n"} {
 		require.Equal(t, labelWidth, utf8.RuneCountInString(label(what)), what)
 	}
 	require.Contains(t, label(trainLabel(-2.34567, 1069234, 141e9)), "loss -2.3457, 1.069 M tokens/s, 141.0 GB")
-	m := runningMean{every: 2}
-	for i, want := range []float64{1, 2, 3.5, 6, 3} {
-		m.add([]float64{1, 3, 5, 7, 0}[i])
-		require.Equal(t, want, m.value)
-		if i%2 == 1 {
-			m.line()
-		}
-	}
 }
 
 func TestCommandLine(t *testing.T) {

@@ -66,7 +66,7 @@ func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
 	}
-	list, err := o.files(a, title, r, caps)
+	list, err := reportFiles(a, title, r, caps)
 	if err != nil {
 		return err
 	}
@@ -78,41 +78,36 @@ func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
 	return nil
 }
 
-// files returns the files of a report. The last one is the one to open.
-func (o *outDir) files(a *app, title string, r reporter, caps *vk.Caps) ([]outFile, error) {
-	var list []outFile
-	add := func(name string, write func(io.Writer) error) error {
+// An outFile is a file of a report.
+type outFile struct {
+	name string
+	data []byte
+}
+
+// reportFiles returns the files of a report. The last one is the one to open.
+func reportFiles(a *app, title string, r reporter, caps *vk.Caps) (list []outFile, err error) {
+	add := func(name string, write func(io.Writer) error) {
 		var b bytes.Buffer
-		err := write(&b)
+		err = errors.Join(err, write(&b))
 		list = append(list, outFile{name, b.Bytes()})
-		return err
 	}
 	p := page.Page{
 		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + text.Line(caps.Name), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
 		Command: commandLine(a.args), Sheet: r.Sheet(),
 		Files: []string{"results.csv", "results.json", "results.benchfmt", "report.md"},
 	}
-	var text strings.Builder
-	describeDevice(&text, caps)
-	p.Device = text.String()
+	var device strings.Builder
+	describeDevice(&device, caps)
+	p.Device = device.String()
 	for i, f := range []bench.Format{bench.CSV, bench.JSON, bench.Benchfmt, bench.Markdown} {
-		if err := add(p.Files[i], func(w io.Writer) error { return r.Write(w, f) }); err != nil {
-			return nil, err
-		}
+		add(p.Files[i], func(w io.Writer) error { return r.Write(w, f) })
 	}
 	for _, d := range r.Charts() {
-		if err := add(d.Name+".svg", d.SVG); err != nil {
-			return nil, err
-		}
+		add(d.Name+".svg", d.SVG)
 		p.Charts = append(p.Charts, d.Chart)
 	}
-	return list, add("report.html", p.Write)
-}
-
-// An outFile is a file of a report.
-type outFile struct {
-	name string
-	data []byte
+	add("report.html", p.Write)
+	return list, err
 }
 
 // replaceReport writes files into a folder and removes those of earlier reports. The folder lists
@@ -122,23 +117,17 @@ func replaceReport(dir string, list []outFile) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var stale []string
-	for _, name := range strings.Fields(string(old)) {
-		if filepath.Base(name) == name && !slices.ContainsFunc(list, func(f outFile) bool { return f.name == name }) {
-			stale = append(stale, name)
-		}
-	}
-	var names []string
+	var names, stale []string
 	for _, f := range list {
 		names = append(names, f.name)
 	}
-	note := func(names []string) error {
-		return files.Write(filepath.Join(dir, contents), []byte(strings.Join(names, "\n")+"\n"))
+	for _, name := range strings.Fields(string(old)) {
+		if filepath.Base(name) == name && !slices.Contains(names, name) {
+			stale = append(stale, name)
+		}
 	}
-	if err := note(append(names, stale...)); err != nil {
-		return err
-	}
-	for _, f := range list {
+	note := func(names []string) outFile { return outFile{contents, []byte(strings.Join(names, "\n") + "\n")} }
+	for _, f := range append([]outFile{note(append(names, stale...))}, list...) {
 		if err := files.Write(filepath.Join(dir, f.name), f.data); err != nil {
 			return err
 		}
@@ -151,7 +140,7 @@ func replaceReport(dir string, list []outFile) error {
 			return err
 		}
 	}
-	return note(names)
+	return files.Write(filepath.Join(dir, contents), note(names).data)
 }
 
 // plainWord matches words that a shell needs no quotes for.

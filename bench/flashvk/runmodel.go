@@ -211,16 +211,8 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o t
 	if err := plan.Run(ctx); err != nil {
 		return err
 	}
-	tensors, values, err := r.results(ctx, b, model, plan)
-	if err != nil {
-		return err
-	}
-	return train.WriteTensors(r.out, tensors, values)
-}
-
-// results returns what the output file gets.
-func (r *runModel) results(ctx context.Context, b *modelBatch, model *tnp.Model, plan *tnp.Plan) (tensors []safetensors.Tensor, values map[string][]float32, err error) {
-	values = map[string][]float32{}
+	var tensors []safetensors.Tensor
+	values := map[string][]float32{}
 	add := func(name string, x []float32, shape ...int) {
 		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
 		values[name] = x
@@ -228,35 +220,33 @@ func (r *runModel) results(ctx context.Context, b *modelBatch, model *tnp.Model,
 	if !r.backward {
 		mean, deviation, err := plan.Predict(ctx)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		add("mean", narrow(mean), b.s.Batch, b.s.Targets)
 		add("deviation", narrow(deviation), b.s.Batch, b.s.Targets)
 	}
-	if !b.known {
-		return tensors, values, nil
+	if b.known {
+		loss, err := plan.Loss(ctx)
+		if err != nil {
+			return err
+		}
+		logP, err := plan.LogP(ctx)
+		if err != nil {
+			return err
+		}
+		add("loss", []float32{float32(loss)}, 1)
+		add("log_p", logP, b.s.Batch, b.s.Targets)
 	}
-	loss, err := plan.Loss(ctx)
-	if err != nil {
-		return nil, nil, err
+	if r.backward {
+		grads, err := model.Gradients(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range b.c.Params() {
+			add("grad."+p.Name, grads[p.Name], p.Shape...)
+		}
 	}
-	logP, err := plan.LogP(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	add("loss", []float32{float32(loss)}, 1)
-	add("log_p", logP, b.s.Batch, b.s.Targets)
-	if !r.backward {
-		return tensors, values, nil
-	}
-	grads, err := model.Gradients(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, p := range b.c.Params() {
-		add("grad."+p.Name, grads[p.Name], p.Shape...)
-	}
-	return tensors, values, nil
+	return train.WriteTensors(r.out, tensors, values)
 }
 
 // narrow rounds to float32.

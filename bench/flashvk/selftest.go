@@ -76,13 +76,7 @@ func (s *selftestCommand) add(f *pflag.FlagSet) {
 	for _, i := range s.impls {
 		paths = append(paths, i.String())
 	}
-	parse := func(text string) (attention.Impl, error) {
-		if _, err := kernels.OneOf(paths)(text); err != nil {
-			return 0, err
-		}
-		return attention.ParseImpl(text)
-	}
-	f.Var(value[[]attention.Impl]{Target: &s.impls, Parse: kernels.ListOf(parse), Kind: "PATHS"}, "impl", "paths, a comma list of "+strings.Join(paths, ", ")+" (default all)")
+	f.Var(value[[]attention.Impl]{Target: &s.impls, Parse: kernels.ListOf(oneOf(attention.ParseImpl, paths...)), Kind: "PATHS"}, "impl", "paths, a comma list of "+strings.Join(paths, ", ")+" (default all)")
 	f.DurationVar(&s.budget, "budget", s.budget, "time for all of it, with --random only if it is given; what has begun comes on top")
 	s.output.add(f, "or markdown", bench.Table, bench.Markdown)
 	f.StringVar(&s.record, "record", "", "merge what passed into this file, or into the device's file in this folder")

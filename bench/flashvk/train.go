@@ -15,7 +15,6 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/train"
-	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/vk"
@@ -172,20 +171,19 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	deviceVar(f, &t.device)
 }
 
-func parseCheckpoint(text string) (tnp.Checkpoint, error) {
-	c, err := tnp.ParseCheckpoint(text)
-	if err != nil {
-		return 0, enum.NotOneOf{"off", "selective", "blocks", "auto"}
-	}
-	return c, nil
-}
+var (
+	parseCheckpoint = oneOf(tnp.ParseCheckpoint, "off", "selective", "blocks", "auto")
+	parseVariant    = oneOf(tnp.ParseVariant, "auto", "unfused", "separate", "fused")
+)
 
-func parseVariant(text string) (tnp.Variant, error) {
-	v, err := tnp.ParseVariant(text)
-	if err != nil {
-		return 0, enum.NotOneOf{"auto", "unfused", "separate", "fused"}
+// oneOf returns a parser of names.
+func oneOf[T any](parse func(string) (T, error), names ...string) func(string) (T, error) {
+	return func(text string) (x T, err error) {
+		if _, err = kernels.OneOf(names)(text); err == nil {
+			x, err = parse(text)
+		}
+		return x, err
 	}
-	return v, nil
 }
 
 func parseBeside(text string) (train.Beside, error) {
@@ -339,42 +337,23 @@ func announceModel(w io.Writer, c tnp.Config, s tnp.Shape, format dtype.DType, m
 	fmt.Fprintf(w, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\nflashvk: memory %v\n", c, c.NumParams(), s, format, m.Checkpoint, m)
 }
 
-// A runningMean is the mean of as many losses as a line of progress has: those since the last line,
-// and, for the others, the mean of that.
-type runningMean struct {
-	every, n         int
-	sum, last, value float64
-}
-
-func (m *runningMean) add(loss float64) {
-	m.n, m.sum = m.n+1, m.sum+loss
-	m.value = m.sum / float64(m.n)
-	if m.last != 0 {
-		m.value = (m.sum + float64(m.every-m.n)*m.last) / float64(m.every)
-	}
-}
-
-// line begins the next line.
-func (m *runningMean) line() { m.n, m.sum, m.last = 0, 0, m.value }
-
 // train trains and shows the progress: a line on standard output for each twentieth of the steps,
-// and on a terminal a bar.
+// and on a terminal a bar. Both have the mean of the losses since the last line.
 func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.Result, error) {
 	bar := newProgress(a.stderr)
-	loss := runningMean{every: t.LineSteps()}
 	var row, last train.Row // of now, and of the last line
 	var done int            // steps since the program began
+	sum := 0.0
 	line := func() {
 		bar.finish()
-		t.line(a.stdout, row, last, loss.value, done)
-		loss.line()
-		last = row
+		t.line(a.stdout, row, last, sum/float64(row.Step-max(last.Step, row.Step-done)), done)
+		last, sum = row, 0
 	}
 	result, err := train.Run(ctx, d, &t.Options, func(r train.Row) {
-		row, done = r, done+1
-		loss.add(r.Loss)
-		bar.step(done, done+t.Steps-r.Step, trainLabel(loss.value, r.TokensRate, d.Memory().Bytes))
-		if r.Step%loss.every == 0 || r.Step == t.Steps {
+		row, done, sum = r, done+1, sum+r.Loss
+		mean := sum / float64(r.Step-max(last.Step, r.Step-done))
+		bar.step(done, done+t.Steps-r.Step, trainLabel(mean, r.TokensRate, d.Memory().Bytes))
+		if r.Step%t.LineSteps() == 0 || r.Step == t.Steps {
 			line()
 		}
 	})
