@@ -10,36 +10,30 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
 // A file is written tensor by tensor, appears under its name when it is
 // complete, and is read tensor by tensor.
 func Example() {
-	dir, err := os.MkdirTemp("", "safetensors")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "safetensors"))
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "x.safetensors")
 
-	w, err := safetensors.Create(path, []safetensors.Tensor{{Name: "q", DType: safetensors.F16, Shape: []int{2, 3}}}, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
+	w := must(safetensors.Create(path, []safetensors.Tensor{{Name: "q", DType: safetensors.F16, Shape: []int{2, 3}}}, nil))
 	defer w.Close() // removes what was not committed
-	q, err := w.Tensor("q")
-	if err != nil {
-		log.Fatal(err)
-	}
-	if _, err := q.Write(make([]byte, 12)); err != nil {
-		log.Fatal(err)
-	}
-	if err := w.Commit(); err != nil {
-		log.Fatal(err)
-	}
+	must(must(w.Tensor("q")).Write(make([]byte, 12)))
+	check(w.Commit())
 
-	f, err := safetensors.Open(path)
-	if err != nil {
-		log.Fatal(err)
-	}
+	f := must(safetensors.Open(path))
 	defer f.Close()
 	for _, t := range f.Tensors() {
 		fmt.Println(t.Name, t.DType, t.Shape, t.Bytes())
@@ -52,14 +46,11 @@ func ExampleRead() {
 	header := `{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  `
 	data := append([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0}, header...)
 	data = append(data, make([]byte, 8)...)
-	f, err := safetensors.Read(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		log.Fatal(err)
-	}
+	f := must(safetensors.Read(bytes.NewReader(data), int64(len(data))))
 	for _, t := range f.Tensors() {
 		fmt.Println(t.Name, t.DType, t.Shape)
 	}
-	_, err = safetensors.Read(bytes.NewReader(data), int64(len(data)-1))
+	_, err := safetensors.Read(bytes.NewReader(data), int64(len(data)-1))
 	fmt.Println(err)
 	fmt.Println(safetensors.CanCreate(filepath.Join(os.TempDir(), "x.safetensors")))
 	// Output:

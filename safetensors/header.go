@@ -111,7 +111,6 @@ func members(object json.RawMessage, member func(key string, value json.RawMessa
 	return nil
 }
 
-// parseText reads a string.
 func parseText(value json.RawMessage) (s string, err error) {
 	if value[0] != '"' {
 		return "", fmt.Errorf("is %s, not a string", describe(value))
@@ -149,7 +148,6 @@ func parseSizes(value json.RawMessage, limit uint64) (list []uint64, err error) 
 	return list, nil
 }
 
-// parseMetadata reads the value of __metadata__.
 func parseMetadata(value json.RawMessage) (map[string]string, error) {
 	m := make(map[string]string)
 	err := members(value, func(key string, value json.RawMessage) (err error) {
@@ -164,7 +162,6 @@ func parseMetadata(value json.RawMessage) (map[string]string, error) {
 	return m, nil
 }
 
-// parseTensor reads the description of one tensor and checks it by itself.
 func parseTensor(name string, value json.RawMessage, dataBytes int64) (Tensor, error) {
 	t := Tensor{Name: name}
 	missing := []string{"dtype", "shape", "data_offsets"}
@@ -223,7 +220,6 @@ func (t Tensor) check(dataBytes int64) error {
 	return nil
 }
 
-// describe names a JSON value for a message.
 func describe(value json.RawMessage) string {
 	const most = 40
 	switch {

@@ -105,7 +105,6 @@ func layout(tensors []Tensor) ([]Tensor, error) {
 	return order, nil
 }
 
-// encodeHeader returns the length field and the header, padded with spaces.
 func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, headerLengthBytes))
 	sep := "{"

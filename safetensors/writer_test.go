@@ -39,7 +39,6 @@ func write(path string, tensors []Tensor, metadata map[string]string) error {
 	return w.Commit()
 }
 
-// onlyFiles fails the test unless dir holds exactly these names.
 func onlyFiles(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -148,7 +148,6 @@ func as(rows []Variant, kernel string, macros ...string) []Variant {
 // withFeatures returns rows and the same rows with FEATURES.
 func withFeatures(rows []Variant) []Variant { return with(rows, "_features", "FEATURES") }
 
-// withGroup returns rows and the same rows with GROUP.
 func withGroup(rows []Variant) []Variant { return with(rows, "_group", "GROUP") }
 
 // with returns rows and the same rows with one more macro, named with a suffix.
@@ -164,12 +163,10 @@ func with(rows []Variant, suffix, macro string) []Variant {
 // featuresOnly returns rows with FEATURES, of a kernel that no plain problem needs.
 func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows):] }
 
-// fragmentedOnly returns rows with FRAGMENTS.
 func fragmentedOnly(rows []Variant) []Variant {
 	return with(rows, "_fragmented", "FRAGMENTS")[len(rows):]
 }
 
-// stored returns rows with STORE.
 func stored(rows []Variant) []Variant { return with(rows, "_stored", "STORE")[len(rows):] }
 
 // Variants returns the table of everything that is compiled.

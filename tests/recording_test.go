@@ -163,13 +163,10 @@ func TestOneRecording(t *testing.T) {
 	c, err = d.NewCmd("step")
 	require.NoError(t, err)
 	defer c.Close()
-	reserved := int64(0)
-	two := count(func(c *vk.Cmd) error {
-		c.Reserve(bytes)
-		reserved = d.Memory().Bytes
-		return both(c)
-	})
-	require.Equal(t, reserved, d.Memory().Bytes)
+	before := d.Memory().Bytes
+	two := count(both)
+	require.Equal(t, two, count(both)) // with the memory in one piece
+	require.GreaterOrEqual(t, d.Memory().Bytes-before, bytes)
 	for range 2 { // and a replay
 		require.NoError(t, whole.Upload(ctx, data))
 		require.NoError(t, c.Submit(ctx))

@@ -54,7 +54,7 @@ func (c *Cmd) Scratch(name string, bytes int64) *Buffer { return c.scratch(&c.ar
 
 // Zeros is Scratch of memory that holds zeros, for commands that leave zeros behind, for example
 // because the last one resets a counter. The host clears it when it is allocated; no command does.
-// Measure and Reserve do not count it.
+// Measure does not count it.
 func (c *Cmd) Zeros(name string, bytes int64) *Buffer { return c.scratch(&c.zeros, name, bytes) }
 
 func (c *Cmd) scratch(a *arena, name string, bytes int64) *Buffer {
@@ -116,35 +116,6 @@ func (c *Cmd) endScope(s *scopeMark) {
 	}
 }
 
-// Reserve allocates bytes of memory for Scratch in one piece, before the first Scratch: the result
-// of Measure for the recording. Without Reserve, memory is allocated as it is needed.
-func (c *Cmd) Reserve(bytes int64) {
-	if !c.begin() {
-		return
-	}
-	defer c.leave()
-	if c.arena.dry || c.arena.room() >= bytes {
-		return
-	}
-	if !slices.ContainsFunc(c.arena.blocks, func(b *arenaBlock) bool { return b.used > 0 }) {
-		c.arena.retire(c.d) // too small
-	}
-	if _, err := c.newArenaBlock(&c.arena, "scratch", bytes); err != nil {
-		c.err = err
-	}
-}
-
-// room returns the size of the largest block that nothing is taken of.
-func (a *arena) room() (bytes int64) {
-	for _, b := range a.blocks {
-		if len(b.live) == 0 {
-			bytes = max(bytes, b.buffer.bytes)
-		}
-	}
-	return bytes
-}
-
-// takeScratch finds or makes memory for a scratch buffer.
 func (c *Cmd) takeScratch(a *arena, name string, bytes int64) (*Buffer, error) {
 	if bytes <= 0 {
 		return nil, fmt.Errorf("vk: buffer %q of %d bytes: the size must be positive", name, bytes)
@@ -241,7 +212,6 @@ func (a *arena) blockBytes(caps *Caps, need int64) int64 {
 	return max(need, min(size, int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes))))
 }
 
-// newArenaBlock adds a block.
 func (c *Cmd) newArenaBlock(a *arena, name string, bytes int64) (*arenaBlock, error) {
 	b := &Buffer{}
 	b.bytes = bytes
@@ -336,10 +306,9 @@ func (a *arena) reset(d *Device) {
 	a.taken = a.taken[:0]
 }
 
-// Measure runs record on a Cmd that allocates nothing and runs nothing. It returns the bytes of its
-// Scratch, which Cmd.Reserve takes before the same recording. It also returns errors of recording,
-// such as a scratch buffer larger than the device allows, and the error of record. Kernels are
-// compiled.
+// Measure runs record on a Cmd that allocates nothing and runs nothing. It returns the bytes that
+// Scratch takes. It also returns errors of recording, such as a scratch buffer larger than the device
+// allows, and the error of record. Kernels are compiled.
 //
 // Tensors may be on buffers of Placeholder, so that nothing has to be allocated yet.
 func (d *Device) Measure(record func(c *Cmd) error) (bytes int64, err error) {
@@ -371,7 +340,6 @@ func (d *Device) Placeholder(name string, bytes int64) *Buffer {
 	return b
 }
 
-// errNoMemory is the error of using a placeholder.
 func (b *Buffer) errNoMemory() error {
 	return fmt.Errorf("%v has no memory", b)
 }

@@ -20,7 +20,6 @@ type region struct{ from, to, bytes int64 }
 // maxRegions is the most of one copy, so that its command buffer stays small.
 const maxRegions = 1 << 13
 
-// total returns the bytes of all blocks.
 func (b *blocks) total() int64 {
 	sum := b.bytes
 	for _, n := range b.shape {
@@ -139,7 +138,6 @@ func (t Tensor) parts(raw []byte, f func(part []byte, at int)) {
 	})
 }
 
-// overlaps reports whether two elements share memory.
 func (t Tensor) overlaps() bool {
 	if t.Span() < t.NumElements() {
 		return true

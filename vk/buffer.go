@@ -212,7 +212,6 @@ func (d *Device) countAllocation() error {
 	return nil
 }
 
-// free destroys bl.
 func (d *Device) free(bl block) {
 	vulkan.DestroyBuffer(d.handle, bl.buffer, nil)
 	vulkan.FreeMemory(d.handle, bl.memory, nil) // also unmaps
@@ -235,7 +234,6 @@ func (b *Buffer) Close() {
 	}
 }
 
-// checkRange reports a range that is not inside an open buffer.
 func (b *Buffer) checkRange(offset, bytes int64) error {
 	if b == nil || b.d == nil || b.isClosed() {
 		return fmt.Errorf("the buffer is closed or was never made")
@@ -273,7 +271,6 @@ const (
 	objectPipeline      = 19
 )
 
-// setName names a handle in validation messages.
 func (d *Device) setName(objectType uint32, handle uint64, name string) {
 	if d.instance.messages != nil {
 		d.api.setName(objectType, handle, name)
@@ -319,7 +316,6 @@ func (b *Buffer) whole() *Buffer {
 	return b
 }
 
-// isClosed reports whether b, or what it is a slice of, is unusable.
 func (b *Buffer) isClosed() bool { return b.whole().object.isClosed() }
 
 // String returns kind and name, and the range of a slice, for errors.

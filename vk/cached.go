@@ -218,7 +218,6 @@ func (d *Device) CachedKernels() []KernelInfo {
 	return list
 }
 
-// closeKernels destroys the cached kernels of an idle device.
 func (d *Device) closeKernels() {
 	d.kernels.all(func(_ kernelKey, k *kernel) {
 		d.api.destroyKernel(k.raw)

@@ -9,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/internal/text"
 )
 
-// minVersion is the least Vulkan version that devices need.
 func minVersion() Version { return MakeVersion(1, 2, 0) }
 
 // instanceVersion is the version asked of the loader: 1.3 where there is one,
@@ -68,7 +67,6 @@ func readCaps(in rawInstance, phys vulkan.PhysicalDevice, index int) (Caps, erro
 	return c, nil
 }
 
-// setLimits copies the core limits.
 func (c *Caps) setLimits(l *vulkan.PhysicalDeviceLimits) {
 	c.MaxSharedMemoryBytes = l.MaxComputeSharedMemorySize
 	c.MaxWorkgroupInvocations = l.MaxComputeWorkGroupInvocations
@@ -106,7 +104,6 @@ const (
 	computeStage          = 0x20
 )
 
-// readProperties reads what is in extension structures.
 func (c *Caps) readProperties(in rawInstance, phys vulkan.PhysicalDevice, has map[string]bool) error {
 	var ch chain
 	defer ch.free()
@@ -175,7 +172,6 @@ func computeUnitsQuery(ch *chain, has map[string]bool) func() uint32 {
 	return func() uint32 { return 0 }
 }
 
-// readMatrices lists the shapes of cooperative matrices.
 func (c *Caps) readMatrices(in rawInstance, phys vulkan.PhysicalDevice) error {
 	var rows [][]uint32
 	if c.CoopMat {

@@ -110,7 +110,6 @@ func (c *Cmd) Device() *Device { return c.d }
 // Err returns the first error of recording, or nil.
 func (c *Cmd) Err() error { return c.err }
 
-// fail keeps the first error.
 func (c *Cmd) fail(format string, args ...any) {
 	if c.err == nil {
 		c.err = fmt.Errorf("vk: cmd %q: "+format, append([]any{c.name}, args...)...)
@@ -266,7 +265,6 @@ func (c *Cmd) barrier(from, to scope) {
 	}
 }
 
-// poison fills scratch memory as Options.PoisonScratch says.
 func (c *Cmd) poison(b *Buffer) {
 	if word := c.d.options.PoisonScratch; word != 0 {
 		c.fill(b, 0, b.bytes&^3, word)
@@ -290,11 +288,7 @@ func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
 		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
 		return
 	}
-	c.put(transfer, func() {
-		if !c.arena.dry {
-			c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word)
-		}
-	})
+	c.put(transfer, func() { c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word) })
 }
 
 // updateBytes is the most that one vkCmdUpdateBuffer takes.
@@ -318,9 +312,6 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 		data = slices.Clone(data)
 	}
 	c.put(transfer, func() {
-		if c.arena.dry {
-			return
-		}
 		at := b.at + offset
 		for part := range slices.Chunk(data, updateBytes) {
 			c.d.api.update(c.rec.cmd, b.whole().raw, at, part)
@@ -344,11 +335,7 @@ func (c *Cmd) Copy(dst *Buffer, dstOffset int64, src *Buffer, srcOffset, size in
 		c.fail("Copy: ranges %d+%d and %d+%d of %v overlap", to, size, from, size, dst.whole())
 		return
 	}
-	c.put(transfer, func() {
-		if !c.arena.dry {
-			c.d.api.copy(c.rec.cmd, dst.whole().raw, src.whole().raw, []region{{from, to, size}})
-		}
-	})
+	c.put(transfer, func() { c.d.api.copy(c.rec.cmd, dst.whole().raw, src.whole().raw, []region{{from, to, size}}) })
 }
 
 // checkTransfer checks a range for Fill, Write and Copy and notes the use of b.

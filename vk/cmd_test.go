@@ -294,7 +294,6 @@ func TestStorageRange(t *testing.T) {
 	submit(t, c)
 }
 
-// memory returns the buffer whose memory a slice has.
 func memory(b *vk.Buffer) *vk.Buffer {
 	whole, _, _ := vk.View(b, dtype.Float32, 1).Memory()
 	return whole

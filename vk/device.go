@@ -122,33 +122,24 @@ func List() ([]Caps, error) {
 // choose returns the position in list of the device that selector names.
 func choose(list []Caps, selector string) (int, error) {
 	best := -1
-	if selector == "" {
-		for i, c := range list {
-			if c.Unusable == "" && (best < 0 || c.Type.rank() > list[best].Type.rank()) {
-				best = i
-			}
-		}
-		if best < 0 {
-			return 0, fmt.Errorf("vk: device %q: %s: %w", list[0].Name, list[0].Unusable, ErrUnsupported)
-		}
-		return best, nil
+	number, err := strconv.Atoi(selector)
+	if err == nil && number >= 0 && number < len(list) {
+		best = number
 	}
-	if i, err := strconv.Atoi(selector); err == nil && i >= 0 && i < len(list) {
-		best = i
-	}
+	var names []string
 	for i, c := range list {
-		if best < 0 && strings.Contains(strings.ToLower(c.Name), strings.ToLower(selector)) {
+		names = append(names, fmt.Sprintf("%d %q", i, c.Name))
+		switch {
+		case selector == "" && c.Unusable == "" && (best < 0 || c.Type.rank() > list[best].Type.rank()):
+			best = i
+		case selector != "" && best < 0 && strings.Contains(strings.ToLower(c.Name), strings.ToLower(selector)):
 			best = i
 		}
 	}
-	if best < 0 {
-		var names []string
-		for i, c := range list {
-			names = append(names, fmt.Sprintf("%d %q", i, c.Name))
-		}
+	if best < 0 && selector != "" {
 		return 0, fmt.Errorf("vk: device %q is not among %s: %w", selector, strings.Join(names, ", "), ErrNoDevice)
 	}
-	if c := list[best]; c.Unusable != "" {
+	if c := list[max(best, 0)]; c.Unusable != "" {
 		return 0, fmt.Errorf("vk: device %q: %s: %w", c.Name, c.Unusable, ErrUnsupported)
 	}
 	return best, nil
@@ -249,7 +240,6 @@ func (d *Device) Heaps() ([]Heap, error) {
 	return readHeaps(d.instance.raw, d.phys, d.caps.MemoryBudget)
 }
 
-// errClosed is the error of a call that comes after Close, without prefix.
 func (d *Device) errClosed() error { return fmt.Errorf("device %q is closed", d.name) }
 
 // Close waits for the device, writes the pipeline cache and destroys everything. Its error lists

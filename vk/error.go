@@ -89,7 +89,6 @@ func partError(call string, r int32) error {
 	return fmt.Errorf("%s: %w", call, Result(r))
 }
 
-// withPrefix puts the package's name before an error.
 func withPrefix(err error) error {
 	if err == nil {
 		return nil

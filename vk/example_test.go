@@ -14,50 +14,37 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
 // The kernel axpy.comp computes y = a*x + y.
 func Example() {
-	d, err := vk.Open(vk.Options{}) // the best device there is
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer d.Close()
 	ctx := context.Background()
-
-	x, err := d.NewTensor("x", dtype.Float32, 3)
-	if err != nil {
-		log.Fatal(err)
-	}
+	d := must(vk.Open(vk.Options{})) // the best device there is
+	defer d.Close()
+	x := must(d.NewTensor("x", dtype.Float32, 3))
 	defer x.Close()
-	if err := x.Upload(ctx, []float32{1, 2, 3}); err != nil {
-		log.Fatal(err)
-	}
-	y, err := d.NewTensor("y", dtype.Float32, 3)
-	if err != nil {
-		log.Fatal(err)
-	}
+	y := must(d.NewTensor("y", dtype.Float32, 3))
 	defer y.Close()
-	if err := y.Upload(ctx, []float32{10, 20, 30}); err != nil {
-		log.Fatal(err)
-	}
+	check(x.Upload(ctx, []float32{1, 2, 3}))
+	check(y.Upload(ctx, []float32{10, 20, 30}))
 
-	k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	c, err := d.NewCmd("axpy")
-	if err != nil {
-		log.Fatal(err)
-	}
+	k := must(vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
+	c := must(d.NewCmd("axpy"))
 	defer c.Close()
 	k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 3, A: 2}, x, y)
-	if err := c.Submit(ctx); err != nil {
-		log.Fatal(err)
-	}
+	check(c.Submit(ctx))
 
 	out := make([]float32, 3)
-	if err := y.Download(ctx, out); err != nil {
-		log.Fatal(err)
-	}
+	check(y.Download(ctx, out))
 	fmt.Println(out)
 	// Output: [12 24 36]
 }
@@ -66,17 +53,12 @@ func Example() {
 // layer if that is installed, and a folder for compiled pipelines.
 func ExampleList() {
 	list, err := vk.List()
-	if err != nil {
-		log.Fatal(err) // says what to install
-	}
+	check(err) // says what to install
 	for i, c := range list {
 		if c.Unusable != "" || c.APIVersion < vk.MakeVersion(1, 2, 0) {
 			continue
 		}
-		d, err := vk.Open(vk.Options{Device: fmt.Sprint(i), Validate: vk.HaveValidation() == nil})
-		if err != nil {
-			log.Fatal(err)
-		}
+		d := must(vk.Open(vk.Options{Device: fmt.Sprint(i), Validate: vk.HaveValidation() == nil}))
 		defer d.Close()
 		fmt.Println(d.Caps().Name == c.Name)
 		break
@@ -86,15 +68,9 @@ func ExampleList() {
 
 // Two tensors in one buffer, and the bytes that a kernel binds and moves.
 func ExampleView() {
-	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	b, err := d.NewBuffer("both", 1<<16)
-	if err != nil {
-		log.Fatal(err)
-	}
+	b := must(d.NewBuffer("both", 1<<16))
 	defer b.Close()
 	x := vk.View(b, dtype.Float16, 100, 64)
 	y := x
@@ -116,18 +92,12 @@ func ExampleSharedBytes() {
 
 // A kernel of the caller's own, and a fact about the device that is found out once.
 func ExampleNewKernel() {
-	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	k, err := vk.NewKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	k := must(vk.NewKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
 	defer k.Close()
 	fmt.Println(k.Name(), k.Bindings())
-	_, err = vk.NewKernel[struct{ N uint32 }](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
+	_, err := vk.NewKernel[struct{ N uint32 }](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
 	fmt.Println(err)
 	type groups struct{}
 	for range 2 {
@@ -147,19 +117,13 @@ func ExampleNewKernel() {
 
 // A canceled wait, and what a lost device is.
 func ExampleCmd_Submit() {
-	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	c, err := d.NewCmd("empty")
-	if err != nil {
-		log.Fatal(err)
-	}
+	c := must(d.NewCmd("empty"))
 	defer c.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	err = c.Submit(ctx)
+	err := c.Submit(ctx)
 	fmt.Println(errors.Is(err, context.Canceled), errors.Is(err, vk.ErrDeviceLost))
 	// Output: true false
 }

@@ -196,7 +196,6 @@ func (c *chain) free() {
 	c.links = nil
 }
 
-// get2 calls a vkGetPhysicalDevice...2 function on the chain.
 func (in rawInstance) get2(phys vulkan.PhysicalDevice, function string, c *chain) error {
 	name := C.CString(function)
 	defer C.free(unsafe.Pointer(name))
@@ -408,7 +407,6 @@ func (a deviceAPI) invalidate(memory vulkan.DeviceMemory) Result {
 	return Result(C.fvk_invalidate(a.p, C.uint64_t(uintptr(unsafe.Pointer(memory)))))
 }
 
-// setName gives a handle the name that validation messages show.
 func (a deviceAPI) setName(objectType uint32, handle uint64, name string) {
 	s := C.CString(name)
 	defer C.free(unsafe.Pointer(s))

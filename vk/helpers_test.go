@@ -127,7 +127,6 @@ func wantBytes(t testing.TB, b *vk.Buffer, want []byte) {
 	require.True(t, bytes.Equal(want, got), "other bytes")
 }
 
-// wantError checks that err says what is wrong.
 func wantError(t testing.TB, what string, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

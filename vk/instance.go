@@ -82,7 +82,6 @@ func (in *instance) close() {
 	*in = instance{}
 }
 
-// physicalDevices lists the devices, in the loader's order.
 func (in *instance) physicalDevices() ([]vulkan.PhysicalDevice, error) {
 	handle := vulkan.Instance(in.raw.handle)
 	var n uint32
@@ -188,31 +187,42 @@ func (c *Caps) available(api Version, has map[string]bool) (list []featureStruct
 // effectiveVersion is the version that the instance and the device share.
 func (c *Caps) effectiveVersion() Version { return min(c.APIVersion&^0xfff, instanceVersion()) }
 
-// readFeatures asks for every feature and sets the booleans of c.
-func (c *Caps) readFeatures(in rawInstance, phys vulkan.PhysicalDevice, has map[string]bool) error {
-	list, _ := c.available(c.effectiveVersion(), has)
-	var ch chain
-	defer ch.free()
+// A featureBit is a boolean of Caps with its word in a chain of structures.
+type featureBit struct {
+	has  *bool
+	word *uint32
+}
+
+// featureChain returns a chain of all structures that are available, the bits that are wanted, and the
+// word of timeline semaphores. The caller frees the chain.
+func (c *Caps) featureChain(api Version, has map[string]bool) (ch *chain, bits []featureBit, timeline *uint32) {
+	ch = &chain{}
 	core := ch.words(sTypeFeatures2, numCoreFeatures)
-	var payloads [][]uint32
-	for _, f := range list {
-		payloads = append(payloads, ch.words(f.sType, len(f.bits)))
-	}
-	timeline := ch.words(sTypeTimelineSemaphore, 1)
-	if err := in.get2(phys, "vkGetPhysicalDeviceFeatures2", &ch); err != nil {
-		return err
-	}
 	for i, bit := range c.coreFeatures() {
-		*bit = core[i] != 0
+		bits = append(bits, featureBit{bit, &core[i]})
 	}
-	for i, f := range list {
-		for j, bit := range f.bits {
+	list, _ := c.available(api, has)
+	for _, f := range list {
+		payload := ch.words(f.sType, len(f.bits))
+		for i, bit := range f.bits {
 			if bit != nil {
-				*bit = payloads[i][j] != 0
+				bits = append(bits, featureBit{bit, &payload[i]})
 			}
 		}
 	}
-	if timeline[0] == 0 {
+	return ch, bits, &ch.words(sTypeTimelineSemaphore, 1)[0]
+}
+
+func (c *Caps) readFeatures(in rawInstance, phys vulkan.PhysicalDevice, has map[string]bool) error {
+	ch, bits, timeline := c.featureChain(c.effectiveVersion(), has)
+	defer ch.free()
+	if err := in.get2(phys, "vkGetPhysicalDeviceFeatures2", ch); err != nil {
+		return err
+	}
+	for _, b := range bits {
+		*b.has = *b.word != 0
+	}
+	if *timeline == 0 {
 		c.Unusable = "the driver has no timeline semaphores"
 	}
 	return nil
@@ -221,21 +231,11 @@ func (c *Caps) readFeatures(in rawInstance, phys vulkan.PhysicalDevice, has map[
 // enabled returns the chain that turns on what readFeatures found. The caller
 // frees it.
 func (c *Caps) enabled(api Version, has map[string]bool) *chain {
-	list, _ := c.available(api, has)
-	ch := &chain{}
-	core := ch.words(sTypeFeatures2, numCoreFeatures)
-	for i, bit := range c.coreFeatures() {
-		core[i] = onOff(*bit)
+	ch, bits, timeline := c.featureChain(api, has)
+	for _, b := range bits {
+		*b.word = onOff(*b.has)
 	}
-	for _, f := range list {
-		payload := ch.words(f.sType, len(f.bits))
-		for j, bit := range f.bits {
-			if bit != nil {
-				payload[j] = onOff(*bit)
-			}
-		}
-	}
-	ch.words(sTypeTimelineSemaphore, 1)[0] = 1
+	*timeline = 1
 	return ch
 }
 

@@ -237,38 +237,29 @@ func TestElapsedNanoseconds(t *testing.T) {
 
 // TestStructs: what push constants and specializations may be made of.
 func TestStructs(t *testing.T) {
+	of := func(fields ...any) any { // a struct of zeros
+		var list []reflect.StructField
+		for i, x := range fields {
+			list = append(list, reflect.StructField{Name: string(rune('A' + i)), Type: reflect.TypeOf(x)})
+		}
+		return reflect.Zero(reflect.StructOf(list)).Interface()
+	}
 	type two struct{ A, B uint32 }
 	for _, c := range []struct {
 		params any
 		bytes  int // -1: refused
 	}{
-		{struct{}{}, 0},
-		{struct {
-			A uint32
-			B int32
-			C float32
-		}{}, 12},
-		{struct {
-			A    uint64
-			B, C uint32
-		}{}, 16},
-		{struct {
-			A [3]uint32
-			B two
-		}{}, 20},
-		{struct {
-			A uint32
-			B uint64
-		}{}, -1}, // a hole
-		{struct {
-			A uint64
-			B uint32
-		}{}, -1}, // a hole at the end
-		{struct{ A bool }{}, -1},
-		{struct{ A uint16 }{}, -1},
-		{struct{ A *uint32 }{}, -1},
-		{struct{ A int }{}, -1},
-		{struct{ A []uint32 }{}, -1},
+		{of(), 0},
+		{of(uint32(0), int32(0), float32(0)), 12},
+		{of(uint64(0), uint32(0), uint32(0)), 16},
+		{of([3]uint32{}, two{}), 20},
+		{of(uint32(0), uint64(0)), -1}, // a hole
+		{of(uint64(0), uint32(0)), -1}, // a hole at the end
+		{of(false), -1},
+		{of(uint16(0)), -1},
+		{of(new(uint32)), -1},
+		{of(0), -1},
+		{of([]uint32{}), -1},
 		{uint32(0), -1},
 	} {
 		got, err := checkParams(reflect.TypeOf(c.params))
@@ -288,7 +279,7 @@ func TestStructs(t *testing.T) {
 	got, err = specWords(nil)
 	require.NoError(t, err)
 	require.Nil(t, got)
-	for _, bad := range []any{struct{ A uint64 }{}, struct{ A string }{}, struct{ A int }{}, struct{ A struct{ B int } }{}, 7, &struct{}{}} {
+	for _, bad := range []any{of(uint64(0)), of(""), of(0), of(of(0)), 7, &struct{}{}} {
 		_, err := specWords(bad)
 		require.Error(t, err, "%T", bad)
 	}
@@ -432,24 +423,19 @@ func TestSpans(t *testing.T) {
 		for range 30 {
 			start := rng.Int64N(60)
 			end := start + 1 + rng.Int64N(4)
-			if got := slices.Contains(set[start:end], true); s.meet(start, end) != got {
-				t.Fatalf("seed %d: %v meets %d to %d: %v", seed, s, start, end, !got)
-			}
-			switch all := !slices.Contains(set[start:end], false); {
-			case rng.IntN(2) == 0:
+			require.Equal(t, slices.Contains(set[start:end], true), s.meet(start, end), seed)
+			if rng.IntN(2) == 0 {
 				s.add(start, end)
 				for i := start; i < end; i++ {
 					set[i] = true
 				}
-			case all: // remove is for what is there
+			} else if !slices.Contains(set[start:end], false) { // remove is for what is there
 				s.remove(start, end)
 				clear(set[start:end])
 			}
 		}
 		for i, x := range s {
-			if x.start >= x.end || i > 0 && s[i-1].end >= x.start {
-				t.Fatalf("seed %d: %v", seed, s)
-			}
+			require.True(t, x.start < x.end && (i == 0 || s[i-1].end < x.start), "seed %d: %v", seed, s)
 		}
 	}
 }

@@ -198,7 +198,6 @@ func requiredSubgroupSize(c *Caps, o KernelOptions) (int, error) {
 	return 0, fmt.Errorf("subgroup size control: %w", ErrUnsupported)
 }
 
-// checkParams returns the size of a push-constant struct.
 func checkParams(t reflect.Type) (int, error) {
 	if t.Kind() != reflect.Struct {
 		return 0, fmt.Errorf("push constants are a %v, not a struct", t)
@@ -426,7 +425,6 @@ func (c *Cmd) dispatchUntraced(k *kernel) {
 	}
 }
 
-// addPool makes one more descriptor pool.
 func (c *Cmd) addPool() bool {
 	if r := c.d.fault("vkCreateDescriptorPool"); r < 0 {
 		c.fail("vkCreateDescriptorPool: %w", r)

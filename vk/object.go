@@ -41,7 +41,6 @@ func (o *object) adopt(d *Device, kind, name string, release func()) {
 	o.holds.Store(1)
 }
 
-// isClosed reports whether o is unusable.
 func (o *object) isClosed() bool { return !o.usable.Load() }
 
 // close runs release once nothing holds o and the submissions so far have finished, which may be
@@ -192,7 +191,6 @@ func (c *Cmd) begin() bool {
 	return true
 }
 
-// errEntered is why enter returned false.
 func (c *Cmd) errEntered() error {
 	if c.misused.Load() {
 		return c.errMisused()
@@ -208,7 +206,6 @@ func (c *Cmd) leave() {
 	}
 }
 
-// errMisused is the error of a Cmd that two goroutines use at once.
 func (c *Cmd) errMisused() error {
 	return fmt.Errorf("vk: cmd %q is used by two goroutines at once", c.name)
 }

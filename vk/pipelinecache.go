@@ -69,7 +69,6 @@ func (d *Device) openCache(dir string) (*pipelineCache, error) {
 	return c, err
 }
 
-// load reads the file.
 func (c *pipelineCache) load(d *Device, dir string) ([]byte, error) {
 	if dir == "" {
 		return nil, nil

@@ -72,7 +72,7 @@ func (c *Cmd) Reorder() (end func()) {
 func (c *Cmd) put(s stage, record func()) {
 	if c.later == nil {
 		c.order(s)
-		record()
+		c.run(record)
 		return
 	}
 	if len(c.later.list) == mostDeferred {
@@ -87,6 +87,13 @@ func (c *Cmd) put(s stage, record func()) {
 	}
 	c.later.add(deferred{level, s, slices.Clone(c.tracker.touches), record})
 	c.tracker.touches = c.tracker.touches[:0]
+}
+
+// run records a command, unless c only measures.
+func (c *Cmd) run(record func()) {
+	if !c.arena.dry {
+		record()
+	}
 }
 
 // add appends a command, whose level is at least the one that it has.
@@ -145,7 +152,7 @@ func (c *Cmd) settle() {
 			}
 			c.tracker.touches = append(c.tracker.touches[:0], x.touches...)
 			c.tracker.note(x.stage)
-			x.record()
+			c.run(x.record)
 		}
 		list = list[n:]
 	}

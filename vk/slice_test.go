@@ -19,7 +19,6 @@ func slice(t testing.TB, b *vk.Buffer, offset, bytes int64) *vk.Buffer {
 	return s
 }
 
-// sliceAlignment is what slices of a device begin at multiples of.
 func sliceAlignment(d *vk.Device) int64 {
 	return max(int64(d.Caps().MinStorageBufferOffsetAlignment), 16)
 }
@@ -136,27 +135,6 @@ func TestSliceClosed(t *testing.T) {
 	scratch := slice(t, c.Scratch("scratch", 64), 0, 16)
 	c.Close()
 	wantError(t, "Upload", scratch.Upload(background(), 0, make([]byte, 4)), "closed")
-}
-
-// TestSlicesSideBySide: dispatches on different slices of a buffer need no barrier, also
-// where a slice ends within 16 bytes.
-func TestSlicesSideBySide(t *testing.T) {
-	d := vktest.Open(t)
-	align := sliceAlignment(d)
-	n := int(align / 4)
-	want := numbered(3*n - 1)
-	whole, x := tensor(t, d, "whole", want...), tensor(t, d, "x", numbered(n)...)
-	c := newCmd(t, d)
-	for i := range 3 {
-		bytes := align - 4 // of the last, which the buffer ends with, no whole 16 either
-		part := vk.View(slice(t, whole.Buffer, int64(i)*align, bytes), dtype.Float32, n-1)
-		axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: uint32(n - 1), A: float32(i)}, x, part)
-		for j := range n - 1 {
-			want[i*n+j] += float32(i * j)
-		}
-	}
-	submit(t, c)
-	wantTensor(t, whole, want...)
 }
 
 // TestNarrow: a narrow tensor has the elements of the tensor, and so little else that

@@ -235,7 +235,6 @@ func (m *module) constant(id uint32) (value uint32, known bool) {
 	return 0, false
 }
 
-// operate applies an operation to its operands.
 func operate(op spirv.Op, x, y, z uint32) (value uint32, known bool) {
 	truth := func(b bool) (uint32, bool) { return onOff(b), true }
 	switch op {

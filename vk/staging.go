@@ -61,7 +61,6 @@ func newStaging() staging {
 	return staging{up: ring{turns: make(turns, 1)}, down: landing{turns: make(turns, 1)}}
 }
 
-// close destroys the memory of an idle device.
 func (s *staging) close(d *Device) {
 	for _, bl := range []*block{&s.up.block, &s.down.block} {
 		if bl.raw != 0 {

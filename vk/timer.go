@@ -120,7 +120,6 @@ func elapsedNanoseconds(from, to uint64, bits uint32, period float64) float64 {
 	return float64((to-from)&mask) * period
 }
 
-// ticks reads timestamp i.
 func (t *Timer) ticks(i int) (uint64, error) {
 	if t == nil || t.isClosed() {
 		return 0, fmt.Errorf("vk: the timer is closed")

@@ -27,7 +27,6 @@ type use struct {
 	touched [numStages][numStages]touched
 }
 
-// clone returns a copy of what is known of an object's bytes.
 func (u *use) clone() *use {
 	v := &use{touched: u.touched}
 	for from := range numStages {
@@ -140,7 +139,6 @@ func (t *tracker) separation(stages ...stage) (from, to scope) {
 	return from, to
 }
 
-// barrier notes a barrier.
 func (t *tracker) barrier(from, to scope) {
 	for f := range numStages {
 		for s := range numStages {
@@ -154,7 +152,6 @@ func (t *tracker) barrier(from, to scope) {
 	t.wide = t.wide && (from != anyScope() || to != anyScope())
 }
 
-// reset forgets all commands.
 func (t *tracker) reset() {
 	t.barrier(anyScope(), anyScope())
 	t.recorded, t.touches = 0, t.touches[:0]

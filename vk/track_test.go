@@ -52,7 +52,6 @@ var recordings = []struct {
 	{"scratch", 2, "0>s x+s s+y"},
 }
 
-// play records the commands of recordings.
 func play(t *testing.T, d *vk.Device, c *vk.Cmd, list string, vectors map[string]vk.Tensor) {
 	n := int(sliceAlignment(d) / 4)
 	operand := regexp.MustCompile(`^([xyzs])(?:\[(\d):(\d)(\+?)\]|%(\d)|@(\d+))?$`)

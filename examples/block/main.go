@@ -20,38 +20,38 @@ import (
 const tokens, heads, dim, width, hidden = 24, 2, 16, heads * dim, 48
 
 func main() {
-	y, err := block(func(name string, i int) float32 { return float32((i*i+3*len(name))%17-8) / 32 })
-	if err != nil {
-		log.Fatal(err)
-	}
+	y := block(func(name string, i int) float32 { return float32((i*i+3*len(name))%17-8) / 32 })
 	fmt.Printf("y[0] begins with %.4f, y[%d] with %.4f\n", y[0], tokens-1, y[(tokens-1)*width])
 }
 
-// block returns y for tensors whose elements are values.
-func block(values func(name string, i int) float32) (y []float32, err error) {
-	ctx := context.Background()
-	d, err := vk.Open(vk.Options{}) // the best device there is
+func check(err error) {
 	if err != nil {
-		return nil, err
+		log.Fatal(err)
 	}
+}
+
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+// block returns y for tensors whose elements are values.
+func block(values func(name string, i int) float32) (y []float32) {
+	ctx := context.Background()
+	d := must(vk.Open(vk.Options{})) // the best device there is
 	defer d.Close()
 	tensors := map[string]vk.Tensor{}
 	for name, shape := range map[string][]int{
 		"x": {tokens, width}, "wn": {width}, "wqkv": {width, 3 * width}, "wo": {width, width}, "w1": {width, hidden}, "w2": {hidden, width}, // inputs
 		"n": {tokens, width}, "qkv": {tokens, 3 * width}, "o": {tokens, width}, "h": {tokens, width}, "m": {tokens, width}, "up": {tokens, hidden}, "y": {tokens, width},
 	} {
-		t, err := d.NewTensor(name, dtype.Float32, shape...)
-		if err != nil {
-			return nil, err
-		}
+		t := must(d.NewTensor(name, dtype.Float32, shape...))
 		defer t.Close()
 		x := make([]float32, t.NumElements())
 		for i := range x {
 			x[i] = values(name, i)
 		}
-		if err := t.Upload(ctx, x); err != nil {
-			return nil, err
-		}
+		check(t.Upload(ctx, x))
 		tensors[name] = t
 	}
 	t := func(name string) vk.Tensor { return tensors[name] }
@@ -63,10 +63,7 @@ func block(values func(name string, i int) float32) (y []float32, err error) {
 	}
 	o := t("o")
 	o.Shape, o.Strides = []int{1, heads, tokens, dim}, []int{tokens * width, dim, width, 1}
-	c, err := d.NewCmd("block")
-	if err != nil {
-		return nil, err
-	}
+	c := must(d.NewCmd("block"))
 	defer c.Close()
 	// Each call records kernels. Barriers follow from what these read and write, and errors stay with
 	// c: Submit returns the first, and runs nothing then.
@@ -80,9 +77,8 @@ func block(values func(name string, i int) float32) (y []float32, err error) {
 	norm.Forward(c, norm.Tensors{X: t("h"), W: t("wn"), Y: t("m")}, n, norm.Options{})
 	gemm.Forward(c, gemm.Tensors{A: t("m"), B: t("w1"), C: t("up")}, gemm.Problem{M: tokens, N: hidden, K: width, Activation: gemm.SiLU}, gemm.Options{})
 	gemm.Forward(c, gemm.Tensors{A: t("up"), B: t("w2"), C: t("y"), Residual: t("h")}, gemm.Problem{M: tokens, N: width, K: hidden, Residual: true}, gemm.Options{})
-	if err := c.Submit(ctx); err != nil {
-		return nil, err
-	}
+	check(c.Submit(ctx))
 	y = make([]float32, tokens*width)
-	return y, t("y").Download(ctx, y)
+	check(t("y").Download(ctx, y))
+	return y
 }

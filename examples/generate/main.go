@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log"
@@ -21,41 +20,48 @@ const heads, kvHeads, dim, vocab, steps = 4, 2, 32, 50, 40
 const width, fused = heads * dim, (heads + 2*kvHeads) * dim
 
 func main() {
-	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	tokens, err := generate(context.Background(), d, newWeights(), 7)
+	fmt.Println(generate(context.Background(), d, newWeights(), 7))
+}
+
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(tokens)
+}
+
+func must[T any](value T, err error) T {
+	check(err)
+	return value
 }
 
 // generate returns the tokens that follow the first.
-func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens []int, err error) {
-	cache, err := attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens []int) {
+	cache := must(attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 		Batch: 1, NumHeads: heads, NumKVHeads: kvHeads, SeqQ: 1, SeqKV: 64, HeadDim: dim, DType: dtype.Float32, Causal: true,
-	}, PageSize: 16, Pages: 4}})
-	if err != nil {
-		return nil, err
-	}
+	}, PageSize: 16, Pages: 4}}))
 	defer cache.Close()
-	if err := cache.Reserve(ctx, steps); err != nil {
-		return nil, err
-	}
+	check(cache.Reserve(ctx, steps))
 	p := attention.AppendProblem{DecodeProblem: cache.Problem(1, 1), RoPE: attention.RoPE{Dims: dim}}
 	cosines, sines := attention.RoPETable(p.SeqKV, dim, 10000)
-	t := tensors{ctx: ctx, d: d} // keeps the first error
-	defer t.close()
-	wqkv, wo, head := t.add(w.qkv, width, fused), t.add(w.o, width, width), t.add(w.head, vocab, width)
-	cos, sin := t.add(cosines, p.SeqKV, dim/2), t.add(sines, p.SeqKV, dim/2)
-	x, qkv, o, logits := t.add(nil, 1, width), t.add(nil, 1, 1, fused), t.add(nil, 1, heads, 1, dim), t.add(nil, 1, vocab)
-	c, err := d.NewCmd("step")
-	if cmp.Or(err, t.err) != nil {
-		return nil, cmp.Or(err, t.err)
+	var all []vk.Tensor // float32 on the device
+	defer func() {
+		for _, x := range all {
+			x.Close()
+		}
+	}()
+	add := func(data []float32, shape ...int) vk.Tensor { // one more, with data if there are
+		x := must(d.NewTensor("tensor", dtype.Float32, shape...))
+		if all = append(all, x); data != nil {
+			check(x.Upload(ctx, data))
+		}
+		return x
 	}
+	wqkv, wo, head := add(w.qkv, width, fused), add(w.o, width, width), add(w.head, vocab, width)
+	cos, sin := add(cosines, p.SeqKV, dim/2), add(sines, p.SeqKV, dim/2)
+	x, qkv, o, logits := add(nil, 1, width), add(nil, 1, 1, fused), add(nil, 1, heads, 1, dim), add(nil, 1, vocab)
+	c := must(d.NewCmd("step"))
 	defer c.Close()
 	// Recording calls leave their errors with c, and Submit returns the first.
 	product := func(dst, a, b vk.Tensor, p gemm.Problem) {
@@ -72,19 +78,19 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 
 	scores := make([]float32, vocab)
 	for range steps {
-		if err := cmp.Or(x.Upload(ctx, w.embed[token*width:][:width]), c.Submit(ctx), logits.Download(ctx, scores)); err != nil {
-			return nil, err
-		}
+		check(x.Upload(ctx, w.embed[token*width:][:width]))
+		check(c.Submit(ctx))
+		check(logits.Download(ctx, scores))
 		token = slices.Index(scores, slices.Max(scores))
 		tokens = append(tokens, token)
 	}
-	return tokens, cache.Status(ctx)
+	check(cache.Status(ctx))
+	return tokens
 }
 
 // weights are those of the layer, row-major.
 type weights struct{ qkv, o, embed, head []float32 }
 
-// newWeights returns random ones.
 func newWeights() weights {
 	r := rand.New(rand.NewPCG(1, 2))
 	normal := func(n int) []float32 {
@@ -95,34 +101,4 @@ func newWeights() weights {
 		return list
 	}
 	return weights{normal(width * fused), normal(width * width), normal(vocab * width), normal(vocab * width)}
-}
-
-// tensors are float32 on the device.
-type tensors struct {
-	ctx  context.Context
-	d    *vk.Device
-	list []vk.Tensor
-	err  error
-}
-
-// add returns one more, with data if there are.
-func (t *tensors) add(data []float32, shape ...int) vk.Tensor {
-	if t.err != nil {
-		return vk.Tensor{}
-	}
-	x, err := t.d.NewTensor("tensor", dtype.Float32, shape...)
-	if err == nil {
-		t.list = append(t.list, x)
-	}
-	if err == nil && data != nil {
-		err = x.Upload(t.ctx, data)
-	}
-	t.err = err
-	return x
-}
-
-func (t *tensors) close() {
-	for _, x := range t.list {
-		x.Close()
-	}
 }

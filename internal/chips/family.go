@@ -33,42 +33,22 @@ const (
 )
 
 // familyNames has the words in a device's name that say its family. The first match counts:
-// "A100" comes before "A10".
+// "RTX A1000" comes before "A100", and that before "A10".
 var familyNames = []struct {
 	vendor uint32
-	name   string
 	family string
+	names  []string
 }{
-	{vendor: VendorNVIDIA, name: "H100", family: "hopper"},
-	{vendor: VendorNVIDIA, name: "H200", family: "hopper"}, // and GH200
-	{vendor: VendorNVIDIA, name: "H800", family: "hopper"},
-	{vendor: VendorNVIDIA, name: "GeForce RTX 50", family: "blackwell-rtx"},
-	{vendor: VendorNVIDIA, name: "Blackwell", family: "blackwell-rtx"}, // RTX PRO 6000 Blackwell
-	{vendor: VendorNVIDIA, name: "GeForce RTX 40", family: "ada"},
-	{vendor: VendorNVIDIA, name: " Ada", family: "ada"}, // RTX 4000 SFF Ada; a plain Quadro RTX 4000 is older
-	{vendor: VendorNVIDIA, name: "NVIDIA L4", family: "ada"},
-	{vendor: VendorNVIDIA, name: "GeForce RTX 30", family: "ampere-rtx"},
-	{vendor: VendorNVIDIA, name: "RTX A", family: "ampere-rtx"},
-	{vendor: VendorNVIDIA, name: "A100", family: "ampere"},
-	{vendor: VendorNVIDIA, name: "A800", family: "ampere"},
-	{vendor: VendorNVIDIA, name: "NVIDIA A30", family: "ampere"},
-	{vendor: VendorNVIDIA, name: "NVIDIA A10", family: "ampere-rtx"},
-	{vendor: VendorNVIDIA, name: "NVIDIA A16", family: "ampere-rtx"},
-	{vendor: VendorNVIDIA, name: "NVIDIA A2", family: "ampere-rtx"},
-	{vendor: VendorNVIDIA, name: "NVIDIA A40", family: "ampere-rtx"},
-
-	// RADV adds the chip's name in brackets, the other drivers do not.
-	{vendor: VendorAMD, name: "NAVI4", family: "rdna4"},
-	{vendor: VendorAMD, name: "GFX12", family: "rdna4"},
-	{vendor: VendorAMD, name: "Radeon RX 90", family: "rdna4"},
-	{vendor: VendorAMD, name: "NAVI3", family: "rdna3"},
-	{vendor: VendorAMD, name: "GFX11", family: "rdna3"}, // 3.5 too: Strix
-	{vendor: VendorAMD, name: "STRIX", family: "rdna3"},
-	{vendor: VendorAMD, name: "PHOENIX", family: "rdna3"},
-	{vendor: VendorAMD, name: "Radeon RX 7", family: "rdna3"},
-	{vendor: VendorAMD, name: "Radeon PRO W7", family: "rdna3"},
-	{vendor: VendorAMD, name: "Radeon 7", family: "rdna3"}, // 740M to 780M, integrated
-	{vendor: VendorAMD, name: "Radeon 8", family: "rdna3"},
+	{VendorNVIDIA, "hopper", []string{"H100", "H200", "H800"}}, // and GH200
+	{VendorNVIDIA, "blackwell-rtx", []string{"GeForce RTX 50", "Blackwell"}},
+	{VendorNVIDIA, "ada", []string{"GeForce RTX 40", " Ada", "NVIDIA L4"}}, // RTX 4000 SFF Ada; a plain Quadro RTX 4000 is older
+	{VendorNVIDIA, "ampere-rtx", []string{"GeForce RTX 30", "RTX A"}},
+	{VendorNVIDIA, "ampere", []string{"A100", "A800", "NVIDIA A30"}},
+	{VendorNVIDIA, "ampere-rtx", []string{"NVIDIA A10", "NVIDIA A16", "NVIDIA A2", "NVIDIA A40"}},
+	// RADV adds the chip's name in brackets, the other drivers do not. GFX11 is 3.5, too: Strix. Radeon 7 and 8
+	// are integrated, 740M to 780M and what follows.
+	{VendorAMD, "rdna4", []string{"NAVI4", "GFX12", "Radeon RX 90"}},
+	{VendorAMD, "rdna3", []string{"NAVI3", "GFX11", "STRIX", "PHOENIX", "Radeon RX 7", "Radeon PRO W7", "Radeon 7", "Radeon 8"}},
 }
 
 // A FamilyName is a family with the name of its vendor.
@@ -103,8 +83,8 @@ func Family(caps *vk.Caps) string {
 	if caps.VendorID == VendorIntel && caps.MinSubgroupSize == 16 {
 		return "xe2"
 	}
-	for i := range familyNames {
-		if f := &familyNames[i]; f.vendor == caps.VendorID && strings.Contains(caps.Name, f.name) {
+	for _, f := range familyNames {
+		if f.vendor == caps.VendorID && slices.ContainsFunc(f.names, func(name string) bool { return strings.Contains(caps.Name, name) }) {
 			return f.family
 		}
 	}

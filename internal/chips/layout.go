@@ -176,7 +176,6 @@ func probe(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (e elements, ran 
 	return e, ran, nil
 }
 
-// askLayout returns the elements of a left matrix and of an accumulator.
 func askLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) ([][][]int, vk.ModuleInfo, error) {
 	return ask(d, "matrix_layout", t, shape, []dtype.DType{t, dtype.Float32}, 2)
 }

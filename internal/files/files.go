@@ -149,7 +149,6 @@ func (f *File) Publish() error {
 	return nil
 }
 
-// named returns an error with the final name of f.
 func (f *File) named(err error) error {
 	return &fs.PathError{Op: "write", Path: f.path, Err: Bare(err)}
 }

@@ -159,7 +159,6 @@ func (m *Module) id(id uint32) *ID {
 	return m.IDs[id]
 }
 
-// literal returns the first word, 0 if there is none.
 func literal(words []uint32) uint32 {
 	if len(words) == 0 {
 		return 0

@@ -121,7 +121,6 @@ func usesNoDevice(p string) bool {
 	return base == "ref" || strings.Contains(p, "/ref/") || base == "attntest"
 }
 
-// listPackages asks go list for our packages.
 func (r *repo) listPackages() ([]pkg, error) {
 	lines, err := r.goList("-f", `{{.ImportPath}},{{join .Imports " "}},{{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")
 	if err != nil {
@@ -145,7 +144,6 @@ func (r *repo) listPackages() ([]pkg, error) {
 
 const modulePath = "github.com/flashvk/flashvk/"
 
-// goList returns the lines of go list.
 func (r *repo) goList(args ...string) ([]string, error) {
 	cmd := exec.Command("go", append([]string{"list"}, args...)...)
 	cmd.Dir = r.root
@@ -192,7 +190,6 @@ func checkImports(r *repo) ([]string, error) {
 // productPath is the program that users get.
 const productPath = "./bench/flashvk"
 
-// linkProblems says which packages the program links that are for tests.
 func linkProblems(linked []string) []string {
 	var problems []string
 	for _, p := range linked {

@@ -24,7 +24,6 @@ package main
 import (
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,11 +136,12 @@ func openRepo() (*repo, error) {
 		return nil, fmt.Errorf("not in a Go module")
 	}
 	r := &repo{root: filepath.Dir(gomod)}
-	names, err := r.list()
-	if err != nil {
-		return nil, err
+	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	cmd.Dir = r.root
+	if out, err = cmd.Output(); err != nil {
+		return nil, fmt.Errorf("git ls-files: %w", err)
 	}
-	for _, name := range names {
+	for _, name := range strings.Split(string(out), "\x00") {
 		// A file that was deleted but not yet committed is listed too.
 		if info, err := os.Lstat(filepath.Join(r.root, name)); err == nil && info.Mode().IsRegular() {
 			r.files = append(r.files, name)
@@ -150,31 +150,6 @@ func openRepo() (*repo, error) {
 	slices.Sort(r.files)
 	r.files = slices.Compact(r.files)
 	return r, nil
-}
-
-// list asks git for the files, new ones included. In a copy without its git folder,
-// or of another owner, which git refuses, it walks the folder.
-func (r *repo) list() (names []string, err error) {
-	cmd := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	cmd.Dir = r.root
-	if out, err := cmd.Output(); err == nil {
-		return strings.Split(string(out), "\x00"), nil
-	}
-	err = filepath.WalkDir(r.root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(r.root, path)
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && slices.Contains([]string{".git", "bin", "bundle"}, name) {
-			return fs.SkipDir
-		}
-		names = append(names, filepath.ToSlash(name))
-		return nil
-	})
-	return names, err
 }
 
 func (r *repo) read(name string) (string, error) {

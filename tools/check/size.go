@@ -94,7 +94,6 @@ func checkSize(r *repo) ([]string, error) {
 	return sizeProblems(list), nil
 }
 
-// sizeProblems returns the wings past their budgets.
 func sizeProblems(list []size) []string {
 	var problems []string
 	for i, w := range wings {
@@ -112,7 +111,6 @@ func sizeProblems(list []size) []string {
 	return problems
 }
 
-// sizesAt counts the lines of a commit.
 func (r *repo) sizesAt(commit string) ([]size, error) {
 	git := func(args ...string) (string, error) {
 		cmd := exec.Command("git", args...)

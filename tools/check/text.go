@@ -73,7 +73,6 @@ func hostProblems(name, text string, hosts []string) []string {
 	return problems
 }
 
-// checkScripts has the shells read every script.
 func checkScripts(r *repo) ([]string, error) {
 	var problems []string
 	for _, name := range r.files {

@@ -141,7 +141,6 @@ func (p *program) pass(f *flow, n *node) {
 	}
 }
 
-// isBarrier reports whether a node is a barrier of a scope.
 func (p *program) isBarrier(n *node, scope uint32) bool {
 	return n.op == spirv.OpControlBarrier && p.m.is(n.instruction.args[0], scope)
 }

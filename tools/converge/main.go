@@ -113,7 +113,6 @@ func run(verbose, bare bool, promise promise, files []string) (ok bool, err erro
 	return len(r.open) == 0 && len(r.problems) == 0, nil
 }
 
-// load returns the modules of files, or all that are committed.
 func load(files []string) (map[string][]byte, error) {
 	modules := map[string][]byte{}
 	if len(files) == 0 {

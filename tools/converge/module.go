@@ -60,7 +60,6 @@ type module struct {
 	strings   map[id]string
 }
 
-// name returns the name of an id, "" if it has none.
 func (m *module) name(i id) string { return m.At(uint32(i)).Name }
 
 // is reports whether an id is the plain constant of a number.
@@ -69,7 +68,6 @@ func (m *module) is(constant, number uint32) bool {
 	return c.Op == spirv.OpConstant && c.Args[0] == number
 }
 
-// parse reads a module.
 func parse(code []byte) (*module, error) {
 	parsed, err := spirv.Parse(code)
 	if err != nil {

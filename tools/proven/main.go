@@ -25,7 +25,6 @@ func main() {
 	os.Exit(2)
 }
 
-// run prints the gaps and returns the exit status.
 func run(w io.Writer, records []*conformance.Record, modules []conformance.Committed) int {
 	gaps := conformance.Unproven(records, modules)
 	for _, g := range gaps {

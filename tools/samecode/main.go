@@ -82,7 +82,6 @@ func run(w io.Writer, from, to string, renames []string) (bool, error) {
 	return differ == 0, nil
 }
 
-// load returns the modules of a folder or of a commit, by name.
 func load(from string) (map[string][]spirv.Instruction, error) {
 	dir := from
 	if from == "." {

@@ -46,7 +46,6 @@ func main() {
 	}
 }
 
-// draw returns the text as SVG.
 func draw(text []byte) string {
 	lines := strings.Split(strings.TrimRight(string(bytes.ToValidUTF8(text, nil)), "\n"), "\n")
 	columns := 0

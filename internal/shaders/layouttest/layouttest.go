@@ -183,7 +183,6 @@ func compareParams(block *spirv.Block, maxBytes int, params any) []string {
 	return problems
 }
 
-// compareBlock compares a struct type with a block of the shader.
 func compareBlock(block *spirv.Block, t reflect.Type, name string) []string {
 	got, problems := fields(t, "", 0)
 	for i := range problems {

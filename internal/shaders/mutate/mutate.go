@@ -210,7 +210,6 @@ func (m *Mutant) Compile(glslc, source, dir string) error {
 	return nil
 }
 
-// apply edits a file of the folder.
 func (e *Edit) apply(dir string) error {
 	path := filepath.Join(dir, e.File)
 	text, err := os.ReadFile(path)

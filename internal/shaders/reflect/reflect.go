@@ -127,7 +127,6 @@ func (r *reader) spec(of uint32) error {
 	return nil
 }
 
-// variable adds a variable of the module's interface.
 func (r *reader) variable(id uint32) error {
 	v := r.At(id)
 	pointer := r.At(v.Type)

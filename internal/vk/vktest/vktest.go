@@ -30,7 +30,6 @@ const (
 	deviceEnv  = "FLASHVK_DEVICE" // vk.Options.Device for tests
 )
 
-// required lists what FLASHVK_REQUIRE names.
 func required() []string {
 	return strings.FieldsFunc(os.Getenv(requireEnv), func(r rune) bool { return r == ',' || r == ' ' })
 }
