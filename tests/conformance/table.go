@@ -2,12 +2,15 @@ package conformance
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // An Entry is a problem of a kernel and a pass. Its Problem is one of flashvk selftest --problem.
@@ -58,4 +61,39 @@ func On(e *Entry, t dtype.DType, path string, columns int) (*trial.Kernel, trial
 		"$dtype", fmt.Sprint(int(t)), "$impl", path, "$split", split, "$side", fmt.Sprint(columns), "$2side", fmt.Sprint(2*columns), "$4side", fmt.Sprint(4*columns),
 	).Replace(e.Problem)
 	return trial.Decode(text)
+}
+
+// An Instance is the problem of an entry in a format on a path.
+type Instance struct {
+	Name    string
+	Format  dtype.DType
+	Kernel  *trial.Kernel
+	Problem trial.Problem
+}
+
+// All returns the entries' problems for a device, on every path, in the formats of
+// Formats.
+func All(d *vk.Device, formats bool) iter.Seq[Instance] {
+	columns := 16
+	if shape, lack := chips.MatrixShape(d.Caps(), dtype.Float16); lack == "" {
+		columns = int(shape.N)
+	}
+	return func(yield func(Instance) bool) {
+		for _, e := range Table() {
+			if e.Paths == nil {
+				e.Paths = []string{""}
+			}
+			for _, format := range Formats(&e, formats) {
+				for _, path := range e.Paths {
+					k, p, err := On(&e, format, path, columns)
+					if err != nil {
+						panic(fmt.Sprintf("conformance: %s: %v", e.Name, err))
+					}
+					if !yield(Instance{fmt.Sprintf("%s/%v/%s", e.Name, format, path), format, k, p}) {
+						return
+					}
+				}
+			}
+		}
+	}
 }

@@ -1,7 +1,7 @@
 package gradients
 
 import (
-	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -10,34 +10,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/tests/conformance"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// values are those of tensors, by name.
-type values map[string][]float64
-
-// tensors are those of a device.
-type tensors func(name string) vk.Tensor
-
-// A pass is a call of a backward kernel.
-type pass struct {
-	name     string
-	function string           // as package conformance lists it
-	inputs   map[string][]int // shapes; all random
-	outputs  map[string][]int // of the forward pass
-	by       []string         // the inputs x for which there is a gradient dx
-	// loss is that of the float64 reference.
-	loss func(x values) float64
-	// record records both passes.
-	record func(c *vk.Cmd, on tensors) error
-	// long says that a software driver takes seconds to compile the kernels.
-	long bool
-	// unsupported is why the device has no such kernel.
-	unsupported error
-}
 
 // step is the step of the differences. Their error is about step², and 1e-16 divided by step.
 // Inputs are multiples of grid, so that a reference that rounds the sum of two inputs to float32
@@ -51,33 +31,26 @@ const allowed = 2e-5
 // TestGradients compares every element.
 func TestGradients(t *testing.T) {
 	d := vktest.Open(t)
-	for _, p := range passes(d.Caps()) {
-		t.Run(p.name, func(t *testing.T) {
-			if p.unsupported != nil {
-				require.ErrorIs(t, p.unsupported, vk.ErrUnsupported)
-				t.Skip(p.unsupported)
-			}
-			if p.long && !vktest.Thorough(d) {
-				t.Skip("lavapipe compiles its kernels for long; others have the formula")
-			}
-			x := p.draw()
-			got := p.run(t, d, x)
-			for _, name := range p.by {
-				want := p.differences(x, name)
-				most := 0.0
-				for _, w := range want {
-					most = max(most, math.Abs(w))
+	for _, k := range call.All() {
+		for i, c := range k.Gradients {
+			t.Run(fmt.Sprintf("%s/%d", k.Name, i), func(t *testing.T) {
+				if _, err := c.Choose(d.Caps(), kit.Backward); err != nil {
+					require.ErrorIs(t, err, vk.ErrUnsupported)
+					t.Skip(err)
 				}
-				require.Greater(t, most, 1e-3, "the loss does not depend on %s", name)
-				for i, w := range want {
-					require.InDelta(t, w, got[name][i], allowed*most, "d%s[%d]", name, i)
+				a, ok := c.(*call.Attention)
+				impl := call.Field(c, "impl")
+				matrices := impl.IsValid() && strings.HasPrefix(fmt.Sprint(impl.Interface()), engine.CoopMat.String())
+				if matrices && !(ok && a.Plain()) && !vktest.Thorough(d) {
+					t.Skip("lavapipe compiles its kernels for long; others have the formula")
 				}
-			}
-		})
+				compare(t, d, c)
+			})
+		}
 	}
 }
 
-// TestPasses wants passes to have each backward function of package conformance.
+// TestPasses wants backward functions of package conformance to have calls here, and no others.
 func TestPasses(t *testing.T) {
 	var want, have []string
 	for _, e := range conformance.Table() {
@@ -87,96 +60,78 @@ func TestPasses(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range passes(&vk.Caps{}) {
-		have = append(have, strings.Fields(p.function)...)
+	for _, k := range call.All() {
+		require.Equal(t, k.Backward != "", len(k.Gradients) > 0, k.Name)
+		have = append(have, strings.Fields(k.Backward)...)
 	}
 	slices.Sort(want)
 	slices.Sort(have)
 	require.Equal(t, slices.Compact(want), slices.Compact(have))
 }
 
-// draw returns inputs.
-func (p *pass) draw() values {
-	rng, x := rand.New(rand.NewPCG(3, 7)), values{}
-	for _, name := range sorted(p.inputs) {
-		x[name] = make([]float64, count(p.inputs[name]))
-		for i := range x[name] {
-			x[name][i] = grid * math.Round(rng.NormFloat64()/grid)
+// compare compares the gradients by all inputs.
+func compare(t *testing.T, d *vk.Device, c call.Call) {
+	rng, x, on := rand.New(rand.NewPCG(3, 7)), call.Values{}, map[string]vk.Tensor{}
+	for _, of := range c.Tensors() {
+		if of.Off {
+			continue
+		}
+		var data []float32
+		if of.Role == call.Input || of.Role == call.Upstream {
+			x[of.Name] = make([]float64, call.Product(of.Shape))
+			for i := range x[of.Name] {
+				x[of.Name][i] = grid * math.Round(rng.NormFloat64()/grid)
+				data = append(data, float32(x[of.Name][i]))
+			}
+		}
+		on[of.Name] = vktest.Values(t, d, dtype.Float32, data, of.Shape...)
+	}
+	cmd, err := d.NewCmd("gradients")
+	require.NoError(t, err)
+	defer cmd.Close()
+	require.NoError(t, c.Record(cmd, on, nil, kit.Forward))
+	require.NoError(t, c.Record(cmd, on, nil, kit.Backward))
+	require.NoError(t, cmd.Submit(t.Context()))
+	for _, of := range c.Tensors() {
+		name := strings.TrimPrefix(of.Name, "d")
+		if of.Role != call.Gradient || of.Off || x[name] == nil {
+			continue
+		}
+		got := make([]float32, call.Product(of.Shape))
+		require.NoError(t, on[of.Name].Download(t.Context(), got))
+		want, most := differences(c, x, name), 0.0
+		for _, w := range want {
+			most = max(most, math.Abs(w))
+		}
+		require.Greater(t, most, 1e-3, "the loss does not depend on %s", name)
+		for i, w := range want {
+			require.InDelta(t, w, float64(got[i]), allowed*most, "d%s[%d]", name, i)
 		}
 	}
-	return x
 }
 
 // differences returns the gradient by an input.
-func (p *pass) differences(x values, name string) []float64 {
+func differences(c call.Call, x call.Values, name string) []float64 {
 	list := make([]float64, len(x[name]))
 	for i, at := range x[name] {
 		x[name][i] = at + step
-		up := p.loss(x)
+		up := loss(c, x)
 		x[name][i] = at - step
-		list[i] = (up - p.loss(x)) / (2 * step)
+		list[i] = (up - loss(c, x)) / (2 * step)
 		x[name][i] = at
 	}
 	return list
 }
 
-// run returns the gradients that the kernels write.
-func (p *pass) run(t *testing.T, d *vk.Device, x values) values {
-	t.Helper()
-	var all []*guard.View
-	at := map[string]*guard.View{}
-	add := func(name string, shape []int, data []float64) {
-		v := &guard.View{Name: name, Shape: shape, Strides: make([]int, len(shape)), Data: data}
-		stride := 1
-		for a := len(shape) - 1; a >= 0; a-- {
-			v.Strides[a] = stride
-			stride *= shape[a]
+// loss is the sum of the outputs' products with their gradients.
+func loss(c call.Call, x call.Values) (sum float64) {
+	out := c.Want(x, kit.Forward)
+	for _, of := range c.Tensors() {
+		if w, _ := out.Of(of.Name); of.Role == call.Output && !of.Off {
+			for i, dy := range x["d"+of.Name] {
+				sum += w.Want[i] * dy
+			}
 		}
-		all, at[name] = append(all, v), v
-	}
-	for name, shape := range p.inputs {
-		add(name, shape, slices.Clone(x[name]))
-	}
-	for name, shape := range p.outputs {
-		add(name, shape, make([]float64, count(shape)))
-	}
-	for _, name := range p.by {
-		add("d"+name, p.inputs[name], make([]float64, len(x[name])))
-	}
-	device := guard.Device{Device: d}
-	require.NoError(t, device.Call(context.Background(), p.name, all, func(c *vk.Cmd, on guard.Views) error {
-		return p.record(c, func(name string) vk.Tensor { return on[at[name]] })
-	}))
-	got := values{}
-	for _, name := range p.by {
-		got[name] = at["d"+name].Data
-	}
-	return got
-}
-
-// count returns the product of a shape.
-func count(shape []int) int {
-	n := 1
-	for _, s := range shape {
-		n *= s
-	}
-	return n
-}
-
-// dot returns the sum of products.
-func dot(x, y []float64) float64 {
-	sum := 0.0
-	for i := range x {
-		sum += x[i] * y[i]
 	}
 	return sum
-}
-
-func sorted(m map[string][]int) []string {
-	var names []string
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
