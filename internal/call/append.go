@@ -263,31 +263,22 @@ func put8[T ref.Float](a *Append, x map[string][]T, name string, at, h int, row,
 
 // Choose implements Call. The one kernel runs on every device that runs decode.
 func (a *Append) Choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
+	kernel := "attention_append." + a.DType.Short()
+	if a.Cache != attention.CacheSame {
+		kernel = "attention_append_cache8." + a.DType.Short()
+	}
 	if a.Advance != 0 {
-		return AppendPlan("attention_advance"), a.Validate()
+		kernel = "attention_advance"
 	}
-	return PlanAppend(a.DecodeProblem), a.Validate()
+	return appendPlan{kernel}, a.Validate()
 }
 
-// An AppendPlan is the plan of Append or Advance: their one kernel.
-type AppendPlan string
+// An appendPlan has the one kernel of Append or Advance.
+type appendPlan []string
 
-// PlanAppend returns the plan of Append.
-func PlanAppend(p attention.DecodeProblem) AppendPlan {
-	if p.Cache != attention.CacheSame {
-		return AppendPlan("attention_append_cache8." + p.DType.Short())
-	}
-	return AppendPlan("attention_append." + p.DType.Short())
-}
-
-// String implements kit.Plan.
-func (AppendPlan) String() string { return "append" }
-
-// Workspace implements kit.Plan.
-func (AppendPlan) Workspace() int64 { return 0 }
-
-// Kernels implements kit.Plan.
-func (p AppendPlan) Kernels() []string { return []string{string(p)} }
+func (appendPlan) String() string      { return "append" }
+func (appendPlan) Workspace() int64    { return 0 }
+func (p appendPlan) Kernels() []string { return p }
 
 // Record implements Call.
 func (a *Append) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) error {
