@@ -63,7 +63,9 @@ func engineOptions(impl, config string) (opt engine.Options, err error) {
 		return opt, err
 	}
 	c, err := engine.ParseConfig(config)
-	opt.Config = &c
+	if opt.Config = &c; err == nil && opt.Impl != engine.Auto && opt.Impl != c.Impl {
+		err = engine.Unsupported("path %v: --config is of path %v", opt.Impl, c.Impl)
+	}
 	return opt, err
 }
 

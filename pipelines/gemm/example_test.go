@@ -36,29 +36,6 @@ func ExampleForward() {
 	// Output: [1 5 4 11]
 }
 
-// The gradients of C = A * B are products, too: dA = dC * Bᵀ and dB = Aᵀ * dC.
-func ExampleForward_gradients() {
-	d, err := vk.Open(vk.Options{})
-	check(err)
-	defer d.Close()
-	const m, n, k = 1, 2, 3
-	a := tensor(d, "a", dtype.Float32, []float32{1, 2, 3}, m, k)
-	b := tensor(d, "b", dtype.Float32, []float32{1, 0, 0, 1, 1, 1}, k, n)
-	dc := tensor(d, "dc", dtype.Float32, []float32{10, 1}, m, n)
-	da, db := tensor(d, "da", dtype.Float32, nil, m, k), tensor(d, "db", dtype.Float32, nil, k, n)
-	defer closeAll(a, b, dc, da, db)
-	c, err := d.NewCmd("gradients")
-	check(err)
-	defer c.Close()
-	byA := gemm.Problem{M: m, N: k, K: n, TransB: true}
-	check(gemm.Forward(c, gemm.Tensors{A: dc, B: b, C: da}, byA, gemm.Options{}))
-	byB := gemm.Problem{M: k, N: n, K: m, TransA: true} // needs nothing of dA: no Barrier
-	check(gemm.Forward(c, gemm.Tensors{A: a, B: dc, C: db}, byB, gemm.Options{}))
-	check(c.Submit(context.Background()))
-	fmt.Println(values(da), values(db))
-	// Output: [10 1 11] [10 1 20 2 30 3]
-}
-
 // Three experts with weights of their own have one, no and two rows of x.
 func ExampleForwardGroup() {
 	d, err := vk.Open(vk.Options{})

@@ -11,25 +11,12 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// TestNames wants the enumerations to have what the engine has, in its order: package gemm lists
-// them by hand.
-func TestNames(t *testing.T) {
-	activations := []gemm.Activation{gemm.Identity, gemm.SiLU, gemm.SiLUKeep, gemm.TimesDSiLU, gemm.TimesDSiLUKeep}
-	require.Len(t, activations, len(problem.Activations()))
-	for i, a := range problem.Activations() {
-		require.Equal(t, gemm.Activation(a), activations[i])
-		require.Equal(t, a.String(), activations[i].String())
-	}
-	require.Equal(t, append(engine.Impls(), engine.Auto), []gemm.Impl{gemm.CoopMat, gemm.Scalar, gemm.Auto})
-}
 
 // TestForward runs problems with every tensor on every path: a tensor in the place of another shows.
 func TestForward(t *testing.T) {

@@ -20,20 +20,18 @@ type Problem struct {
 	Out            dtype.Option // of C, Residual, X and S; the zero value is DType
 }
 
-// An Activation is what the epilogue does to the sum: one of the constants.
-type Activation uint8
+// An Activation is what the epilogue does to the sum: one of the constants. Its String is the name that
+// the program has for it: silu-keep.
+type Activation = problem.Activation
 
 // The activations, with silu(v) = v / (1 + exp(-v)).
 const (
-	Identity       Activation = iota // C = v
-	SiLU                             // C = silu(v)
-	SiLUKeep                         // X = v, C = silu(v): the gradient needs X
-	TimesDSiLU                       // C = v * silu'(X): the gradient of silu at X
-	TimesDSiLUKeep                   // the same, and S = silu(X): the gradient of the next product needs S
+	Identity       = problem.Identity       // C = v
+	SiLU           = problem.SiLU           // C = silu(v)
+	SiLUKeep       = problem.SiLUKeep       // X = v, C = silu(v): the gradient needs X
+	TimesDSiLU     = problem.TimesDSiLU     // C = v * silu'(X): the gradient of silu at X
+	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X): the gradient of the next product needs S
 )
-
-// String returns the name that the program has for a: silu-keep.
-func (a Activation) String() string { return problem.Activation(a).String() }
 
 // OutDType returns the format of C, Residual, X and S.
 func (p Problem) OutDType() dtype.DType { return p.Out.Or(p.DType) }
@@ -42,7 +40,7 @@ func (p Problem) OutDType() dtype.DType { return p.Out.Or(p.DType) }
 func (p Problem) internal() problem.Problem {
 	return problem.Problem{
 		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
-		Activation: problem.Activation(p.Activation), Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
+		Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
 	}
 }
 

@@ -150,11 +150,11 @@ func newBackwardPart(caps *vk.Caps, p Problem, o Options, h heads, fused, output
 		dx.K, opt = b.units, engine.Options{AlignedA: true, PadB: b.units > p.Hidden}
 	}
 	dw1 := engine.Problem{Batch: h.n, M: p.In, N: p.Hidden, K: p.Tokens, TransA: true, DType: p.DType, Out: p.GradDType()}
-	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.how(), engine.Options{AlignedB: true}); err != nil {
+	if b.dw1, err = chain.NewProduct(caps, "mlp", &memory, dw1, o.how(engine.Options{AlignedB: true})); err != nil {
 		return b, 0, err
 	}
 	memory.Keep() // they run side by side
-	b.dx, err = chain.NewProduct(caps, "mlp", &memory, dx, o.how(), opt)
+	b.dx, err = chain.NewProduct(caps, "mlp", &memory, dx, o.how(opt))
 	return b, memory.Bytes, err
 }
 
@@ -183,7 +183,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	}
 	if outputs {
 		y := engine.Problem{Batch: b.n, M: p.Tokens, N: p.Out, K: p.Hidden, DType: p.DType, Out: dtype.Float32}
-		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.how(), engine.Options{AlignedA: true}); err != nil {
+		if b.y, err = chain.NewProduct(caps, "mlp", memory, y, o.how(engine.Options{AlignedA: true})); err != nil {
 			return err
 		}
 		memory.Keep()
@@ -214,7 +214,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 		if !x.on {
 			continue
 		}
-		if *x.to, err = chain.NewProduct(caps, "mlp", memory, x.p, o.how(), x.opt); err != nil {
+		if *x.to, err = chain.NewProduct(caps, "mlp", memory, x.p, o.how(x.opt)); err != nil {
 			return err
 		}
 		memory.Keep() // they run side by side, or copy operands early

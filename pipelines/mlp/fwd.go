@@ -137,13 +137,13 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	}
 	part.units = unitsOf(caps, p, o, products)
 	both, pad := products(part.units), part.units > p.Hidden
-	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.how(), engine.Options{PadB: pad}); err != nil {
+	if part.first, err = chain.NewProduct(caps, "mlp", &memory, both[0], o.how(engine.Options{PadB: pad})); err != nil {
 		return part, 0, err
 	}
 	if p.Heads == 0 {
 		memory.Keep() // operands of both are copied first; with heads the second product has the memory of the first
 	}
-	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.how(), engine.Options{AlignedA: true, PadB: pad})
+	part.second, err = chain.NewProduct(caps, "mlp", &memory, both[1], o.how(engine.Options{AlignedA: true, PadB: pad}))
 	return part, memory.Bytes, err
 }
 

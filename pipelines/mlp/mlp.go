@@ -130,8 +130,11 @@ func (o Options) Validate() error {
 	return err
 }
 
-// how says how products are chosen.
-func (o Options) how() chain.How { return chain.How{Impl: o.Impl, Tuning: o.Tuning} }
+// how returns the options of a product.
+func (o Options) how(opt engine.Options) engine.Options {
+	opt.Impl, opt.Tuning = o.Impl, o.Tuning
+	return opt
+}
 
 func validate(p Problem, o Options) error { return cmp.Or(p.Validate(), o.Validate()) }
 

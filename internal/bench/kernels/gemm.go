@@ -142,10 +142,6 @@ func gemmCalls() *calls[*call.Gemm] {
 			return productKeys(g.Problem, bench.Key{Name: "batch", Value: g.Batches()}, bench.Key{Name: "m", Value: g.M}, bench.Key{Name: "n", Value: g.N}, bench.Key{Name: "k", Value: g.K})
 		},
 		check: checkGemm,
-		path: func(g *call.Gemm, impl string, _ bench.Pass) error {
-			g.Impl = impl
-			return configOnPath(impl, g.Config)
-		},
 		sample: func(g *call.Gemm) int { return max(4, mostChecked/(g.Batches()*g.N*g.K)) },
 		tune: func(_ *vk.Caps, op tunedOp[*call.Gemm], _ bench.Pass) ([]bench.Tunable, error) {
 			return []bench.Tunable{gemmChoices(op)}, nil
@@ -173,15 +169,6 @@ func checkGemm(g *call.Gemm) (err error) {
 	}
 	g.Out = g.OutDType.Or(g.DType)
 	return nil
-}
-
-// configOnPath returns an error if a configuration is of another path.
-func configOnPath(impl, config string) error {
-	c, err := engine.ParseConfig(config)
-	if config == "" || err != nil || impl == gemm.Auto.String() || impl == c.Impl.String() {
-		return nil
-	}
-	return fmt.Errorf("gemm: path %v: --config is of path %v: %w", impl, c.Impl, vk.ErrUnsupported)
 }
 
 // gemmFile sets sizes and formats from the tensors of a file.
@@ -330,10 +317,6 @@ var groupCalls = calls[*call.GemmGroup]{
 	},
 	keys: func(g *call.GemmGroup) []bench.Key {
 		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: sizes(g.Products...)})
-	},
-	path: func(g *call.GemmGroup, impl string, _ bench.Pass) error {
-		g.Impl = impl
-		return configOnPath(impl, g.Config)
 	},
 	sample: func(g *call.GemmGroup) int {
 		most := 1

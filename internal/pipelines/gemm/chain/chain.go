@@ -3,7 +3,7 @@
 //
 //	var memory chain.Memory
 //	between := memory.Take(bytes)                 a tensor between two products
-//	first, err := chain.NewProduct(caps, "mlp", &memory, p, how, options)
+//	first, err := chain.NewProduct(caps, "mlp", &memory, p, options)
 //	…
 //	b, err := memory.Buffer(c, "mlp", opt.Workspace)
 //	s, err := first.Steps(c, b, tensors)          to be recorded before those of the next
@@ -63,12 +63,6 @@ func (m Memory) Check(kernel string, given *vk.Buffer, inputs, outputs []argumen
 	return argument.Check(kernel, inputs, outputs)
 }
 
-// How says how products are chosen: the path, and the user's tuning.
-type How struct {
-	Impl   engine.Impl
-	Tuning *kit.Tuning
-}
-
 // A Product is one call of gemm.
 type Product struct {
 	kernel string
@@ -78,10 +72,10 @@ type Product struct {
 
 // NewProduct chooses how a product is computed and reserves its memory. It shares that with the
 // products before and after it, which do not run at the same time, unless a Keep or Take is
-// between them. Opt says which operands are aligned, as those in a workspace are. Errors begin
-// with the name of the kernel that the product is a part of.
-func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, how How, opt engine.Options) (Product, error) {
-	config, err := engine.Choose(caps, p, engine.Options{Impl: how.Impl, Tuning: how.Tuning})
+// between them. Opt has the path, the user's tuning, and which operands are aligned, as those in a
+// workspace are. Errors begin with the name of the kernel that the product is a part of.
+func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, opt engine.Options) (Product, error) {
+	config, err := engine.Choose(caps, p, opt)
 	if err != nil {
 		return Product{}, fmt.Errorf("%s: %w", kernel, err)
 	}

@@ -34,8 +34,9 @@ type fragmentSource struct {
 	At     uint32 `glsl:"at"` // units of 16 bytes
 }
 
-// fragmentsSpec is the specialization of gemm_fragments.comp.
-type fragmentsSpec struct {
+// FragmentsSpec is the specialization of gemm_fragments.comp. With ByK the operand of a product, or the
+// last two of a chain, are transposed.
+type FragmentsSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	Subgroups     uint32 `glsl:"SUBGROUPS"`
 	MatM          uint32 `glsl:"MAT_M"`
@@ -103,45 +104,35 @@ func (l Layout) source(t vk.Tensor) fragmentSource {
 	}
 }
 
-// CopyFragments records gemm_fragments: it packs x, w1 and w2, of a 16-bit format, into memory.
-func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout) error {
-	return recordFragments(c, memory, tensors, layouts, 0, len(tensors), fragmentsSpec{}, "x, w1, w2")
-}
-
-// recordFragments records gemm_fragments for n of x, w1 and w2 from the first on. Spec has the rest:
-// with ByK, w1 and w2 are transposed.
-func recordFragments(c *vk.Cmd, memory *vk.Buffer, tensors [3]vk.Tensor, layouts [3]Layout, first, n int, spec fragmentsSpec, text string) error {
+// CopyFragments records gemm_fragments: it packs one operand of a product, or three of a chain of two,
+// of a 16-bit format, into memory. Spec has the rest.
+func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors []vk.Tensor, layouts []Layout, spec FragmentsSpec, text string) error {
 	const subgroups = 4 // of one matrix each: four of them took 7 µs instead of 5 for 512 x 1536 (H200)
-	d, format := c.Device(), tensors[0].DType
-	shape, lack := chips.MatrixShape(d.Caps(), format)
+	caps, format := c.Device().Caps(), tensors[0].DType
+	shape, lack := chips.MatrixShape(caps, format)
 	if lack != "" {
 		return Unsupported("fragments: %s", lack)
 	}
-	spec.WorkgroupSize, spec.Subgroups, spec.MatM, spec.MatN = subgroups*d.Caps().SubgroupSize, subgroups, shape.M, shape.N
-	spec.First, spec.Sources = uint32(first), uint32(n)
-	spec.Deal = spec.Deal.Constants()
-	kernel, err := NewKernel[fragmentsParams](c, "gemm_fragments", format.Short(), spec, chips.MatrixOptions(d.Caps()))
+	var sources [3]fragmentSource
+	bound, first, most, matrices := [3]vk.Tensor{tensors[0], tensors[0], tensors[0]}, (3-len(tensors))/2, int64(0), int64(0)
+	for i, l := range layouts {
+		sources[first+i], bound[first+i] = l.source(tensors[i]), tensors[i]
+		most, matrices = max(most, l.Matrices()/int64(max(l.Width, 1))), matrices+l.Matrices()
+	}
+	spec.WorkgroupSize, spec.Subgroups, spec.MatM, spec.MatN = subgroups*caps.SubgroupSize, subgroups, shape.M, shape.N
+	spec.First, spec.Sources, spec.Deal = uint32(first), uint32(len(tensors)), spec.Deal.Constants()
+	kernel, err := NewKernel[fragmentsParams](c, "gemm_fragments", format.Short(), spec, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
-	most := int64(0)
-	for _, l := range layouts {
-		most = max(most, l.Matrices()/int64(max(l.Width, 1)))
-	}
-	groups, err := Grid(c, int(most), n, "a copy of %s", text)
+	groups, err := Grid(c, int(most), len(tensors), "a copy of %s", text)
 	if err != nil {
 		return err
 	}
 	c.Note(func() vk.Note {
-		bytes := vk.Traffic(tensors[first : first+n]...)
-		for _, l := range layouts {
-			bytes += 2 * float64(l.Matrices()) * float64(shape.M*shape.N)
-		}
-		return vk.Note{Text: text, Bytes: bytes}
+		return vk.Note{Text: text, Bytes: vk.Traffic(tensors...) + 2*float64(matrices)*float64(shape.M*shape.N)}
 	})
-	kernel.Dispatch(c, groups, fragmentsParams{
-		layouts[0].source(tensors[0]), layouts[1].source(tensors[1]), layouts[2].source(tensors[2]),
-	}, tensors[0], tensors[1], tensors[2], vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
+	kernel.Dispatch(c, groups, fragmentsParams{sources[0], sources[1], sources[2]}, bound[0], bound[1], bound[2], vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
 	return c.Err()
 }
 
@@ -206,7 +197,7 @@ func (m *MemoryPlan) Fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.B
 		Buffer: memory, DType: p.DType,
 		Shape: []int{1, count*int(l.Matrices()) + mostAhead, size}, Strides: []int{stride, size, 1}, Offset: int((at + m.b) / 2),
 	}.Narrow()
-	to, first, spec := args.B.Buffer, args.B.Offset, fragmentsSpec{ByK: p.TransB, Deal: args.Deal}
+	to, first, spec := args.B.Buffer, args.B.Offset, FragmentsSpec{ByK: p.TransB, Deal: args.Deal}
 	return func(c *vk.Cmd) error {
 		for i := range count {
 			of, l := b, l
@@ -216,7 +207,7 @@ func (m *MemoryPlan) Fragment(caps *vk.Caps, args *Args, p Problem, memory *vk.B
 			if p.TransB {
 				k, n = n, k
 			}
-			if err := recordFragments(c, to, [3]vk.Tensor{of, of, of}, [3]Layout{{}, l, {}}, 1, 1, spec, fmt.Sprintf("op(b) %dx%d", k, n)); err != nil {
+			if err := CopyFragments(c, to, []vk.Tensor{of}, []Layout{l}, spec, fmt.Sprintf("op(b) %dx%d", k, n)); err != nil {
 				return err
 			}
 		}

@@ -28,7 +28,7 @@ func TestLayouts(t *testing.T) {
 		"gemm_scalar_group":       {groupParams{}, scalarSpec{}, append(slices.Clone(product), "Table")},
 		"gemm_combine":            {Params{}, combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
 		"gemm_pack":               {packParams{}, packSpec{}, []string{"A", "Out"}},
-		"gemm_fragments":          {fragmentsParams{}, fragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
+		"gemm_fragments":          {fragmentsParams{}, FragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
 		"gemm_tops":               {partsParams{}, topsSpec{}, []string{"A", "B", "Tops"}},
 		"gemm_parts":              {partsParams{}, partsSpec{}, []string{"A", "B", "Parts"}},
 	}

@@ -201,7 +201,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return record(c, args, p, config, constants)
 	})
 	list := steps.List{func(c *vk.Cmd) error {
-		return engine.CopyFragments(c, copies, [3]vk.Tensor{t.X, t.W1, t.W2}, plan.operands)
+		return engine.CopyFragments(c, copies, []vk.Tensor{t.X, t.W1, t.W2}, plan.operands[:], engine.FragmentsSpec{}, "x, w1, w2")
 	}}
 	return append(list, program.Steps(args, plan.second, plan.product, memory, at+plan.partials)...).Record(c)
 }
