@@ -294,6 +294,7 @@ func drawGroupConfig(family *rand.Rand, s Space, p *GemmGroup) string {
 			drawScalarTiles(family, &c)
 		}
 		q := *p
+		q.Products = []GemmProduct{{M: 1, N: 1, K: 1}}
 		if q.Config = c.String(); q.DType == dtype.BFloat16 && s.Soft {
 			q.DType, q.Out = dtype.Float16, dtype.Float16
 		}
