@@ -2,6 +2,7 @@ package call
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
@@ -38,6 +39,25 @@ type GemmLie struct {
 
 // Pass implements Call.
 func (g *GemmGroup) Pass() kit.Pass { return kit.Forward }
+
+// Few returns the sizes of the first products, and how many more there are.
+func (g *GemmGroup) Few() string {
+	const most = 4
+	var words []string
+	for i, x := range g.Products {
+		if n := len(g.Products); i == most-1 && n > most {
+			words = append(words, fmt.Sprintf("%d more", n-i))
+			break
+		}
+		words = append(words, fmt.Sprintf("%dx%dx%d", x.M, x.N, x.K))
+	}
+	return strings.Join(words, " ")
+}
+
+// String describes the group in a few words.
+func (g *GemmGroup) String() string {
+	return fmt.Sprintf("group %s, transposed %v %v, %v to %v %v residual=%v (%s %s) %+v", g.Few(), g.TransA, g.TransB, g.DType, g.Out, g.Activation, g.Residual, g.Impl, g.Config, g.Lie)
+}
 
 // Validate implements Call.
 func (g *GemmGroup) Validate() error {

@@ -308,12 +308,7 @@ func sizes(products ...call.GemmProduct) string {
 var groupCalls = calls[*call.GemmGroup]{
 	name: "gemm",
 	describe: func(g *call.GemmGroup) string {
-		const most = 4
-		words := strings.Split(sizes(g.Products...), ",")
-		if n := len(words); n > most {
-			words = append(words[:most-1], fmt.Sprintf("%d more", n-most+1))
-		}
-		return fmt.Sprintf("%v: group %s%s", g.DType, strings.Join(words, " "), describeProduct(g.Problem(0)))
+		return fmt.Sprintf("%v: group %s%s", g.DType, g.Few(), describeProduct(g.Problem(0)))
 	},
 	keys: func(g *call.GemmGroup) []bench.Key {
 		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: sizes(g.Products...)})
