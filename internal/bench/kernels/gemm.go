@@ -141,7 +141,7 @@ func gemmCalls() *calls[*call.Gemm] {
 		keys: func(g *call.Gemm) []bench.Key {
 			return productKeys(g.Problem, bench.Key{Name: "batch", Value: g.Batches()}, bench.Key{Name: "m", Value: g.M}, bench.Key{Name: "n", Value: g.N}, bench.Key{Name: "k", Value: g.K})
 		},
-		check: checkGemm,
+		check:  checkGemm,
 		sample: func(g *call.Gemm) int { return max(4, mostChecked/(g.Batches()*g.N*g.K)) },
 		tune: func(_ *vk.Caps, op tunedOp[*call.Gemm], _ bench.Pass) ([]bench.Tunable, error) {
 			return []bench.Tunable{gemmChoices(op)}, nil
