@@ -206,18 +206,3 @@ func CheckFile(h Header, op bench.Op, backward bool) error {
 	}
 	return nil
 }
-
-// A sizeFlag is a flag of a size of a problem.
-type sizeFlag struct {
-	name     string
-	to, from *int
-}
-
-// setGiven sets the sizes whose flags are given. Command run has no such flags: it reads a file.
-func setGiven(set *pflag.FlagSet, sizes []sizeFlag) {
-	for _, x := range sizes {
-		if f := set.Lookup(x.name); f != nil && f.Changed && f.Value.Type() != "string" {
-			*x.to = *x.from
-		}
-	}
-}
