@@ -9,10 +9,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// forwardSplits records a fused kernel whose workgroups divide the keys of a block of rows
+// splits records a fused kernel whose workgroups divide the keys of a block of rows
 // (shaders/lib/split_kv.glsl), and attention_combine, which makes O and LSE of their partial
 // results. These are in memory of c.
-func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Config) error {
+func (f *forward) splits() error {
+	c, p, config, lse := f.c, f.p, &f.config, f.lse
 	d := c.Device()
 	spec := newCombineSpec(d.Caps(), p, config.Splits)
 	spec.WriteLSE = !lse.IsZero()
@@ -37,15 +38,17 @@ func forwardSplits(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, config Confi
 	if err := c.Err(); err != nil {
 		return err
 	}
-	if err := forwardFused(c, partO, partML, q, k, v, p, nil, config); err != nil {
+	parts := *f
+	parts.o, parts.lse = partO, partML
+	if err := parts.fused(); err != nil {
 		return err
 	}
-	params := combineParams{SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits), outParams: newOutParams(o, lse)}
+	params := combineParams{SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits), outParams: newOutParams(f.o, lse)}
 	lse = orElse(lse, partML) // every binding needs a tensor; the kernel does not write it
 	step := int(limit[2])
 	for first := 0; first < p.Batch; first += step {
 		params.FirstBatch = uint32(first)
-		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: uint32(min(step, p.Batch-first))}, params, partO, partML, o, lse)
+		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: uint32(min(step, p.Batch-first))}, params, partO, partML, f.o, lse)
 	}
 	return c.Err()
 }
@@ -84,33 +87,6 @@ func (s *combineSpec) rows() int { return int(s.WorkgroupSize / (s.Teams * (s.He
 // partialBytes returns the size of O of all splits.
 func (c *Config) partialBytes(p Problem) int64 {
 	return 4 * int64(c.Splits) * int64(p.Batch) * int64(p.NumHeads) * int64(p.SeqQ) * int64(p.HeadDim)
-}
-
-// divides reports whether a kernel can divide the keys of p. Features cannot: a sink, for
-// example, counts once for all splits.
-func (c *Config) divides(p *Problem) bool {
-	return c.Impl != Unfused && c.Stripes == 0 && p.Plain()
-}
-
-// feasibleSplits is Feasible for c.Splits.
-func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
-	if c.Splits < 0 {
-		return unsupported("%v: splits=%d is negative", c.Impl, c.Splits)
-	}
-	if c.Splits <= 1 {
-		return nil
-	}
-	if !c.divides(&p) {
-		return unsupported("%v: splits=%d, but no kernel divides keys of such a problem", c.Impl, c.Splits)
-	}
-	if tiles := (p.SeqKV + c.BlockN - 1) / c.BlockN; c.Splits > tiles {
-		return unsupported("%v: splits=%d are more than the %d tiles of seq_kv=%d", c.Impl, c.Splits, tiles, p.SeqKV)
-	}
-	limit := min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)
-	if bytes := 4 * float64(c.Splits) * float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ) * float64(p.HeadDim); bytes > float64(limit) {
-		return unsupported("%v: partial results of splits=%d take %.0f bytes, more than the device's %d", c.Impl, c.Splits, bytes, limit)
-	}
-	return nil
 }
 
 const (

@@ -2,6 +2,8 @@ package attention
 
 import (
 	"fmt"
+	"reflect"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
@@ -241,4 +243,105 @@ func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, erro
 		return none, unsupported("coopmat2: the device has no cooperative-matrix per-element operations (VK_NV_cooperative_matrix2)")
 	}
 	return shape, nil
+}
+
+// feasibleDirect is feasibleMatrix for a configuration with Stripes.
+func (c Config) feasibleDirect(caps *vk.Caps, p *Problem, shape vk.CoopMatShape) error {
+	switch {
+	case c.Stripes < 0 || c.Subgroups%max(c.Stripes, 1) != 0:
+		return unsupported("%v: stripes=%d do not divide subgroups=%d", c.Impl, c.Stripes, c.Subgroups)
+	case c.Impl != CoopMat2 || p.DType == dtype.Float32 || !p.Plain():
+		return unsupported("%v: stripes=%d, but no kernel of stripes for such a problem", c.Impl, c.Stripes)
+	case c.Prefetch || c.PeelMask || c.LoadAhead != 0:
+		return unsupported("%v: stripes=%d with prefetch, a loop of masked tiles or loads ahead", c.Impl, c.Stripes)
+	case c.Splits > 1:
+		return unsupported("%v: stripes=%d and splits=%d divide the same keys", c.Impl, c.Stripes, c.Splits)
+	case shape.M != shape.N:
+		return unsupported("%v: stripes=%d with matrices of %dx%d", c.Impl, c.Stripes, shape.M, shape.N)
+	case !c.Detour && (!chips.Quads(caps) || shape.M != 16 || caps.SubgroupSize != 32):
+		return unsupported("%v: stripes=%d: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others", c.Impl, c.Stripes)
+	}
+	return fitsShared(caps, c.Impl, c.stripeBytes(p, int(shape.M)))
+}
+
+// stripeBytes is the shared memory of attention_fwd_direct: lib/direct_sums.glsl.
+func (c *Config) stripeBytes(p *Problem, m int) int {
+	if c.Stripes <= 1 {
+		return vk.SharedVariables(16, 8)
+	}
+	rows := c.RowTiles * m
+	parts, pass := 4*((p.HeadDim+63)/64), 1
+	ld := 4*rows + 2
+	switch fit := 1536 / (c.Subgroups * ld); {
+	case fit >= parts:
+		pass = parts
+	case fit >= 4:
+		pass = 4
+	case fit >= 2:
+		pass = 2
+	}
+	return vk.SharedVariables(16*c.Subgroups*pass*ld, 8*c.Subgroups*rows)
+}
+
+// mostStripedKeys is the largest number of keys for which Candidates has configurations with Stripes.
+// With more keys each subgroup has a long walk, and sharing tiles in shared memory pays.
+const mostStripedKeys = 1024
+
+// feasibleFeatures returns an error unless the device has enough storage buffers and push constants
+// for a kernel with features that takes tensors and P without them.
+func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) error {
+	if p.Plain() {
+		return nil
+	}
+	if n := uint32(tensors + featureTensors); n > caps.MaxStorageBuffers {
+		return unsupported("%v: %s take %d storage buffers, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxStorageBuffers)
+	}
+	if n := uint32(reflect.TypeFor[withFeatures[P]]().Size()); n > caps.MaxPushConstantsBytes {
+		return unsupported("%v: %s take %d bytes of push constants, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxPushConstantsBytes)
+	}
+	return nil
+}
+
+// featureBytes returns the shared memory of the features of fused kernels: bits for tiles of rows
+// by keys (lib/dropout.glsl), and a word for each copied column or row. A kernel has one element of
+// each array that it does not need.
+func featureBytes(p *Problem, rows, keys, copied int) int {
+	if p.Plain() {
+		return 0
+	}
+	kept, shown := 1, 1
+	if p.Dropout.On() {
+		kept = rows * ((keys + 31) / 32)
+	}
+	if p.KeyMask {
+		shown = copied
+	}
+	return vk.SharedVariables(4*kept, 4*shown)
+}
+
+// divides reports whether a kernel can divide the keys of p. Features cannot: a sink, for
+// example, counts once for all splits.
+func (c *Config) divides(p *Problem) bool {
+	return c.Impl != Unfused && c.Stripes == 0 && p.Plain()
+}
+
+// feasibleSplits is Feasible for c.Splits.
+func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
+	if c.Splits < 0 {
+		return unsupported("%v: splits=%d is negative", c.Impl, c.Splits)
+	}
+	if c.Splits <= 1 {
+		return nil
+	}
+	if !c.divides(&p) {
+		return unsupported("%v: splits=%d, but no kernel divides keys of such a problem", c.Impl, c.Splits)
+	}
+	if tiles := (p.SeqKV + c.BlockN - 1) / c.BlockN; c.Splits > tiles {
+		return unsupported("%v: splits=%d are more than the %d tiles of seq_kv=%d", c.Impl, c.Splits, tiles, p.SeqKV)
+	}
+	limit := min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)
+	if bytes := 4 * float64(c.Splits) * float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ) * float64(p.HeadDim); bytes > float64(limit) {
+		return unsupported("%v: partial results of splits=%d take %.0f bytes, more than the device's %d", c.Impl, c.Splits, bytes, limit)
+	}
+	return nil
 }

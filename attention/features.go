@@ -1,9 +1,6 @@
 package attention
 
 import (
-	"reflect"
-	"strings"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
@@ -177,38 +174,6 @@ func (k *kernel[P]) dispatch(c *vk.Cmd, g vk.Groups, params P, f *boundFeatures,
 		return
 	}
 	k.features.Dispatch(c, g, withFeatures[P]{params, f.params}, append(tensors, f.tensors[:]...)...)
-}
-
-// feasibleFeatures returns an error unless the device has enough storage buffers and push constants
-// for a kernel with features that takes tensors and P without them.
-func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) error {
-	if p.Plain() {
-		return nil
-	}
-	if n := uint32(tensors + featureTensors); n > caps.MaxStorageBuffers {
-		return unsupported("%v: %s take %d storage buffers, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxStorageBuffers)
-	}
-	if n := uint32(reflect.TypeFor[withFeatures[P]]().Size()); n > caps.MaxPushConstantsBytes {
-		return unsupported("%v: %s take %d bytes of push constants, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxPushConstantsBytes)
-	}
-	return nil
-}
-
-// featureBytes returns the shared memory of the features of fused kernels: bits for tiles of rows
-// by keys (lib/dropout.glsl), and a word for each copied column or row. A kernel has one element of
-// each array that it does not need.
-func featureBytes(p *Problem, rows, keys, copied int) int {
-	if p.Plain() {
-		return 0
-	}
-	kept, shown := 1, 1
-	if p.Dropout.On() {
-		kept = rows * ((keys + 31) / 32)
-	}
-	if p.KeyMask {
-		shown = copied
-	}
-	return vk.SharedVariables(4*kept, 4*shown)
 }
 
 // unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads, total, dim), and

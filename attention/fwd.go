@@ -3,6 +3,8 @@ package attention
 import (
 	"math"
 
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -47,55 +49,135 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
 	d := c.Device()
-	decode, _, decodes, err := forwardAsDecode(d.Caps(), &p, &opt)
+	plan, err := planForward(d.Caps(), &p, &opt, askDevice(d))
 	if err != nil {
 		return err
-	}
-	if decodes && decode.checkLayout(d.Caps(), &DecodeProblem{Problem: p}, askDevice(d)) != nil && opt.DecodeConfig == nil {
-		decodes = false
-	}
-	var config Config
-	if !decodes {
-		if config, err = chooseForward(d.Caps(), p, opt); err != nil {
-			return err
-		}
 	}
 	if err := checkForward(&t, p); err != nil {
 		return err
 	}
-	if decodes {
-		return forwardDecode(c, &t, &p, decode)
+	if plan.Decode != (DecodeConfig{}) {
+		return forwardDecode(c, &t, &p, plan.Decode)
 	}
 	t.narrow()
-	o, lse, q, k, v := t.O, t.LSE, t.Q, t.K, t.V
+	f := forward{c, t.O, t.LSE, t.Q, t.K, t.V, p, &t, plan.Config}
+	return f.record()
+}
+
+// forward holds the arguments of a call. Tensors of a Varlen are unpacked, and those of heads that
+// share keys are packed.
+type forward struct {
+	c               *vk.Cmd
+	o, lse, q, k, v vk.Tensor
+	p               Problem
+	tensors         *Tensors // of features
+	config          Config
+}
+
+// record records the kernels.
+func (f *forward) record() error {
+	p := &f.p
 	if p.Varlen.On {
-		o, lse, q, k, v = unpack(o, &p), unpack(lse, &p), unpack(q, &p), unpack(k, &p), unpack(v, &p)
+		for _, x := range []*vk.Tensor{&f.o, &f.lse, &f.q, &f.k, &f.v} {
+			*x = unpack(*x, p)
+		}
 	}
 	if p.Plain() && p.Causal && p.CausalAlign == TopLeft {
 		p.SeqKV = min(p.SeqKV, p.SeqQ) // no row sees the others: a NaN in V would not become 0 by a weight of 0
 	}
-	if config.Impl == Unfused {
-		return forwardUnfused(c, o, lse, q, k, v, p, &t, config)
+	if f.config.Impl == Unfused {
+		return f.unfused()
 	}
-	if packs(&p) {
-		o, lse, q, p = packHeads(o, &p), packHeads(lse, &p), packHeads(q, &p), packProblem(p)
+	if packs(p) {
+		f.o, f.lse, f.q, f.p = packHeads(f.o, p), packHeads(f.lse, p), packHeads(f.q, p), packProblem(*p)
 	}
-	if config.Splits > 1 {
-		return forwardSplits(c, o, lse, q, k, v, p, config)
+	if f.config.Splits > 1 {
+		return f.splits()
 	}
-	return forwardFused(c, o, lse, q, k, v, p, &t, config)
+	return f.fused()
 }
 
-// forwardFused records the fused kernel of config. With config.Splits > 1, o and lse are the
+// fused records the fused kernel of the configuration. With Splits above 1, o and lse are the
 // partial results of shaders/lib/split_kv.glsl.
-func forwardFused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
+func (f *forward) fused() error {
+	config, p := &f.config, &f.p
 	if config.Impl == Scalar {
-		return forwardScalar(c, o, lse, q, k, v, p, in, config)
+		return recordFwd(f, fwdScalarSpec{
+			WorkgroupSize: uint32(config.Threads),
+			ThreadsX:      uint32(config.ThreadsX),
+			BlockM:        uint32(config.BlockM),
+			BlockN:        uint32(config.BlockN),
+			Depth:         uint32(config.Depth),
+			ValueRows:     uint32(config.ValueRows),
+			HeadDim:       uint32(p.HeadDim),
+			Causal:        p.Causal,
+			Aligned:       aligned(4, &f.q, &f.k, &f.v),
+			WriteLSE:      !f.lse.IsZero(),
+			SplitKV:       config.Splits > 1,
+		}, vk.KernelOptions{})
 	}
-	if config.Stripes > 0 {
-		return forwardDirect(c, o, lse, q, k, v, p, config)
+	d := f.c.Device()
+	spec, err := f.matrixSpec(d)
+	if err != nil {
+		return err
 	}
-	return forwardMatrix(c, o, lse, q, k, v, p, in, config)
+	if config.Stripes == 0 {
+		return recordFwd(f, spec, matrixKernelOptions(d))
+	}
+	if !config.Detour {
+		if err := asksQuads(d, *config, config.Impl, p.DType); err != nil {
+			return err
+		}
+	}
+	return recordFwd(f, fwdDirectSpec{
+		matrixSpec: spec.matrixSpec, SameLayout: spec.SameLayout, fwdTileSpec: spec.fwdTileSpec,
+		Stripes: uint32(config.Stripes), Quads: !config.Detour,
+	}, matrixKernelOptions(d))
+}
+
+// recordFwd records the fused kernel with a specialization over all blocks of rows, splits of their
+// keys, heads and batches, in the order of shaders/lib/order.glsl. A dispatch takes as many batches
+// as the device allows.
+func recordFwd[S any](f *forward, spec S, options vk.KernelOptions) error {
+	c, p, config := f.c, &f.p, &f.config
+	caps := c.Device().Caps()
+	limit := caps.MaxWorkgroupCount
+	blockM := config.blockRows(caps, p.DType)
+	splits := max(config.Splits, 1)
+	blocks := (p.SeqQ + blockM - 1) / blockM * splits
+	if blocks > int(limit[0]) {
+		return unsupported("seq_q=%d makes %d blocks of rows, splits=%d counted in, more than the device's %d workgroups", p.SeqQ, blocks, splits, limit[0])
+	}
+	if p.NumHeads > int(limit[1]) {
+		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
+	}
+	kernel, err := newKernel[fwdParams](c.Device(), config.kernel(p.DType), p.DType.Short(), p, spec, options)
+	if err != nil {
+		return err
+	}
+	params := f.params(splits)
+	lse := orElse(f.lse, f.o) // every binding needs a tensor; the kernel does not touch it
+	var features *boundFeatures
+	if !p.Plain() {
+		features = newBoundFeatures(p, f.tensors, f.q)
+	}
+	if group := rowGroup(p, blocks, limit); group > 0 {
+		params.GroupHeads = uint32(group)
+		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, features, f.q, f.k, f.v, f.o, lse)
+		return c.Err()
+	}
+	step := int(limit[2])
+	for first := 0; first < p.Batch; first += step {
+		n := min(step, p.Batch-first)
+		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, f.q, f.k, f.v, f.o, lse)
+		for _, x := range []*place{&params.Q, &params.K, &params.V, &params.O, &params.LSE} {
+			x.skip(uint32(n))
+		}
+		if features != nil {
+			features.skip(p, first, n)
+		}
+	}
+	return c.Err()
 }
 
 // fwdParams is the push-constant block of lib/params_fwd.glsl.
@@ -116,8 +198,9 @@ type fwdParams struct {
 // log2e turns natural exponents into binary ones: exp(x) = exp2(x * log2e).
 const log2e = 1 / math.Ln2
 
-// newFwdParams fills the block for all batches.
-func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
+// params fills the block for all batches.
+func (f *forward) params(splits int) fwdParams {
+	p := &f.p
 	scale := p.EffectiveScale() * log2e
 	params := fwdParams{
 		SeqQ: uint32(p.SeqQ), SeqKV: uint32(p.SeqKV),
@@ -126,8 +209,8 @@ func newFwdParams(o, lse, q, k, v vk.Tensor, p Problem, splits int) fwdParams {
 		Splits:      uint32(splits),
 		CausalShift: int32(p.Mask().Shift),
 		ScaleLog2:   float32(math.Abs(scale)),
-		qkvParams:   newQKVParams(q, k, v),
-		outParams:   newOutParams(o, lse),
+		qkvParams:   newQKVParams(f.q, f.k, f.v),
+		outParams:   newOutParams(f.o, f.lse),
 	}
 	if scale < 0 {
 		params.QSign = 0x80008000 // -S = (-Q) * Kᵀ
@@ -166,44 +249,159 @@ func groupHeads(p *Problem, heads, seq, sharing, blocks int, limit [3]uint32) in
 	return 0
 }
 
-// dispatchFwd records a fused kernel over all blocks of rows, splits of their keys, heads and
-// batches, in the order of shaders/lib/order.glsl. A dispatch takes as many batches as the device
-// allows.
-func dispatchFwd(c *vk.Cmd, kernel kernel[fwdParams], o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
-	caps := c.Device().Caps()
-	limit := caps.MaxWorkgroupCount
-	blockM := config.blockRows(caps, p.DType)
-	splits := max(config.Splits, 1)
-	blocks := (p.SeqQ + blockM - 1) / blockM * splits
-	if blocks > int(limit[0]) {
-		return unsupported("seq_q=%d makes %d blocks of rows, splits=%d counted in, more than the device's %d workgroups", p.SeqQ, blocks, splits, limit[0])
+// matrixSpec is lib/matrix_constants.glsl: how a workgroup has the matrices of a device.
+type matrixSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	NumSubgroups  uint32 `glsl:"NUM_SUBGROUPS"`
+	MatM          uint32 `glsl:"MAT_M"`
+	MatN          uint32 `glsl:"MAT_N"`
+	Length        uint32 `glsl:"LENGTH"`
+	RowRun        uint32 `glsl:"ROW_RUN"`
+	RowLanes      uint32 `glsl:"ROW_LANES"`
+}
+
+func newMatrixSpec(d *vk.Device, subgroups int, shape vk.CoopMatShape, layout *chips.MatrixLayout) matrixSpec {
+	return matrixSpec{
+		WorkgroupSize: uint32(subgroups) * d.Caps().SubgroupSize,
+		NumSubgroups:  uint32(subgroups),
+		MatM:          shape.M,
+		MatN:          shape.N,
+		Length:        uint32(layout.Length),
+		RowRun:        uint32(layout.RowRun),
+		RowLanes:      uint32(layout.RowLanes),
 	}
-	if p.NumHeads > int(limit[1]) {
-		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
+}
+
+// fwdTileSpec is what kernels on matrices have of a problem and its tiles.
+type fwdTileSpec struct {
+	RowTiles uint32 `glsl:"ROW_TILES"`
+	BlockN   uint32 `glsl:"BLOCK_N"`
+	HeadDim  uint32 `glsl:"HEAD_DIM"`
+	Causal   bool   `glsl:"CAUSAL"`
+	Aligned  bool   `glsl:"ALIGNED"`
+	WriteLSE bool   `glsl:"WRITE_LSE"`
+}
+
+// fwdMatrixSpec is the specialization of attention_fwd_matrix.comp.
+type fwdMatrixSpec struct {
+	matrixSpec
+	SameLayout bool `glsl:"SAME_LAYOUT"`
+	Lockstep   bool `glsl:"LOCKSTEP"`
+	fwdTileSpec
+	Prefetch  bool   `glsl:"PREFETCH"`
+	PeelMask  bool   `glsl:"SPLIT_LOOP"`
+	LoadAhead uint32 `glsl:"FENCE"`
+	SplitKV   bool   `glsl:"SPLIT_KV"`
+	KeysFirst bool   `glsl:"KEYS_FIRST"`
+}
+
+// matrixSpec returns the specialization of a matrix path.
+func (f *forward) matrixSpec(d *vk.Device) (fwdMatrixSpec, error) {
+	p, config := &f.p, &f.config
+	shape, layout, err := matrixLayout(d, config.Impl, p.DType, config.Detour)
+	if err != nil {
+		return fwdMatrixSpec{}, err
 	}
-	params := newFwdParams(o, lse, q, k, v, p, splits)
-	lse = orElse(lse, o) // every binding needs a tensor; the kernel does not touch it
-	var features *boundFeatures
-	if !p.Plain() {
-		features = newBoundFeatures(&p, in, q)
+	isAligned := aligned(8, &f.q, &f.k, &f.v, &f.o)
+	if p.DType == dtype.Float32 {
+		isAligned = aligned(4, &f.k, &f.v)
 	}
-	if group := rowGroup(&p, blocks, limit); group > 0 {
-		params.GroupHeads = uint32(group)
-		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, features, q, k, v, o, lse)
-		return c.Err()
+	return fwdMatrixSpec{
+		matrixSpec: newMatrixSpec(d, config.Subgroups, shape, &layout),
+		SameLayout: layout.SameAsAcc,
+		Lockstep:   chips.Lavapipe(d.Caps()),
+		fwdTileSpec: fwdTileSpec{
+			RowTiles: uint32(config.RowTiles),
+			BlockN:   uint32(config.BlockN),
+			HeadDim:  uint32(p.HeadDim),
+			Causal:   p.Causal,
+			Aligned:  isAligned,
+			WriteLSE: !f.lse.IsZero(),
+		},
+		Prefetch:  config.Prefetch,
+		PeelMask:  config.PeelMask,
+		LoadAhead: uint32(config.LoadAhead),
+		SplitKV:   config.Splits > 1,
+		KeysFirst: config.KeysFirst,
+	}, nil
+}
+
+// matrixLayout returns the matrices of a path for tensors of a format, and their layout: which
+// invocation holds which element. With the detour the layout counts as unknown.
+func matrixLayout(d *vk.Device, impl Impl, t dtype.DType, detour bool) (shape vk.CoopMatShape, layout chips.MatrixLayout, err error) {
+	if shape, err = matrixShape(d.Caps(), impl, t); err != nil {
+		return shape, layout, err
 	}
-	step := int(limit[2])
-	for first := 0; first < p.Batch; first += step {
-		n := min(step, p.Batch-first)
-		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, q, k, v, o, lse)
-		for _, x := range []*place{&params.Q, &params.K, &params.V, &params.O, &params.LSE} {
-			x.skip(uint32(n))
-		}
-		if features != nil {
-			features.skip(&p, first, n)
-		}
+	if t == dtype.Float32 {
+		t = dtype.Float16
 	}
-	return c.Err()
+	if layout, err = chips.LayoutOf(d, t, shape); err == nil && detour {
+		layout.Forget()
+	}
+	return shape, layout, err
+}
+
+// asksQuads returns an error that begins with of, unless the device keeps matrices of a path and format in
+// NVIDIA's order. Only the device can tell (chips.AsksQuads).
+func asksQuads(d *vk.Device, of any, impl Impl, t dtype.DType) error {
+	shape, err := matrixShape(d.Caps(), impl, t)
+	if err != nil {
+		return err
+	}
+	quads, err := chips.AsksQuads(d, t, shape)
+	if err == nil && !quads {
+		err = unsupported("%v: the driver does not keep elements of matrices where NVIDIA's 580 does", of)
+	}
+	return err
+}
+
+// matrixKernelOptions is chips.MatrixOptions.
+func matrixKernelOptions(d *vk.Device) vk.KernelOptions { return chips.MatrixOptions(d.Caps()) }
+
+// fwdScalarSpec is the specialization of attention_fwd_scalar.comp.
+type fwdScalarSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	BlockM        uint32 `glsl:"BLOCK_M"`
+	BlockN        uint32 `glsl:"BLOCK_N"`
+	Depth         uint32 `glsl:"DEPTH"`
+	ValueRows     uint32 `glsl:"VALUE_ROWS"`
+	HeadDim       uint32 `glsl:"HEAD_DIM"`
+	Causal        bool   `glsl:"CAUSAL"`
+	Aligned       bool   `glsl:"ALIGNED"`
+	WriteLSE      bool   `glsl:"WRITE_LSE"`
+	SplitKV       bool   `glsl:"SPLIT_KV"`
+}
+
+// Small problems: K and V go from memory straight to operands of products, without a barrier, and
+// Config.Stripes subgroups of a workgroup divide the keys of the same rows.
+
+const fwdDirectKernel = "attention_fwd_direct"
+
+// fwdDirectSpec is the specialization of attention_fwd_direct.comp.
+type fwdDirectSpec struct {
+	matrixSpec
+	SameLayout bool `glsl:"SAME_LAYOUT"`
+	fwdTileSpec
+	Stripes uint32 `glsl:"STRIPES"`
+	Quads   bool   `glsl:"QUADS"`
+}
+
+// fwdKernels names the fused kernel of each path.
+var fwdKernels = [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat", Scalar: "attention_fwd_scalar"}
+
+// fwdF32x2Kernels names the kernels of float32 tensors on matrices.
+var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
+
+// kernel returns the name of the fused kernel.
+func (c *Config) kernel(t dtype.DType) string {
+	if c.Stripes > 0 {
+		return fwdDirectKernel
+	}
+	if t == dtype.Float32 && onMatrices(c.Impl) {
+		return fwdF32x2Kernels[c.Impl]
+	}
+	return fwdKernels[c.Impl]
 }
 
 // aligned reports whether all tensors are aligned to n elements (vk.Tensor.Aligned).

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
@@ -48,19 +47,14 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 	var origin table.Origin
 	switch pass {
 	case kit.Forward:
-		var decodes bool
-		if plan.Decode, origin, decodes, err = forwardAsDecode(caps, &p, &opt); err != nil {
-			return Plan{}, err
-		}
-		if decodes {
-			plan.Origin, plan.name, plan.kernels = kit.Origin(origin), "decode "+plan.Decode.String(), plan.Decode.kernels(&DecodeProblem{Problem: p})
-			return plan, nil
-		}
-		plan.Decode = DecodeConfig{}
-		if plan.Config, origin, err = forwardConfig(caps, p, opt); err != nil {
+		if plan, err = planForward(caps, &p, &opt, nil); err != nil {
 			return Plan{}, err
 		}
 		plan.name, plan.kernels = plan.Config.String(), plan.Config.kernels(p)
+		if plan.Decode != (DecodeConfig{}) {
+			plan.name, plan.kernels = "decode "+plan.Decode.String(), plan.Decode.kernels(&DecodeProblem{Problem: p})
+		}
+		return plan, nil
 	case kit.Backward:
 		if plan.Backward, origin, err = backwardConfig(caps, p, opt); err != nil {
 			return Plan{}, err
@@ -74,6 +68,24 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 	return plan, nil
 }
 
+// planForward is Choose for the forward pass. Asks finds out what only the device knows; nil: the
+// plan goes by caps.
+func planForward(caps *vk.Caps, p *Problem, opt *Options, asks layoutQuestion) (plan Plan, err error) {
+	decode, origin, decodes, err := forwardAsDecode(caps, p, opt)
+	if err != nil {
+		return plan, err
+	}
+	if decodes && asks != nil && opt.DecodeConfig == nil {
+		decodes = decode.checkLayout(caps, &DecodeProblem{Problem: *p}, asks) == nil
+	}
+	if decodes {
+		return Plan{Decode: decode, Origin: kit.Origin(origin)}, nil
+	}
+	plan.Config, origin, err = forwardConfig(caps, *p, *opt)
+	plan.Origin = kit.Origin(origin)
+	return plan, err
+}
+
 // Supports returns nil if a device computes a pass of p. Otherwise the error wraps vk.ErrUnsupported
 // and says why not.
 func Supports(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) error {
@@ -85,23 +97,6 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) error {
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, opt)
 	return plan.Workspace(), err
-}
-
-// fwdKernels names the fused kernel of each path.
-var fwdKernels = [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat", Scalar: "attention_fwd_scalar"}
-
-// fwdF32x2Kernels names the kernels of float32 tensors on matrices.
-var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
-
-// kernel returns the name of the fused kernel.
-func (c *Config) kernel(t dtype.DType) string {
-	if c.Stripes > 0 {
-		return fwdDirectKernel
-	}
-	if t == dtype.Float32 && onMatrices(c.Impl) {
-		return fwdF32x2Kernels[c.Impl]
-	}
-	return fwdKernels[c.Impl]
 }
 
 // onMatrices reports whether a path uses cooperative matrices.

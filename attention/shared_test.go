@@ -48,7 +48,6 @@ func TestSharedMemory(t *testing.T) {
 	c, err := d.NewCmd("nothing")
 	require.NoError(t, err)
 	defer c.Close()
-	var none vk.Tensor
 	for _, p := range []Problem{
 		{}, {KeyMask: true}, {Dropout: Dropout{P: 0.1}}, {Bias: Bias{On: true}}, {Softcap: 30},
 		{KeyMask: true, Dropout: Dropout{P: 0.1}, Bias: Bias{On: true, Rows: true}, ValueDim: 96},
@@ -71,7 +70,7 @@ func TestSharedMemory(t *testing.T) {
 							spare = int(shape.M*shape.N) / 2 * 4 * tiles[0] // packed, which is not needed in every layout
 						}
 						config := Config{Impl: impl, Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2]}
-						spec, err := newFwdMatrixSpec(d, none, none, none, none, none, p, config)
+						spec, err := (&forward{p: p, config: config}).matrixSpec(d)
 						if err != nil || config.Feasible(large(d.Caps()), p) != nil {
 							continue
 						}

@@ -66,9 +66,10 @@ type unfusedKernels struct {
 	scores, softmax, values kernel[unfusedParams]
 }
 
-// forwardUnfused records attention as three kernels with S, and then P, in
+// unfused records attention as three kernels with S, and then P, in
 // memory that c owns: S = Scale*Q*Kᵀ, P = softmax(S), O = P*V.
-func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors, config Config) error {
+func (f *forward) unfused() error {
+	c, p, config, o, lse, q, k, v := f.c, f.p, &f.config, f.o, f.lse, f.q, f.k, f.v
 	caps := c.Device().Caps()
 	headBytes := 4 * int64(p.SeqQ) * int64(p.SeqKV)
 	if limit := min(int64(caps.MaxStorageBufferRange), int64(caps.MaxAllocationBytes)); headBytes > limit {
@@ -80,7 +81,7 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors
 	if colGroups > limit[0] || rowGroups > min(limit[0], limit[1]) {
 		return unsupported("unfused: seq_q=%d by seq_kv=%d makes more tiles than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, limit[0], limit[1])
 	}
-	kernels, err := newUnfusedKernels(c.Device(), o, lse, q, k, v, p, config)
+	kernels, err := f.unfusedKernels()
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func forwardUnfused(c *vk.Cmd, o, lse, q, k, v vk.Tensor, p Problem, in *Tensors
 	}
 	var features *boundFeatures
 	if !p.Plain() {
-		features = newBoundFeatures(&p, in, q)
+		features = newBoundFeatures(&p, f.tensors, q)
 	}
 	rowsX := min(uint32(p.SeqQ), limit[0])
 	for first := 0; first < heads; first += step {
@@ -126,8 +127,8 @@ func groups(n, size int) uint32 {
 	return uint32(min((n+size-1)/size, math.MaxUint32))
 }
 
-func newUnfusedKernels(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, config Config) (u unfusedKernels, err error) {
-	none := vk.KernelOptions{}
+func (f *forward) unfusedKernels() (u unfusedKernels, err error) {
+	d, p, config, none := f.c.Device(), f.p, &f.config, vk.KernelOptions{}
 	u.scores, err = newKernel[unfusedParams](d, "attention_unfused_scores", p.DType.Short(), &p, unfusedScoresSpec{
 		WorkgroupSize: uint32(config.Threads),
 		ThreadsX:      uint32(config.ThreadsX),
@@ -136,13 +137,13 @@ func newUnfusedKernels(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, confi
 		Depth:         uint32(config.Depth),
 		HeadDim:       uint32(p.HeadDim),
 		Causal:        p.Causal,
-		Aligned:       aligned(4, &q, &k),
+		Aligned:       aligned(4, &f.q, &f.k),
 	}, none)
 	if err != nil {
 		return u, err
 	}
 	u.softmax, err = newKernel[unfusedParams](d, "attention_unfused_softmax", "", &p,
-		unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !lse.IsZero()}, none)
+		unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !f.lse.IsZero()}, none)
 	if err != nil {
 		return u, err
 	}
@@ -152,7 +153,7 @@ func newUnfusedKernels(d *vk.Device, o, lse, q, k, v vk.Tensor, p Problem, confi
 		BlockM:        uint32(config.BlockM),
 		BlockN:        uint32(config.BlockN),
 		HeadDim:       uint32(p.HeadDim),
-		Aligned:       aligned(4, &v),
+		Aligned:       aligned(4, &f.v),
 	}, none)
 	return u, err
 }
