@@ -79,7 +79,7 @@ func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, pr
 		}
 		defer l.Close()
 		list[i].Unit = l.Unit
-		if list[i].Modules, err = loopModules(d, l); err != nil {
+		if list[i].Modules, err = l.Modules(); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if err := l.Check(ctx); err != nil {
@@ -105,19 +105,6 @@ func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, pr
 		list[timed[j]].Timing = m.Timing
 	}
 	return list, nil
-}
-
-// loopModules returns the modules of a loop.
-func loopModules(d *vk.Device, l *micro.Loop) ([]vk.ModuleInfo, error) {
-	c, err := d.NewCmd("ceiling")
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	if err := l.Record(c); err != nil {
-		return nil, err
-	}
-	return c.Modules(), nil
 }
 
 // A Peak has the rates that the work of a problem is compared with, 0 where they are not known.

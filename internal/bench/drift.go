@@ -13,10 +13,8 @@ import (
 // A Monitor times a reference kernel again and again during a run. The kernel is multiply-adds in
 // registers, whose time depends on the device's clock alone. A Monitor belongs to one goroutine.
 type Monitor struct {
-	d     *vk.Device
 	loop  *micro.Loop
-	cmd   *vk.Cmd
-	timer *vk.Timer
+	timed timed
 	ns    []float64
 	first time.Time
 	last  time.Time
@@ -27,29 +25,24 @@ const tickTime = time.Millisecond
 
 // NewMonitor returns a Monitor. The error wraps vk.ErrUnsupported if the device
 // cannot run the reference kernel.
-func NewMonitor(ctx context.Context, d *vk.Device) (_ *Monitor, err error) {
-	m := &Monitor{d: d}
-	defer func() {
-		if err != nil {
-			m.Close()
-		}
-	}()
-	if m.loop, err = micro.New(ctx, d, "fma f32"); err != nil {
+func NewMonitor(ctx context.Context, d *vk.Device) (*Monitor, error) {
+	loop, err := micro.New(ctx, d, "fma f32")
+	if err != nil {
 		return nil, err
 	}
-	if m.cmd, err = d.NewCmd("monitor"); err != nil {
+	m := &Monitor{loop: loop}
+	if m.timed, err = newTimed(d, "monitor"); err != nil {
+		loop.Close()
 		return nil, err
 	}
-	m.timer, err = d.NewTimer(2)
-	return m, err
+	return m, nil
 }
 
 // Close frees the resources of m. It may be called on nil.
 func (m *Monitor) Close() {
 	if m != nil {
 		m.loop.Close()
-		m.cmd.Close()
-		m.timer.Close()
+		m.timed.close()
 	}
 }
 
@@ -60,20 +53,17 @@ func (m *Monitor) Tick(ctx context.Context) error {
 		if _, err := m.loop.Calibrate(ctx, tickTime); err != nil {
 			return err
 		}
-		m.cmd.Timestamp(m.timer, 0)
-		if err := m.loop.Record(m.cmd); err != nil {
+		if err := m.timed.record(func(c *vk.Cmd, _ int) error { return m.loop.Record(c) }, 1, 1); err != nil {
 			return err
 		}
-		m.cmd.Barrier()
-		m.cmd.Timestamp(m.timer, 1)
 		m.first = time.Now()
 	}
-	if err := m.cmd.Submit(ctx); err != nil {
+	ns, err := m.timed.run(ctx)
+	if err != nil {
 		return err
 	}
-	ns, err := m.timer.Nanoseconds(0, 1)
 	m.ns, m.last = append(m.ns, ns), time.Now()
-	return err
+	return nil
 }
 
 // A Drift says how the time of the reference kernel changed over a run.

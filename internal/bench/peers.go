@@ -146,44 +146,29 @@ func (r *opRun) checkOutput(path string) (Check, error) {
 	defer f.Close()
 	got := map[string][]float32{}
 	var names []string
-	for _, t := range r.op.Tensors() {
-		if !r.pass.Writes(t.Role) {
+	for _, want := range r.op.Tensors() {
+		if !r.pass.Writes(want.Role) {
 			continue
 		}
-		names = append(names, t.Name)
-		if slices.ContainsFunc(f.Tensors(), func(x safetensors.Tensor) bool { return x.Name == t.Name }) {
-			if got[t.Name], err = readOutput(path, t.Name, t.DType, t.Shape); err != nil {
-				return Check{}, err
-			}
+		names = append(names, want.Name)
+		t, ok := f.Tensor(want.Name)
+		if !ok {
+			continue
 		}
+		if format := FileDType(want.DType); t.DType != format || !slices.Equal(t.Shape, want.Shape) {
+			return Check{}, fmt.Errorf("its %s is %s %v, want %s %v", t.Name, t.DType, t.Shape, format, want.Shape)
+		}
+		raw := make([]byte, t.Bytes())
+		if err := f.ReadAt(t, raw, 0); err != nil {
+			return Check{}, err
+		}
+		got[t.Name] = make([]float32, call.Product(want.Shape))
+		storage.Decode(want.DType, got[t.Name], raw)
 	}
 	if len(got) == 0 {
 		return Check{}, fmt.Errorf("its output has none of the tensors %q", names)
 	}
 	return r.compare(got) // of the one pass that a peer measures
-}
-
-// readOutput reads a tensor of a file.
-func readOutput(path, name string, format dtype.DType, shape []int) ([]float32, error) {
-	f, err := safetensors.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	t, ok := f.Tensor(name)
-	if !ok {
-		return nil, fmt.Errorf("its output has no tensor %q", name)
-	}
-	if t.DType != FileDType(format) || !slices.Equal(t.Shape, shape) {
-		return nil, fmt.Errorf("its %s is %s %v, want %s %v", name, t.DType, t.Shape, FileDType(format), shape)
-	}
-	raw := make([]byte, t.Bytes())
-	if err := f.ReadAt(t, raw, 0); err != nil {
-		return nil, err
-	}
-	o := make([]float32, call.Product(shape))
-	storage.Decode(format, o, raw)
-	return o, nil
 }
 
 // FileDType names a type in a file.
@@ -223,30 +208,21 @@ func WriteTensors(ctx context.Context, path string, tensors []FileTensor) error 
 	}
 	defer w.Close()
 	for _, t := range tensors {
-		if err := writeTensor(ctx, w, t.Name, t.Tensor); err != nil {
+		out, err := w.Tensor(t.Name)
+		if err != nil {
 			return err
+		}
+		const most = 64 << 20 // so that the host never holds a whole one
+		piece := make([]byte, min(tensorBytes(t.Tensor), most))
+		for at := int64(0); at < tensorBytes(t.Tensor); at += most {
+			piece = piece[:min(tensorBytes(t.Tensor)-at, most)]
+			if err := t.Buffer.Download(ctx, at, piece); err != nil {
+				return err
+			}
+			if _, err := out.Write(piece); err != nil {
+				return err
+			}
 		}
 	}
 	return w.Commit()
-}
-
-// writeTensor copies a contiguous tensor to one of a file.
-func writeTensor(ctx context.Context, w *safetensors.Writer, name string, t vk.Tensor) error {
-	const pieceBytes = 64 << 20 // so that the host never holds a whole one
-	out, err := w.Tensor(name)
-	if err != nil {
-		return err
-	}
-	bytes := tensorBytes(t)
-	piece := make([]byte, min(bytes, pieceBytes))
-	for at := int64(0); at < bytes; at += int64(len(piece)) {
-		piece = piece[:min(bytes-at, pieceBytes)]
-		if err := t.Buffer.Download(ctx, at, piece); err != nil {
-			return err
-		}
-		if _, err := out.Write(piece); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -29,9 +29,8 @@ type CallProfile struct {
 // A DispatchProfile is a dispatch of a call.
 type DispatchProfile struct {
 	vk.TracedDispatch
-	BeginNS   []float64 // after the begin of the first dispatch, in each of several calls
-	NS        []float64 // device time
-	Occupancy Occupancy
+	BeginNS []float64 // after the begin of the first dispatch, in each of several calls
+	NS      []float64 // device time
 }
 
 // An Event is something that lasted, for a timeline.
@@ -53,59 +52,42 @@ const (
 // does not take the problem, or says that it is wrong. Of several cases, one that is not
 // supported or does not fit into memory has a Result that says so.
 func RunProfile(ctx context.Context, d *vk.Device, env Environment, cases []Case, progress Progress) (*Profile, error) {
-	p := newProfiler(d, env, len(cases), progress)
-	var pr Protocol
+	p := &Profile{Env: env}
+	done := 0
+	step := func(what string) {
+		if progress != nil {
+			progress(done, 3*len(cases)+1, what)
+		}
+		done++
+	}
 	for _, c := range cases {
 		r := newOpRun(d, c)
-		call := CallProfile{Result: r.result(c.Impls[0])}
-		choice, err := r.choose(c.Impls[0])
-		call.Result.Choice = choice
-		if err == nil {
-			err = p.call(ctx, r, &call, c.Protocol)
-		}
+		x := CallProfile{Result: r.result(c.Impls[0])}
+		err := x.measure(ctx, r, c.Protocol, step)
+		r.close() // the next call needs memory
 		if (errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory)) && len(cases) > 1 {
-			call.Result.Status, call.Result.Reason = StatusUnsupported, Reason(c.Op.Name(), c.Impls[0], err)
-			p.profile.Calls = append(p.profile.Calls, CallProfile{Result: call.Result})
+			x = CallProfile{Result: x.Result}
+			x.Result.Status, x.Result.Reason = StatusUnsupported, Reason(c.Op.Name(), c.Impls[0], err)
 			err = nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		pr = c.Protocol
+		p.Calls = append(p.Calls, x)
 	}
-	return p.finish(ctx, pr)
+	step("ceilings")
+	var err error
+	p.Ceilings, err = Ceilings(ctx, d, cases[0].Protocol, nil)
+	return p, err
 }
 
-// A profiler makes a Profile.
-type profiler struct {
-	d       *vk.Device
-	profile Profile
-	step    func(what string)
-}
-
-// newProfiler returns a profiler of that many calls.
-func newProfiler(d *vk.Device, env Environment, calls int, progress Progress) *profiler {
-	done, total := 0, 3*calls+1
-	return &profiler{d: d, profile: Profile{Env: env}, step: func(what string) {
-		if progress != nil {
-			progress(done, total, what)
-		}
-		done++
-	}}
-}
-
-// finish adds the ceilings of the device.
-func (p *profiler) finish(ctx context.Context, pr Protocol) (_ *Profile, err error) {
-	p.step("ceilings")
-	p.profile.Ceilings, err = Ceilings(ctx, p.d, pr, nil)
-	return &p.profile, err
-}
-
-// call checks, times and traces a call of r. It closes r, since the next call needs memory.
-func (p *profiler) call(ctx context.Context, r *opRun, call *CallProfile, pr Protocol) error {
-	defer r.close()
-	x := &call.Result
-	p.step("reference")
+// measure checks, times and traces a call of r.
+func (p *CallProfile) measure(ctx context.Context, r *opRun, pr Protocol, step func(what string)) (err error) {
+	x := &p.Result
+	if x.Choice, err = r.choose(x.Impl); err != nil {
+		return err
+	}
+	step("reference")
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
@@ -122,26 +104,24 @@ func (p *profiler) call(ctx context.Context, r *opRun, call *CallProfile, pr Pro
 	if err := r.addSets(ctx, pr.sets(x.Subject.bytes)); err != nil {
 		return err
 	}
-	p.step("whole calls")
-	measured, err := Measure(ctx, p.d, []Target{target}, len(r.sets), pr, func() {})
+	step("whole calls")
+	measured, err := Measure(ctx, r.d, []Target{target}, len(r.sets), pr, func() {})
+	if err == nil {
+		err = measured[0].Err
+	}
 	if err != nil {
 		return err
 	}
-	if measured[0].Err != nil {
-		return measured[0].Err
-	}
 	x.Timing = measured[0].Timing
-	p.step("dispatches")
-	if err := call.trace(ctx, p.d, target, len(r.sets)); err != nil {
+	step("dispatches")
+	if err := p.trace(ctx, r.d, target, len(r.sets)); err != nil {
 		return err
 	}
-	if noted, ok := r.op.(Noter); ok {
-		if err := noted.Note(p.d.Caps(), x.Impl, r.pass, call.Dispatches); err != nil {
-			return err
-		}
+	noted, ok := r.op.(Noter)
+	if !ok {
+		return nil
 	}
-	p.profile.Calls = append(p.profile.Calls, *call)
-	return nil
+	return noted.Note(r.d.Caps(), x.Impl, r.pass, p.Dispatches)
 }
 
 // trace times the dispatches of several calls. Calls without a trace run before each in the same
@@ -181,12 +161,13 @@ func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, se
 		if err != nil {
 			return err
 		}
-		if err := p.add(d.Caps(), trace.Dispatches(), begin, end); err != nil {
+		if err := p.add(trace.Dispatches(), begin, end); err != nil {
 			return err
 		}
 		if call >= profileCalls-eventCalls {
-			p.event("record", false, recording.Sub(start), submitted.Sub(recording), map[string]any{"calls": before + 1})
-			p.event("submit and wait", false, submitted.Sub(start), waited.Sub(submitted), map[string]any{"calls": before + 1})
+			calls := map[string]any{"calls": before + 1}
+			p.Events = append(p.Events, Event{"record", false, recording.Sub(start), submitted.Sub(recording), calls},
+				Event{"submit and wait", false, submitted.Sub(start), waited.Sub(submitted), calls})
 			last := slices.Max(end)
 			for i, x := range trace.Dispatches() {
 				// The two clocks are not synchronized. The end of the last dispatch is placed at
@@ -196,25 +177,21 @@ func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, se
 				if x.Note.Text != "" {
 					args["does"] = x.Note.Text
 				}
-				p.event(x.Kernel, true, at, time.Duration(end[i]-begin[i]), args)
+				p.Events = append(p.Events, Event{x.Kernel, true, at, time.Duration(end[i] - begin[i]), args})
 			}
 		}
 	}
 	return nil
 }
 
-func (p *CallProfile) event(name string, device bool, begin, length time.Duration, args map[string]any) {
-	p.Events = append(p.Events, Event{name, device, begin, length, args})
-}
-
 // add adds the dispatches of one call.
-func (p *CallProfile) add(caps *vk.Caps, list []vk.TracedDispatch, begin, end []float64) error {
+func (p *CallProfile) add(list []vk.TracedDispatch, begin, end []float64) error {
 	if len(list) == 0 {
 		return errors.New("a call dispatches nothing")
 	}
 	if len(p.Dispatches) == 0 {
 		for _, x := range list {
-			p.Dispatches = append(p.Dispatches, DispatchProfile{TracedDispatch: x, Occupancy: EstimateOccupancy(caps, x.Stats, x.Workgroup)})
+			p.Dispatches = append(p.Dispatches, DispatchProfile{TracedDispatch: x})
 		}
 	}
 	if len(list) != len(p.Dispatches) {
@@ -281,17 +258,15 @@ func (p *CallProfile) Kernels() []KernelProfile {
 }
 
 // sumWork returns the work of dispatches together. It is not known if that of one is not.
-func sumWork(list []*DispatchProfile) (w Work) {
-	flops, bytes := true, true
-	for _, x := range list {
-		w.FLOPs, w.Bytes = w.FLOPs+x.Note.FLOPs, w.Bytes+x.Note.Bytes
-		flops, bytes = flops && x.Note.FLOPs > 0, bytes && x.Note.Bytes > 0
+func sumWork(list []*DispatchProfile) Work {
+	sum := func(of func(x *DispatchProfile) float64) (all float64) {
+		for _, x := range list {
+			if of(x) == 0 {
+				return 0
+			}
+			all += of(x)
+		}
+		return all
 	}
-	if !flops {
-		w.FLOPs = 0
-	}
-	if !bytes {
-		w.Bytes = 0
-	}
-	return w
+	return Work{sum(func(x *DispatchProfile) float64 { return x.Note.FLOPs }), sum(func(x *DispatchProfile) float64 { return x.Note.Bytes })}
 }

@@ -55,17 +55,16 @@ func (t *profileTable) dispatches() sheet.Section {
 		s.Add(besideMark, "no barrier before it: it may have begun earlier, beside those above; its time is what was left when they had ended")
 	}
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
-	s.Add("fits", "estimate: workgroups in a compute unit (part of its invocations), and what keeps more out")
 	s.Add("peak", "%s", t.peakWords())
 	s.Keys = 2
-	s.Columns = columns([]string{"#", "kernel", "does", "begin", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared", "fits"}, "kernel", "does", "fits")
+	s.Columns = columns([]string{"#", "kernel", "does", "begin", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared"}, "kernel", "does")
 	for i := range t.Dispatches {
 		s.Rows = append(s.Rows, t.row(i, whole))
 	}
 	if len(t.Dispatches) > 1 {
 		all := append([]string{"", "all", "", ""}, timeCells(t.WholeNS, whole)...)
 		all = append(all, Work{of.flops, of.bytes}.cells(whole, t.peak(t.matrices()))...)
-		s.Rows = append(s.Rows, append(all, "", "", "", "", "", ""))
+		s.Rows = append(s.Rows, append(all, "", "", "", "", ""))
 	}
 	return s
 }
@@ -84,11 +83,9 @@ func (t *profileTable) row(i int, whole float64) []string {
 	row = append(row, Work{x.Note.FLOPs, x.Note.Bytes}.cells(Summarize(x.NS).Median, t.peak(x.Note.Matrices))...)
 	row = append(row, sizes(x.Groups), sizes(x.Workgroup))
 	if st := x.Stats; st.Available {
-		row = append(row, fmt.Sprint(st.Registers), fmt.Sprint(st.SpillBytes), fmt.Sprint(st.SharedBytes))
-	} else {
-		row = append(row, "-", "-", "-")
+		return append(row, fmt.Sprint(st.Registers), fmt.Sprint(st.SpillBytes), fmt.Sprint(st.SharedBytes))
 	}
-	return append(row, x.Occupancy.String())
+	return append(row, "-", "-", "-")
 }
 
 // kernels shows the kernels of a call, the dispatches of one together.

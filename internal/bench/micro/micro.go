@@ -73,6 +73,17 @@ func (l *Loop) Record(c *vk.Cmd) error {
 	return c.Err()
 }
 
+// Modules returns what a call runs.
+func (l *Loop) Modules() ([]vk.ModuleInfo, error) {
+	c, err := l.d.NewCmd("micro " + l.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	err = l.Record(c)
+	return c.Modules(), err
+}
+
 // Work returns the operations or bytes of one call.
 func (l *Loop) Work() float64 { return l.work * float64(l.iters) }
 
