@@ -11,7 +11,6 @@ import (
 	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
-	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -154,25 +153,6 @@ func TestHeldOut(t *testing.T) {
 	require.EqualError(t, o.ReadTasks(file("tasks")), file("tasks")+": of 4 tasks none is left where held_out=4")
 }
 
-// TestEvaluationSteps: evaluations come with lines, and take less than a tenth of the time.
-func TestEvaluationSteps(t *testing.T) {
-	for _, c := range []struct{ steps, batches, want int }{
-		{1000, 20, 100}, {100, 20, 80}, {20, 20, 80}, {100_000, 20, 5000}, {100, 0, 5}, {3, 1, 4},
-	} {
-		o := Options{Steps: c.steps, Batches: c.batches}
-		require.Equal(t, c.want, o.evaluationSteps(), "%d steps", c.steps)
-	}
-}
-
-// TestTaskCurve: what is drawn of a task of a file.
-func TestTaskCurve(t *testing.T) {
-	file := &tasks{n: 2, x: []float32{5, 7, 1, -1, 8, 1, 9, 0, -1, 1, 0, -1, 0, 0, 1, 0, 0, 1, 0, 0, -1, 0, 0, -1}, y: []float32{10, 11, 0, 0}}
-	c, targets := file.curve(3)
-	require.Equal(t, gp.Task{Context: 2, X: []float64{5, -1, -1, 4, 9}, Y: []float64{7, 8, 0, 0, 0}}, c)
-	require.Equal(t, []float64{9, 1}, targets.X)
-	require.Equal(t, []float64{10, 11}, targets.Y)
-}
-
 // TestTasksErrors: what is no file of tasks is refused.
 func TestTasksErrors(t *testing.T) {
 	file := inFolder(t)
@@ -206,18 +186,15 @@ func TestTasksErrors(t *testing.T) {
 	writeTasks(t, file("tasks"), map[string][]float32{"x": floats(18)}, map[string][]int{"x": {2, 3, 3}})
 	require.EqualError(t, options(t, 1).ReadTasks(file("tasks")), file("tasks")+`: tensor "y" is missing`)
 	require.ErrorContains(t, options(t, 1).ReadTasks(file("none")), "no such file")
-	o := options(t, 10)
-	o.Beside.Path = "x"
-	require.EqualError(t, o.Validate(), "train: another log is to be drawn beside, but there is no curve")
-	o.Curve, o.Beside.Path = "x", file("none")
-	_, err := Run(context.Background(), nil, o, nothing)
-	require.ErrorContains(t, err, "no such file")
-	o.Beside.Path = file("tasks")
-	_, err = Run(context.Background(), nil, o, nothing)
-	require.ErrorContains(t, err, file("tasks")+": ", "a file that is no log, before the first step")
-	o.Beside, o.Curve = Beside{}, file("none/curve")
-	_, err = Run(context.Background(), nil, o, nothing)
-	require.ErrorContains(t, err, "none/curve.svg: no such file or directory", "before the first step")
-	o.Load, o.Start = "a", "b"
-	require.EqualError(t, o.Validate(), "train: load continues a training, start begins one: there may be one of them")
+	// Files are looked at before the first step.
+	for want, change := range map[string]func(o *Options){
+		"no such file":       func(o *Options) { o.Curve, o.Beside.Path = "x", file("none") },
+		file("tasks") + ": ": func(o *Options) { o.Curve, o.Beside.Path = "x", file("tasks") },
+		"none/curve.svg: no such file or directory": func(o *Options) { o.Curve = file("none/curve") },
+	} {
+		o := options(t, 10)
+		change(o)
+		_, err := Run(context.Background(), nil, o, nothing)
+		require.ErrorContains(t, err, want)
+	}
 }

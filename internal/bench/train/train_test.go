@@ -61,59 +61,62 @@ func columns(t testing.TB, path string) (list []string) {
 	return list
 }
 
-// TestContinue: a training that is interrupted and continued has the log, and the state, of one
-// that is not; what the log has beyond the state is dropped.
+// TestContinue: a training that is interrupted again and again, at any time of a step and between its
+// batches, and continued, comes to the state and the log of one that is not; what the log has beyond
+// the state is dropped. Steps have more batches than are made ahead.
 func TestContinue(t *testing.T) {
 	d := vktest.Open(t)
 	file := inFolder(t)
-	whole := options(t, 8)
-	whole.Save, whole.CSV, whole.Weights, whole.Curve, whole.Batches = file("whole"), file("whole.csv"), file("weights"), file("curve"), 2
-	whole.Picture = file("trained")
+	training := func(name string) *Options {
+		o := options(t, 8)
+		o.Accumulate, o.Batches, o.Save, o.CSV = 6, 2, file(name), file(name+".csv")
+		return o
+	}
+	whole := training("whole")
+	whole.Weights, whole.Curve, whole.Picture = file("weights"), file("curve"), file("trained")
 	all, err := Run(context.Background(), d, whole, nothing)
 	require.NoError(t, err)
 	require.Len(t, all.Rows, 8)
 	require.Equal(t, 512/2, all.Evaluation.Targets)
 	require.Greater(t, all.Evaluation.Loss, all.Evaluation.Own)
-
-	ctx, cancel := context.WithCancel(context.Background())
-	part := options(t, 8)
-	part.Save, part.CSV, part.Batches = file("part"), file("part.csv"), 2
-	_, err = Run(ctx, d, part, func(r Row) {
-		if r.Step == 3 {
-			cancel()
+	step := time.Duration((all.Rows[7].Seconds - all.Rows[0].Seconds) / 7 * float64(time.Second))
+	interrupted := 0
+	for i := 0; ; i++ {
+		o := training("part")
+		if i > 0 {
+			require.NoError(t, os.WriteFile(o.CSV, []byte(read(t, o.CSV)+"8,1,1,1,1\n9,1,"), 0o600)) // killed
+			o.Load, o.Seed, o.Config = o.Save, 0, tnp.Config{}
+			require.NoError(t, o.ReadFile(true, 0))
 		}
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	require.Len(t, columns(t, part.CSV), 4)
-	require.NoError(t, os.WriteFile(part.CSV, []byte(read(t, part.CSV)+"4,1,1,1,1\n5,1,"), 0o600)) // killed
-
-	rest := options(t, 8)
-	rest.Seed, rest.Config = 0, tnp.Config{}
-	rest.Load, rest.Save, rest.CSV = part.Save, part.Save, part.CSV
-	require.NoError(t, rest.ReadFile(true, 0))
-	result, err := Run(context.Background(), d, rest, nothing)
-	require.NoError(t, err)
-	require.Equal(t, 3, result.First)
-	require.Len(t, result.Rows, 8)
-	require.Equal(t, columns(t, whole.CSV), columns(t, part.CSV))
-	require.Equal(t, read(t, whole.Save), read(t, part.Save))
-
-	_, err = Run(context.Background(), d, rest, nothing)
-	require.EqualError(t, err, part.Save+": it has 8 steps, of steps=8 none is left")
+		ctx, cancel := context.WithCancel(context.Background())
+		after := time.Duration(1+i%7) * step / 5 // after the first step of this part
+		result, err := Run(ctx, d, o, func(Row) { time.AfterFunc(after, cancel) })
+		cancel()
+		if err == nil {
+			require.Positive(t, result.First)
+			require.Len(t, result.Rows, 8)
+			_, err = Run(context.Background(), d, o, nothing)
+		}
+		if err != nil && strings.Contains(err.Error(), "none is left") {
+			require.EqualError(t, err, o.Save+": it has 8 steps, of steps=8 none is left")
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		interrupted++
+	}
+	require.Greater(t, interrupted, 1)
+	require.Equal(t, read(t, whole.Save), read(t, file("part")))
+	require.Equal(t, columns(t, whole.CSV), columns(t, file("part.csv"))[:9])
 
 	// The drawing is there, and the weights are those of the state.
 	require.Contains(t, read(t, file("curve.svg")), "Loss of a neural process")
-	require.NotEmpty(t, read(t, file("curve.svg")))
-	var losses []float64
 	for _, path := range []string{whole.Weights, whole.Save} {
 		o := options(t, 1)
 		o.Batches, o.Picture = 2, file("picture")
 		e, err := Evaluate(context.Background(), d, path, 0, o)
 		require.NoError(t, err)
-		losses = append(losses, e.Loss)
+		require.Equal(t, all.Evaluation.Loss, e.Loss)
 	}
-	require.Equal(t, losses[0], losses[1])
-	require.Equal(t, all.Evaluation.Loss, losses[0])
 	require.Contains(t, read(t, file("picture.svg")), "2 deviations")
 	require.Equal(t, read(t, file("picture.svg")), read(t, file("trained.svg")), "the training draws the same")
 	require.NoError(t, os.Symlink(whole.Save, file("model.svg")))
@@ -205,76 +208,43 @@ func TestSaved(t *testing.T) {
 // uploaded, run and waited for one after the other.
 func TestEachItsBatch(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
-	for _, accumulate := range []int{0, 3} {
-		o := options(t, 4)
-		o.Accumulate = accumulate
-		got, err := Run(ctx, d, o, nothing)
-		require.NoError(t, err)
-		require.Len(t, got.Rows, o.Steps)
-
-		model, err := tnp.NewModel(ctx, d, o.Config, o.model())
-		require.NoError(t, err)
-		defer model.Close()
-		w, err := o.weights()
-		require.NoError(t, err)
-		require.NoError(t, model.SetWeights(ctx, w))
-		plan, err := model.NewPlan(ctx, o.Shape, tnp.Train, tnp.PlanOptions{})
-		require.NoError(t, err)
-		defer plan.Close()
-		for step := range o.Steps {
-			want := 0.0
-			require.NoError(t, model.SetLR(ctx, o.LRAt(step)))
-			for i := range o.perStep() {
-				b := o.data(uint64(step*o.perStep() + i))
-				require.NoError(t, plan.SetInputs(ctx, b.x, b.y))
-				require.NoError(t, plan.Run(ctx))
-				loss, err := plan.Loss(ctx)
-				require.NoError(t, err)
-				want += loss / float64(o.perStep())
-			}
-			require.Equal(t, want, got.Rows[step].Loss, "step %d of %d batches", step+1, o.perStep())
-		}
-	}
-}
-
-// TestInterrupted: a training that is interrupted again and again, at any time of a step and
-// between its batches, comes to the state and the log of one that is not. Steps have more batches
-// than are made ahead.
-func TestInterrupted(t *testing.T) {
-	d := vktest.Open(t)
-	file := inFolder(t)
-	training := func(name string) *Options {
-		o := options(t, 8)
-		o.Accumulate, o.Save, o.CSV = 6, file(name), file(name+".csv")
-		return o
-	}
-	whole := training("whole")
-	all, err := Run(context.Background(), d, whole, nothing)
+	o := options(t, 4)
+	o.Accumulate = 3
+	got, err := Run(ctx, d, o, nothing)
 	require.NoError(t, err)
-	step := time.Duration((all.Rows[7].Seconds - all.Rows[0].Seconds) / 7 * float64(time.Second))
-	interrupted := 0
-	for i := 0; ; i++ {
-		o := training("part")
-		if i > 0 {
-			o.Load = o.Save
+	require.Len(t, got.Rows, o.Steps)
+
+	model, err := tnp.NewModel(ctx, d, o.Config, o.model())
+	require.NoError(t, err)
+	defer model.Close()
+	w, err := o.weights()
+	require.NoError(t, err)
+	require.NoError(t, model.SetWeights(ctx, w))
+	plan, err := model.NewPlan(ctx, o.Shape, tnp.Train, tnp.PlanOptions{})
+	require.NoError(t, err)
+	defer plan.Close()
+	for step := range o.Steps {
+		want := 0.0
+		require.NoError(t, model.SetLR(ctx, o.LRAt(step)))
+		for i := range o.perStep() {
+			b := o.data(uint64(step*o.perStep() + i))
+			require.NoError(t, plan.SetInputs(ctx, b.x, b.y))
+			require.NoError(t, plan.Run(ctx))
+			loss, err := plan.Loss(ctx)
+			require.NoError(t, err)
+			want += loss / float64(o.perStep())
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		after := time.Duration(1+i%7) * step / 5 // after the first step of this part
-		_, err := Run(ctx, d, o, func(Row) { time.AfterFunc(after, cancel) })
-		cancel()
-		if err == nil || i > 0 && strings.Contains(err.Error(), "none is left") {
-			break
-		}
-		require.ErrorIs(t, err, context.Canceled)
-		interrupted++
+		require.Equal(t, want, got.Rows[step].Loss, "step %d of %d batches", step+1, o.perStep())
 	}
-	require.Greater(t, interrupted, 1)
-	require.Equal(t, read(t, whole.Save), read(t, file("part")))
-	require.Equal(t, columns(t, whole.CSV), columns(t, file("part.csv")))
 }
 
-// TestValidate: each wrong option has an error that names it.
+// TestValidate: each wrong option has an error that names it. No file is written over another one of
+// the training, whatever the paths are called.
 func TestValidate(t *testing.T) {
+	file := inFolder(t)
+	require.NoError(t, os.WriteFile(file("there"), nil, 0o600))
+	require.NoError(t, os.Symlink("there", file("link")))
+	require.NoError(t, os.Symlink(".", file("folder")))
 	for want, change := range map[string]func(o *Options){
 		"tnp: layers=0 is not from 1 to 1024":                        func(o *Options) { o.Layers = 0 },
 		"tnp: batch=0 is not from 1 to 16777216":                     func(o *Options) { o.Batch = 0 },
@@ -292,13 +262,40 @@ func TestValidate(t *testing.T) {
 		"tnp: dtype=int32 is not one of float32, float16, bfloat16":  func(o *Options) { o.DType = dtype.Int32 },
 		"optim: weight_decay=-1 is not a finite number from 0 on":    func(o *Options) { o.WeightDecay = -1 },
 		"gp: exact=-1 is not from 0 to 8192":                         func(o *Options) { o.Data.Exact = -1 },
+
+		"train: another log is to be drawn beside, but there is no curve":              func(o *Options) { o.Beside.Path = "x" },
+		"train: load continues a training, start begins one: there may be one of them": func(o *Options) { o.Load, o.Start = "a", "b" },
+		"train: save and weights are the same file, a":                                 func(o *Options) { o.Save, o.Weights = "a", "./a" },
+		"train: csv and curve are the same file, a.svg":                                func(o *Options) { o.CSV, o.Curve = "a.svg", "a" },
+		"train: weights and best are the same file, a":                                 func(o *Options) { o.Weights, o.Best = "a", "a" },
+		"train: curve and picture are the same file, a.svg":                            func(o *Options) { o.Curve, o.Picture = "a", "a" },
+		"train: csv and load are the same file, a":                                     func(o *Options) { o.CSV, o.Load = "a", "a" },
+		"train: csv and beside are the same file, a":                                   func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },
+		"train: weights and load are the same file, a":                                 func(o *Options) { o.Weights, o.Load = "a", "a" },
+		"train: csv and start are the same file, a":                                    func(o *Options) { o.CSV, o.Start = "a", "a" },
+		"train: save and data are the same file, a":                                    func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
+		"train: save and csv are the same file, " + file("link"):                       func(o *Options) { o.Save, o.CSV = file("link"), file("there") },
+		"train: save and weights are the same file, " + file("new"):                    func(o *Options) { o.Save, o.Weights = file("new"), file("folder/new") },
+		"":  func(o *Options) { o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a" },
+		" ": func(o *Options) { o.Save, o.Start, o.Weights = "a", "b", "b" },
 	} {
 		o := options(t, 10)
 		change(o)
-		require.EqualError(t, o.Validate(), want)
+		if err := o.Validate(); len(want) > 1 {
+			require.EqualError(t, err, want)
+		} else {
+			require.NoError(t, err)
+		}
 	}
-	o := options(t, 10)
-	require.NoError(t, o.Validate())
+	// Weights alone are no training to continue.
+	o := options(t, 1)
+	w, err := tnp.Init(o.Config, 1)
+	require.NoError(t, err)
+	require.NoError(t, tnp.Save(file("weights"), w, o.Config))
+	o.Load = file("weights")
+	require.EqualError(t, o.ReadFile(true, 0), file("weights")+" has weights, but not the state of a training, which only a file of --save has; --start begins with weights")
+	o.Load, o.Start = "", o.Load
+	require.NoError(t, o.ReadFile(false, 0))
 }
 
 // TestLog: what is no log is refused, and left as it is. A training that is continued replaces its
@@ -342,57 +339,4 @@ func TestLog(t *testing.T) {
 	text, err := io.ReadAll(before)
 	require.NoError(t, err)
 	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,3,3,3,3\n", string(text), "the file of before is not written to")
-}
-
-// TestPaths: no file is written over another one of the training, whatever the paths are called.
-func TestPaths(t *testing.T) {
-	file := inFolder(t)
-	require.NoError(t, os.WriteFile(file("there"), nil, 0o600))
-	require.NoError(t, os.Symlink("there", file("link")))
-	require.NoError(t, os.Symlink(".", file("folder")))
-	for want, change := range map[string]func(o *Options){
-		"save and weights are the same file, a":      func(o *Options) { o.Save, o.Weights = "a", "./a" },
-		"save and csv are the same file, a":          func(o *Options) { o.Save, o.CSV = "a", "a" },
-		"csv and curve are the same file, a.svg":     func(o *Options) { o.CSV, o.Curve = "a.svg", "a" },
-		"weights and best are the same file, a":      func(o *Options) { o.Weights, o.Best = "a", "a" },
-		"curve and picture are the same file, a.svg": func(o *Options) { o.Curve, o.Picture = "a", "a" },
-		"csv and load are the same file, a":          func(o *Options) { o.CSV, o.Load = "a", "a" },
-		"csv and start are the same file, a":         func(o *Options) { o.CSV, o.Start = "a", "a" },
-		"csv and beside are the same file, a":        func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },
-		"weights and load are the same file, a":      func(o *Options) { o.Weights, o.Load = "a", "a" },
-		"save and data are the same file, a":         func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
-		"save and csv are the same file, " + file("link"): func(o *Options) {
-			o.Save, o.CSV = file("link"), file("there")
-		},
-		"save and weights are the same file, " + file("new"): func(o *Options) {
-			o.Save, o.Weights = file("new"), file("folder/new")
-		},
-		"": func(o *Options) {
-			o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a"
-		},
-		" ": func(o *Options) { o.Save, o.Start, o.Weights = "a", "b", "b" },
-	} {
-		o := options(t, 2)
-		change(o)
-		if err := o.Validate(); len(want) > 1 {
-			require.EqualError(t, err, "train: "+want)
-		} else {
-			require.NoError(t, err)
-		}
-	}
-}
-
-// TestLoadWeights: weights alone are no training to continue.
-func TestLoadWeights(t *testing.T) {
-	file := inFolder(t)
-	o := options(t, 1)
-	w, err := tnp.Init(o.Config, 1)
-	require.NoError(t, err)
-	require.NoError(t, tnp.Save(file("weights"), w, o.Config))
-	o.Load = file("weights")
-	for _, seed := range []bool{false, true} {
-		require.EqualError(t, o.ReadFile(seed, 0), file("weights")+" has weights, but not the state of a training, which only a file of --save has; --start begins with weights")
-	}
-	o.Load, o.Start = "", o.Load
-	require.NoError(t, o.ReadFile(false, 0))
 }
