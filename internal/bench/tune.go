@@ -133,21 +133,21 @@ func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
 	return &tuning{Search: s, d: d, of: of, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
 }
 
-// Progress of a search in thousandths: where each phase begins. The number of steps is not known
-// before.
+// Phases of a search, of which each is as much progress as the others.
 const (
-	atCandidates = 20
-	atQuick      = 500
-	atVariants   = 600
-	atQuickAgain = 750
-	atFinal      = 800
-	atEnd        = 1000
+	trying = iota
+	quickRound
+	tryingVariants
+	quickAgain
+	finals
+	phases
 )
 
 // step reports that done of total steps of a phase are complete.
-func (t *tuning) step(from, to, done, total int, what string) {
+func (t *tuning) step(phase, done, total int, what string) {
+	const units = 1000
 	if t.progress != nil {
-		t.progress(from+(to-from)*done/max(total, 1), atEnd, what)
+		t.progress(phase*units+units*done/max(total, 1), phases*units, what)
 	}
 }
 
@@ -157,18 +157,18 @@ func (t *tuning) tune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.step(0, atCandidates, 0, 1, "reference")
+	t.step(trying, 0, 1, "reference")
 	if err := t.r.prepare(ctx); err != nil {
 		return err
 	}
-	tried, err := t.try(ctx, candidates, start.Add(t.Budget*3/5), atCandidates, atQuick)
+	tried, err := t.try(ctx, candidates, start.Add(t.Budget*3/5), trying)
 	if err != nil {
 		return err
 	}
 	if err := t.r.addSets(ctx, t.Final.sets(t.r.subject.bytes)); err != nil {
 		return err
 	}
-	if err := t.quick(ctx, tried, atQuick, atVariants); err != nil {
+	if err := t.quick(ctx, tried, quickRound); err != nil {
 		return err
 	}
 	var variants []Candidate
@@ -181,12 +181,12 @@ func (t *tuning) tune(ctx context.Context) error {
 	}
 	if len(variants) > 0 {
 		deadline := start.Add(max(t.Budget, time.Since(start)+t.Budget/5))
-		tried, err := t.try(ctx, variants, deadline, atVariants, atQuickAgain)
+		tried, err := t.try(ctx, variants, deadline, tryingVariants)
 		if err != nil {
 			return err
 		}
 		// The leaders take part again: the clock may have changed since their first times.
-		if err := t.quick(ctx, append(tried, t.best(1)...), atQuickAgain, atFinal); err != nil {
+		if err := t.quick(ctx, append(tried, t.best(1)...), quickAgain); err != nil {
 			return err
 		}
 	}
@@ -225,14 +225,14 @@ func (t *tuning) knows(c Candidate) bool {
 
 // try compiles and checks configurations until the deadline, and returns those that are right. It
 // tries one at least, and always the table's choice.
-func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, from, to int) (right []*Trial, err error) {
+func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, phase int) (right []*Trial, err error) {
 	for i, c := range list {
 		table := slices.Contains(t.tables, c)
 		if i > 0 && !table && time.Now().After(deadline) {
 			t.untried += len(list) - i
 			break
 		}
-		t.step(from, to, i, len(list), "trying "+c.String())
+		t.step(phase, i, len(list), "trying "+c.String())
 		path, choice := t.of.Path(c), c.String()
 		x := &Trial{Configuration: c, Table: table, Result: t.r.result(path)}
 		x.Choice, x.Config, x.Status = choice, strings.Join(strings.Fields(strings.TrimPrefix(choice, path+" ")), "-"), StatusUnsupported
@@ -339,31 +339,28 @@ func (t *tuning) recover(ctx context.Context, x *Trial) error {
 const recoverTime = time.Minute
 
 // measure times trials in turns.
-func (t *tuning) measure(ctx context.Context, list []*Trial, pr Protocol, final bool, from, to int) ([]Measured, error) {
+func (t *tuning) measure(ctx context.Context, list []*Trial, pr Protocol, phase int, what string) ([]Measured, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	targets, what := make([]Target, len(list)), "quick round"
+	targets := make([]Target, len(list))
 	for i, x := range list {
 		targets[i] = t.targets[x]
-		if !final {
-			targets[i].Verify = nil // the final checks again
+		if phase != finals { // which check again
+			targets[i].Verify = nil
 		}
 	}
-	if final {
-		what = "finals"
-	}
 	done, total := 0, MeasureSteps(len(list), pr)
-	t.step(from, to, 0, total, what)
+	t.step(phase, 0, total, what)
 	return Measure(ctx, t.d, targets, len(t.r.sets), pr, func() {
 		done++
-		t.step(from, to, done, total, what)
+		t.step(phase, done, total, what)
 	})
 }
 
 // quick times trials in turns and notes the medians.
-func (t *tuning) quick(ctx context.Context, list []*Trial, from, to int) error {
-	measured, err := t.measure(ctx, list, t.Quick, false, from, to)
+func (t *tuning) quick(ctx context.Context, list []*Trial, phase int) error {
+	measured, err := t.measure(ctx, list, t.Quick, phase, "quick round")
 	for i, m := range measured {
 		list[i].QuickNS = max(Summarize(m.Timing.DeviceNS).Median, math.SmallestNonzeroFloat64)
 	}
@@ -401,7 +398,7 @@ func (t *tuning) final(ctx context.Context) error {
 			list = append(list, x)
 		}
 	}
-	measured, err := t.measure(ctx, list, t.Final, true, atFinal, atEnd)
+	measured, err := t.measure(ctx, list, t.Final, finals, "finals")
 	for i, m := range measured {
 		list[i].Timing = m.Timing
 		if m.Err != nil {

@@ -40,32 +40,33 @@ func Read(r io.Reader, name, unit string) (*File, error) {
 	in := benchfmt.NewReader(files.Results(r), name)
 	lines := 0
 	for in.Scan() {
-		switch x := in.Result().(type) {
-		case *benchfmt.SyntaxError:
-			return nil, x
-		case *benchfmt.Result:
-			lines++
-			for _, c := range x.Config {
-				if c.File {
-					f.Config[c.Key] = string(c.Value)
-				}
-			}
-			v, ok := x.Value(unit)
-			if !ok {
-				continue
-			}
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				return nil, fmt.Errorf("%s: %s of %s is not finite", name, unit, x.Name)
-			}
-			if v < 0 {
-				return nil, fmt.Errorf("%s: %s of %s is negative", name, unit, x.Name)
-			}
-			key := x.Name.String()
-			if f.values[key] == nil {
-				f.Order = append(f.Order, key)
-			}
-			f.values[key] = append(f.values[key], v)
+		if err, wrong := in.Result().(*benchfmt.SyntaxError); wrong {
+			return nil, err
 		}
+		x, ok := in.Result().(*benchfmt.Result)
+		if !ok {
+			continue
+		}
+		lines++
+		for _, c := range x.Config {
+			f.Config[c.Key] = string(c.Value)
+		}
+		v, ok := x.Value(unit)
+		if !ok {
+			continue
+		}
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return nil, fmt.Errorf("%s: %s of %s is %g, which is negative or not finite", name, unit, x.Name, v)
+		}
+		key := x.Name.String()
+		if f.values[key] == nil {
+			f.Order = append(f.Order, key)
+		}
+		f.values[key] = append(f.values[key], v)
+	}
+	f.Better = in.Units().GetBetter(unit)
+	if f.Better == 0 && strings.Contains(unit, "-sec/") {
+		f.Better = -1 // a time of ours, beside the device's
 	}
 	switch err := in.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
@@ -76,12 +77,7 @@ func Read(r io.Reader, name, unit string) (*File, error) {
 		return nil, fmt.Errorf("%s: there is no benchmark line", name)
 	case len(f.Order) == 0:
 		return nil, fmt.Errorf("%s: no benchmark line has the unit %s", name, unit)
-	}
-	f.Better = in.Units().GetBetter(unit)
-	if f.Better == 0 && strings.Contains(unit, "-sec/") {
-		f.Better = -1 // a time of ours, beside the device's
-	}
-	if f.Better == 0 {
+	case f.Better == 0:
 		return nil, fmt.Errorf("%s: it does not say which %s is better: a line like \"Unit %s better=lower\" is missing", name, unit, unit)
 	}
 	return f, nil
@@ -151,17 +147,14 @@ func (r *Report) Worse(percent float64) []Change {
 // marked.
 func (r *Report) Sheet(percent float64) sheet.Sheet {
 	var s sheet.Section
-	for _, f := range []struct {
-		name string
-		*File
-	}{{"old", r.Old}, {"new", r.New}} {
+	for i, f := range []*File{r.Old, r.New} {
 		text := f.Name
 		for _, key := range []string{"gpu", "driver", "commit"} {
 			if v := f.Config[key]; v != "" {
 				text += ", " + key + " " + v
 			}
 		}
-		s.Add(f.name, "%s", text)
+		s.Add([]string{"old", "new"}[i], "%s", text)
 	}
 	for _, key := range []string{"gpu", "driver"} {
 		if a, b := r.Old.Config[key], r.New.Config[key]; a != b && a != "" && b != "" {
@@ -170,46 +163,36 @@ func (r *Report) Sheet(percent float64) sheet.Sheet {
 	}
 	s.Add("unit", "%s, median ± its 95 %% confidence interval, ∞ below six samples", r.Unit)
 	s.Add("change", "of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)")
-	common := r.common()
-	if len(common) > 0 {
-		s.Add("common", "%s", strings.Join(common, "/"))
+	value := func(x float64) string {
+		text := benchunit.Scale(x, benchunit.ClassOf(r.Unit))
+		if r.Unit == "sec/op" || strings.Contains(r.Unit, "-sec/") {
+			text += "s"
+		}
+		return text
 	}
-	cell := func(name string, of func(c Change) string) sheet.Cell[Change] {
-		return sheet.Cell[Change]{Name: name, Of: of, Text: name == "benchmark", Wide: name == "samples"}
-	}
-	sheet.Fill(&s, r.Changes,
-		cell("benchmark", func(c Change) string {
-			parts := strings.Split(c.Name, "/")
-			return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return slices.Contains(common, part) }), "/")
-		}),
-		cell("old", func(c Change) string { return r.format(c.Old.Center) }), cell("±", func(c Change) string { return interval(c.Old) }),
-		cell("new", func(c Change) string { return r.format(c.New.Center) }), cell("±", func(c Change) string { return interval(c.New) }),
-		cell("change", func(c Change) string {
-			switch {
-			case !c.Certain:
-				return "~"
-			case c.Worse > percent:
-				return fmt.Sprintf("WORSE %+.2f%%", c.Percent)
-			}
-			return fmt.Sprintf("%+.2f%%", c.Percent)
-		}),
-		cell("p", func(c Change) string { return fmt.Sprintf("%.3f", c.P) }),
-		cell("samples", func(c Change) string { return fmt.Sprintf("%d, %d", c.N1, c.N2) }))
 	sum := 0.0
-	var warnings []string
+	s.Columns = []sheet.Column{
+		{Name: "benchmark"}, {Name: "old", Number: true}, {Name: "±", Number: true}, {Name: "new", Number: true}, {Name: "±", Number: true},
+		{Name: "change", Number: true}, {Name: "p", Number: true}, {Name: "samples", Wide: true},
+	}
 	for _, c := range r.Changes {
+		change := c.FormatDelta(c.Old.Center, c.New.Center)
+		if c.Certain && c.Worse > percent {
+			change = "WORSE " + change
+		}
+		s.Rows = append(s.Rows, []string{
+			c.Name, value(c.Old.Center), c.Old.PctRangeString(), value(c.New.Center), c.New.PctRangeString(),
+			change, fmt.Sprintf("%.3f", c.P), fmt.Sprintf("%d, %d", c.N1, c.N2),
+		})
 		sum += math.Log(c.New.Center / c.Old.Center)
 		for _, w := range c.Warnings {
-			if text := w.Error(); !slices.Contains(warnings, text) {
-				warnings = append(warnings, text)
+			if text := "some changes: " + w.Error(); !slices.Contains(s.Notes, text) {
+				s.Notes = append(s.Notes, text)
 			}
 		}
 	}
 	if mean := math.Exp(sum / float64(len(r.Changes))); mean > 0 && !math.IsInf(mean, 0) {
 		s.Note("geometric mean of new by old: %.3f (%+.2f%%)", mean, 100*(mean-1))
-	}
-	for _, w := range warnings {
-		s.Note("some changes: %s", w)
 	}
 	for _, name := range r.OnlyOld {
 		s.Note("only in %s: %s", r.Old.Name, name)
@@ -218,37 +201,4 @@ func (r *Report) Sheet(percent float64) sheet.Sheet {
 		s.Note("only in %s: %s", r.New.Name, name)
 	}
 	return sheet.Sheet{Sections: []sheet.Section{s}}
-}
-
-// common returns the parts that the names of all changes have. Parts stand between slashes; the
-// first one is not among them.
-func (r *Report) common() (parts []string) {
-	if len(r.Changes) == 1 {
-		return nil
-	}
-	for i, c := range r.Changes {
-		list := strings.Split(c.Name, "/")[1:]
-		if i == 0 {
-			parts = list
-		}
-		parts = slices.DeleteFunc(parts, func(part string) bool { return !slices.Contains(list, part) })
-	}
-	return parts
-}
-
-// format writes a value of the unit with a prefix, as in 1.234ms.
-func (r *Report) format(x float64) string {
-	text := benchunit.Scale(x, benchunit.ClassOf(r.Unit))
-	if r.Unit == "sec/op" || strings.Contains(r.Unit, "-sec/") {
-		text += "s"
-	}
-	return text
-}
-
-// interval returns how far the ends of the interval are from the median.
-func interval(s benchmath.Summary) string {
-	if math.IsInf(s.Lo, 0) || math.IsInf(s.Hi, 0) || s.Center == 0 {
-		return "∞"
-	}
-	return fmt.Sprintf("%.0f%%", 100*max(s.Hi-s.Center, s.Center-s.Lo)/math.Abs(s.Center))
 }

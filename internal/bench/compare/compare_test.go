@@ -60,12 +60,11 @@ new      new.txt, gpu Other GPU, commit abc
 WARNING  gpu differs: this compares "Test GPU" with "Other GPU", not only two programs
 unit     sec/op, median ± its 95 % confidence interval, ∞ below six samples
 change   of the median; ~ where the samples may come from one distribution (Mann-Whitney U test, p >= 0.05)
-common   dtype=f16/seq=5
 
-benchmark      old   ±      new   ±         change      p  samples
-X/impl=a   1.000µs  4%  1.001µs  4%              ~  0.748   11, 11
-X/impl=b   1.000µs  4%  1.200µs  4%  WORSE +20.00%  0.000   11, 11
-X/impl=c   1.000µs  4%  500.0ns  4%        -50.00%  0.000   11, 11
+benchmark                     old   ±      new   ±         change      p  samples
+X/impl=a/dtype=f16/seq=5  1.000µs  4%  1.001µs  4%              ~  0.748  11, 11
+X/impl=b/dtype=f16/seq=5  1.000µs  4%  1.200µs  4%  WORSE +20.00%  0.000  11, 11
+X/impl=c/dtype=f16/seq=5  1.000µs  4%  500.0ns  4%        -50.00%  0.000  11, 11
 geometric mean of new by old: 0.844 (-15.63%)
 only in new.txt: X/impl=d/dtype=f16/seq=5
 `, text.String())
@@ -96,8 +95,8 @@ func TestErrors(t *testing.T) {
 		{strings.ReplaceAll(good, "better=higher", "better=never"), "FLOP/s", "x: it does not say which FLOP/s is better"},
 		{strings.TrimPrefix(good, "Unit FLOP/s better=higher\n"), "FLOP/s", `x: it does not say which FLOP/s is better`},
 		{"BenchmarkX 1 5\n", "sec/op", "x:1: missing unit"},
-		{"BenchmarkX 1 -5 ns/op\n", "sec/op", "x: sec/op of X is negative"},
-		{"BenchmarkX 1 NaN ns/op\n", "sec/op", "x: sec/op of X is not finite"},
+		{"BenchmarkX 1 -5 ns/op\n", "sec/op", "x: sec/op of X is -5e-09, which is negative or not finite"},
+		{"BenchmarkX 1 NaN ns/op\n", "sec/op", "x: sec/op of X is NaN, which"},
 	} {
 		_, err := Read(strings.NewReader(c.text), "x", c.unit)
 		require.ErrorContains(t, err, c.want, c.text)
