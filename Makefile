@@ -69,7 +69,7 @@ LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # The packages with goroutines of their own or of their tests, or with parallel loops, which meet the
 # locks of the others, too; compiling everything once more for -race took 7 minutes. Tests/cli starts a
 # program that is the same with -race, vktest has a goroutine to be failed in.
-RACE_PKGS := ./internal/attention/attntest $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\b' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
+RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\b' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
 GOTEST := go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
 
 test: setup ## the test suite on the best device there is, then what is concurrent with -race

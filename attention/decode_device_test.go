@@ -36,7 +36,7 @@ func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[stri
 		}
 		y := vktest.Tensor(t, dev, in.DType, in.Shape...)
 		list[in.Name] = y
-		if in.Role == call.Output {
+		if in.Role == call.Output || in.Role == call.Gradient {
 			continue
 		}
 		if in.DType == dtype.Int32 {
@@ -61,7 +61,7 @@ func submit(t *testing.T, dev *vk.Device, c call.Call, on map[string]vk.Tensor) 
 	cmd, err := dev.NewCmd("call")
 	require.NoError(t, err)
 	defer cmd.Close()
-	require.NoError(t, c.Record(cmd, on, nil, kit.Forward))
+	require.NoError(t, c.Record(cmd, on, nil, c.Pass()))
 	require.NoError(t, cmd.Submit(t.Context()))
 }
 

@@ -1,8 +1,9 @@
 package attention_test
 
 import (
+	"fmt"
 	"math"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,239 +12,281 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/attntest"
-	"github.com/flashvk/flashvk/internal/attention/ondevice"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// onDevice runs attention.Forward for the suite.
-type onDevice struct {
-	d   *vk.Device
-	opt attention.Options
+// A misled call gives its kernel other tensors than it is asked to.
+type misled struct {
+	*attntest.Case
+	by func(t map[string]vk.Tensor)
 }
 
-func (f onDevice) Supports(p attention.Problem) error {
-	plan, err := attention.Choose(f.d.Caps(), p, kit.Forward, f.opt)
-	if err != nil || !software(f.d) {
-		return err
-	}
-	most, config := 128, plan.Config
-	switch {
-	case p.DType == dtype.Float32:
-		most = 40
-	case !p.Plain() || config.Impl == attention.CoopMat:
-		most = 72
-	}
-	if !vktest.Thorough(f.d) && p.Plain() {
-		most = 40
-		if p.DType == dtype.Float32 {
-			most = 24
-		}
-	}
-	if err := widerHeads(f.d, config.Impl, p, most); err != nil {
-		return err
-	}
-	return fewerFeatures(config.Impl, takesAlone(f.d, f.opt.Config != nil, kit.Forward), p)
+func (m misled) Record(c *vk.Cmd, t map[string]vk.Tensor, w *vk.Buffer, pass kit.Pass) error {
+	m.by(t)
+	return m.Case.Record(c, t, w, pass)
 }
 
-// Forward implements attntest.Forwarder.
-func (f onDevice) Forward(o, lse *guard.View, in attntest.Inputs, p attention.Problem) error {
-	k := ondevice.Kernel{Device: guard.Device{Device: f.d}, Options: f.opt}
-	return k.Forward(o, lse, in, p)
-}
-
-// suite returns the cases for the device: a software driver gets the short
-// set. Its expectations are shared by all tests of the package.
-func suite(d *vk.Device) *attntest.Suite { return suites[setOf(d)] }
-
-var suites = [...]*attntest.Suite{
-	attntest.Short: attntest.NewSuite(attntest.Short, attntest.Reference, attntest.TwicePlain),
-	attntest.Full:  attntest.NewSuite(attntest.Full, attntest.Reference, attntest.TwicePlain),
-}
-
-// TestForward runs the suite on every path of the device.
-func TestForward(t *testing.T) {
-	for _, impl := range attention.Impls() {
-		t.Run(impl.String(), func(t *testing.T) {
-			t.Parallel() // lavapipe compiles on one core
-			d := vktest.Open(t, vktest.WholeBuffers)
-			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
-			f := onDevice{d, attention.Options{Impl: impl}}
-			attntest.TestForward(t, suiteStandIns(d, impl, suite(d), f.Supports), f)
-		})
-	}
-}
-
-// pathError returns nil if a path runs on the device at all: for one of the
-// storage types.
-func pathError(caps *vk.Caps, impl attention.Impl) error {
-	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 64}
-	var err error
-	for _, p.DType = range dtype.All() {
-		if err = attention.Supports(caps, p, kit.Forward, attention.Options{Impl: impl}); err == nil {
-			return nil
-		}
-	}
-	return err
-}
-
-// TestConfigs runs small problems on configurations that the tuning table does
-// not take on this device: one and several row tiles of a subgroup, keys that
-// wait in registers, one loop and two, matrix layouts that are not known.
-func TestConfigs(t *testing.T) {
+// TestMisled has kernels that confuse tensors, as mistakes in strides would: the cases of layouts find
+// each.
+func TestMisled(t *testing.T) {
 	d := vktest.Open(t)
-	small := suite(d).Where(func(c *attntest.Case) bool {
-		dims := strings.HasPrefix(c.Name, "head-dim/") || strings.HasPrefix(c.Name, "value-dim/") && !software(d)
-		return dims && c.Problem.HeadDim <= 24
-	})
-	for _, config := range []attention.Config{
-		{Impl: attention.CoopMat2, Subgroups: 1, RowTiles: 1, BlockN: 16, PeelMask: true},
-		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true},
-		{Impl: attention.CoopMat2, Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true},
-		{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Detour: true},
-		{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 2, BlockN: 16, PeelMask: true},
-		{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true},
-		{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
-		{Impl: attention.Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 64, Depth: 16, ValueRows: 16},
-	} {
-		t.Run(config.String(), func(t *testing.T) {
-			vktest.Require(t, config.Impl.String(), pathError(d.Caps(), config.Impl))
-			cases := small
-			if config.Impl == attention.CoopMat || config.Impl == attention.CoopMat2 && !config.Detour {
-				cases = small.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
-			}
-			f := onDevice{d, attention.Options{Config: &config}}
-			attntest.TestForward(t, standIns(d, cases, f.Supports), f)
-		})
-	}
-}
-
-// TestSplits runs problems whose keys are divided among workgroups: in equal and
-// unequal shares, more of them than tiles that a block sees, in rows that see
-// nothing, with subgroups that have no rows.
-func TestSplits(t *testing.T) {
-	d := vktest.Open(t)
-	dims := setOf(d).HeadDims()
-	masks := suite(d).Where(func(c *attntest.Case) bool { // edges, masks, layouts, decode
-		p := c.Problem
-		return (p.HeadDim == dims.Feature || p.HeadDim == dims.Odd) && p.FLOPs() < 1e7
-	})
-	extremes := suite(d).Where(func(c *attntest.Case) bool { // maxima far apart, usual heads
-		return strings.HasPrefix(c.Name, "extreme/") || c.Problem.HeadDim == dims.Odd
-	})
-	light := func(s *attntest.Suite) *attntest.Suite {
-		return s.Where(func(c *attntest.Case) bool { return lightOnSoftware(d, c) })
+	strides := func(of, like string) func(t map[string]vk.Tensor) {
+		return func(t map[string]vk.Tensor) {
+			x := t[of]
+			x.Strides = t[like].Strides
+			t[of] = x
+		}
 	}
 	for _, x := range []struct {
-		cases  *attntest.Suite
-		config attention.Config
+		name, what string
+		pass       kit.Pass
+		by         func(t map[string]vk.Tensor)
 	}{
-		{light(extremes), attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, Splits: 3}},
-		{light(masks), attention.Config{Impl: attention.CoopMat2, Subgroups: 2, RowTiles: 2, BlockN: 16, Detour: true, Splits: 2}},
-		{masks, attention.Config{Impl: attention.CoopMat, Subgroups: 2, RowTiles: 1, BlockN: 16, Splits: 5}},
-		{light(masks), attention.Config{Impl: attention.CoopMat, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true, Splits: 2}},
-		{extremes, attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 6}},
+		{"layout/mixed/float32", "K read with V's strides", kit.Forward, strides("k", "v")},
+		{"layout/mixed/float32", "O written with Q's strides", kit.Forward, strides("o", "q")},
+		{"layout/odd/float32", "offset of K ignored", kit.Forward, func(t map[string]vk.Tensor) {
+			k := t["k"]
+			k.Offset -= 8
+			t["k"] = k
+		}},
+		{"heads/4to2/float16", "heads of Q in another order", kit.Forward, func(t map[string]vk.Tensor) {
+			q := t["q"]
+			q.Strides = slices.Clone(q.Strides)
+			q.Strides[0], q.Strides[1] = q.Strides[1], q.Strides[0]
+			t["q"] = q
+		}},
+		{"layout/mixed/float32", "dQ with Q's strides", kit.Backward, strides("dq", "q")},
+		{"layout/mixed/float32", "dO read with O's strides", kit.Backward, strides("do", "o")},
 	} {
-		t.Run(x.config.String(), func(t *testing.T) {
-			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
-			cases := x.cases
-			if onMatrices(x.config.Impl) && !vktest.Thorough(d) { // of decoding, what sees one key: shares see none
-				cases = light(cases).Where(func(c *attntest.Case) bool {
-					return c.Problem.SeqQ > 1 || !c.Problem.Causal || c.Problem.CausalAlign == attention.TopLeft
-				})
-			}
-			f := onDevice{d, attention.Options{Config: &x.config}}
-			attntest.TestForward(t, standIns(d, cases, f.Supports), f)
+		t.Run(x.what, func(t *testing.T) {
+			c := suite(d, x.pass).where(func(c *attntest.Case) bool { return c.Name == x.name })[0].On(attention.Options{Impl: attention.Scalar})
+			values := call.Inputs(c)
+			k, record, err := call.Case(d.Caps(), &misled{c, x.by}, x.pass, values)
+			require.NoError(t, err)
+			_, err = k.Check(d, record)
+			require.Error(t, err)
+			t.Log(err)
 		})
 	}
-	t.Run("many batches", func(t *testing.T) {
-		d := vktest.Open(t)
-		d.Caps().MaxWorkgroupCount[2] = 1
-		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2}
-		batches := masks.Where(func(c *attntest.Case) bool { return c.Problem.Batch > 1 })
-		f := onDevice{d, attention.Options{Config: &config}}
-		attntest.TestForward(t, standIns(d, batches, f.Supports), f)
-	})
 }
 
-// TestSplitsKernels says that a sequence that grows, and is divided among more
-// and more workgroups, does not have kernels compiled for each number of them.
+// badLengths are cumulative lengths of rows and of keys that break every rule.
+var badLengths = [][2][]float64{
+	{{0, 40, 20, 40}, {0, 30, 10, 30}},
+	{{-5, 60, 10, 70}, {-9, 50, -3, 99}},
+	{{math.MaxInt32, math.MinInt32, math.MaxInt32, math.MinInt32}, {math.MinInt32, math.MaxInt32, math.MinInt32, math.MaxInt32}},
+	{{math.MinInt32, math.MaxInt32, 0, math.MaxInt32}, {math.MaxInt32, math.MaxInt32, math.MinInt32, math.MinInt32}},
+	{{39, 40, 41, 42}, {29, 30, 31, 32}},
+}
+
+// wide elements stand before and after a tensor that kernels may miss by far.
+const wide = 4096
+
+// TestBadLengths: cumulative lengths that break every rule neither crash nor lead a kernel to memory
+// outside of its outputs. The problem has all features, whose kernels the suite has, so that lavapipe
+// compiles none; a window hides nothing among a few sequences. Weights that are stored also have no
+// window: a causal mask alone lays their pages out in another way.
+func TestBadLengths(t *testing.T) {
+	d := vktest.Open(t)
+	options := []attention.Options{}
+	for _, impl := range attention.Impls() {
+		options = append(options, attention.Options{Impl: impl})
+	}
+	stored := storedConfigs(d)[0]
+	options = append(options, attention.Options{BackwardConfig: &stored}, attention.Options{BackwardConfig: &stored})
+	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
+		for n, opt := range options {
+			for _, rows := range []bool{true, false} {
+				c := *suite(d, pass).where(func(c *attntest.Case) bool { return c.Name == "all/packed/float16" })[0].On(opt)
+				c.NumHeads, c.NumKVHeads, c.Lengths, c.Slack, c.HidingBias, c.Bias.Rows = 2, 1, [][2]int{{20, 15}, {10, 10}, {10, 5}}, 0, false, rows
+				c.Window.Left = 1 << 30
+				c.Window.On = n < len(options)-1
+				c.Pack()
+				if _, err := c.Choose(d.Caps(), pass); err != nil || opt.BackwardConfig != nil && pass == kit.Forward {
+					continue
+				}
+				k, record, err := call.Case(d.Caps(), &c.Attention, pass, call.Inputs(&c.Attention))
+				require.NoError(t, err)
+				for i := range k.Tensors {
+					x := &k.Tensors[i]
+					x.Scratch, x.Want, x.Part = x.Want != nil, nil, nil
+					x.Place = &guard.Place{Offset: wide, After: wide, Strides: vk.View(&vk.Buffer{}, x.DType, x.Shape...).Strides}
+				}
+				for i, cu := range badLengths {
+					t.Run(fmt.Sprintf("%v/%v/%d/rows=%v/%d", pass, opt.Impl, n, rows, i), func(t *testing.T) {
+						for j := range k.Tensors {
+							switch x := &k.Tensors[j]; x.Name {
+							case "cu_seqlens_q":
+								x.Values = cu[0]
+							case "cu_seqlens_kv":
+								x.Values = cu[1]
+							}
+						}
+						_, err := k.Check(d, record)
+						require.NoError(t, err)
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestRecordAgain says that a call without features runs kernels that know of none, a call with some
+// kernels that do, with dbias and dsinks only where they are given; and that the same again compiles
+// nothing and allocates little.
+func TestRecordAgain(t *testing.T) {
+	for _, impl := range append(attention.Impls(), attention.Auto) {
+		t.Run(impl.String(), func(t *testing.T) {
+			d := vktest.Open(t)
+			plain := call.Attention{Problem: attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: dtype.Float16, Causal: true}, Impl: impl}
+			backward, f32 := plain, plain
+			backward.Backward, f32.DType = true, dtype.Float32
+			window, features := plain, backward
+			window.Window = attention.Window{On: true, Left: 3}
+			features.Sinks, features.Bias.On, features.NoDBias = true, true, true
+			gradients := features
+			gradients.NoDBias = false
+			seen := map[string]int{}
+			for i, c := range []*call.Attention{&plain, &f32, &backward, &window, &features, &gradients} {
+				if _, err := c.Choose(d.Caps(), c.Pass()); err != nil {
+					t.Skip(err)
+				}
+				on := map[string]vk.Tensor{}
+				for _, x := range c.Tensors() {
+					if !x.Off {
+						on[x.Name] = vktest.Tensor(t, d, x.DType, x.Shape...)
+					}
+				}
+				cmd, err := d.NewCmd("again")
+				require.NoError(t, err)
+				defer cmd.Close()
+				var in attention.Tensors
+				var g attention.Gradients
+				call.Bind(on, &in, &g)
+				record := func() {
+					cmd.Reset()
+					if c.Backward {
+						err = attention.Backward(cmd, in, g, c.Problem, attention.Options{Impl: impl})
+					} else {
+						err = attention.Forward(cmd, in, c.Problem, attention.Options{Impl: impl})
+					}
+					require.NoError(t, err)
+				}
+				record()
+				all := d.CachedKernels()
+				require.LessOrEqual(t, testing.AllocsPerRun(10, record), []float64{60, 60, 90, 60, 200, 200}[i])
+				require.Len(t, d.CachedKernels(), len(all))
+				now := map[string]int{}
+				for _, k := range all {
+					for _, part := range []string{"_features", "dbias", "dsinks", "sum"} {
+						if strings.Contains(k.Name, part) {
+							now[part]++
+						}
+					}
+				}
+				require.Equal(t, i >= 3, now["_features"] > 0, i)
+				require.Equal(t, i == 5, now["dbias"] == 1 && now["dsinks"] == 1 && now["sum"] == 1, now)
+				require.GreaterOrEqual(t, now["_features"], seen["_features"])
+				seen = now
+			}
+		})
+	}
+}
+
+// TestSplitsKernels says that a sequence that grows, and is divided among more and more workgroups, does
+// not have kernels compiled for each number of them.
 func TestSplitsKernels(t *testing.T) {
 	d := vktest.Open(t)
-	kernels := make(map[int]int) // by the number of splits that were run
+	kernels := map[int]int{} // by the number of splits that were run
 	for splits := 2; splits <= 15; splits++ {
-		p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 16 * splits, HeadDim: 64, DType: dtype.Float32}
-		config := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 16, ValueRows: 4, Splits: splits}
-		o, lse, q, k, v := newTensors(t, d, p)
-		c, err := d.NewCmd("growing")
-		require.NoError(t, err)
-		defer c.Close()
-		require.NoError(t, attention.Forward(c, attention.Tensors{O: o, LSE: lse, Q: q, K: k, V: v}, p, attention.Options{Config: &config}))
+		c := call.Attention{
+			Problem: attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 16 * splits, HeadDim: 64},
+			Config:  &attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 16, ValueRows: 4, Splits: splits},
+		}
+		submit(t, d, &c, uploaded(t, d, &c, call.Inputs(&c)))
 		kernels[splits] = len(d.CachedKernels())
 	}
 	require.Equal(t, 2, kernels[2], "the fused kernel and the one that combines two splits at a time")
 	require.Equal(t, 4, kernels[15], "and four and eight")
 }
 
-// TestManyBatches runs every path in several dispatches, as for more batches
-// than the device has workgroups. Of features, the
-// cases that have all tensors with a batch axis; causal ones take one dispatch.
-func TestManyBatches(t *testing.T) {
+// TestDecodeCounters records calls of Forward on the kernels of Decode that share memory for their
+// counters, in one Cmd that runs several times, and wants the same bits from each.
+func TestDecodeCounters(t *testing.T) {
 	d := vktest.Open(t)
-	d.Caps().MaxWorkgroupCount[2] = 1
-	perBatch := regexp.MustCompile("^pair/.*key-mask.*(bias|alibi)|^alibi/batch-heads/.*/dense")
-	small := suite(d).Where(func(c *attntest.Case) bool {
-		p := c.Problem
-		few := strings.HasPrefix(c.Name, "heads/") && p.DType == dtype.Float16 // TestForward has their kernels
-		plain := p.Plain() && (few || vktest.Thorough(d))
-		return p.Batch > 1 && p.HeadDim <= setOf(d).HeadDims().Odd && (plain || perBatch.MatchString(c.Name)) && float64(p.SeqQ)*float64(p.SeqKV) < 1e5
-	})
-	if len(small.Cases) == 0 {
-		t.Fatal("the suite has no case with two batches")
+	c := call.Attention{
+		Problem:      attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 500, HeadDim: 16, DType: dtype.Float16, Causal: true},
+		DecodeConfig: &attention.DecodeConfig{Impl: attention.Scalar, Rows: 2, Subgroups: 2, Groups: 9},
 	}
-	for _, impl := range attention.Impls() {
-		t.Run(impl.String(), func(t *testing.T) {
-			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
-			f := onDevice{d, attention.Options{Impl: impl}}
-			attntest.TestForward(t, standIns(d, small, f.Supports), f)
-		})
+	on := uploaded(t, d, &c, call.Inputs(&c))
+	cmd, err := d.NewCmd("counters")
+	require.NoError(t, err)
+	defer cmd.Close()
+	var first []float32
+	for range 2 {
+		for range 3 {
+			require.NoError(t, c.Record(cmd, on, nil, kit.Forward))
+		}
+		for range 3 {
+			require.NoError(t, on["o"].Zero(t.Context()))
+			require.NoError(t, cmd.Submit(t.Context()))
+			if got := elements(t, on["o"]); first == nil {
+				first = got
+			} else {
+				require.True(t, sameBits(first, got))
+			}
+		}
+		cmd.Reset()
 	}
 }
 
-// TestRepeatedCall says that recording a call again compiles nothing and
-// allocates next to nothing; BenchmarkForwardRecord has its time.
-func TestRepeatedCall(t *testing.T) {
+// TestBackwardScales multiplies inputs by powers of two. That makes no float32 round
+// differently, so the gradients must be the same but for another power of two, bit
+// by bit: whatever has an exponent of its own in a kernel, and what has none.
+//
+// lavapipe keeps float32 where a matrix of float16 comes from one of float32; the Detour,
+// through shared memory, rounds there, too. TestBackwardConfigs has its kernels, causal,
+// and TestBackward those of the others, dense.
+func TestBackwardScales(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range append(attention.Impls(), attention.Auto) {
-		for _, format := range dtype.All() {
-			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 8, SeqKV: 8, HeadDim: 8, DType: format}
-			if attention.Supports(d.Caps(), p, kit.Forward, attention.Options{Impl: impl}) != nil {
-				continue
+	detour := f32x2Configs(d)[2]
+	options := []attention.Options{{Impl: detour.Impl, BackwardConfig: &detour}}
+	for _, impl := range attention.Impls() {
+		options = append(options, attention.Options{Impl: impl})
+	}
+	for i, opt := range options {
+		t.Run(fmt.Sprintf("%v/%d", opt.Impl, i), func(t *testing.T) {
+			vktest.Require(t, opt.Impl.String(), pathError(d.Caps(), opt.Impl))
+			c := &call.Attention{Problem: attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 40, SeqKV: 33, HeadDim: 8, Causal: i == 0}}
+			c.Backward, c.Impl, c.BackwardConfig = true, opt.Impl, opt.BackwardConfig
+			gradients := func(do, v, k float64) map[string][]float32 {
+				x := call.Inputs(c)
+				for name, by := range map[string]float64{"do": do, "v": v, "k": k, "q": 1 / k} {
+					for i := range x[name] {
+						x[name][i] *= by
+					}
+				}
+				on := uploaded(t, d, c, x)
+				submit(t, d, &call.Attention{Problem: c.Problem, Impl: attention.Scalar}, on)
+				submit(t, d, c, on)
+				return map[string][]float32{"dq": elements(t, on["dq"]), "dk": elements(t, on["dk"]), "dv": elements(t, on["dv"])}
 			}
-			o, lse, q, k, v := newTensors(t, d, p)
-			c, err := d.NewCmd("repeated")
-			if err != nil {
-				t.Fatal(err)
-			}
-			record := func() {
-				c.Reset()
-				if err := attention.Forward(c, attention.Tensors{O: o, LSE: lse, Q: q, K: k, V: v}, p, attention.Options{Impl: impl}); err != nil {
-					t.Fatal(err)
+			want := gradients(1, 1, 1)
+			require.Greater(t, slices.Max(want["dq"]), float32(0.1))
+			for _, s := range [][3]float64{{0x1p-30, 1, 1}, {0x1p40, 1, 1}, {1, 0x1p-30, 1}, {1, 0x1p40, 1}, {1, 1, 0x1p-20}, {1, 1, 0x1p20}, {0x1p-20, 0x1p-20, 0x1p20}} {
+				do, v, k := s[0], s[1], s[2]
+				got := gradients(do, v, k)
+				for name, by := range map[string]float64{"dq": do * v * k, "dk": do * v / k, "dv": do} {
+					for i, x := range want[name] {
+						require.Equal(t, x*float32(by), got[name][i], "%s, %v", name, s)
+					}
 				}
 			}
-			record()
-			kernels := len(d.CachedKernels())
-			// Refusals of other paths are 2 each, until one fits.
-			if n := testing.AllocsPerRun(10, record); n > 60 {
-				t.Errorf("%v %v: %v allocations", impl, format, n)
-			}
-			if n := len(d.CachedKernels()); n != kernels {
-				t.Errorf("%v %v: %d kernels after the first call, then %d", impl, format, kernels, n)
-			}
-			c.Close()
-		}
+		})
 	}
 }
 
@@ -275,23 +318,4 @@ func TestEqualWeights(t *testing.T) {
 			}
 		})
 	}
-}
-
-// newTensors returns tensors for p, closed at the end of the test.
-func newTensors(t testing.TB, d *vk.Device, p attention.Problem) (o, lse, q, k, v vk.Tensor) {
-	query := []int{p.Batch, p.NumHeads, p.SeqQ, p.HeadDim}
-	key := []int{p.Batch, p.NumKVHeads, p.SeqKV, p.HeadDim}
-	for _, x := range []struct {
-		target *vk.Tensor
-		name   string
-		format dtype.DType
-		shape  []int
-	}{{&o, "o", p.DType, query}, {&lse, "lse", dtype.Float32, query[:3]}, {&q, "q", p.DType, query}, {&k, "k", p.DType, key}, {&v, "v", p.DType, key}} {
-		var err error
-		if *x.target, err = d.NewTensor(x.name, x.format, x.shape...); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(x.target.Close)
-	}
-	return o, lse, q, k, v
 }

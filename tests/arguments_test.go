@@ -37,7 +37,16 @@ func refusing() map[string]call.Call {
 	mix := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}
 	layer, rms := norm.Problem{Rows: 3, Cols: 8, DType: dtype.Float16}, norm.Problem{Rows: 3, Cols: 8, RMS: true, Residual: true}
 	product := problem.Problem{M: 3, N: 4, K: 5, Beta: 1}
+	full := scores
+	full.SeqQ, full.KeyMask = 9, true
+	packed := full
+	packed.Varlen, packed.Batch = attention.Varlen{On: true, TotalQ: 9, TotalKV: 32}, 1
+	lengths := [][2]int{{9, 32}}
 	return map[string]call.Call{
+		"forward":              &call.Attention{Problem: full},
+		"forward, packed":      &call.Attention{Problem: packed, Lengths: lengths},
+		"backward":             &call.Attention{Problem: full, Direction: back, DLSE: true},
+		"backward, packed":     &call.Attention{Problem: packed, Direction: back, Lengths: lengths},
 		"mlp":                  &call.MLP{Problem: one},
 		"mlp, backward":        &call.MLP{Problem: one, Direction: back},
 		"heads":                &call.MLP{Problem: heads},

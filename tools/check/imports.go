@@ -43,17 +43,16 @@ var levels = []struct {
 	{"conformance", 3},
 	{"attention/philox", 1},
 	{"attention/ref/...", 4},
-	{"attention/attntest/...", 5},
-	{"attention/ondevice", 6},
+	{"attention/attntest", 8},
 	{"attention/...", 3},
 	{"call", 7},
 	{"pipelines/tnp/...", 7}, // composes the kernels below into steps
 	{"pipelines/record/...", 2},
 	{"pipelines/...", 6},
-	{"bench/...", 8},
-	{"examples/...", 9},
-	{"tests/...", 9},
-	{"tools/...", 9},
+	{"bench/...", 9},
+	{"examples/...", 10},
+	{"tests/...", 10},
+	{"tools/...", 10},
 }
 
 // levelOf returns the pattern and the level of a package, -1 if it has none.
@@ -84,7 +83,7 @@ func importProblems(pkgs []pkg) []string {
 		if usesNoDevice(p.path) {
 			for _, i := range append(slices.Clone(p.imports), p.testImports...) {
 				if folder(i) == "vk" {
-					problems = append(problems, fmt.Sprintf("%s imports %s: references and suites use no device", p.path, i))
+					problems = append(problems, fmt.Sprintf("%s imports %s: references use no device", p.path, i))
 				}
 			}
 		}
@@ -114,11 +113,10 @@ func folder(p string) string {
 	return top
 }
 
-// usesNoDevice: references and suites must run, and be read, without Vulkan. They may import
+// usesNoDevice: references must run, and be read, without Vulkan. They may import
 // the packages of kernels, which declare the problems.
 func usesNoDevice(p string) bool {
-	base := path.Base(p)
-	return base == "ref" || strings.Contains(p, "/ref/") || base == "attntest"
+	return path.Base(p) == "ref" || strings.Contains(p, "/ref/")
 }
 
 func (r *repo) listPackages() ([]pkg, error) {

@@ -1,61 +1,48 @@
+// Package attntest has the cases of attention's suite: calls of both passes by name, which
+// flashvk selftest and the tests of package attention run. TestMistakes plants mistakes in results that
+// the cases must find.
 package attntest
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A Case is one problem with its inputs and the layout of its tensors.
+// A Case is a call. Copies of it, on other paths and with other configurations, compute Want once.
 type Case struct {
-	// Name is unique: group/what/dtype.
-	Name    string
-	Problem attention.Problem
-	Input   Input
-
-	// Q, K, V, O and LSE each have a layout; the tensors of features share one.
-	Q, K, V, O, LSE, Features Layout
-
-	// Lengths are the rows and keys of each sequence of a Varlen, from which its
-	// Problem's Batch, SeqQ, SeqKV and Varlen follow; nil is none. Slack rows of
-	// Q, K and V after the last sequence belong to none.
-	Lengths [][2]int
-	Slack   int
-
-	// HidingBias puts -Inf into the bias: for one key in 8, or in the pattern of Mask if that
-	// is not RandomMask.
-	HidingBias bool
-
-	// Mask says which keys a KeyMask hides.
-	Mask MaskKind
-
-	// NoLSE passes no LSE.
-	NoLSE bool
-
-	// DO is the kind of values in the gradient of O. DLSE says that LSE has a gradient. Only
-	// the backward pass has them.
-	DO   Gradient
-	DLSE bool
-
-	// Sizes multiply the values of tensors. Outliers makes a few elements of Q, K, V and
-	// dO 100 times as large.
-	Sizes    Sizes
-	Outliers bool
-
-	// Seed is the seed of the values. 0: it follows from the name of the case.
-	Seed uint64
-
-	// Sample is about the most operations of a reference; 0 is no limit. A larger case is
-	// compared on some of its rows, and in the backward pass on some of its keys. Gradients of
-	// bias and sinks then only have to be finite. Memory around tensors, elements that are not
-	// written and the bits of a second run are checked everywhere.
-	Sample float64
+	Name string // unique: group/what/dtype
+	call.Attention
+	want *[2]struct {
+		sync.Once
+		call.Outputs
+	}
 }
 
-// Sizes are factors of the values of tensors; 0 stands for 1.
-type Sizes struct{ Q, K, V, DO, DLSE, Bias float64 }
+// Want implements call.Call. X has to be what call.Inputs returns, unless there is a Sample.
+func (c *Case) Want(x call.Values, pass kit.Pass) call.Outputs {
+	if c.Sample > 0 || c.want == nil {
+		return c.Attention.Want(x, pass)
+	}
+	w := &c.want[pass]
+	w.Do(func() { w.Outputs = c.Attention.Want(x, pass) })
+	return w.Outputs
+}
+
+// On returns a copy with other options.
+func (c *Case) On(o attention.Options) *Case {
+	on := *c
+	on.Impl, on.Config, on.BackwardConfig, on.DecodeConfig = o.Impl, o.Config, o.BackwardConfig, o.DecodeConfig
+	return &on
+}
 
 // A Set is a choice of cases by cost.
 type Set uint8
@@ -89,7 +76,7 @@ func (s Set) HeadDims() HeadDims {
 	return HeadDims{Usual: 64, Odd: 40, Wide: 128, Feature: 32, All: 40, Values: 72}
 }
 
-// Cases returns the cases of a set, in the order of the table.
+// Cases returns the cases of a set for a pass, in the order of the table.
 //
 // The table is not a product of everything with everything. Each dimension
 // varies on its own beside small, odd values of the others:
@@ -99,30 +86,33 @@ func (s Set) HeadDims() HeadDims {
 //   - masks, GQA ratios and scales come in float16, which every path takes, and rotate
 //     through the others: the index arithmetic is the same source for all;
 //   - features come alone in every dtype, and in pairs and all together, on small
-//     problems (cases_features.go);
+//     problems (features.go);
 //   - the two 1023x1024 shapes run causal or not, not both, in each dtype.
+//
+// The backward pass has all of them that have an LSE, with a normal dO, then what only this pass has.
 //
 // Left out: NaN in keys that some row sees and another does not; strides of 0 or
 // below (not promised); head_dim that is no multiple
 // of 8 (refused); NaN or Inf in Q, K, V (an implementation may do anything
 // with them); K and V beyond 2^31 elements (no test machine has the time).
-func Cases(set Set) []*Case {
+func Cases(set Set, pass kit.Pass) []*Case {
 	t := table{dims: set.HeadDims()}
-	t.shapes()
-	t.tileEdges()
-	t.headDims()
-	t.masks()
-	t.groups()
-	t.decode()
-	t.scales()
-	t.layouts()
-	t.extremes()
-	for _, feature := range []func(){t.windows, t.scores, t.keyMasks, t.sinks, t.varlen, t.valueDims, t.dropouts, t.everything} {
-		feature()
+	for _, group := range []func(){
+		t.shapes, t.headDims, t.masks, t.groups, t.decode, t.layouts, t.extremes,
+		t.windows, t.scores, t.keyMasks, t.sinks, t.varlen, t.valueDims, t.dropouts, t.everything,
+	} {
+		group()
 	}
 	if set == Full {
 		t.hiddenKeysAsFound()
 		t.large()
+	}
+	if pass == kit.Backward {
+		t.cases = slices.DeleteFunc(t.cases, func(c *Case) bool { return c.NoLSE })
+		t.gradients()
+		for _, c := range t.cases {
+			c.Backward = true
+		}
 	}
 	return t.cases
 }
@@ -133,18 +123,22 @@ type table struct {
 	dims  HeadDims
 }
 
+type (
+	problem = attention.Problem
+	calls   = call.Attention
+)
+
 // add appends a case named group/what/dtype, for each of the dtypes. The zero
 // values of Problem stand for 1 (batch, heads), num_heads (num_kv_heads), and
 // the usual head_dim.
-func (t *table) add(group, what string, c Case, types ...dtype.DType) {
-	if c.Lengths != nil {
-		c.packed()
-	}
+func (t *table) add(group, what string, c calls, types ...dtype.DType) {
 	p := &c.Problem
+	if c.Lengths != nil {
+		p.Varlen.On = true
+		c.Pack()
+	}
 	for _, s := range []*int{&p.Batch, &p.NumHeads} {
-		if *s == 0 {
-			*s = 1
-		}
+		*s = max(*s, 1)
 	}
 	if p.NumKVHeads == 0 {
 		p.NumKVHeads = p.NumHeads
@@ -153,16 +147,31 @@ func (t *table) add(group, what string, c Case, types ...dtype.DType) {
 		p.HeadDim = t.dims.Usual
 	}
 	for _, dt := range types {
-		c := c
-		c.Problem.DType = dt
-		if p.Bias.DType != dtype.Float32 {
-			c.Problem.Bias.DType = dt // that of the problem
+		c := Case{Attention: c, Name: fmt.Sprintf("%s/%s/%v", group, what, dt)}
+		c.want = new([2]struct {
+			sync.Once
+			call.Outputs
+		})
+		if p := &c.Problem; p.Bias.DType != dtype.Float32 {
+			p.Bias.DType = dt // that of the problem
 		}
-		c.Problem.Scale = c.Input.ScaleFor(c.Problem)
-		c.Name = fmt.Sprintf("%s/%s/%v", group, what, dt)
+		if c.DType = dt; c.Kind == call.HugeKind {
+			c.Scale = call.HugeScale(&c.Problem)
+		}
+		hash := fnv.New64a()
+		hash.Write([]byte(c.Name))
+		c.Seed = hash.Sum64()
 		t.cases = append(t.cases, &c)
 	}
 }
+
+// laid returns a call with letters of layouts for q, k, v, o, lse and the tensors of features.
+func laid(p problem, layout string) calls { return calls{Problem: p, Data: call.Data{Layout: layout}} }
+
+// layouts are the letters with the words of names.
+const layouts = call.Packed + call.BSHD + call.SBHD + call.FusedQKV + call.Cache + call.Padded + call.Odd + call.OddOffset
+
+var layoutNames = []string{"packed", "bshd", "sbhd", "fused-qkv", "cache", "padded", "odd", "odd-offset"}
 
 // rotate returns float16 and, in turn, one of the other types.
 func rotate(i int) []dtype.DType {
@@ -176,9 +185,10 @@ func mask(causal bool) string {
 	return "dense"
 }
 
-// shapes: the lengths of FlashAttention's tests.
+// shapes: the lengths of FlashAttention's tests; then one below, at, and one above each tile size a
+// kernel may use, crosswise, so that a row tail meets a key head and the reverse.
 func (t *table) shapes() {
-	for _, s := range []struct{ seqQ, seqKV int }{
+	for _, s := range [][2]int{
 		{1, 1},     // one key: O = V exactly, LSE = S
 		{3, 3},     // smaller than any tile
 		{64, 32},   // whole tiles; causal: 32 rows see nothing
@@ -189,29 +199,21 @@ func (t *table) shapes() {
 		{203, 113}, // primes, causal: a tile that is partly without keys
 	} {
 		for _, causal := range []bool{false, true} {
-			what := fmt.Sprintf("%dx%d/%s", s.seqQ, s.seqKV, mask(causal))
-			t.add("shape", what, Case{Problem: attention.Problem{SeqQ: s.seqQ, SeqKV: s.seqKV, NumHeads: 2, Causal: causal}}, dtype.All()...)
+			t.add("shape", fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal)), calls{Problem: problem{SeqQ: s[0], SeqKV: s[1], NumHeads: 2, Causal: causal}}, dtype.All()...)
 		}
 	}
 	// Long enough for many tiles each way, one off on one side.
 	for i, dt := range dtype.All() {
 		for j, s := range [][2]int{{1023, 1024}, {1024, 1023}} {
 			causal := (i+j)%2 == 1
-			what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
-			t.add("shape", what, Case{Problem: attention.Problem{SeqQ: s[0], SeqKV: s[1], Causal: causal}}, dt)
+			t.add("shape", fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal)), calls{Problem: problem{SeqQ: s[0], SeqKV: s[1], Causal: causal}}, dt)
 		}
 	}
-}
-
-// tileEdges: one below, at, and one above each tile size a kernel may use,
-// crosswise, so that a row tail meets a key head and the reverse.
-func (t *table) tileEdges() {
 	for _, edge := range []int{16, 32, 64, 128} {
 		for i, s := range [][2]int{{edge - 1, edge + 1}, {edge, edge}, {edge + 1, edge - 1}, {1, edge + 1}} {
 			for j, dt := range dtype.All() {
-				causal := (i+j)%2 == 0
-				what := fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(causal))
-				t.add("edge", what, Case{Problem: attention.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Odd, Causal: causal}}, dt)
+				p := problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Odd, Causal: (i+j)%2 == 0}
+				t.add("edge", fmt.Sprintf("%dx%d/%s", s[0], s[1], mask(p.Causal)), calls{Problem: p}, dt)
 			}
 		}
 	}
@@ -223,19 +225,23 @@ func (t *table) tileEdges() {
 func (t *table) headDims() {
 	for i, d := range []int{8, 24, 40, 64, 72, 96, 128, 160, 192, 256} {
 		for j, dt := range dtype.All() {
-			p := attention.Problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: d, Causal: (i+j)%2 == 1}
-			t.add("head-dim", fmt.Sprintf("%d/%s", d, mask(p.Causal)), Case{Problem: p}, dt)
+			p := problem{NumHeads: 2, SeqQ: 70, SeqKV: 90, HeadDim: d, Causal: (i+j)%2 == 1}
+			t.add("head-dim", fmt.Sprintf("%d/%s", d, mask(p.Causal)), calls{Problem: p}, dt)
 		}
 	}
 }
 
-// masks: both alignments, wide and tall, within one tile and over several.
+// masks: both alignments, wide and tall, within one tile and over several. Scales: far from the default,
+// tiny (P nearly uniform), and negative (the largest product is then the smallest score).
 func (t *table) masks() {
 	for i, s := range [][2]int{{2, 5}, {5, 2}, {65, 130}, {130, 65}, {100, 100}} {
 		for _, align := range []attention.Align{attention.BottomRight, attention.TopLeft} {
-			p := attention.Problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Feature, Causal: true, CausalAlign: align}
-			t.add("mask", fmt.Sprintf("%dx%d/%v", s[0], s[1], align), Case{Problem: p}, rotate(i)...)
+			p := problem{SeqQ: s[0], SeqKV: s[1], HeadDim: t.dims.Feature, Causal: true, CausalAlign: align}
+			t.add("mask", fmt.Sprintf("%dx%d/%v", s[0], s[1], align), calls{Problem: p}, rotate(i)...)
 		}
+	}
+	for i, scale := range []float64{1e-3, 0.3, 1, -0.3} {
+		t.add("scale", fmt.Sprint(scale), calls{Problem: problem{NumHeads: 2, SeqQ: 50, SeqKV: 77, Scale: scale, Causal: i%2 == 1}}, rotate(i)...)
 	}
 }
 
@@ -243,9 +249,9 @@ func (t *table) masks() {
 // group reads the keys of another batch or head.
 func (t *table) groups() {
 	for i, h := range [][2]int{{4, 4}, {4, 2}, {6, 2}, {8, 1}, {16, 2}, {5, 1}} {
-		p := attention.Problem{Batch: 2, NumHeads: h[0], NumKVHeads: h[1], SeqQ: 33, SeqKV: 47, Causal: i%2 == 1}
-		t.add("heads", fmt.Sprintf("%dto%d", h[0], h[1]), Case{Problem: p, Q: BSHD, K: BSHD, V: BSHD, O: BSHD, LSE: Padded}, rotate(i)...)
-		t.add("heads", fmt.Sprintf("%dto%d/packed", h[0], h[1]), Case{Problem: p}, dtype.Float16)
+		p := problem{Batch: 2, NumHeads: h[0], NumKVHeads: h[1], SeqQ: 33, SeqKV: 47, Causal: i%2 == 1}
+		t.add("heads", fmt.Sprintf("%dto%d", h[0], h[1]), laid(p, "bbbbdp"), rotate(i)...)
+		t.add("heads", fmt.Sprintf("%dto%d/packed", h[0], h[1]), calls{Problem: p}, dtype.Float16)
 	}
 }
 
@@ -253,143 +259,95 @@ func (t *table) groups() {
 // rows of one matrix, and then walks over heads of Q, O and LSE in any layout. Aligned to the top
 // left the row sees one key.
 func (t *table) decode() {
-	for i, l := range []struct{ q, o, lse Layout }{{Packed, Packed, Packed}, {BSHD, Cache, Padded}, {Odd, Padded, Odd}} {
-		p := attention.Problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: t.dims.Odd}
+	for i, layout := range []string{"pbcppp", "bbccdp", "obcdop"} {
+		p := problem{Batch: 2, NumHeads: 12, NumKVHeads: 4, SeqQ: 1, SeqKV: 203, HeadDim: t.dims.Odd}
 		for _, m := range []string{"dense", "causal", "top-left"} {
 			if p.Causal = m != "dense"; m == "top-left" {
 				p.CausalAlign = attention.TopLeft
 			}
-			t.add("decode", fmt.Sprintf("q-%v/%s", l.q, m), Case{Problem: p, Q: l.q, K: BSHD, V: Cache, O: l.o, LSE: l.lse}, rotate(i)...)
+			t.add("decode", fmt.Sprintf("q-%s/%s", []string{"packed", "bshd", "odd"}[i], m), laid(p, layout), rotate(i)...)
 		}
 	}
-	p := attention.Problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: t.dims.Odd}
-	t.add("decode", "one-group", Case{Problem: p}, dtype.All()...)
-	t.add("decode", "no-lse", Case{Problem: p, NoLSE: true}, dtype.Float16)
-}
-
-// scales: far from the default, tiny (P nearly uniform), and negative (the
-// largest product is then the smallest score).
-func (t *table) scales() {
-	for i, scale := range []float64{1e-3, 0.3, 1, -0.3} {
-		p := attention.Problem{NumHeads: 2, SeqQ: 50, SeqKV: 77, Scale: scale, Causal: i%2 == 1}
-		t.add("scale", fmt.Sprint(scale), Case{Problem: p}, rotate(i)...)
-	}
+	p := problem{NumHeads: 9, NumKVHeads: 1, SeqQ: 1, SeqKV: 130, HeadDim: t.dims.Odd}
+	t.add("decode", "one-group", calls{Problem: p}, dtype.All()...)
+	t.add("decode", "no-lse", calls{Problem: p, NoLSE: true}, dtype.Float16)
 }
 
 // layouts: each for all tensors together, then mixed so that no two tensors
 // share strides, then without LSE.
 func (t *table) layouts() {
-	p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: t.dims.Odd}
-	for l := range NumLayouts {
-		p.Causal = l%2 == 1
-		t.add("layout", l.String(), Case{Problem: p, Q: l, K: l, V: l, O: l, LSE: l}, dtype.All()...)
+	p := problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 37, SeqKV: 53, HeadDim: t.dims.Odd}
+	for i, name := range layoutNames {
+		p.Causal = i%2 == 1
+		t.add("layout", name, laid(p, strings.Repeat(layouts[i:i+1], 5)+"p"), dtype.All()...)
 	}
-	p.Causal = false
-	p.HeadDim = t.dims.Wide
-	t.add("layout", "mixed", Case{Problem: p, Q: BSHD, K: Cache, V: Padded, O: SBHD, LSE: Odd}, dtype.All()...)
-	t.add("layout", "mixed-odd", Case{Problem: p, Q: Odd, K: OddOffset, V: Odd, O: Odd, LSE: OddOffset}, dtype.All()...)
-	t.add("layout", "odd-keys", Case{Problem: p, Q: Packed, K: Odd, V: Packed, O: BSHD}, dtype.All()...)
-	t.add("layout", "odd-values", Case{Problem: p, Q: Packed, K: Packed, V: Odd, O: Packed}, dtype.All()...)
-	t.add("layout", "no-lse", Case{Problem: p, O: Padded, NoLSE: true}, dtype.All()...)
+	p.Causal, p.HeadDim = false, t.dims.Wide
+	t.add("layout", "mixed", laid(p, "bcdsop"), dtype.All()...)
+	t.add("layout", "mixed-odd", laid(p, "oxooxp"), dtype.All()...)
+	t.add("layout", "odd-keys", laid(p, "popbpp"), dtype.All()...)
+	t.add("layout", "odd-values", laid(p, "ppoppp"), dtype.All()...)
+	c := laid(p, "pppdpp")
+	c.NoLSE = true
+	t.add("layout", "no-lse", c, dtype.All()...)
 }
 
 // extremes: inputs at which arithmetic breaks first. 64 to 520 keys, so that
 // several tiles of any size follow each other.
 func (t *table) extremes() {
 	for _, e := range []struct {
-		what   string
-		in     Input
-		seqKV  int
-		causal bool
-		scale  float64
+		what, kind string
+		seqKV      int
+		causal     bool
+		scale      float64
 	}{
-		{"big-logits", BigLogits, 150, false, 0},
-		{"big-logits-causal", BigLogits, 150, true, 0}, // rows whose every score is -1e4
-		{"big-logits-negative-scale", BigLogits, 150, false, -1 / math.Sqrt(float64(t.dims.Usual))},
-		{"huge", Huge, 150, false, 0},
-		{"equal-keys", EqualKeys, 150, false, 0},
-		{"one-hot", OneHot, 64, false, 0},
-		{"one-hot-long", OneHot, 150, true, 0},
-		{"rising", Rising, 300, false, 0},
-		{"rising-long", Rising, 700, false, 0}, // beyond the range of weights in bfloat16
-		{"rising-causal", Rising, 150, true, 0},
-		{"creeping", Creeping, 520, false, 0},
-		{"falling", Falling, 300, false, 0},
-		{"uneven", Uneven, 150, false, 0},
-		{"zero", Zero, 100, true, 0},
+		{"big-logits", call.BigLogitsKind, 150, false, 0},
+		{"big-logits-causal", call.BigLogitsKind, 150, true, 0}, // rows whose every score is -1e4
+		{"big-logits-negative-scale", call.BigLogitsKind, 150, false, -1 / math.Sqrt(float64(t.dims.Usual))},
+		{"huge", call.HugeKind, 150, false, 0},
+		{"equal-keys", call.EqualKeysKind, 150, false, 0},
+		{"one-hot", call.OneHotKind, 64, false, 0},
+		{"one-hot-long", call.OneHotKind, 150, true, 0},
+		{"rising", call.RisingKind, 300, false, 0},
+		{"rising-long", call.RisingKind, 700, false, 0}, // beyond the range of weights in bfloat16
+		{"rising-causal", call.RisingKind, 150, true, 0},
+		{"creeping", call.CreepingKind, 520, false, 0},
+		{"falling", call.FallingKind, 300, false, 0},
+		{"uneven", call.UnevenKind, 150, false, 0},
+		{"zero", call.AllZeroKind, 100, true, 0},
 	} {
-		p := attention.Problem{NumHeads: 4, NumKVHeads: 2, SeqQ: 96, SeqKV: e.seqKV, Causal: e.causal, Scale: e.scale}
+		p := problem{NumHeads: 4, NumKVHeads: 2, SeqQ: 96, SeqKV: e.seqKV, Causal: e.causal, Scale: e.scale}
 		if e.seqKV > 200 {
 			p.NumHeads, p.SeqQ = 2, 48
 		}
-		t.add("extreme", e.what, Case{Problem: p, Input: e.in}, dtype.All()...)
+		t.add("extreme", e.what, calls{Problem: p, Data: call.Data{Kind: e.kind}}, dtype.All()...)
 	}
 	// All rows but one see no key: in most workgroups the loop over keys never runs.
-	p := attention.Problem{SeqQ: 200, SeqKV: 1, Causal: true, NumHeads: 3}
-	t.add("extreme", "almost-nothing-seen", Case{Problem: p, O: Padded, LSE: Padded}, dtype.All()...)
+	t.add("extreme", "almost-nothing-seen", laid(problem{SeqQ: 200, SeqKV: 1, Causal: true, NumHeads: 3}, "pppddp"), dtype.All()...)
 }
 
 // large: many workgroups at once, many tiles in a row.
 func (t *table) large() {
 	for _, c := range []struct {
-		what  string
-		types []dtype.DType
-		p     attention.Problem
-		l     Layout
+		what   string
+		types  []dtype.DType
+		p      problem
+		letter string
 	}{
 		// A decoder layer, grouped heads.
-		{"gqa-d128", dtype.All(), attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, Causal: true}, Packed},
-		{"gqa-d128-bshd", rotate(1), attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1000, SeqKV: 1100, HeadDim: 128, Causal: true}, BSHD},
+		{"gqa-d128", dtype.All(), problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1024, SeqKV: 1024, HeadDim: 128, Causal: true}, call.Packed},
+		{"gqa-d128-bshd", rotate(1), problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 1000, SeqKV: 1100, HeadDim: 128, Causal: true}, call.BSHD},
 		// Long rows, one off.
-		{"long-d64", dtype.All(), attention.Problem{NumHeads: 2, SeqQ: 4095, SeqKV: 4097, HeadDim: 64}, Packed},
-		{"long-d64-causal", rotate(1), attention.Problem{NumHeads: 2, SeqQ: 4097, SeqKV: 4095, HeadDim: 64, Causal: true}, BSHD},
+		{"long-d64", dtype.All(), problem{NumHeads: 2, SeqQ: 4095, SeqKV: 4097, HeadDim: 64}, call.Packed},
+		{"long-d64-causal", rotate(1), problem{NumHeads: 2, SeqQ: 4097, SeqKV: 4095, HeadDim: 64, Causal: true}, call.BSHD},
 		// Very many keys for few rows, and the reverse.
-		{"many-keys", rotate(0), attention.Problem{Batch: 2, NumHeads: 4, SeqQ: 5, SeqKV: 30011, HeadDim: 128, Causal: true}, Cache},
-		{"many-rows", rotate(1), attention.Problem{NumHeads: 4, NumKVHeads: 1, SeqQ: 20011, SeqKV: 70, HeadDim: 64}, Odd},
+		{"many-keys", rotate(0), problem{Batch: 2, NumHeads: 4, SeqQ: 5, SeqKV: 30011, HeadDim: 128, Causal: true}, call.Cache},
+		{"many-rows", rotate(1), problem{NumHeads: 4, NumKVHeads: 1, SeqQ: 20011, SeqKV: 70, HeadDim: 64}, call.Odd},
 		// Many small heads: more workgroups than the device holds at once.
-		{"many-heads", dtype.All(), attention.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 130, SeqKV: 130, HeadDim: 64, Causal: true}, SBHD},
+		{"many-heads", dtype.All(), problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 130, SeqKV: 130, HeadDim: 64, Causal: true}, call.SBHD},
 		// The largest head.
-		{"d256", rotate(0), attention.Problem{Batch: 2, NumHeads: 4, SeqQ: 700, SeqKV: 900, HeadDim: 256}, Padded},
-		{"d192-causal", rotate(1), attention.Problem{Batch: 2, NumHeads: 4, SeqQ: 900, SeqKV: 700, HeadDim: 192, Causal: true}, FusedQKV},
+		{"d256", rotate(0), problem{Batch: 2, NumHeads: 4, SeqQ: 700, SeqKV: 900, HeadDim: 256}, call.Padded},
+		{"d192-causal", rotate(1), problem{Batch: 2, NumHeads: 4, SeqQ: 900, SeqKV: 700, HeadDim: 192, Causal: true}, call.FusedQKV},
 	} {
-		t.add("large", c.what, Case{Problem: c.p, Q: c.l, K: c.l, V: c.l, O: c.l, LSE: c.l}, c.types...)
+		t.add("large", c.what, laid(c.p, strings.Repeat(c.letter, 5)+"p"), c.types...)
 	}
-}
-
-// String describes the case for messages.
-func (c *Case) String() string {
-	s := fmt.Sprintf("%v scale=%g input=%v layouts q=%v k=%v v=%v o=%v lse=%v",
-		c.Problem, c.Problem.EffectiveScale(), c.Input, c.Q, c.K, c.V, c.O, c.lseName())
-	if !c.Problem.Plain() {
-		s += fmt.Sprintf(" features=%v", c.Features)
-	}
-	if c.Lengths != nil {
-		some, more := c.Lengths, ""
-		if len(some) > 20 {
-			some, more = some[:20], "..."
-		}
-		s += fmt.Sprintf(" lengths=%v%s slack=%d", some, more, c.Slack)
-	}
-	if c.Problem.KeyMask || c.HidingBias {
-		s += fmt.Sprintf(" mask=%v hiding-bias=%v", c.Mask, c.HidingBias)
-	}
-	if c.Sizes != (Sizes{}) || c.Outliers {
-		s += fmt.Sprintf(" sizes=%+v outliers=%v", c.Sizes, c.Outliers)
-	}
-	if c.Sample != 0 {
-		s += fmt.Sprintf(" sample=%.3g", c.Sample)
-	}
-	return s
-}
-
-// BackwardString is String with what only the backward pass has.
-func (c *Case) BackwardString() string {
-	return fmt.Sprintf("%v do=%v dlse=%v", c, c.DO, c.DLSE)
-}
-
-func (c *Case) lseName() string {
-	if c.NoLSE {
-		return "none"
-	}
-	return c.LSE.String()
 }

@@ -98,23 +98,21 @@ func TestImports(t *testing.T) {
 		}
 	}
 	require.True(t, describes["Problem"] && describes["BottomRight"] && !describes["Forward"])
-	for _, dir := range []string{".", "../attntest"} {
-		files, err := filepath.Glob(dir + "/*.go")
-		require.NoError(t, err)
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
-			}
-			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-			require.NoError(t, err)
-			ast.Inspect(parsed, func(n ast.Node) bool {
-				if x, ok := n.(*ast.SelectorExpr); ok {
-					if of, ok := x.X.(*ast.Ident); ok && of.Name == "attention" {
-						require.True(t, describes[x.Sel.Name], "%s uses attention.%s", file, x.Sel.Name)
-					}
-				}
-				return true
-			})
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
 		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			if x, ok := n.(*ast.SelectorExpr); ok {
+				if of, ok := x.X.(*ast.Ident); ok && of.Name == "attention" {
+					require.True(t, describes[x.Sel.Name], "%s uses attention.%s", file, x.Sel.Name)
+				}
+			}
+			return true
+		})
 	}
 }

@@ -3,7 +3,6 @@ package selftest
 import (
 	"cmp"
 	"fmt"
-	"hash/fnv"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
@@ -13,6 +12,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // attentionKernel is the kernel with two suites, one for each pass.
@@ -34,8 +34,8 @@ func (r *run) suites() (list []suite) {
 		set = attntest.Short
 	}
 	for _, impl := range r.Impls {
-		list = append(list, suite{attentionKernel, bench.Forward, impl, ofAttention(impl, false, attntest.Cases(set))},
-			suite{attentionKernel, bench.Backward, impl, ofAttention(impl, true, attntest.BackwardCases(set))})
+		list = append(list, suite{attentionKernel, bench.Forward, impl, ofAttention(impl, attntest.Cases(set, kit.Forward))},
+			suite{attentionKernel, bench.Backward, impl, ofAttention(impl, attntest.Cases(set, kit.Backward))})
 		for _, kernel := range []string{"decode", "step"} {
 			if impl == attention.CoopMat || impl == attention.Scalar {
 				list = append(list, suite{kernel, bench.Forward, impl, trial.FixedOf(kernel, impl)})
@@ -61,30 +61,14 @@ func (r *run) suites() (list []suite) {
 const sampleCost = 1e9
 
 // ofAttention returns cases of attention on a path.
-func ofAttention(impl attention.Impl, backward bool, cases []*attntest.Case) (list []trial.Fixed) {
+func ofAttention(impl attention.Impl, cases []*attntest.Case) (list []trial.Fixed) {
 	for _, c := range cases {
-		a := &call.Attention{
-			Problem: c.Problem, Direction: call.Direction{Backward: backward}, Impl: impl, Lengths: c.Lengths, Slack: c.Slack, Mask: call.MaskKind(c.Mask),
-			HidingBias: c.HidingBias, NoLSE: c.NoLSE, DO: call.UpstreamKind(c.DO), DLSE: c.DLSE, Sizes: call.Sizes(c.Sizes),
-			Data: call.Data{Seed: c.Seed, Kind: call.AttentionKinds()[c.Input]},
-		}
-		for _, l := range []attntest.Layout{c.Q, c.K, c.V, c.O, c.LSE, c.Features} {
-			a.Layout += (call.AlignedLayouts + call.OddLayouts)[l : l+1]
-		}
-		if c.Outliers {
-			a.Kind = call.OutlierKind
-		}
-		if a.Seed == 0 {
-			h := fnv.New64a()
-			h.Write([]byte(c.Name))
-			a.Seed = h.Sum64()
-		}
-		a.Tidy()
-		cost := a.FLOPs()
+		a, cost := c.Attention, c.FLOPs()
+		a.Impl = impl
 		if 2*cost > sampleCost {
 			a.Sample = int(sampleCost / (4 * float64(a.SeqKV) * float64(a.HeadDim+a.ValueHeadDim())))
 		}
-		list = append(list, trial.Fixed{Name: c.Name, DType: a.DType, Cost: cost, Problem: a})
+		list = append(list, trial.Fixed{Name: c.Name, DType: a.DType, Cost: cost, Problem: &a})
 	}
 	return list
 }

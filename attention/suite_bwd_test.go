@@ -1,0 +1,222 @@
+package attention_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+type (
+	bwdConfig = attention.BackwardConfig
+	bwdTile   = attention.BackwardTile
+)
+
+// fusedConfigs compute all gradients in one kernel: one share of the keys, whose blocks
+// add up in memory, two, and one for each block; subgroups that divide dQ of a tile evenly
+// and not; blocks larger than most sequences, which write dQ themselves. N is the matrices' size.
+func fusedConfigs(n int) []bwdConfig {
+	return []bwdConfig{
+		{Impl: attention.CoopMat2, Splits: 1, Fused: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
+		{Impl: attention.CoopMat2, Splits: 2, Fused: bwdTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, Stream: 2 * n}},
+		{Impl: attention.CoopMat2, Splits: 2, Fused: bwdTile{Subgroups: 1, RowTiles: 2, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat, Splits: 2, Fused: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n}},
+		{Impl: attention.CoopMat, Splits: 3, Fused: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}},
+	}
+}
+
+// storedConfigs pass P and dX through memory: of one head at a time, two and all; matrices stored as
+// they are and eight keys of an invocation together; tiles of keys that are a block, and a part of
+// one; subgroups of a product over rows, and over columns, too.
+func storedConfigs(d *vk.Device) []bwdConfig {
+	n := matrixSize(d)
+	group := 8 * n // a multiple of the keys that are stored together
+	if !software(d) {
+		group = 32
+	}
+	return []bwdConfig{
+		{Impl: attention.CoopMat2, Chunk: 1, DQ: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}, Stored: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n}},
+		{Impl: attention.CoopMat2, DQ: bwdTile{Subgroups: group / n, RowTiles: 1, Stream: group, PeelMask: !software(d)}, Stored: bwdTile{Subgroups: group / n, RowTiles: 2, Stream: n}},
+		{Impl: attention.CoopMat2, Chunk: 2, DQ: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n}, Stored: bwdTile{Subgroups: 4, RowTiles: 2, Stream: 2 * n, LoadAhead: 1}},
+		{Impl: attention.CoopMat, DQ: bwdTile{Subgroups: 2, RowTiles: 1, Stream: 2 * n, Detour: true}, Stored: bwdTile{Subgroups: 2, RowTiles: 2, Stream: 2 * n}},
+	}
+}
+
+// f32x2Configs are tiles for float32 on matrices, the last with a detour on coopmat.
+func f32x2Configs(d *vk.Device) []bwdConfig {
+	n := matrixSize(d)
+	rows, both := heavy(d)
+	return []bwdConfig{
+		{
+			Impl: attention.CoopMat2,
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both, LoadAhead: 2},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
+		},
+		{
+			Impl: attention.CoopMat2,
+			DKV:  bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true},
+			DQ:   bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true},
+		},
+		{
+			Impl: attention.CoopMat,
+			DKV:  bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true, PeelMask: !both},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
+		},
+	}
+}
+
+// TestBackwardConfigs runs cases on tiles that the tuning table does not take: not square, one and
+// several tiles of an invocation or a subgroup, rows that wait in registers, one loop and two, matrix
+// layouts that are not known, of one word of dropout's bits and several.
+func TestBackwardConfigs(t *testing.T) {
+	d := vktest.Open(t, vktest.WholeBuffers)
+	n, thorough := matrixSize(d), vktest.Thorough(d)
+	rows, both := heavy(d)
+	halves := func(d *vk.Device, c *attntest.Case) bool { return small(d, c) && light(d, c) }
+	edges := func(d *vk.Device, c *attntest.Case) bool { // float32 on matrices has f32
+		return small(d, c) && c.DType != dtype.Float32 && (named(c, "edge/") || !software(d))
+	}
+	aligned := func(d *vk.Device, c *attntest.Case) bool { // what is not aligned is another kernel
+		return small(d, c) && c.DType != dtype.Float32 && (named(c, "edge/", "layout/") || !software(d))
+	}
+	f32 := func(d *vk.Device, c *attntest.Case) bool { // TestBackward has dense ones; each is compiled for up to 10 s
+		most := 24
+		if software(d) {
+			most = 8
+		}
+		return c.HeadDim <= most && c.DType == dtype.Float32 && c.Plain() && (c.Causal || thorough)
+	}
+	features := func(d *vk.Device, c *attntest.Case) bool { return combined(d, c) && half(d, c) && c.FLOPs() < 1e7 }
+	all := func(d *vk.Device, c *attntest.Case) bool { return features(d, c) && (named(c, "all/") || thorough) }
+	packed := func(d *vk.Device, c *attntest.Case) bool {
+		return features(d, c) && (named(c, "all/packed/") || thorough)
+	}
+	causalEdges := func(d *vk.Device, c *attntest.Case) bool {
+		return small(d, c) && (named(c, "edge/") && c.Causal || !software(d))
+	}
+	// Those that decide which pages there are and what becomes of them; tests/conformance has the other path.
+	paged := func(_ *vk.Device, c *attntest.Case) bool {
+		few := named(c, "all/packed/", "window/", "varlen/", "pair/varlen-window-", "pair/varlen-key-mask-bias/", "bias/", "dropout/")
+		return !c.Plain() && c.FLOPs() < 1e7 && (few || thorough)
+	}
+	type row struct {
+		cases  chosen
+		config bwdConfig
+	}
+	const m2, m1, scalar = attention.CoopMat2, attention.CoopMat, attention.Scalar
+	tall := bwdConfig{
+		Impl: scalar,
+		DKV:  bwdTile{Threads: 64, ThreadsX: 8, Own: 8, Stream: 16, Depth: 8, Slice: 4},
+		DQ:   bwdTile{Threads: 32, ThreadsX: 4, Own: 24, Stream: 4, Depth: 16, Slice: 4},
+	}
+	list := []row{
+		{halves, tall},
+		// All weights are read by the last product before the next ones are written.
+		{halves, bwdConfig{
+			Impl: scalar,
+			DKV:  bwdTile{Threads: 128, ThreadsX: 16, Own: 16, Stream: 64, Depth: 16, Slice: 64},
+			DQ:   bwdTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
+		}},
+		{aligned, bwdConfig{
+			Impl: m2,
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
+		}},
+		{edges, bwdConfig{Impl: m2, DKV: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true, Prefetch: true}}},
+		{edges, bwdConfig{
+			Impl: m1,
+			DKV:  bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, PeelMask: true, Detour: true},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
+		}},
+		{features, tall},
+		{all, bwdConfig{
+			Impl: scalar,
+			DKV:  bwdTile{Threads: 128, ThreadsX: 16, Own: 48, Stream: 16, Depth: 16, Slice: 16},
+			DQ:   bwdTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
+		}},
+		{all, bwdConfig{Impl: m2, DKV: bwdTile{Subgroups: 4, RowTiles: rows, Stream: n, Prefetch: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true}}},
+		{packed, bwdConfig{Impl: m1, DKV: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}, DQ: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}}},
+	}
+	for _, c := range f32x2Configs(d) {
+		list = append(list, row{f32, c})
+	}
+	for i, c := range slices.Concat(fusedConfigs(n), storedConfigs(d)) {
+		first := i == 0 || i == len(fusedConfigs(n)) // has all small cases
+		if list = append(list, row{causalEdges, c}); first {
+			list[len(list)-1].cases = small
+		}
+		if c.Stored != (bwdTile{}) && (first || thorough) {
+			list = append(list, row{paged, c})
+		}
+	}
+	for _, x := range list {
+		t.Run(x.config.String(), func(t *testing.T) {
+			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
+			suite(d, kit.Backward).where(func(c *attntest.Case) bool { return x.cases(d, c) }).run(t, d, attention.Options{BackwardConfig: &x.config}, attntest.KernelStandIns)
+		})
+	}
+}
+
+// TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, or of as many as the
+// caller says or has memory for and the sums of the others, and nothing of what a causal mask hides but the ends of blocks.
+func TestBackwardStoredWorkspace(t *testing.T) {
+	d := vktest.Open(t)
+	vktest.Require(t, "coopmat2", pathError(d.Caps(), attention.CoopMat2))
+	n := matrixSize(d)
+	config := attention.BackwardConfig{
+		Impl:   attention.CoopMat2,
+		DQ:     attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, Stream: n}, // blocks of 16
+		Stored: attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, Stream: n},
+	}
+	good := attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 40, SeqKV: 70, HeadDim: 16, DType: dtype.Float16}
+	const rows = (8*2*6*40 + 255) / 256 * 256
+	const page = 2 * 2 * 16 * 16
+	const sums = 2 * 4 * 80 * 16 // of a key head
+	for _, c := range []struct {
+		causal bool
+		align  attention.Align
+		window attention.Window
+		bias   attention.Bias
+		chunk  int
+		room   int64 // of the caller's workspace
+		want   int64
+	}{
+		{want: rows + 12*3*5*page},
+		{causal: true, want: rows + 12*(3+4+5)*page}, // row 0 sees keys 0 to 30: shift 30
+		{causal: true, align: attention.TopLeft, want: rows + 12*(1+2+3)*page},
+		{window: attention.Window{On: true, Left: attention.Unlimited, Right: 17}, align: attention.TopLeft, want: rows + 12*(3+4+5)*page}, // as shift 17
+		{window: attention.Window{On: true, Left: 16}, want: rows + 12*3*3*page},                                                           // three pages of each block of rows
+		{chunk: 1, want: rows + 15*page + sums},
+		{chunk: 4, want: rows + 3*(15*page+sums)}, // one of two members of 6 key heads in two chunks, of the same size
+		{chunk: 6, want: rows + 6*(15*page+sums)},
+		{room: rows + 12*15*page, want: rows + 12*15*page},
+		{room: rows + 12*15*page - 1, want: rows + 6*(15*page+sums)},
+		{room: rows + 2*15*page, want: rows + 15*page + sums},
+		{bias: attention.Bias{On: true, Rows: true}, want: rows + 12*15*page},
+		{bias: attention.Bias{On: true, Rows: true}, chunk: 1, want: rows + 15*page + sums + 4*40*70}, // dBias so far
+		{bias: attention.Bias{On: true, Rows: true}, room: rows + 12*15*page, want: rows + 12*15*page},
+		{bias: attention.Bias{On: true, Rows: true}, room: rows + 12*15*page - 1, want: rows + 6*(15*page+sums) + 4*40*70},
+		{bias: attention.Bias{On: true, Rows: true, Batch: true, Heads: true}, chunk: 1, want: rows + 15*page + sums},
+	} {
+		p, config := good, config
+		p.Causal, p.CausalAlign, p.Window, p.Bias, config.Chunk = c.causal, c.align, c.window, c.bias, c.chunk
+		opt := attention.Options{BackwardConfig: &config}
+		if c.room > 0 {
+			b, err := d.NewBuffer("workspace", c.room)
+			require.NoError(t, err)
+			defer b.Close()
+			opt.Workspace = b
+		}
+		bytes, err := attention.Workspace(d.Caps(), p, kit.Backward, opt)
+		require.NoError(t, err)
+		require.Equal(t, c.want, bytes, c)
+	}
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package attntest
-
-const raceDetector = true
