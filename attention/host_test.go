@@ -128,6 +128,7 @@ func TestForwardHostErrors(t *testing.T) {
 	require.ErrorIs(t, attention.ForwardHost(ctx, d, hostTensors(a, inputs), a.Problem, attention.Options{}), context.Canceled)
 
 	// Running out of memory at any tensor is an error that names it.
+	d = vktest.Open(t)
 	for n, name := range []string{"o", "lse", "q", "k", "v"} {
 		d.Caps().MaxAllocations = uint32(n)
 		err := attention.ForwardHost(t.Context(), d, hostTensors(a, inputs), a.Problem, attention.Options{})
