@@ -1,98 +1,76 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// block is a residual block: y = x + mlp(norm(x)), and its gradients.
-type block struct {
-	norm norm.Problem
-	mlp  mlp.Problem
-	nt   norm.Tensors
-	ng   norm.Gradients
-	mt   mlp.Tensors
-	mg   mlp.Gradients
+// A part is a call of a residual block: y = x + mlp(norm(x)), and its gradients.
+type part struct {
+	call.Call
+	pass  kit.Pass
+	names map[string]string // of the block's tensors, where they are others
 }
 
-// tensors lists the tensors of the block with their names and shapes.
-func (b *block) tensors() (list []*vk.Tensor, shapes [][]int) {
-	rows, row := []int{b.norm.Rows, b.norm.Cols}, []int{b.norm.Rows}
-	add := func(t *vk.Tensor, shape []int) { list, shapes = append(list, t), append(shapes, shape) }
-	add(&b.nt.X, rows)
-	add(&b.nt.W, []int{b.norm.Cols})
-	add(&b.nt.Y, rows)
-	add(&b.nt.Mean, row)
-	add(&b.nt.RStd, row)
-	add(&b.ng.DX, rows)
-	add(&b.ng.DW, []int{b.norm.Cols})
-	add(&b.mt.W1, b.mlp.W1Shape())
-	add(&b.mt.W2, b.mlp.W2Shape())
-	add(&b.mt.Y, b.mlp.YShape())
-	add(&b.mg.DY, b.mlp.YShape())
-	add(&b.mg.DX, b.mlp.XShape())
-	add(&b.mg.DW1, b.mlp.W1Shape())
-	add(&b.mg.DW2, b.mlp.W2Shape())
-	return list, shapes
+// parts are the calls of a block, in their order.
+func parts() []part {
+	n := &call.Norm{Problem: norm.Problem{Rows: 37, Cols: 24, DType: dtype.Float32, WeightDType: dtype.Float32, Eps: 1e-5}, Save: true}
+	m := &call.MLP{Problem: mlp.Problem{Tokens: 37, In: 24, Hidden: 20, Out: 24, DType: dtype.Float32}}
+	of := map[string]string{"x": "y", "y": "z", "dy": "dz", "dx": "dy"}
+	return []part{{n, kit.Forward, nil}, {m, kit.Forward, of}, {m, kit.Backward, of}, {n, kit.Backward, nil}}
 }
 
-// place puts the tensors into one buffer, from a byte on, and connects them.
-func (b *block) place(memory *vk.Buffer, at int64) (end int64) {
-	list, shapes := b.tensors()
-	for i, t := range list {
-		*t = vk.View(memory, dtype.Float32, shapes[i]...)
-		t.Offset = int(at / 4)
-		at += (4*int64(t.NumElements()) + 255) &^ 255
+// A block has the tensors of a block, by name.
+type block map[string]vk.Tensor
+
+// place puts the tensors into one buffer, from a byte on.
+func (b block) place(memory *vk.Buffer, at int64) (end int64) {
+	clear(b)
+	for _, p := range parts() {
+		for _, of := range p.Tensors() {
+			name := cmp.Or(p.names[of.Name], of.Name)
+			if _, placed := b[name]; placed || of.Off {
+				continue
+			}
+			t := vk.View(memory, dtype.Float32, of.Shape...)
+			t.Offset = int(at / 4)
+			at += (4*int64(t.NumElements()) + 255) &^ 255
+			b[name] = t
+		}
 	}
-	b.mt.X, b.ng.DY = b.nt.Y, b.mg.DX
 	return at
 }
 
-// record records both passes. Call gets each as a function.
-func (b *block) record(call func(func(c *vk.Cmd) error) error) error {
-	for _, f := range []func(c *vk.Cmd) error{
-		func(c *vk.Cmd) error { return norm.Forward(c, b.nt, b.norm, norm.Options{}) },
-		func(c *vk.Cmd) error { return mlp.Forward(c, b.mt, b.mlp, mlp.Options{}) },
-		func(c *vk.Cmd) error { return mlp.Backward(c, b.mt, b.mg, b.mlp, mlp.Options{}) },
-		func(c *vk.Cmd) error { return norm.Backward(c, b.nt, b.ng, b.norm, norm.Options{}) },
-	} {
-		if err := call(f); err != nil {
-			return err
+// record records a call.
+func (b block) record(c *vk.Cmd, p part) error {
+	t := map[string]vk.Tensor{}
+	for _, of := range p.Tensors() {
+		if !of.Off {
+			t[of.Name] = b[cmp.Or(p.names[of.Name], of.Name)]
 		}
 	}
-	return nil
+	return p.Record(c, t, nil, p.pass)
 }
 
 // inTurns records the calls of blocks in turns.
-func inTurns(c *vk.Cmd, blocks []block) error {
-	var turns [][]func(c *vk.Cmd) error
-	for i := range blocks {
-		turn := 0
-		err := blocks[i].record(func(f func(c *vk.Cmd) error) error {
-			if turn == len(turns) {
-				turns = append(turns, nil)
+func inTurns(c *vk.Cmd, blocks ...block) error {
+	for _, p := range parts() {
+		for _, b := range blocks {
+			if err := b.record(c, p); err != nil {
+				return err
 			}
-			turns[turn] = append(turns[turn], f)
-			turn++
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, f := range slices.Concat(turns...) {
-		if err := f(c); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -104,19 +82,16 @@ func inTurns(c *vk.Cmd, blocks []block) error {
 // measured before.
 func TestOneRecording(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
-	blocks := make([]block, 2)
-	p := norm.Problem{Rows: 37, Cols: 24, DType: dtype.Float32, WeightDType: dtype.Float32, Eps: 1e-5}
-	m := mlp.Problem{Tokens: 37, In: 24, Hidden: 20, Out: 24, DType: dtype.Float32}
+	blocks := []block{{}, {}}
 	size := int64(0)
 	place := func(memory *vk.Buffer) {
 		size = 0
-		for i := range blocks {
-			blocks[i].norm, blocks[i].mlp = p, m
-			size = blocks[i].place(memory, size)
+		for _, b := range blocks {
+			size = b.place(memory, size)
 		}
 	}
 	place(nil)
-	both := func(c *vk.Cmd) error { return inTurns(c, blocks) }
+	both := func(c *vk.Cmd) error { return inTurns(c, blocks...) }
 	place(d.Placeholder("all", size))
 	bytes, err := d.Measure(both)
 	require.NoError(t, err)
@@ -145,19 +120,15 @@ func TestOneRecording(t *testing.T) {
 	}
 
 	require.NoError(t, whole.Upload(ctx, data))
-	for i := range blocks {
-		require.NoError(t, blocks[i].record(func(f func(c *vk.Cmd) error) error {
+	for _, b := range blocks {
+		for _, p := range parts() {
 			c.Reset()
-			if err := f(c); err != nil {
-				return err
-			}
-			return c.Submit(ctx)
-		}))
+			require.NoError(t, b.record(c, p))
+			require.NoError(t, c.Submit(ctx))
+		}
 	}
 	want := results()
-	one := count(func(c *vk.Cmd) error {
-		return blocks[0].record(func(f func(c *vk.Cmd) error) error { return f(c) })
-	})
+	one := count(func(c *vk.Cmd) error { return inTurns(c, blocks[0]) })
 
 	c.Close()
 	c, err = d.NewCmd("step")
