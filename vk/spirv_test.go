@@ -77,29 +77,6 @@ func TestScanModuleRefuses(t *testing.T) {
 	}
 }
 
-// TestSize has the types that push constants are made of.
-func TestSize(t *testing.T) {
-	offsets := func(list ...uint32) map[[2]uint32]uint32 {
-		m := map[[2]uint32]uint32{}
-		for i, x := range list {
-			m[[2]uint32{uint32(i), spirv.Offset}] = x
-		}
-		return m
-	}
-	m := module{Module: &spirv.Module{IDs: map[uint32]*spirv.ID{
-		1: {Op: spirv.OpTypeInt, Args: []uint32{32, 0}}, 2: {Op: spirv.OpTypeInt, Args: []uint32{64, 0}},
-		3: {Op: spirv.OpTypeFloat, Args: []uint32{32}}, 4: {Op: spirv.OpTypeVector, Args: []uint32{3, 4}},
-		5: {Op: spirv.OpConstant, Args: []uint32{5}},
-		6: {Op: spirv.OpTypeArray, Args: []uint32{1, 5}, Decorations: map[uint32]uint32{spirv.ArrayStride: 4}},
-		7: {Op: spirv.OpTypeStruct, Args: []uint32{2, 1, 4}, MemberDecorations: offsets(0, 8, 12)},
-		8: {Op: spirv.OpTypeStruct, Args: []uint32{7, 6, 3}, MemberDecorations: offsets(0, 28, 48)},
-		9: {Op: spirv.OpTypeStruct, Args: []uint32{1, 2}, MemberDecorations: offsets(8, 0)},
-	}}}
-	for id, want := range map[uint32]int{1: 4, 2: 8, 3: 4, 4: 16, 6: 20, 7: 28, 8: 52, 9: 12, 10: 0} {
-		require.Equal(t, want, m.size(id), id)
-	}
-}
-
 // TestWithoutReconvergence takes out the extension and the execution mode, and nothing that
 // looks like them.
 func TestWithoutReconvergence(t *testing.T) {
