@@ -37,9 +37,6 @@ func Attention(p attention.Problem) (bench.Op, error) {
 	return attentionCalls().valid(a, true)
 }
 
-// AttentionProblem returns the problem of an Op of Attention.
-func AttentionProblem(op bench.Op) attention.Problem { return op.(tunedOp[*attending]).c.Problem }
-
 // newAttending returns the call of no flags. The first fills a large GPU; a CPU device computes the
 // second in well under a second.
 func newAttending(cpu bool) *attending {

@@ -71,17 +71,12 @@ func (f *attentionFlags) doubtOrder(in File) string {
 	other := *f.callFlags
 	other.given = call.Copy(other.given).(*attending)
 	other.given.Order = layoutBSHD
-	if swapped := (&attentionFlags{&other}); swapped.fails(in) {
+	swapped := &attentionFlags{&other}
+	if _, err := swapped.read(inOrder{in, swapped}); err != nil {
 		return ""
 	}
 	return fmt.Sprintf("q %v has %d heads and sequences of %d: if the axes are (batch, seq, heads, headdim), as flash-attn has them, say --layout bshd; --layout bhsd says that they are not",
 		q.Shape, q.Shape[1], q.Shape[2])
-}
-
-// fails reports whether a file is not valid.
-func (f *attentionFlags) fails(in File) bool {
-	_, err := f.read(inOrder{in, f})
-	return err != nil
 }
 
 // InOrder returns the file with its tensors in the shapes that the kernel takes. The data that it

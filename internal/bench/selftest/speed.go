@@ -33,7 +33,8 @@ func (r *run) speeds(ctx context.Context) error {
 			continue
 		}
 		r.step(fmt.Sprintf("speed of %v", t))
-		op, err := kernels.Attention(speedProblem(r.report.Env.CPU, t))
+		problem := speedProblem(r.report.Env.CPU, t)
+		op, err := kernels.Attention(problem)
 		if err != nil {
 			return err
 		}
@@ -42,7 +43,7 @@ func (r *run) speeds(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.compare(kernels.AttentionProblem(op), results)
+		r.compare(problem, results)
 	}
 	return nil
 }
