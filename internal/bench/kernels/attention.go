@@ -130,12 +130,12 @@ func attentionCalls() *calls[*attending] {
 	return &calls[*attending]{
 		name: "attention", describe: describeAttention, keys: attentionKeys, check: (*attending).prepare, tensors: attentionTensors,
 		flags: []flag{
-			{name: "batch", usage: "number of sequences", size: true, value: parsed(ParseInt, intKind)},
-			{name: "heads", field: "num_heads", usage: "query heads", size: true, value: parsed(ParseInt, intKind)},
-			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: heads)", size: true, value: parsed(ParseInt, intKind)},
-			{name: "seqlen", field: "seq_q", usage: "queries per sequence", size: true, value: parsed(ParseInt, intKind)},
-			{name: "seqlen-kv", field: "seq_kv", usage: "keys per sequence (default: seqlen)", size: true, value: parsed(ParseInt, intKind)},
-			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256", size: true, value: parsed(ParseInt, intKind)},
+			{name: "batch", usage: "number of sequences", size: true},
+			{name: "heads", field: "num_heads", usage: "query heads", size: true},
+			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: heads)", size: true},
+			{name: "seqlen", field: "seq_q", usage: "queries per sequence", size: true},
+			{name: "seqlen-kv", field: "seq_kv", usage: "keys per sequence (default: seqlen)", size: true},
+			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256", size: true},
 			{name: "dtype", usage: "float16 (default), bfloat16 or float32", size: true},
 			{name: "layout", field: "order", file: true, value: parsed(OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"),
 				usage: "order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, (batch, seq, heads, headdim), as in flash-attn"},
