@@ -26,7 +26,7 @@ var errBuilding error
 
 // TestMain builds the program into a temporary folder, with or without -race, and puts a script
 // beside it that starts it as FLASHVK_VKRUN says. In a bundle, for machines without Go, the program
-// lies two folders up.
+// lies three folders up.
 func TestMain(m *testing.M) { os.Exit(inFolder(m.Run)) }
 
 func inFolder(run func() int) int {
@@ -40,7 +40,7 @@ func inFolder(run func() int) int {
 	if cache, err := os.UserCacheDir(); err == nil && os.Getenv("MESA_SHADER_CACHE_DIR") == "" {
 		os.Setenv("MESA_SHADER_CACHE_DIR", cache)
 	}
-	program, err := filepath.Abs("../../flashvk")
+	program, err := filepath.Abs("../../../flashvk")
 	if err != nil {
 		panic(err)
 	}
@@ -112,7 +112,7 @@ func environment(e *testscript.Env) {
 
 // peers returns the folder of tools/peers; in a bundle it lies elsewhere.
 func peers() string {
-	for _, dir := range []string{"../../tools/peers", "../../peers", "../peers", "../../../peers"} {
+	for _, dir := range []string{"../../tools/peers", "../../../peers"} {
 		if path, err := filepath.Abs(filepath.Join(dir, "torch_peer.py")); err == nil {
 			if _, err := os.Stat(path); err == nil {
 				return filepath.Dir(path)
