@@ -53,51 +53,47 @@ func (o tunedCopy) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 	return o.copyOp.Record(c, t, workspace, impl, p)
 }
 
-// TestTune: what is right is timed, the best first; a candidate that is wrong, writes into what it
-// should read, does not compile or does not come back is dropped and named, and harms no other.
-func TestTune(t *testing.T) {
-	vktest.Sequential(t)
-	d := vktest.Open(t)
+// copySearch is a search of choices of copies on a device.
+func copySearch(t *testing.T) (*vk.Device, Tunable, Search, *int) {
 	closed := 0
-	op := tunedCopy{copyOp: copyOp{closed: &closed}}.choices()
 	s := Search{Impls: []string{"none", "copy"}, Budget: time.Minute, Hang: time.Minute, Quick: quick(), Final: quick(), Few: 3}
 	s.Quick.WallTime, s.Final.WallTime = -1, -1
-	last := -1
-	// search looks with a fault in what the candidate "other" records.
-	search := func(s Search, fault error) (Tuned, error) {
-		last = -1
-		run := newTuning(d, op, s, func(done, total int, what string) {
-			require.True(t, last <= done && done <= total && what != "", "%d of %d after %d: %q", done, total, last, what)
-			last = done
-		})
-		defer run.r.close()
-		inner := run.record
-		run.record = func(c Candidate) func(*vk.Cmd, int) error {
-			if c == copyChoice("other") && fault != nil {
-				return func(*vk.Cmd, int) error { return fault }
-			}
-			return inner(c)
+	return vktest.Open(t), tunedCopy{copyOp: copyOp{closed: &closed}}.choices(), s, &closed
+}
+
+// searched is what a search comes to, with a fault in what the candidate "other" records.
+func searched(t *testing.T, d *vk.Device, op Tunable, s Search, fault error) (Tuned, error) {
+	last := 0
+	run := newTuning(d, op, s, func(done, total int, what string) {
+		require.True(t, last <= done && done <= total && what != "", "%d of %d after %d: %q", done, total, last, what)
+		last = done
+	})
+	defer run.r.close()
+	inner := run.record
+	run.record = func(c Candidate) func(*vk.Cmd, int) error {
+		if c == copyChoice("other") && fault != nil {
+			return func(*vk.Cmd, int) error { return fault }
 		}
-		err := run.tune(context.Background())
-		return run.outcome(), err
+		return inner(c)
 	}
-	find := func(tuned Tuned, c copyChoice) (x Trial) {
-		for _, x := range tuned.Trials {
-			if x.Configuration == c {
-				return x
-			}
-		}
-		return x
-	}
-	text := func(tuned Tuned) string {
-		var b strings.Builder
-		require.NoError(t, WriteSheet(&b, tuned.Sheet(), Table, true))
-		return b.String()
-	}
-	tuned, err := search(s, nil)
+	err := run.tune(context.Background())
+	return run.outcome(), err
+}
+
+func tunedText(t *testing.T, tuned Tuned) string {
+	var b strings.Builder
+	require.NoError(t, WriteSheet(&b, tuned.Sheet(), Table, true))
+	return b.String()
+}
+
+// TestTune: what is right is timed, the best first; a candidate that is wrong, or writes into what it
+// should read, is dropped and harms no other.
+func TestTune(t *testing.T) {
+	vktest.Sequential(t)
+	d, op, s, closed := copySearch(t)
+	tuned, err := searched(t, d, op, s, nil)
 	require.NoError(t, err)
-	require.Equal(t, 1000*phases, last)
-	require.Equal(t, 1, closed)
+	require.Equal(t, 1, *closed)
 	require.Len(t, tuned.Trials, 6)
 	finals := 0
 	for i, x := range tuned.Trials {
@@ -118,10 +114,23 @@ func TestTune(t *testing.T) {
 	require.GreaterOrEqual(t, finals, 2)
 	require.Len(t, tuned.Results(), finals)
 	require.Len(t, tuned.Winners(), 1)
-	require.Contains(t, text(tuned), "copy_of forward, a copy")
+	require.Contains(t, tunedText(t, tuned), "copy_of forward, a copy")
 	best := tuned.Winners()[0].Choice
 	require.Equal(t, []string{"{" + best + ", 2}", "{" + best + ", 0}"}, TableRows(d.Caps(), []Tuned{tuned, tuned}))
+}
 
+// TestTuneFaults: a candidate that does not compile or does not come back is dropped and named.
+func TestTuneFaults(t *testing.T) {
+	vktest.Sequential(t)
+	d, op, s, _ := copySearch(t)
+	find := func(tuned Tuned, c copyChoice) (x Trial) {
+		for _, x := range tuned.Trials {
+			if x.Configuration == c {
+				return x
+			}
+		}
+		return x
+	}
 	for _, c := range []struct {
 		fault       error
 		status      Status
@@ -130,15 +139,15 @@ func TestTune(t *testing.T) {
 		{errors.New("the compiler gave up"), StatusFailed, "the compiler gave up", "copy other FAILED: the compiler gave up\n"},
 		{fmt.Errorf("copy_of: copy: too much: %w", vk.ErrUnsupported), StatusUnsupported, "too much", "copy other was left out: too much\n"},
 	} {
-		tuned, err := search(s, c.fault)
+		tuned, err := searched(t, d, op, s, c.fault)
 		require.NoError(t, err)
 		require.Len(t, tuned.Winners(), 1)
 		x := find(tuned, "other")
 		require.Equal(t, []any{c.status, c.reason, false}, []any{x.Status, x.Reason, x.Final()})
-		require.Contains(t, text(tuned), c.say)
+		require.Contains(t, tunedText(t, tuned), c.say)
 	}
 	// The device is lost: the search ends and says where. Without that candidate it goes on.
-	tuned, err = search(s, fmt.Errorf("vk: vkQueueSubmit: %w", vk.ErrDeviceLost))
+	tuned, err := searched(t, d, op, s, fmt.Errorf("vk: vkQueueSubmit: %w", vk.ErrDeviceLost))
 	var lost *LostError
 	require.ErrorAs(t, err, &lost)
 	require.ErrorIs(t, err, vk.ErrDeviceLost)
@@ -146,17 +155,17 @@ func TestTune(t *testing.T) {
 	require.Equal(t, StatusFailed, find(tuned, "other").Status)
 	skip := s
 	skip.Skip = []Candidate{copyChoice("other")}
-	tuned, err = search(skip, nil)
+	tuned, err = searched(t, d, op, skip, nil)
 	require.NoError(t, err)
 	require.Empty(t, find(tuned, "other").Status)
 	// All hang, by a limit that nothing keeps. A budget leaves at least one candidate, and counts the others.
 	short := s
 	short.Budget = 1
-	tuned, err = search(short, nil)
+	tuned, err = searched(t, d, op, short, nil)
 	require.NoError(t, err)
 	require.Equal(t, []int{2, 3}, []int{len(tuned.Trials), tuned.Untried})
 	short.Hang = time.Nanosecond
-	tuned, err = search(short, nil)
+	tuned, err = searched(t, d, op, short, nil)
 	require.NoError(t, err)
 	require.Empty(t, tuned.Winners())
 	require.Equal(t, "it did not finish within 1ns", tuned.Trials[0].Reason)
