@@ -341,3 +341,21 @@ func (c *Case) Outputs(ctx context.Context, d Device, record Record) (map[string
 	}
 	return out, err
 }
+
+// A T is a *testing.T. The package does not import testing, since the program links it.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Log(args ...any)
+}
+
+// Test fails t with what Check finds wrong, and logs how close the outputs came.
+func (c *Case) Test(t T, d *vk.Device, record Record) {
+	t.Helper()
+	report, err := c.Check(d, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(report)
+}

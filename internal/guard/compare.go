@@ -34,13 +34,8 @@ func MaxDiff(got, want []float64) Diff {
 	return worst
 }
 
-// Compare compares an output that was full of poison with want, in logical order: no NaN where
-// want has none, infinities equal, and the worst error within the bound.
-func (v *View) Compare(want []float64, bound float64) (Diff, error) {
-	return v.compare(v.Gather(), want, func(int) float64 { return bound }, func(i int) int { return i })
-}
-
-// compareTensor compares an output with what t wants.
+// compareTensor compares an output that was full of poison with what t wants: no NaN where t has
+// none, infinities equal, and the worst error within its bound.
 func (v *View) compareTensor(t *Tensor) (Diff, error) {
 	bound := func(int) float64 { return t.Bound }
 	all, want, at, bounds := v.Gather(), t.Want, t.Sample, t.Bounds
@@ -112,11 +107,6 @@ func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i
 			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, worst.Bound, v.Index(worst.Index))
 	}
 	return worst, nil
-}
-
-// CheckFinite wants every element to be a finite number.
-func (v *View) CheckFinite() error {
-	return v.check(func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 }
 
 // check wants wrong to be false for every element.

@@ -18,11 +18,11 @@ type Device struct {
 	Replay bool
 }
 
-// Views are the tensors of views on a device. The tensor of nil is zero.
+// Views are the tensors of views on a device.
 type Views map[*View]vk.Tensor
 
 // Call uploads the whole memory of views, runs the commands of record, and downloads all of it,
-// so that Watch sees stray writes. Views that share memory share a buffer. Nil views are ignored.
+// so that Watch sees stray writes. Views that share memory share a buffer.
 func (d Device) Call(ctx context.Context, name string, views []*View, record func(c *vk.Cmd, on Views) error) error {
 	use := d.Use
 	if use == nil {
@@ -36,9 +36,6 @@ func (d Device) Call(ctx context.Context, name string, views []*View, record fun
 	}()
 	on, at := Views{}, map[*float64]*vk.Buffer{}
 	for _, v := range views {
-		if v == nil {
-			continue
-		}
 		b := at[&v.Data[0]]
 		if b == nil {
 			before := v.Encode()

@@ -18,15 +18,14 @@
 //	Watch    inputs unchanged              one scaled in place, a swapped output
 //	Watch    nothing written beside        a store past the end or the row, a wrong stride
 //	         the elements of outputs
-//	Compare  no NaN left                   elements not written; a tail that reads beyond an input
-//	Compare  infinities where wanted       rows that see nothing, overflow
-//	Compare  worst error within its bound  everything else
+//	compare  no NaN left                   elements not written; a tail that reads beyond an input
+//	compare  infinities where wanted       rows that see nothing, overflow
+//	compare  worst error within its bound  everything else
 //	Equal    a second run, amid other      races, stale memory, a maximum that garbage wins
 //	         values, equal bit by bit
 //
 // A Case is a call on a device with what its outputs should be, and Check makes all of these
-// checks of it. What compares in its own way, as the suite of attention does, has the parts:
-// View, Surroundings, Watch, Compare, Equal, and Device.Call, which runs a call on views.
+// checks of it.
 //
 // The program links the package, so that nothing in it imports package testing.
 package guard

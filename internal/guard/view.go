@@ -25,8 +25,6 @@ type View struct {
 	Offset  int   // elements
 	Shape   []int // at least one axis
 	Strides []int // elements; the last is 1
-
-	Axes string // a letter for each axis, which Index writes; "": none
 }
 
 // NumElements returns the product of the shape.
@@ -80,13 +78,6 @@ func (v *View) Scatter(src []float64) {
 		copy(v.Data[at:at+n], src[:n])
 		src = src[n:]
 	})
-}
-
-// Fill sets all of Data, elements included.
-func (v *View) Fill(f func(i int) float64) {
-	for i := range v.Data {
-		v.Data[i] = f(i)
-	}
 }
 
 // Encode returns Data in the storage format, little-endian, as in a device's buffer. Encode and
@@ -178,15 +169,11 @@ func (v *View) decode(b []byte, i int) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
 }
 
-// Index writes position n, in logical order, as (0, 1, 17, 8), with the letters of Axes
-// as (b=0, h=1, i=17, d=8).
+// Index writes position n, in logical order, as (0, 1, 17, 8).
 func (v *View) Index(n int) string {
 	at := make([]string, len(v.Shape))
 	for a := len(at) - 1; a >= 0; a-- {
 		at[a] = fmt.Sprint(n % v.Shape[a])
-		if v.Axes != "" {
-			at[a] = v.Axes[a:a+1] + "=" + at[a]
-		}
 		n /= v.Shape[a]
 	}
 	return "(" + strings.Join(at, ", ") + ")"
