@@ -15,9 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/shaders/reflect"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -174,22 +172,6 @@ func TestReadmeFeatures(t *testing.T) {
 		}
 		line := fmt.Sprintf("%s %s |\n", row.start, strings.Join(paths, ", "))
 		require.True(t, strings.Contains(text, line), "docs/kernels.md does not have the line\n%s", line)
-	}
-}
-
-// TestReadmeTableOnDevice says that the column of the device that is here, if it
-// has one, is right for it.
-func TestReadmeTableOnDevice(t *testing.T) {
-	d := vktest.Open(t)
-	name := d.Caps().Name
-	if chips.Lavapipe(d.Caps()) {
-		name = "llvmpipe (LLVM 20.1.2, 256 bits)"
-	} else if name != "NVIDIA H200" {
-		t.Skipf("README.md has no column for %s", name)
-	}
-	told := fakeNamed(t, name)
-	for _, impl := range Impls() {
-		require.Equal(t, supportCell(&told, impl), supportCell(d.Caps(), impl), "%v", impl)
 	}
 }
 

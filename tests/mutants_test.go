@@ -30,6 +30,8 @@ var hunts = map[string]struct {
 	"half-of-the-lanes":   {24, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
 	"half-of-the-maxima":  {120, 1, []string{"--impl", "unfused"}, "unfused"},
 	"half-of-the-columns": {72, 1, []string{"--impl", "scalar"}, "scalar"},
+	"o-not-rescaled":      {72, 1, []string{"--impl", "scalar"}, "scalar"},
+	"no-delta":            {72, 1, []string{"--impl", "scalar"}, "scalar"},
 	"slab-read":           {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"rows-past-k":         {24, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"sums-early":          {30, 1, nil, ""},

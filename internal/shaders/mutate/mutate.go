@@ -94,6 +94,16 @@ func All() []Mutant {
 			Edits: []Edit{{"attention_fwd_scalar.comp", "                m_new = max(m_new, partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2);", "                const float other = partial[(ty * ROWS + i) * THREADS_X + x] * p.scale_log2;\n                m_new = x % 2 == 0 || m_new <= MAX_INIT ? max(m_new, other) : m_new;"}},
 		},
 		{
+			Name: "o-not-rescaled", What: "O so far stays as it is where the maximum of a row grows",
+			Kernel: "attention", Modules: "attention_fwd_scalar",
+			Edits: []Edit{{"attention_fwd_scalar.comp", "                O_.at[i * COLS4 + j] *= alpha;\n", ""}},
+		},
+		{
+			Name: "no-delta", What: "the gradient of Q lacks the rows' products of dO and O",
+			Kernel: "attention", Modules: "attention_bwd_dq_scalar.",
+			Edits: []Edit{{"attention_bwd_dq_scalar.comp", "P.at[at] * (dX.at[at] - lse2_delta[i].y)", "P.at[at] * dX.at[at]"}},
+		},
+		{
 			Name: "keys-past-the-last", What: "a team goes on to the keys after the last one of a sequence",
 			Kernel: "decode", Modules: "attention_decode.",
 			Edits: []Edit{{"lib/decode_keys.glsl", "part.sequence.from, part.end - 1));", "part.sequence.from, part.sequence.keys));"}},
