@@ -9,7 +9,7 @@ import (
 )
 
 // TestTurns wants groups of heads under a causal mask alone, as large as memory and the device's limits
-// allow. TestBackwardTurns has a device run them.
+// allow. TestLimits has a device run them.
 func TestTurns(t *testing.T) {
 	for _, limit := range [][3]uint32{{1<<31 - 1, 65535, 65535}, {4, 64, 8}, {1 << 16, 3, 65535}, {1 << 16, 64, 1}} {
 		for _, n := range [][5]int{{1, 1, 1, 1, 1}, {3, 6, 3, 17, 300}, {8, 12, 12, 1000, 1000}, {2, 16, 2, 4096, 4096}, {8, 32, 8, 9000, 50000}, {3, 7, 7, 1024, 77}} {
