@@ -21,10 +21,13 @@ import (
 type Case struct {
 	Name string // unique: group/what/dtype
 	call.Attention
-	want *[2]struct {
-		sync.Once
-		call.Outputs
-	}
+	want *memo
+}
+
+// A memo has what passes want, once computed.
+type memo [2]struct {
+	sync.Once
+	call.Outputs
 }
 
 // Want implements call.Call. X has to be what call.Inputs returns, unless there is a Sample.
@@ -48,10 +51,9 @@ func (c *Case) On(o attention.Options) *Case {
 type Set uint8
 
 const (
-	// Short is about 1.2e9 operations for all dtypes together, the largest case
-	// 0.1e9. Each case runs twice: seconds on a software driver that does
-	// 1 GFLOP/s. Heads are narrow, as such a driver takes seconds to compile a
-	// kernel, and the longer the wider they are.
+	// Short is about 1.2e9 operations for all dtypes together, the largest case 0.1e9: seconds on a
+	// software driver that does 1 GFLOP/s. Heads are narrow, as such a driver takes seconds to compile
+	// a kernel, and the longer the wider they are.
 	Short Set = iota
 	// Full has wider heads, and adds batches, heads and lengths that only a GPU does in
 	// seconds, about 8e10 operations.
@@ -78,22 +80,20 @@ func (s Set) HeadDims() HeadDims {
 
 // Cases returns the cases of a set for a pass, in the order of the table.
 //
-// The table is not a product of everything with everything. Each dimension
-// varies on its own beside small, odd values of the others:
+// The table is not a product of everything with everything. Each dimension varies on its own beside
+// small, odd values of the others:
 //
-//   - shapes, tile edges, head dims, layouts and extreme inputs come in every
-//     dtype, since each dtype is a kernel of its own on each path;
-//   - masks, GQA ratios and scales come in float16, which every path takes, and rotate
-//     through the others: the index arithmetic is the same source for all;
-//   - features come alone in every dtype, and in pairs and all together, on small
-//     problems (features.go);
+//   - shapes, tile edges, head dims, layouts and extreme inputs come in every dtype, since each dtype
+//     is a kernel of its own on each path;
+//   - masks, GQA ratios and scales come in float16, which every path takes, and rotate through the
+//     others: the index arithmetic is the same source for all;
+//   - features come alone in every dtype, and in pairs and all together (features.go);
 //   - the two 1023x1024 shapes run causal or not, not both, in each dtype.
 //
 // The backward pass has all of them that have an LSE, with a normal dO, then what only this pass has.
 //
-// Left out: NaN in keys that some row sees and another does not; strides of 0 or
-// below (not promised); head_dim that is no multiple
-// of 8 (refused); NaN or Inf in Q, K, V (an implementation may do anything
+// Left out: NaN in keys that some row sees and another does not; strides of 0 or below (not promised);
+// head_dim that is no multiple of 8 (refused); NaN or Inf in Q, K, V (an implementation may do anything
 // with them); K and V beyond 2^31 elements (no test machine has the time).
 func Cases(set Set, pass kit.Pass) []*Case {
 	t := table{dims: set.HeadDims()}
@@ -147,11 +147,7 @@ func (t *table) add(group, what string, c calls, types ...dtype.DType) {
 		p.HeadDim = t.dims.Usual
 	}
 	for _, dt := range types {
-		c := Case{Attention: c, Name: fmt.Sprintf("%s/%s/%v", group, what, dt)}
-		c.want = new([2]struct {
-			sync.Once
-			call.Outputs
-		})
+		c := Case{Attention: c, Name: fmt.Sprintf("%s/%s/%v", group, what, dt), want: new(memo)}
 		if p := &c.Problem; p.Bias.DType != dtype.Float32 {
 			p.Bias.DType = dt // that of the problem
 		}
@@ -219,9 +215,8 @@ func (t *table) shapes() {
 	}
 }
 
-// headDims: every size that kernels are tuned for, and sizes that fill no
-// power of two and no 16- or 32-wide matrix. Two heads, so that a store that
-// runs over head_dim hits a neighbour.
+// headDims: every size that kernels are tuned for, and sizes that fill no power of two and no 16- or
+// 32-wide matrix. Two heads, so that a store that runs over head_dim hits a neighbour.
 func (t *table) headDims() {
 	for i, d := range []int{8, 24, 40, 64, 72, 96, 128, 160, 192, 256} {
 		for j, dt := range dtype.All() {
