@@ -3,6 +3,7 @@ package attention
 import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -145,7 +146,7 @@ func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error 
 	case t.Depth%4 != 0 || t.Slice%4 != 0 || t.Stream%t.Slice != 0:
 		return unsupported("%v: depth=%d or slice=%d is not a multiple of 4, or slice does not divide %d", impl, t.Depth, t.Slice, t.Stream)
 	}
-	if err := fitsWorkgroup(caps, impl, t.Threads); err != nil {
+	if err := argument.FitsWorkgroup("attention", caps, impl, t.Threads); err != nil {
 		return err
 	}
 	cols4 := (max(p.HeadDim, p.ValueHeadDim())/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
@@ -156,7 +157,7 @@ func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error 
 		shared += vk.SharedVariables(4 * t.Stream)            // shown, without a key mask, too
 		shared += vk.SharedVariables(4 * threadsY * t.Stream) // column_sums, attention_bwd_dbias.comp
 	}
-	return fitsShared(caps, impl, shared)
+	return argument.FitsShared("attention", caps, impl, shared)
 }
 
 // feasibleMatrix is Feasible for a tile of a matrix path.
@@ -177,7 +178,7 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	case impl == CoopMat && t.Subgroups == 1 && chips.LosesLoneIndex(caps):
 		return errLoneSubgroup
 	}
-	if err := fitsWorkgroup(caps, impl, threads); err != nil {
+	if err := argument.FitsWorkgroup("attention", caps, impl, threads); err != nil {
 		return err
 	}
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
@@ -189,7 +190,7 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	if column > tile {
 		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.Stream)
 	}
-	return fitsShared(caps, impl, t.matrixShared(impl, m, n, p))
+	return argument.FitsShared("attention", caps, impl, t.matrixShared(impl, m, n, p))
 }
 
 // matrixShared returns the bytes of shared memory of a kernel of a matrix path, for matrices of m

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -91,7 +92,7 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
 	extra := own * (row8 + 1 + t.Stream/8 + 1) * 16 // keys and exchange, lib/block_dq.glsl
-	if err := fitsShared(caps, c.Impl, t.matrixShared(c.Impl, m, n, *p)+extra); err != nil {
+	if err := argument.FitsShared("attention", caps, c.Impl, t.matrixShared(c.Impl, m, n, *p)+extra); err != nil {
 		return err
 	}
 	limit := min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -46,13 +47,13 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	case block%(t.RowTiles*m) != 0 || t.Subgroups%(block/(t.RowTiles*m)) != 0:
 		return unsupported("%v: %d subgroups of %d keys do not share out a block of %d keys evenly", c.Impl, t.Subgroups, t.RowTiles*m, block)
 	}
-	if err := fitsWorkgroup(caps, c.Impl, t.Subgroups*int(caps.SubgroupSize)); err != nil {
+	if err := argument.FitsWorkgroup("attention", caps, c.Impl, t.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	width := c.productsWidth(caps, p, shape)
 	slabs := t.Stream * (block/8 + 1 + width/8 + 1) * 16
 	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
-	if err := fitsShared(caps, c.Impl, max(slabs, sums)); err != nil {
+	if err := argument.FitsShared("attention", caps, c.Impl, max(slabs, sums)); err != nil {
 		return err
 	}
 	chunk, limit := c.chunk(caps, p), c.storedLimit(caps, p)

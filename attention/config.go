@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -65,29 +66,12 @@ func (c *Config) blockRows(caps *vk.Caps, t dtype.DType) int {
 	return max(c.Subgroups/max(c.Stripes, 1)*c.RowTiles*int(shape.M), 1)
 }
 
-// unsupported returns an error that wraps vk.ErrUnsupported. Its text is made when
-// it is read: Choose asks about one configuration after the other, in every
-// call of Forward, and looks at few of the answers.
 func unsupported(format string, args ...any) error {
-	if false {
-		_ = fmt.Sprintf(format, args...) // go vet checks the calls
-	}
-	return &unsupportedError{format, args}
+	return argument.Unsupported("attention", format, args...)
 }
 
 // errLoneSubgroup is why a workgroup has more than one subgroup on some drivers.
 var errLoneSubgroup = unsupported("coopmat: the driver loses the order of shared memory in workgroups of one subgroup")
-
-type unsupportedError struct {
-	format string
-	args   []any
-}
-
-func (e *unsupportedError) Error() string {
-	return fmt.Sprintf("attention: %s: %v", fmt.Sprintf(e.format, e.args...), vk.ErrUnsupported)
-}
-
-func (e *unsupportedError) Unwrap() error { return vk.ErrUnsupported }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
 // vk.ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
@@ -131,7 +115,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	case c.Impl == CoopMat && c.Subgroups == 1 && chips.LosesLoneIndex(caps):
 		return errLoneSubgroup
 	}
-	if err := fitsWorkgroup(caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
+	if err := argument.FitsWorkgroup("attention", caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	if c.Stripes != 0 {
@@ -149,7 +133,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most
 	}
-	return fitsShared(caps, c.Impl, shared)
+	return argument.FitsShared("attention", caps, c.Impl, shared)
 }
 
 // tileBytes is the shared memory of a matrix kernel, but for the scratch of the
@@ -187,7 +171,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 	case c.BlockN%4 != 0 || c.Depth%4 != 0:
 		return unsupported("%v: block_n=%d or depth=%d is not a multiple of 4", c.Impl, c.BlockN, c.Depth)
 	}
-	if err := fitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
+	if err := argument.FitsWorkgroup("attention", caps, c.Impl, c.Threads); err != nil {
 		return err
 	}
 	cols4 := (p.ValueHeadDim()/4 + c.ThreadsX - 1) / c.ThreadsX
@@ -197,7 +181,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 		if err := feasibleFeatures[unfusedParams](c.Impl, caps, &p, 3); err != nil {
 			return err
 		}
-		return fitsShared(caps, c.Impl, max(qk, weights+c.BlockN*cols4*c.ThreadsX)*16)
+		return argument.FitsShared("attention", caps, c.Impl, max(qk, weights+c.BlockN*cols4*c.ThreadsX)*16)
 	}
 	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
 		return err
@@ -205,21 +189,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
 		return unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)
 	}
-	return fitsShared(caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+vk.SharedVariables(c.BlockM*c.ThreadsX*4)+featureBytes(&p, c.BlockM, c.BlockN, 0))
-}
-
-func fitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
-	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
-		return unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
-	}
-	return nil
-}
-
-func fitsShared(caps *vk.Caps, impl Impl, bytes int) error {
-	if bytes > int(caps.MaxSharedMemoryBytes) {
-		return unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
-	}
-	return nil
+	return argument.FitsShared("attention", caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+vk.SharedVariables(c.BlockM*c.ThreadsX*4)+featureBytes(&p, c.BlockM, c.BlockN, 0))
 }
 
 // matrixShape returns the cooperative-matrix shape that a matrix path uses for inputs of type t, or
@@ -261,7 +231,7 @@ func (c Config) feasibleDirect(caps *vk.Caps, p *Problem, shape vk.CoopMatShape)
 	case !c.Detour && (!chips.Quads(caps) || shape.M != 16 || caps.SubgroupSize != 32):
 		return unsupported("%v: stripes=%d: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others", c.Impl, c.Stripes)
 	}
-	return fitsShared(caps, c.Impl, c.stripeBytes(p, int(shape.M)))
+	return argument.FitsShared("attention", caps, c.Impl, c.stripeBytes(p, int(shape.M)))
 }
 
 // stripeBytes is the shared memory of attention_fwd_direct: lib/direct_sums.glsl.

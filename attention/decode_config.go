@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -124,13 +125,13 @@ func (c DecodeConfig) Feasible(caps *vk.Caps, p DecodeProblem) error {
 	if c.partsBytes(p) > int64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)) {
 		return unsupported("decode: groups=%d need %d bytes for partial results, more than the device's %d", c.Groups, c.partsBytes(p), min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes))
 	}
-	if err := fitsWorkgroup(caps, Scalar, c.Subgroups*int(caps.SubgroupSize)); err != nil {
+	if err := argument.FitsWorkgroup("attention", caps, Scalar, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	if most := caps.MaxWorkgroupSubgroups; most > 0 && c.Subgroups > int(most) {
 		return unsupported("decode: subgroups=%d are more than the device's %d", c.Subgroups, most)
 	}
-	return fitsShared(caps, Scalar, c.sharedBytes(caps, p))
+	return argument.FitsShared("attention", caps, Scalar, c.sharedBytes(caps, p))
 }
 
 // feasibleMatrix is Feasible for CoopMat.

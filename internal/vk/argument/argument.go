@@ -11,9 +11,40 @@ import (
 )
 
 // Unsupported returns an error of a kernel that wraps [vk.ErrUnsupported]: the call is valid, but the
-// device cannot run it.
+// device cannot run it. Its text is made when it is read: tables ask about one configuration after
+// the other, in every call, and look at few of the answers.
 func Unsupported(kernel, format string, args ...any) error {
-	return fmt.Errorf(kernel+": "+format+": %w", append(args, vk.ErrUnsupported)...)
+	if false {
+		_ = fmt.Sprintf(format, args...) // go vet checks the calls
+	}
+	return &unsupported{kernel, format, args}
+}
+
+type unsupported struct {
+	kernel, format string
+	args           []any
+}
+
+func (e *unsupported) Error() string {
+	return fmt.Sprintf("%s: %s: %v", e.kernel, fmt.Sprintf(e.format, e.args...), vk.ErrUnsupported)
+}
+
+func (e *unsupported) Unwrap() error { return vk.ErrUnsupported }
+
+// FitsWorkgroup returns an error unless the device has workgroups of this many invocations.
+func FitsWorkgroup(kernel string, caps *vk.Caps, impl fmt.Stringer, threads int) error {
+	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
+		return Unsupported(kernel, "%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
+	}
+	return nil
+}
+
+// FitsShared returns an error unless a workgroup has this many bytes of shared memory.
+func FitsShared(kernel string, caps *vk.Caps, impl fmt.Stringer, bytes int) error {
+	if bytes > int(caps.MaxSharedMemoryBytes) {
+		return Unsupported(kernel, "%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
+	}
+	return nil
 }
 
 // Pass returns an error of a kernel about a pass that is neither forward nor backward.

@@ -6,6 +6,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/enum"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -71,7 +72,7 @@ func ParseConfig(text string) (Config, error) { return table.Parse[Config]("gemm
 
 // Unsupported returns an error that wraps vk.ErrUnsupported.
 func Unsupported(format string, args ...any) error {
-	return fmt.Errorf("gemm: "+format+": %w", append(args, vk.ErrUnsupported)...)
+	return argument.Unsupported("gemm", format, args...)
 }
 
 // Block returns how many rows and columns of C a workgroup computes, 1 if the device has no
@@ -132,7 +133,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	case m%8 != 0 || m*n/4%int(caps.SubgroupSize) != 0:
 		return Unsupported("coopmat: matrices of %dx%d do not divide among %d invocations", m, n, caps.SubgroupSize)
 	}
-	if err := FitsWorkgroup(caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
+	if err := argument.FitsWorkgroup("gemm", caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
 	if err := c.feasibleFragments(caps, &p, m, n); err != nil {
@@ -144,7 +145,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 			return Unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
 		}
 	}
-	return FitsShared(caps, c.Impl, c.tileBytes(p, m, n))
+	return argument.FitsShared("gemm", caps, c.Impl, c.tileBytes(p, m, n))
 }
 
 // tileBytes is the shared memory of the matrix kernel (lib/gemm_operand.glsl,
@@ -186,17 +187,10 @@ func (c Config) feasibleScalar(caps *vk.Caps) error {
 	case c.BlockK%4 != 0:
 		return Unsupported("scalar: k%d is not a multiple of 4", c.BlockK)
 	}
-	if err := FitsWorkgroup(caps, c.Impl, c.Threads); err != nil {
+	if err := argument.FitsWorkgroup("gemm", caps, c.Impl, c.Threads); err != nil {
 		return err
 	}
-	return FitsShared(caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
-}
-
-func FitsWorkgroup(caps *vk.Caps, impl Impl, threads int) error {
-	if limit := min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]); threads > int(limit) {
-		return Unsupported("%v: a workgroup of %d invocations is larger than the device's %d", impl, threads, limit)
-	}
-	return nil
+	return argument.FitsShared("gemm", caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
 }
 
 // FitsBeside returns nil if the device has that many bytes of shared memory besides those of c.
@@ -204,14 +198,7 @@ func (c *Config) FitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
 	if shape, lack := chips.MatrixShape(caps, p.DType); c.Impl == CoopMat && lack == "" {
 		bytes += c.tileBytes(*p, int(shape.M), int(shape.N))
 	}
-	return FitsShared(caps, c.Impl, bytes)
-}
-
-func FitsShared(caps *vk.Caps, impl Impl, bytes int) error {
-	if bytes > int(caps.MaxSharedMemoryBytes) {
-		return Unsupported("%v: %d bytes of shared memory are more than the device's %d", impl, bytes, caps.MaxSharedMemoryBytes)
-	}
-	return nil
+	return argument.FitsShared("gemm", caps, c.Impl, bytes)
 }
 
 // Kernels lists the modules that c runs for p, in order, without gemm_pack for operands whose

@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -108,10 +109,10 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	case p.N > c.Subgroups*c.TilesN*m:
 		return unsupported("n=%d is more than the %d columns of a workgroup", p.N, c.Subgroups*c.TilesN*m)
 	}
-	if err := engine.FitsWorkgroup(caps, engine.CoopMat, c.Subgroups*int(caps.SubgroupSize)); err != nil {
+	if err := argument.FitsWorkgroup("gemm", caps, engine.CoopMat, c.Subgroups*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
-	return engine.FitsShared(caps, engine.CoopMat, c.tileBytes(m, p))
+	return argument.FitsShared("gemm", caps, engine.CoopMat, c.tileBytes(m, p))
 }
 
 // chunkSteps returns the columns of matrices of a chunk of hidden units.
