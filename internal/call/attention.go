@@ -382,7 +382,7 @@ func (a *Attention) sampleBackward(in ref.Inputs[float64], up ref.Upstream[float
 	perKey := 8 * float64(p.SeqQ) * float64(p.NumHeads/p.NumKVHeads) * (d + dv)
 	rows := ref.SampleRows(in, p, max(int(half/perRow), leastRows))
 	keys := ref.SampleKeys(in, p, max(int(half/perKey), leastKeys))
-	s, err := ref.SampleBackward(o, lse, up, in, p, rows, keys)
+	g, b, err := ref.SampleBackward(o, lse, up, in, p, rows, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -401,9 +401,9 @@ func (a *Attention) sampleBackward(in ref.Inputs[float64], up ref.Upstream[float
 	}
 	none := Wanted{Want: []float64{}, Bounds: []float64{}, Sample: []int{}}
 	out := Outputs{
-		"dq":    sample(s.Want.DQ, s.Bound.DQ, atRows, p.HeadDim),
-		"dk":    sample(s.Want.DK, s.Bound.DK, atKeys, p.HeadDim),
-		"dv":    sample(s.Want.DV, s.Bound.DV, atKeys, p.ValueHeadDim()),
+		"dq":    sample(g.DQ, b.DQ, atRows, p.HeadDim),
+		"dk":    sample(g.DK, b.DK, atKeys, p.HeadDim),
+		"dv":    sample(g.DV, b.DV, atKeys, p.ValueHeadDim()),
 		"dbias": none, "dsinks": none,
 	}
 	a.exactGradients(in, out)

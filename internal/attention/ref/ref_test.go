@@ -320,11 +320,11 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	require.EqualError(t, PlainBackward(d.g, d.o[1:], d.lse, d.up, d.in, d.p), "attention: o has 191 elements, want 192 of shape [2 4 3 8]")
-	_, err := SampleBackward(d.o, nil, d.up, d.in, d.p, AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9))
+	_, _, err := SampleBackward(d.o, nil, d.up, d.in, d.p, AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9))
 	require.EqualError(t, err, "attention: lse has 0 elements, want 24 of shape [2 4 3]")
-	_, err = SampleBackward(d.o, d.lse, Upstream[float64]{}, d.in, d.p, AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9))
+	_, _, err = SampleBackward(d.o, d.lse, Upstream[float64]{}, d.in, d.p, AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9))
 	require.EqualError(t, err, "attention: do has 0 elements, want 192 of shape [2 4 3 8]")
-	_, err = SampleBackward(d.o, d.lse, d.up, d.in, d.p, nil, SampleKeys(d.in, d.p, 9))
+	_, _, err = SampleBackward(d.o, d.lse, d.up, d.in, d.p, nil, SampleKeys(d.in, d.p, 9))
 	require.EqualError(t, err, "attention: a sample of 0 rows and 9 keys: it needs one of each")
 }
 

@@ -12,11 +12,8 @@ import (
 // problem, in the maximum norm.
 type Bound struct{ O, LSE float64 }
 
-// Unit roundoffs: the largest relative error of one rounded operation.
-const (
-	roundoff32 = 0x1p-24
-	roundoff64 = 0x1p-53
-)
+// roundoff32 is the unit roundoff of float32: the largest relative error of one rounded operation.
+const roundoff32 = 0x1p-24
 
 // A Scope holds the magnitudes that bounds are derived from.
 type Scope struct {
@@ -158,18 +155,6 @@ func ceiling(s Scope, p attention.Problem) float64 {
 		off += 0x1p-25 * n * s.V
 	}
 	return times(p)*off + 2*(s.V+0.3)*half
-}
-
-// Float64Bound returns the bound for an implementation that computes in
-// float64 throughout and rounds nothing, such as the tiled algorithm:
-// numerator and denominator of O = sum(P*V)/sum(P) are off by weightBound
-// each, and the sum of P*V rounds once more.
-func Float64Bound(lse []float64, s Scope, p attention.Problem) Bound {
-	sum := 2 * math.Sqrt(terms(p)) * roundoff64
-	return Bound{
-		O:   s.V * (2*weightBound(roundoff64, s, p) + sum),
-		LSE: lseBound(roundoff64, lse, s, p),
-	}
 }
 
 // terms returns how many terms the sum of a row has.
