@@ -315,3 +315,22 @@ func TestMonitor(t *testing.T) {
 	_, err = Run(ctx, d, c, nil)
 	require.EqualError(t, err, "reference kernel: no time")
 }
+
+// TestOverheads: each sample is there, and the time of a kernel in a replay is that of the device and
+// the rest.
+func TestOverheads(t *testing.T) {
+	vktest.Sequential(t)
+	d := vktest.Open(t)
+	c := Case{Op: opOf(t, smallProblem()), Impls: []string{"scalar"}, Protocol: Protocol{Samples: 3}}
+	list, err := Overheads(context.Background(), d, c, nil)
+	require.NoError(t, err)
+	x := list[0]
+	require.Equal(t, []any{StatusOK, 1}, []any{x.Status, x.Kernels})
+	for _, o := range overheads[:7] { // those of starts are not asked for
+		require.Len(t, x.NS[o.name], 3, o.name)
+	}
+	for i := range 3 {
+		require.Positive(t, x.NS["device"][i])
+		require.InEpsilon(t, max(x.NS["replay"][i], x.NS["device"][i]), x.NS["device"][i]+x.NS["rest"][i], 1e-9)
+	}
+}

@@ -229,6 +229,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{func(c *Chart) { c.Series = nil }, "chart: Latency: there is nothing to draw"},
 		{func(c *Chart) { c.Series[0].Y[2] = 0 }, "chart: coopmat2: point 2 is not positive: (512, 0)"},
+		{func(c *Chart) { c.Series[0].X[0] = 0 }, "chart: coopmat2: point 0 is not positive: (0, 0.02)"},
 		{func(c *Chart) { c.Series[0].Y[1] = math.NaN() }, "chart: coopmat2: point 1 is (256, NaN): what can be drawn is 0, or from 1e-100 to 1e+100"},
 		{func(c *Chart) { c.Series[0].Y[0] = 5e-324 }, "chart: coopmat2: point 0 is (128, 5e-324)"},
 		{func(c *Chart) { c.Series[0].X[2] = math.Inf(1) }, "chart: coopmat2: point 2 is (+Inf, "},
