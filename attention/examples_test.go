@@ -52,12 +52,7 @@ func fill(t vk.Tensor, number float32) {
 }
 
 // run submits a recording once.
-func (x *example) run(record func(c *vk.Cmd) error) {
-	c := must(x.NewCmd("example"))
-	defer c.Close()
-	check(record(c))
-	check(c.Submit(context.Background()))
-}
+func (x *example) run(record func(c *vk.Cmd) error) { check(x.Run(context.Background(), "example", record)) }
 
 func download(t vk.Tensor) []float32 {
 	data := make([]float32, t.NumElements())

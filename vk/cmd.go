@@ -92,6 +92,20 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 	return c, nil
 }
 
+// Run records commands, runs them once, and waits until they are done, as NewCmd, Submit and Close do.
+// Its errors are those of record and of Submit.
+func (d *Device) Run(ctx context.Context, name string, record func(c *Cmd) error) error {
+	c, err := d.NewCmd(name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := record(c); err != nil {
+		return err
+	}
+	return c.Submit(ctx)
+}
+
 // destroy releases everything; d.mu is held.
 func (c *Cmd) destroy() {
 	c.rec.destroy(c.d)

@@ -18,7 +18,7 @@
 //	x, err := d.NewTensor("x", dtype.Float16, rows, cols)
 //	err = x.Upload(ctx, values)
 //	k, err := vk.NewKernel[params](d, "scale", spirv, spec{WorkgroupSize: 128}, vk.KernelOptions{})
-//	c, err := d.NewCmd("step")
+//	c, err := d.NewCmd("step")                    Device.Run records, submits and closes in one call
 //	k.Dispatch(c, vk.Groups{X: rows}, params{Cols: cols}, x)
 //	err = c.Submit(ctx)
 //

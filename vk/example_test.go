@@ -38,10 +38,10 @@ func Example() {
 	check(y.Upload(ctx, []float32{10, 20, 30}))
 
 	k := must(vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
-	c := must(d.NewCmd("axpy"))
-	defer c.Close()
-	k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 3, A: 2}, x, y)
-	check(c.Submit(ctx))
+	check(d.Run(ctx, "axpy", func(c *vk.Cmd) error {
+		k.Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 3, A: 2}, x, y)
+		return nil
+	}))
 
 	out := make([]float32, 3)
 	check(y.Download(ctx, out))

@@ -27,11 +27,7 @@ func ExampleForward() {
 		C: tensor(d, "c", p.OutDType(), nil, 2, 2),
 	}
 	defer closeAll(t.A, t.B, t.C)
-	c, err := d.NewCmd("product") // recorded once, it can be submitted again and again
-	check(err)
-	defer c.Close()
-	check(gemm.Forward(c, t, p, gemm.Options{}))
-	check(c.Submit(context.Background()))
+	check(d.Run(context.Background(), "product", func(c *vk.Cmd) error { return gemm.Forward(c, t, p, gemm.Options{}) }))
 	fmt.Println(values(t.C))
 	// Output: [1 5 4 11]
 }
@@ -61,11 +57,9 @@ func ExampleForwardGroup() {
 		tensors = append(tensors, gemm.Tensors{A: at(x, row*in, m, in), B: at(w, i*in*out, in, out), C: at(y, row*out, m, out)})
 		row += m
 	}
-	c, err := d.NewCmd("experts")
-	check(err)
-	defer c.Close()
-	check(gemm.ForwardGroup(c, tensors, problems, gemm.Options{}))
-	check(c.Submit(context.Background()))
+	check(d.Run(context.Background(), "experts", func(c *vk.Cmd) error {
+		return gemm.ForwardGroup(c, tensors, problems, gemm.Options{})
+	}))
 	fmt.Println(values(y))
 	// Output: [5 7 9 2 0 0 0 3 0]
 }

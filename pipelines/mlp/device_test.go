@@ -79,8 +79,8 @@ func newCall(p mlp.Problem, o mlp.Options, pass kit.Pass) *call.MLP {
 	}
 }
 
-// check runs a pass alone.
-func check(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, layout guard.Layout, pass kit.Pass) {
+// compare runs a pass alone.
+func compare(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, layout guard.Layout, pass kit.Pass) {
 	t.Helper()
 	call.Test(t, d, newCall(p, o, pass), nil, layout, pass)
 }
@@ -98,7 +98,7 @@ func TestOne(t *testing.T) {
 					t.Logf("%v keep=%v", pass, p.Keep)
 					p := p
 					p.Float32 = pass == kit.Forward && p.Keep == mlp.KeepPre
-					check(t, d, p, o, layout, pass)
+					compare(t, d, p, o, layout, pass)
 				}
 			}
 		})
@@ -125,7 +125,7 @@ func TestHeads(t *testing.T) {
 				t.Logf("%+v", x)
 				p, o := p, o
 				p.Keep, p.Float32, o.Products = x.keep, x.float32, x.products
-				check(t, d, p, o, layout, x.pass)
+				compare(t, d, p, o, layout, x.pass)
 			}
 		})
 	}
@@ -173,7 +173,7 @@ func TestMany(t *testing.T) {
 	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)
 	for _, pass := range passes {
-		check(t, d, p, mlp.Options{}, guard.Packed, pass)
+		compare(t, d, p, mlp.Options{}, guard.Packed, pass)
 	}
 }
 

@@ -15,51 +15,21 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
+// The output is silu(1) - silu(-1) = 1.
 func ExampleForward() {
 	d, err := vk.Open(vk.Options{}) // the best device there is
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
-	ctx := context.Background()
-
 	p := mlp.Problem{Tokens: 2, In: 1, Hidden: 2, Out: 1} // float32
-	tensor := func(name string, shape []int, values ...float32) vk.Tensor {
-		t, err := d.NewTensor(name, p.DType, shape...)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if values != nil {
-			if err := t.Upload(ctx, values); err != nil {
-				log.Fatal(err)
-			}
-		}
-		return t
-	}
 	t := mlp.Tensors{
-		X: tensor("x", p.XShape(), 0, 1), W1: tensor("w1", p.W1Shape(), 1, -1), W2: tensor("w2", p.W2Shape(), 1, -1),
-		Y: tensor("y", p.YShape()),
+		X: tensor(d, "x", p.XShape(), 0, 1), W1: tensor(d, "w1", p.W1Shape(), 1, -1), W2: tensor(d, "w2", p.W2Shape(), 1, -1),
+		Y: tensor(d, "y", p.YShape()),
 	}
 	for _, t := range []vk.Tensor{t.X, t.W1, t.W2, t.Y} {
 		defer t.Close()
 	}
-
-	c, err := d.NewCmd("example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-	if err := mlp.Forward(c, t, p, mlp.Options{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(ctx); err != nil {
-		log.Fatal(err)
-	}
-	result := make([]float32, p.Tokens)
-	if err := t.Y.Download(ctx, result); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%.4f\n", result) // silu(1) - silu(-1) = 1
+	check(d.Run(context.Background(), "example", func(c *vk.Cmd) error { return mlp.Forward(c, t, p, mlp.Options{}) }))
+	show("%.4f", t.Y)
 	// Output: [0.0000 1.0000]
 }
 
@@ -73,26 +43,14 @@ type model struct {
 
 func newModel() *model {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	p := mlp.Problem{Tokens: 1, Heads: 2, In: 1, Hidden: 1, Out: 1, Keep: mlp.KeepPre}
-	tensor := func(name string, shape []int, values ...float32) vk.Tensor {
-		t, err := d.NewTensor(name, dtype.Float32, shape...)
-		if err == nil && values != nil {
-			err = t.Upload(context.Background(), values)
-		}
-		if err != nil {
-			log.Fatal(err)
-		}
-		return t
-	}
 	return &model{d, p, mlp.Tensors{
-		X: tensor("x", p.XShape(), 1), W1: tensor("w1", p.W1Shape(), 0, 20), W2: tensor("w2", p.W2Shape(), 1, 3),
-		Y: tensor("y", p.YShape()), Pre: tensor("pre", p.PreShape()),
+		X: tensor(d, "x", p.XShape(), 1), W1: tensor(d, "w1", p.W1Shape(), 0, 20), W2: tensor(d, "w2", p.W2Shape(), 1, 3),
+		Y: tensor(d, "y", p.YShape()), Pre: tensor(d, "pre", p.PreShape()),
 	}, mlp.Gradients{
-		DY: tensor("dy", p.YShape(), 1, 1),
-		DX: tensor("dx", p.XShape()), DW1: tensor("dw1", p.W1Shape()), DW2: tensor("dw2", p.W2Shape()),
+		DY: tensor(d, "dy", p.YShape(), 1, 1),
+		DX: tensor(d, "dx", p.XShape()), DW1: tensor(d, "dw1", p.W1Shape()), DW2: tensor(d, "dw2", p.W2Shape()),
 	}}
 }
 
@@ -102,25 +60,8 @@ func (m *model) run(record func(c *vk.Cmd) error, results ...vk.Tensor) {
 	for _, t := range []vk.Tensor{m.t.X, m.t.W1, m.t.W2, m.t.Y, m.t.Pre, m.g.DY, m.g.DX, m.g.DW1, m.g.DW2} {
 		defer t.Close()
 	}
-	c, err := m.d.NewCmd("example")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-	if err := record(c); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-	for _, t := range results {
-		got := make([]float32, t.NumElements())
-		if err := t.Download(context.Background(), got); err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%.4g ", got)
-	}
-	fmt.Println()
+	check(m.d.Run(context.Background(), "example", record))
+	show("%.4g ", results...)
 }
 
 // The hidden units of two heads are silu(0) = 0 and silu(20) = 20, with slopes of 0.5 and 1. The
@@ -161,9 +102,7 @@ var caps = &vk.Caps{
 
 func ExampleChoose() {
 	plan, err := mlp.Choose(caps, mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}, kit.Forward, mlp.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println(plan.Kernels(), plan.Workspace(), plan)
 	// Output: [gemm_scalar gemm_scalar] 25600 scalar 64x64 t8x16 k16 g8
 }
@@ -174,9 +113,7 @@ func ExampleWorkspace() {
 	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}
 	for _, p.Keep = range mlp.Keeps() {
 		bytes, err := mlp.Workspace(caps, p, kit.Backward, mlp.Options{})
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		fmt.Println(p.Keep, bytes)
 	}
 	// Output:
@@ -201,9 +138,7 @@ func ExampleSupports() {
 
 func ExampleChooseLoss() {
 	plan, err := mlp.ChooseLoss(caps, mlp.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60, Out: 16}, mlp.Options{}, "my_loss")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println(plan.Kernels(), plan.Workspace())
 	// Output: [gemm_pack gemm_scalar gemm_scalar my_loss gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
 }
@@ -224,4 +159,30 @@ func ExampleProblem() {
 	// 5000 tokens, 10 heads of 512 to 1365 to 3, bfloat16, weight gradients float32
 	// [10 512 1365] [10 1365 3] [5000 10 3] [5000 10 1365]
 	// [512 1365] [1365 3] [5000 3] [5000 1365]
+}
+
+// check ends the program with an error.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// tensor returns a float32 tensor with these values, or with none.
+func tensor(d *vk.Device, name string, shape []int, values ...float32) vk.Tensor {
+	t, err := d.NewTensor(name, dtype.Float32, shape...)
+	if check(err); values != nil {
+		check(t.Upload(context.Background(), values))
+	}
+	return t
+}
+
+// show prints the values of tensors.
+func show(format string, tensors ...vk.Tensor) {
+	for _, t := range tensors {
+		got := make([]float32, t.NumElements())
+		check(t.Download(context.Background(), got))
+		fmt.Printf(format, got)
+	}
+	fmt.Println()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 func TestMain(m *testing.M) { vktest.Main(m) }
@@ -17,47 +18,16 @@ func TestMain(m *testing.M) { vktest.Main(m) }
 // A row of two elements becomes their distance from the mean in deviations.
 func ExampleForward() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
-	ctx := context.Background()
 	p := norm.Problem{Rows: 1, Cols: 2, DType: dtype.Float32}
-	x, y, w := tensor(d, "x", 1, 2), tensor(d, "y", 1, 2), tensor(d, "w", 2)
-	defer x.Close()
-	defer y.Close()
-	defer w.Close()
-	if err := x.Upload(ctx, []float32{3, 5}); err != nil {
-		log.Fatal(err)
+	t := norm.Tensors{X: tensor(d, "x", []int{1, 2}, 3, 5), W: tensor(d, "w", []int{2}, 1, 10), Y: tensor(d, "y", []int{1, 2})}
+	for _, x := range []vk.Tensor{t.X, t.W, t.Y} {
+		defer x.Close()
 	}
-	if err := w.Upload(ctx, []float32{1, 10}); err != nil {
-		log.Fatal(err)
-	}
-	c, err := d.NewCmd("norm")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-	if err := norm.Forward(c, norm.Tensors{X: x, W: w, Y: y}, p, norm.Options{}); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(ctx); err != nil {
-		log.Fatal(err)
-	}
-	got := make([]float32, 2)
-	if err := y.Download(ctx, got); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(got)
+	check(d.Run(context.Background(), "norm", func(c *vk.Cmd) error { return norm.Forward(c, t, p, norm.Options{}) }))
+	show("%g", t.Y)
 	// Output: [-1 10]
-}
-
-func tensor(d *vk.Device, name string, shape ...int) vk.Tensor {
-	t, err := d.NewTensor(name, dtype.Float32, shape...)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return t
 }
 
 // The loss is the first element of y. Moving both elements of x alike changes nothing, so the
@@ -65,49 +35,71 @@ func tensor(d *vk.Device, name string, shape ...int) vk.Tensor {
 // but for eps.
 func ExampleBackward() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
-	ctx := context.Background()
 	p := norm.Problem{Rows: 1, Cols: 2, DType: dtype.Float32, Eps: 3}
+	row, one := []int{1, 2}, []int{1}
 	t := norm.Tensors{
-		X: tensor(d, "x", 1, 2), W: tensor(d, "w", 2), Y: tensor(d, "y", 1, 2),
-		Mean: tensor(d, "mean", 1), RStd: tensor(d, "rstd", 1),
+		X: tensor(d, "x", row, 3, 5), W: tensor(d, "w", []int{2}, 1, 1), Y: tensor(d, "y", row),
+		Mean: tensor(d, "mean", one), RStd: tensor(d, "rstd", one),
 	}
-	g := norm.Gradients{DY: tensor(d, "dy", 1, 2), DX: tensor(d, "dx", 1, 2), DW: tensor(d, "dw", 2)}
+	g := norm.Gradients{DY: tensor(d, "dy", row, 1, 0), DX: tensor(d, "dx", row), DW: tensor(d, "dw", []int{2})}
 	for _, x := range []vk.Tensor{t.X, t.W, t.Y, t.Mean, t.RStd, g.DY, g.DX, g.DW} {
 		defer x.Close()
 	}
-	for _, in := range []struct {
-		t    vk.Tensor
-		data []float32
-	}{{t.X, []float32{3, 5}}, {t.W, []float32{1, 1}}, {g.DY, []float32{1, 0}}} {
-		if err := in.t.Upload(ctx, in.data); err != nil {
-			log.Fatal(err)
+	check(d.Run(context.Background(), "norm", func(c *vk.Cmd) error {
+		if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
+			return err
 		}
+		return norm.Backward(c, t, g, p, norm.Options{})
+	}))
+	show("%g ", g.DX, g.DW)
+	// Output: [0.1875 -0.1875] [-0.5 0]
+}
+
+// A plan says what would run.
+func ExampleChoose() {
+	caps := &vk.Caps{ // plain Vulkan 1.2
+		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
+		MaxWorkgroupSize: [3]uint32{256, 256, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 1 << 30,
+		MaxStorageBuffers: 16, MaxPushConstantsBytes: 128, ScalarBlockLayout: true, ComputeFullSubgroups: true,
+		SubgroupOps: vk.SubgroupBasic | vk.SubgroupArithmetic | vk.SubgroupShuffle,
 	}
-	c, err := d.NewCmd("norm")
+	p := norm.Problem{Rows: 1000, Cols: 512, DType: dtype.Float32}
+	fmt.Println(norm.Supports(caps, p, kit.Backward, norm.Options{}))
+	plan, err := norm.Choose(caps, p, kit.Backward, norm.Options{})
+	check(err)
+	bytes, err := norm.Workspace(caps, p, kit.Backward, norm.Options{})
+	fmt.Println(plan.Kernels(), bytes, err)
+	fmt.Println(plan)
+	// Output:
+	// <nil>
+	// [norm_bwd sum_rows] 256000 <nil>
+	// wg256 subgroup loads4 rows1 groups4 ahead
+}
+
+// check ends the program with an error.
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close()
-	if err := norm.Forward(c, t, p, norm.Options{}); err != nil {
-		log.Fatal(err)
+}
+
+// tensor returns a float32 tensor with these values, or with none.
+func tensor(d *vk.Device, name string, shape []int, values ...float32) vk.Tensor {
+	t, err := d.NewTensor(name, dtype.Float32, shape...)
+	if check(err); values != nil {
+		check(t.Upload(context.Background(), values))
 	}
-	if err := norm.Backward(c, t, g, p, norm.Options{}); err != nil {
-		log.Fatal(err)
+	return t
+}
+
+// show prints the values of tensors.
+func show(format string, tensors ...vk.Tensor) {
+	for _, t := range tensors {
+		got := make([]float32, t.NumElements())
+		check(t.Download(context.Background(), got))
+		fmt.Printf(format, got)
 	}
-	if err := c.Submit(ctx); err != nil {
-		log.Fatal(err)
-	}
-	dx, dw := make([]float32, 2), make([]float32, 2)
-	if err := g.DX.Download(ctx, dx); err != nil {
-		log.Fatal(err)
-	}
-	if err := g.DW.Download(ctx, dw); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(dx, dw)
-	// Output: [0.1875 -0.1875] [-0.5 0]
+	fmt.Println()
 }

@@ -16,36 +16,22 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// A model is what the examples train: two weights with constant gradients.
+// A model is what the examples train: two weights, 1 and 2, with constant gradients, and its
+// optimizer, with a learning rate of 0.1.
 type model struct {
 	d     *vk.Device
 	w     optim.Tensors
 	adamw *optim.AdamW
 }
 
-// newModel returns a model with the weights 1 and 2, and its optimizer, with a learning rate of 0.1.
 func newModel(p optim.Problem, grad ...float32) *model {
 	p.LR = 0.1
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	ctx := context.Background()
-	tensor := func(name string, data ...float32) vk.Tensor {
-		t, err := d.NewTensor(name, dtype.Float32, len(data))
-		if err == nil {
-			err = t.Upload(ctx, data)
-		}
-		if err != nil {
-			log.Fatal(err)
-		}
-		return t
-	}
-	w := optim.Tensors{Param: tensor("w", 1, 2), Grad: tensor("grad", grad...), M: tensor("m", 0, 0), V: tensor("v", 0, 0)}
-	adamw, err := optim.New(ctx, d, []optim.Param{{Name: "w", Tensors: w}}, p)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
+	two := []int{2}
+	w := optim.Tensors{Param: tensor(d, "w", two, 1, 2), Grad: tensor(d, "grad", two, grad...), M: tensor(d, "m", two, 0, 0), V: tensor(d, "v", two, 0, 0)}
+	adamw, err := optim.New(context.Background(), d, []optim.Param{{Name: "w", Tensors: w}}, p)
+	check(err)
 	return &model{d, w, adamw}
 }
 
@@ -57,36 +43,16 @@ func (m *model) close() {
 	m.d.Close()
 }
 
-// step makes a step.
+// step makes a step, and prints the weights.
 func (m *model) step() {
-	c, err := m.d.NewCmd("step")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-	if err := m.adamw.Step(c); err != nil {
-		log.Fatal(err)
-	}
-	if err := c.Submit(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
-
-// weights returns the weights.
-func (m *model) weights() []float32 {
-	got := make([]float32, 2)
-	if err := m.w.Param.Download(context.Background(), got); err != nil {
-		log.Fatal(err)
-	}
-	return got
+	check(m.d.Run(context.Background(), "step", m.adamw.Step))
+	show("%.3f", m.w.Param)
 }
 
 // word returns a tensor of one element of 32 bits.
 func word(t vk.Tensor) uint32 {
 	var b [4]byte
-	if err := t.DownloadRaw(context.Background(), b[:]); err != nil {
-		log.Fatal(err)
-	}
+	check(t.DownloadRaw(context.Background(), b[:]))
 	return binary.LittleEndian.Uint32(b[:])
 }
 
@@ -94,24 +60,12 @@ func word(t vk.Tensor) uint32 {
 // whatever its size, and takes off the weight decay. The recorded step is submitted twice.
 func ExampleNew() {
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer d.Close()
-	ctx := context.Background()
-	tensor := func(name string, data ...float32) vk.Tensor {
-		t, err := d.NewTensor(name, dtype.Float32, len(data))
-		if err == nil {
-			err = t.Upload(ctx, data)
-		}
-		if err != nil {
-			log.Fatal(err)
-		}
-		return t
-	}
+	ctx, two := context.Background(), []int{2}
 	w := optim.Param{Name: "w", Tensors: optim.Tensors{
-		Param: tensor("w", 1, 2), Grad: tensor("grad", 5, -0.25),
-		M: tensor("m", 0, 0), V: tensor("v", 0, 0),
+		Param: tensor(d, "w", two, 1, 2), Grad: tensor(d, "grad", two, 5, -0.25),
+		M: tensor(d, "m", two, 0, 0), V: tensor(d, "v", two, 0, 0),
 	}}
 	for _, t := range []vk.Tensor{w.Param, w.Grad, w.M, w.V} {
 		defer t.Close()
@@ -119,27 +73,15 @@ func ExampleNew() {
 	p := optim.Default()
 	p.LR = 0.1
 	adamw, err := optim.New(ctx, d, []optim.Param{w}, p)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer adamw.Close()
 	c, err := d.NewCmd("step")
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer c.Close()
-	if err := adamw.Step(c); err != nil {
-		log.Fatal(err)
-	}
-	got := make([]float32, 2)
+	check(adamw.Step(c))
 	for range 2 {
-		if err := c.Submit(ctx); err != nil {
-			log.Fatal(err)
-		}
-		if err := w.Param.Download(ctx, got); err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%.3f\n", got)
+		check(c.Submit(ctx))
+		show("%.3f", w.Param)
 	}
 	// Output:
 	// [0.899 2.098]
@@ -153,15 +95,15 @@ func ExampleAdamW_Step() {
 	m := newModel(p, 3, 4)
 	defer m.close()
 	m.step()
-	fmt.Printf("%.3f norm %g\n", m.weights(), math.Float32frombits(word(m.adamw.Norm())))
-	if err := m.w.Grad.Upload(context.Background(), []float32{float32(math.NaN()), 4}); err != nil {
-		log.Fatal(err)
-	}
+	fmt.Println("norm", math.Float32frombits(word(m.adamw.Norm())))
+	check(m.w.Grad.Upload(context.Background(), []float32{float32(math.NaN()), 4}))
 	m.step()
-	fmt.Printf("%.3f steps %d, skipped %d\n", m.weights(), word(m.adamw.Count()), word(m.adamw.Skipped()))
+	fmt.Printf("steps %d, skipped %d\n", word(m.adamw.Count()), word(m.adamw.Skipped()))
 	// Output:
-	// [0.899 1.898] norm 5
-	// [0.899 1.898] steps 1, skipped 1
+	// [0.899 1.898]
+	// norm 5
+	// [0.899 1.898]
+	// steps 1, skipped 1
 }
 
 // A training that goes on sets the number of steps so far, since AdamW corrects the moments by
@@ -169,24 +111,24 @@ func ExampleAdamW_Step() {
 func ExampleAdamW_SetStep() {
 	m := newModel(optim.Default(), 1, -1)
 	defer m.close()
-	if err := m.adamw.SetStep(context.Background(), 9); err != nil {
-		log.Fatal(err)
-	}
+	check(m.adamw.SetStep(context.Background(), 9))
 	m.step()
-	fmt.Printf("%.3f after step %d\n", m.weights(), word(m.adamw.Count()))
-	// Output: [0.951 2.046] after step 10
+	fmt.Println("after step", word(m.adamw.Count()))
+	// Output:
+	// [0.951 2.046]
+	// after step 10
 }
 
 // Steps read the learning rate from the device, also steps that are recorded.
 func ExampleAdamW_SetLR() {
 	m := newModel(optim.Default(), 1, -1)
 	defer m.close()
-	if err := m.adamw.SetLR(context.Background(), 0.5); err != nil {
-		log.Fatal(err)
-	}
+	check(m.adamw.SetLR(context.Background(), 0.5))
 	m.step()
-	fmt.Printf("%.3f %g\n", m.weights(), math.Float32frombits(word(m.adamw.LR())))
-	// Output: [0.495 2.490] 0.5
+	fmt.Println(math.Float32frombits(word(m.adamw.LR())))
+	// Output:
+	// [0.495 2.490]
+	// 0.5
 }
 
 // Each tensor of the parameter has a buffer of its own: one set of buffers, one launch.
@@ -215,9 +157,7 @@ func ExampleChoose() {
 	p := optim.Default()
 	for _, p.MaxNorm = range []float64{0, 1} {
 		plan, err := optim.Choose(caps, p)
-		if err != nil {
-			log.Fatal(err)
-		}
+		check(err)
 		fmt.Println(plan, plan.Kernels())
 	}
 	// Output:
@@ -228,4 +168,30 @@ func ExampleChoose() {
 func ExampleSupports() {
 	fmt.Println(optim.Supports(&vk.Caps{ScalarBlockLayout: true}, optim.Default()))
 	// Output: optim: the device has no 16-bit storage: unsupported on this device
+}
+
+// check ends the program with an error.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// tensor returns a float32 tensor with these values, or with none.
+func tensor(d *vk.Device, name string, shape []int, values ...float32) vk.Tensor {
+	t, err := d.NewTensor(name, dtype.Float32, shape...)
+	if check(err); values != nil {
+		check(t.Upload(context.Background(), values))
+	}
+	return t
+}
+
+// show prints the values of tensors.
+func show(format string, tensors ...vk.Tensor) {
+	for _, t := range tensors {
+		got := make([]float32, t.NumElements())
+		check(t.Download(context.Background(), got))
+		fmt.Printf(format, got)
+	}
+	fmt.Println()
 }
