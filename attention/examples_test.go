@@ -52,7 +52,9 @@ func fill(t vk.Tensor, number float32) {
 }
 
 // run submits a recording once.
-func (x *example) run(record func(c *vk.Cmd) error) { check(x.Run(context.Background(), "example", record)) }
+func (x *example) run(record func(c *vk.Cmd) error) {
+	check(x.Run(context.Background(), "example", record))
+}
 
 func download(t vk.Tensor) []float32 {
 	data := make([]float32, t.NumElements())
