@@ -11,13 +11,9 @@ import (
 	"github.com/flashvk/flashvk/internal/cover"
 )
 
-// Every feature comes alone in every dtype, as each dtype is a kernel of its
-// own, and then in float16 and one more type beside what it might disturb.
-// Heads are narrow where nothing else matters: less to compile.
-
 // Several is a number of features. Cases with at least that many at once find all that cases of
-// single features find, as TestMistakes checks. If each choice of features takes long to compile,
-// cases with fewer may be left out.
+// single features find, as TestMistakes checks: where each choice takes long to compile, cases with
+// fewer may be left out. Every feature comes alone in every dtype, then in pairs.
 const Several = 3
 
 // windows: one key, part of a tile, several tiles, open to a side; rows that see nothing
