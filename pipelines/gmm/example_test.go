@@ -1,10 +1,8 @@
 package gmm_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log"
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -17,29 +15,23 @@ import (
 func TestMain(m *testing.M) { vktest.Main(m) }
 
 // One token has a mixture of two normal distributions around -1 and 1, and y is in the middle.
-// Both have the same share in its probability, and the gradients pull both means to y. Backward
-// reads nothing that Forward wrote.
+// Both have the same share in its probability, and the gradients pull both means to y.
 func Example() {
-	d, err := vk.Open(vk.Options{})
-	check(err)
-	defer d.Close()
-	p := gmm.Problem{Tokens: 1, Components: 2, DType: dtype.Float32, Grad: dtype.Some(dtype.Float32)}
-	shape := []int{1, 2}
+	e := vktest.NewExample()
+	defer e.Close()
+	p, shape := gmm.Problem{Tokens: 1, Components: 2}, []int{1, 2} // float32
 	t := gmm.Tensors{
-		Logit: tensor(d, "logit", shape, 0, 0), Mu: tensor(d, "mu", shape, -1, 1), LogSigma: tensor(d, "log_sigma", shape, 0, 0),
-		Y: tensor(d, "y", []int{1}, 0), Loss: tensor(d, "loss", []int{1}),
+		Logit: e.Float32(shape, 0, 0), Mu: e.Float32(shape, -1, 1), LogSigma: e.Float32(shape, 0, 0),
+		Y: e.Float32([]int{1}, 0), Loss: e.Float32([]int{1}),
 	}
-	g := gmm.Gradients{DLogit: tensor(d, "dlogit", shape), DMu: tensor(d, "dmu", shape), DLogSigma: tensor(d, "dlog_sigma", shape)}
-	for _, x := range []vk.Tensor{t.Logit, t.Mu, t.LogSigma, t.Y, t.Loss, g.DLogit, g.DMu, g.DLogSigma} {
-		defer x.Close()
-	}
-	check(d.Run(context.Background(), "gmm", func(c *vk.Cmd) error {
+	g := gmm.Gradients{DLogit: e.Float32(shape), DMu: e.Float32(shape), DLogSigma: e.Float32(shape)}
+	e.Run(func(c *vk.Cmd) error {
 		if err := gmm.Forward(c, t, p, gmm.Options{}); err != nil {
 			return err
 		}
-		return gmm.Backward(c, t, g, p, gmm.Options{})
-	}))
-	show("%.4f ", t.Loss, g.DMu)
+		return gmm.Backward(c, t, g, p, gmm.Options{}) // reads nothing that Forward wrote
+	})
+	fmt.Printf("%.4f %.4f\n", e.Values(t.Loss), e.Values(g.DMu))
 	// Output: [1.4189] [-0.5000 0.5000]
 }
 
@@ -54,7 +46,7 @@ func ExampleChoose() {
 	p := gmm.Problem{Tokens: 16000, Components: 10}
 	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
 		plan, err := gmm.Choose(caps, p, pass, gmm.Options{})
-		check(err)
+		vktest.Must(err)
 		bytes, err := gmm.Workspace(caps, p, pass, gmm.Options{})
 		fmt.Println(plan.Kernels(), bytes, err)
 	}
@@ -73,30 +65,4 @@ func ExampleInterleaved() {
 	logit, mu, logSigma := gmm.Interleaved(x)
 	fmt.Println(logit.Shape, logit.Strides, logit.Offset, mu.Offset, logSigma.Offset)
 	// Output: [100 10] [30 3] 0 1 2
-}
-
-// check ends the program with an error.
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
-}
-
-// tensor returns a float32 tensor with these values, or with none.
-func tensor(d *vk.Device, name string, shape []int, values ...float32) vk.Tensor {
-	t, err := d.NewTensor(name, dtype.Float32, shape...)
-	if check(err); values != nil {
-		check(t.Upload(context.Background(), values))
-	}
-	return t
-}
-
-// show prints the values of tensors.
-func show(format string, tensors ...vk.Tensor) {
-	for _, t := range tensors {
-		got := make([]float32, t.NumElements())
-		check(t.Download(context.Background(), got))
-		fmt.Printf(format, got)
-	}
-	fmt.Println()
 }

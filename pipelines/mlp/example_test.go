@@ -1,9 +1,7 @@
 package mlp_test
 
 import (
-	"context"
 	"fmt"
-	"log"
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -15,82 +13,57 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// The output is silu(1) - silu(-1) = 1.
 func ExampleForward() {
-	d, err := vk.Open(vk.Options{}) // the best device there is
-	check(err)
-	defer d.Close()
+	e := vktest.NewExample()
+	defer e.Close()
 	p := mlp.Problem{Tokens: 2, In: 1, Hidden: 2, Out: 1} // float32
 	t := mlp.Tensors{
-		X: tensor(d, "x", p.XShape(), 0, 1), W1: tensor(d, "w1", p.W1Shape(), 1, -1), W2: tensor(d, "w2", p.W2Shape(), 1, -1),
-		Y: tensor(d, "y", p.YShape()),
+		X: e.Float32(p.XShape(), 0, 1), W1: e.Float32(p.W1Shape(), 1, -1), W2: e.Float32(p.W2Shape(), 1, -1),
+		Y: e.Float32(p.YShape()),
 	}
-	for _, t := range []vk.Tensor{t.X, t.W1, t.W2, t.Y} {
-		defer t.Close()
-	}
-	check(d.Run(context.Background(), "example", func(c *vk.Cmd) error { return mlp.Forward(c, t, p, mlp.Options{}) }))
-	show("%.4f", t.Y)
+	e.Run(func(c *vk.Cmd) error { return mlp.Forward(c, t, p, mlp.Options{}) })
+	fmt.Printf("%.4f\n", e.Values(t.Y)) // silu(1) - silu(-1) = 1
 	// Output: [0.0000 1.0000]
 }
 
-// A model is what the other examples compute: two heads of one hidden unit and one token.
-type model struct {
-	d *vk.Device
-	p mlp.Problem
-	t mlp.Tensors
-	g mlp.Gradients
-}
-
-func newModel() *model {
-	d, err := vk.Open(vk.Options{})
-	check(err)
-	p := mlp.Problem{Tokens: 1, Heads: 2, In: 1, Hidden: 1, Out: 1, Keep: mlp.KeepPre}
-	return &model{d, p, mlp.Tensors{
-		X: tensor(d, "x", p.XShape(), 1), W1: tensor(d, "w1", p.W1Shape(), 0, 20), W2: tensor(d, "w2", p.W2Shape(), 1, 3),
-		Y: tensor(d, "y", p.YShape()), Pre: tensor(d, "pre", p.PreShape()),
-	}, mlp.Gradients{
-		DY: tensor(d, "dy", p.YShape(), 1, 1),
-		DX: tensor(d, "dx", p.XShape()), DW1: tensor(d, "dw1", p.W1Shape()), DW2: tensor(d, "dw2", p.W2Shape()),
-	}}
-}
-
-// run records, waits, prints tensors, and closes everything.
-func (m *model) run(record func(c *vk.Cmd) error, results ...vk.Tensor) {
-	defer m.d.Close()
-	for _, t := range []vk.Tensor{m.t.X, m.t.W1, m.t.W2, m.t.Y, m.t.Pre, m.g.DY, m.g.DX, m.g.DW1, m.g.DW2} {
-		defer t.Close()
-	}
-	check(m.d.Run(context.Background(), "example", record))
-	show("%.4g ", results...)
+// newHeads returns what the next examples compute: two heads of one hidden unit and one token.
+func newHeads() (e *vktest.Example, p mlp.Problem, t mlp.Tensors, g mlp.Gradients) {
+	e, p = vktest.NewExample(), mlp.Problem{Tokens: 1, Heads: 2, In: 1, Hidden: 1, Out: 1}
+	t = mlp.Tensors{X: e.Float32(p.XShape(), 1), W1: e.Float32(p.W1Shape(), 0, 20), W2: e.Float32(p.W2Shape(), 1, 3)}
+	g = mlp.Gradients{DX: e.Float32(p.XShape()), DW1: e.Float32(p.W1Shape()), DW2: e.Float32(p.W2Shape())}
+	return e, p, t, g
 }
 
 // The hidden units of two heads are silu(0) = 0 and silu(20) = 20, with slopes of 0.5 and 1. The
 // gradients by x are 0.5 * 0 and 3 * 20. The gradient of a head by W2 is its hidden unit.
 func ExampleBackward() {
-	m := newModel()
-	m.run(func(c *vk.Cmd) error {
-		if err := mlp.Forward(c, m.t, m.p, mlp.Options{}); err != nil {
+	e, p, t, g := newHeads()
+	defer e.Close()
+	p.Keep = mlp.KeepPre
+	t.Y, t.Pre, g.DY = e.Float32(p.YShape()), e.Float32(p.PreShape()), e.Float32(p.YShape(), 1, 1)
+	e.Run(func(c *vk.Cmd) error {
+		if err := mlp.Forward(c, t, p, mlp.Options{}); err != nil {
 			return err
 		}
-		return mlp.Backward(c, m.t, m.g, m.p, mlp.Options{})
-	}, m.t.Y, m.t.Pre, m.g.DX, m.g.DW1, m.g.DW2)
+		return mlp.Backward(c, t, g, p, mlp.Options{})
+	})
+	fmt.Println(e.Values(t.Y), e.Values(t.Pre), e.Values(g.DX), e.Values(g.DW1), e.Values(g.DW2))
 	// Output: [0 60] [0 20] [60] [0.5 3] [0 20]
 }
 
 // The loss is the sum of y²/2. Its gradient by y is y, so it is a copy.
 func ExampleBackwardLoss() {
-	m := newModel()
-	m.p.Keep = mlp.KeepNothing
-	t, g := m.t, m.g
-	t.Pre, g.DY = vk.Tensor{}, vk.Tensor{} // it computes both
-	m.run(func(c *vk.Cmd) error {
+	e, p, t, g := newHeads()
+	defer e.Close()
+	e.Run(func(c *vk.Cmd) error {
 		return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error {
-			for k := range m.p.Heads { // rows of dy lie apart
+			for k := range p.Heads { // rows of dy lie apart
 				c.Copy(dy.Buffer, 4*int64(dy.Offset+k*dy.Strides[1]), y.Buffer, 4*int64(y.Offset+k), 4)
 			}
 			return nil
-		}, m.p, mlp.Options{})
-	}, m.g.DX, m.g.DW1, m.g.DW2)
+		}, p, mlp.Options{})
+	})
+	fmt.Printf("%.4g %.4g %.4g\n", e.Values(g.DX), e.Values(g.DW1), e.Values(g.DW2))
 	// Output: [3600] [0 180] [0 1200]
 }
 
@@ -102,7 +75,7 @@ var caps = &vk.Caps{
 
 func ExampleChoose() {
 	plan, err := mlp.Choose(caps, mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}, kit.Forward, mlp.Options{})
-	check(err)
+	vktest.Must(err)
 	fmt.Println(plan.Kernels(), plan.Workspace(), plan)
 	// Output: [gemm_scalar gemm_scalar] 25600 scalar 64x64 t8x16 k16 g8
 }
@@ -113,7 +86,7 @@ func ExampleWorkspace() {
 	p := mlp.Problem{Tokens: 100, In: 16, Hidden: 60, Out: 16}
 	for _, p.Keep = range mlp.Keeps() {
 		bytes, err := mlp.Workspace(caps, p, kit.Backward, mlp.Options{})
-		check(err)
+		vktest.Must(err)
 		fmt.Println(p.Keep, bytes)
 	}
 	// Output:
@@ -138,7 +111,7 @@ func ExampleSupports() {
 
 func ExampleChooseLoss() {
 	plan, err := mlp.ChooseLoss(caps, mlp.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60, Out: 16}, mlp.Options{}, "my_loss")
-	check(err)
+	vktest.Must(err)
 	fmt.Println(plan.Kernels(), plan.Workspace())
 	// Output: [gemm_pack gemm_scalar gemm_scalar my_loss gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
 }
@@ -159,30 +132,4 @@ func ExampleProblem() {
 	// 5000 tokens, 10 heads of 512 to 1365 to 3, bfloat16, weight gradients float32
 	// [10 512 1365] [10 1365 3] [5000 10 3] [5000 10 1365]
 	// [512 1365] [1365 3] [5000 3] [5000 1365]
-}
-
-// check ends the program with an error.
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
-}
-
-// tensor returns a float32 tensor with these values, or with none.
-func tensor(d *vk.Device, name string, shape []int, values ...float32) vk.Tensor {
-	t, err := d.NewTensor(name, dtype.Float32, shape...)
-	if check(err); values != nil {
-		check(t.Upload(context.Background(), values))
-	}
-	return t
-}
-
-// show prints the values of tensors.
-func show(format string, tensors ...vk.Tensor) {
-	for _, t := range tensors {
-		got := make([]float32, t.NumElements())
-		check(t.Download(context.Background(), got))
-		fmt.Printf(format, got)
-	}
-	fmt.Println()
 }
