@@ -77,6 +77,7 @@ func TestProblems(t *testing.T) {
 				text := Encode(k, p)
 				again, q, err := Decode(text)
 				require.NoError(t, err)
+				require.Equal(t, p, q, text)
 				require.Equal(t, text, Encode(again, q))
 				whole, err := json.Marshal(p)
 				require.NoError(t, err)
