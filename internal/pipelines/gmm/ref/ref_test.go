@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"gonum.org/v1/gonum/diff/fd"
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -50,28 +49,6 @@ func TestForward(t *testing.T) {
 	one := Inputs{Logit: []float64{1e4}, Mu: []float64{3}, LogSigma: []float64{math.Log(2)}, Y: []float64{7}}
 	logP, _ = Forward(one, gmm.Problem{Tokens: 1, Components: 1})
 	require.InDelta(t, -2-math.Log(2)-math.Log(2*math.Pi)/2, logP[0], 1e-14)
-}
-
-// TestBackward compares the gradients with central differences of the loss.
-func TestBackward(t *testing.T) {
-	for _, p := range []gmm.Problem{{Tokens: 3, Components: 4}, {Tokens: 1, Components: 1}, {Tokens: 2, Components: 10}} {
-		in := random(p)
-		got := Backward(in, 1.5, p)
-		for _, x := range []struct {
-			name string
-			at   *[]float64
-			got  []float64
-		}{{"dlogit", &in.Logit, got.Logit}, {"dmu", &in.Mu, got.Mu}, {"dlog_sigma", &in.LogSigma, got.LogSigma}} {
-			before := *x.at
-			want := fd.Gradient(nil, func(v []float64) float64 {
-				*x.at = v
-				_, loss := Forward(in, p)
-				return 1.5 * loss
-			}, before, &fd.Settings{Formula: fd.Central})
-			*x.at = before
-			require.InDeltaSlice(t, want, x.got, 1e-7, "%s of %+v", x.name, p)
-		}
-	}
 }
 
 // TestPlain says that the plain program is as far off as float32, or the format of

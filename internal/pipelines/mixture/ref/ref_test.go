@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"gonum.org/v1/gonum/diff/fd"
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -54,28 +53,6 @@ func TestForward(t *testing.T) {
 	require.InDelta(t, -mean, loss, 1e-12)
 }
 
-// TestBackward compares the gradients with central differences of the loss.
-func TestBackward(t *testing.T) {
-	for _, p := range []mixture.Problem{{Tokens: 3, Heads: 4, In: 2, Hidden: 5}, {Tokens: 1, Heads: 1, In: 1, Hidden: 1}} {
-		in := inputs(p)
-		got := ref.Backward(in, 1.5, p)
-		for _, x := range []struct {
-			name string
-			at   *[]float64
-			got  []float64
-		}{{"dx", &in.X, got.DX}, {"dw1", &in.W1, got.DW1}, {"dw2", &in.W2, got.DW2}} {
-			before := *x.at
-			want := fd.Gradient(nil, func(v []float64) float64 {
-				*x.at = v
-				_, loss := ref.Forward(in, p)
-				return 1.5 * loss
-			}, before, &fd.Settings{Formula: fd.Central})
-			*x.at = before
-			require.InDeltaSlice(t, want, x.got, 1e-7, "%s of %+v", x.name, p)
-		}
-	}
-}
-
 // TestTokens wants the outputs of some tokens to be those of all.
 func TestTokens(t *testing.T) {
 	p := mixture.Problem{Tokens: 5, Heads: 2, In: 3, Hidden: 4}
@@ -104,11 +81,4 @@ func TestBounds(t *testing.T) {
 	require.InDeltaSlice(t, want.DW1, rough.DW1, g.DW1/2)
 	require.InDeltaSlice(t, want.DW2, rough.DW2, g.DW2/2)
 	require.NotEqual(t, want, rough)
-}
-
-func TestValidate(t *testing.T) {
-	require.NoError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1}.Validate())
-	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1}.Validate(), "mixture: hidden=0 is not from 1 to 1073741824")
-	require.EqualError(t, mixture.Problem{Tokens: 1, Heads: 1, In: 1, Hidden: 1, Grad: dtype.Some(dtype.Bool)}.Validate(), "mixture: grad=bool is not one of float32, float16, bfloat16")
-	require.EqualError(t, mixture.Problem{Tokens: 1 << 20, Heads: 1 << 20, In: 1, Hidden: 1}.Validate(), "mixture: tokens=1048576 by heads=1048576 are more than 1431655765")
 }

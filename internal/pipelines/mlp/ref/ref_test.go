@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"gonum.org/v1/gonum/diff/fd"
 
 	"github.com/flashvk/flashvk/dtype"
 	gemm "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
@@ -56,61 +55,6 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestGradients compares with finite differences of sum(y * dy).
-func TestGradients(t *testing.T) {
-	for _, heads := range []int{0, 2} {
-		p := mlp.Problem{Tokens: 3, Heads: heads, In: 2, Hidden: 5, Out: 4}
-		in := inputs(p)
-		out := ref.Compute(in, p)
-		check := func(name string, x, got []float64) {
-			loss := func(v []float64) float64 {
-				old := append([]float64(nil), x...)
-				copy(x, v)
-				sum := 0.0
-				for i, y := range ref.Compute(ref.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p).Y {
-					sum += y * in.DY[i]
-				}
-				copy(x, old)
-				return sum
-			}
-			want := fd.Gradient(nil, loss, append([]float64(nil), x...), &fd.Settings{Formula: fd.Central})
-			require.InDeltaSlice(t, want, got, 1e-7, name)
-		}
-		check("dx", in.X, out.DX)
-		check("dw1", in.W1, out.DW1)
-		check("dw2", in.W2, out.DW2)
-	}
-}
-
-// TestPreOfAnother takes pre of another x for that of x: where W1 is the identity, gradients by x and
-// by W2 are those of the other x.
-func TestPreOfAnother(t *testing.T) {
-	p := mlp.Problem{Tokens: 3, In: 4, Hidden: 4, Out: 2}
-	in := inputs(p)
-	in.W1 = make([]float64, p.In*p.Hidden)
-	for i := range p.In {
-		in.W1[i*p.Hidden+i] = 1
-	}
-	other := in
-	other.X = make([]float64, len(in.X))
-	for i, v := range in.X {
-		other.X[i] = 0.5 - v*v
-	}
-	in.Pre = other.X
-	want, got := ref.Compute(other, p), ref.Compute(in, p)
-	require.InDeltaSlice(t, want.DX, got.DX, 1e-12)
-	require.InDeltaSlice(t, want.DW2, got.DW2, 1e-12)
-	for i := range p.In {
-		for h := range p.Hidden {
-			sum := 0.0
-			for k := range p.Tokens {
-				sum += in.X[k*p.In+i] * want.DX[k*p.In+h]
-			}
-			require.InDelta(t, sum, got.DW1[i*p.Hidden+h], 1e-12)
-		}
-	}
-}
-
 // TestPre wants gradients from the pre that is given: the same of that of x, and of each head
 // those of a pre of its own.
 func TestPre(t *testing.T) {
@@ -134,34 +78,28 @@ func TestPre(t *testing.T) {
 
 // TestParts wants the outputs of some tokens and of some hidden units to be those of all.
 func TestParts(t *testing.T) {
-	p := mlp.Problem{Tokens: 4, In: 3, Hidden: 5, Out: 2}
-	in := inputs(p)
-	in.Pre = ref.Compute(inputs(p), p).Hidden // any
-	all := ref.Compute(in, p)
-	part, some := ref.Tokens([]int{1, 3}, in, p)
-	out := ref.Compute(some, part)
-	require.InDeltaSlice(t, append(append([]float64(nil), all.Y[2:4]...), all.Y[6:8]...), out.Y, 1e-12)
-	require.InDeltaSlice(t, append(append([]float64(nil), all.DX[3:6]...), all.DX[9:12]...), out.DX, 1e-12)
-	part, some = ref.Units([]int{4}, in, p)
-	out = ref.Compute(some, part)
-	require.InDeltaSlice(t, []float64{all.DW1[4], all.DW1[9], all.DW1[14]}, out.DW1, 1e-12)
-	require.InDeltaSlice(t, all.DW2[8:10], out.DW2, 1e-12)
-}
-
-// TestPartsOfHeads wants the same with heads.
-func TestPartsOfHeads(t *testing.T) {
-	p := mlp.Problem{Tokens: 4, Heads: 2, In: 3, Hidden: 5, Out: 2}
-	in := inputs(p)
-	in.Pre = ref.Compute(ref.Inputs{X: in.W2[:p.Tokens*p.In], W1: in.W1, W2: in.W2}, p).Pre // any
-	all := ref.Compute(in, p)
-	part, some := ref.Tokens([]int{1, 3}, in, p)
-	out := ref.Compute(some, part)
-	require.InDeltaSlice(t, append(append([]float64(nil), all.Y[4:8]...), all.Y[12:16]...), out.Y, 1e-12)
-	require.InDeltaSlice(t, append(append([]float64(nil), all.DX[3:6]...), all.DX[9:12]...), out.DX, 1e-12)
-	part, some = ref.Units([]int{4}, in, p)
-	out = ref.Compute(some, part)
-	require.InDeltaSlice(t, []float64{all.DW1[4], all.DW1[9], all.DW1[14], all.DW1[19], all.DW1[24], all.DW1[29]}, out.DW1, 1e-12)
-	require.InDeltaSlice(t, append(append([]float64(nil), all.DW2[8:10]...), all.DW2[18:20]...), out.DW2, 1e-12)
+	for _, heads := range []int{0, 2} {
+		p := mlp.Problem{Tokens: 4, Heads: heads, In: 3, Hidden: 5, Out: 2}
+		in, n := inputs(p), max(heads, 1)
+		for i := range p.Tokens * n * p.Hidden { // any
+			in.Pre = append(in.Pre, float64(i%17)/8-1)
+		}
+		all := ref.Compute(in, p)
+		rows := func(x []float64, columns int, of ...int) (list []float64) {
+			for _, r := range of {
+				list = append(list, x[r*columns:(r+1)*columns]...)
+			}
+			return list
+		}
+		part, some := ref.Tokens([]int{1, 3}, in, p)
+		out := ref.Compute(some, part)
+		require.InDeltaSlice(t, rows(all.Y, 2*n, 1, 3), out.Y, 1e-12)
+		require.InDeltaSlice(t, rows(all.DX, 3, 1, 3), out.DX, 1e-12)
+		part, some = ref.Units([]int{4}, in, p)
+		out = ref.Compute(some, part)
+		require.InDeltaSlice(t, rows(all.DW1, 1, []int{4, 9, 14, 19, 24, 29}[:3*n]...), out.DW1, 1e-12)
+		require.InDeltaSlice(t, rows(all.DW2, 2, []int{4, 9}[:n]...), out.DW2, 1e-12)
+	}
 }
 
 // TestBounds wants the plain program within half of its bounds, and the bounds to be

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"gonum.org/v1/gonum/diff/fd"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
@@ -37,43 +36,6 @@ func TestForwardValues(t *testing.T) {
 	p.Residual, p.Eps = true, 0
 	in.Residual = []float64{0, 0, 0, 0, 4, 4, 0, 0}
 	require.Equal(t, []float64{1, 2, 3, 4, 2, 2, 2, 2}, Forward(in, p).Sum)
-}
-
-// TestBackward compares the gradients with central differences of a loss that is
-// linear in y and sum.
-func TestBackward(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, p := range []norm.Problem{
-		{Rows: 3, Cols: 5, Eps: 1e-3},
-		{Rows: 3, Cols: 5, Eps: 1e-3, RMS: true},
-		{Rows: 1, Cols: 1, Eps: 0.1},
-		{Rows: 1, Cols: 1, Eps: 0.1, RMS: true},
-		{Rows: 4, Cols: 2, Eps: 0.5, Residual: true},
-		{Rows: 2, Cols: 7, Eps: 0, RMS: true, Residual: true},
-	} {
-		n := p.Rows * p.Cols
-		s, w := normal(rng, n), normal(rng, p.Cols)
-		up := Upstream{DY: normal(rng, n)}
-		if p.Residual {
-			up.DSum = normal(rng, n)
-		}
-		q := p
-		q.Residual = false // what is stored is rounded, so s is the variable
-		loss := func(s, w []float64) float64 {
-			sum := 0.0
-			for i, y := range Forward(Inputs{X: s, W: w}, q).Y {
-				sum += y * up.DY[i]
-				if p.Residual {
-					sum += s[i] * up.DSum[i]
-				}
-			}
-			return sum
-		}
-		got := Backward(s, w, up, p)
-		central := &fd.Settings{Formula: fd.Central}
-		require.InDeltaSlice(t, fd.Gradient(nil, func(x []float64) float64 { return loss(x, w) }, s, central), got.DX, 1e-7, "dx of %+v", p)
-		require.InDeltaSlice(t, fd.Gradient(nil, func(x []float64) float64 { return loss(s, x) }, w, central), got.DW, 1e-7, "dw of %+v", p)
-	}
 }
 
 // TestPlain says that the plain program is as far from the formulas as its formats

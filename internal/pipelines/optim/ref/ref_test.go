@@ -36,19 +36,6 @@ func TestConstantGradient(t *testing.T) {
 	}
 }
 
-// TestMinimum: AdamW finds the minimum of a quadratic.
-func TestMinimum(t *testing.T) {
-	h := optim.Default()
-	h.WeightDecay = 0
-	p := Param{Param: []float64{3, -2}, M: make([]float64, 2), V: make([]float64, 2)}
-	for step := 1; step <= 4000; step++ {
-		g := []float64{2 * (p.Param[0] - 1), 20 * (p.Param[1] - 0.5)}
-		h.LR = 0.02 * math.Pow(0.998, float64(step))
-		p = Step(h, p, g, 1, step)
-	}
-	require.InDeltaSlice(t, []float64{1, 0.5}, p.Param, 1e-3)
-}
-
 func TestClipping(t *testing.T) {
 	require.Equal(t, 5.0, Norm([]float64{3}, []float64{0, 4}))
 	require.Equal(t, 0.2, Scale(optim.Problem{MaxNorm: 1}, 5))
