@@ -1,8 +1,6 @@
 package mlp
 
 import (
-	"errors"
-
 	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
@@ -15,7 +13,7 @@ type Fused uint8
 
 // The choices.
 const (
-	FusedAuto Fused = iota // one kernel where it was measured to be faster
+	FusedAuto Fused = iota // two products: one kernel was slower on every device
 	FusedOn                // one kernel, or an error that says why not
 	FusedOff               // two products
 )
@@ -37,57 +35,25 @@ func (o Options) fusedConfig() (*fused.Config, error) {
 	return &c, nil
 }
 
-// A oneKernel is both products in one kernel of package fused.
-type oneKernel struct {
-	p   fused.Problem
-	opt fused.Options
-}
-
-// newOneKernel returns the kernel if o asks for it, or leaves the choice and it is faster than
-// two products. Else it returns nil. An error says why a kernel that is forced cannot run.
-func newOneKernel(caps *vk.Caps, p Problem, o Options) (*oneKernel, error) {
+// newOneKernel returns both products in one kernel if o asks for it, and else nil. An error says why
+// the kernel cannot run.
+func newOneKernel(caps *vk.Caps, p Problem, o Options) (*fused.Plan, error) {
 	config, err := o.fusedConfig()
-	if err != nil {
-		return nil, err
-	}
-	x := &oneKernel{
-		p:   fused.Problem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()},
-		opt: fused.Options{Config: config},
-	}
-	forced := o.Fused == FusedOn || config != nil
-	if o.Fused == FusedOff || !forced && !fused.Pays(caps, x.p) {
-		return nil, nil
-	}
-	err = x.choose(caps, p, o.Impl)
-	if errors.Is(err, vk.ErrUnsupported) && !forced {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, wrap(err)
-	}
-	return x, nil
-}
-
-// choose finds the configuration of the kernel.
-func (x *oneKernel) choose(caps *vk.Caps, p Problem, impl engine.Impl) error {
 	switch {
+	case err != nil:
+		return nil, err
+	case o.Fused == FusedOff || o.Fused == FusedAuto && config == nil:
+		return nil, nil
 	case p.Heads > 0:
-		return argument.Unsupported("fused", "the kernel has no heads")
+		return nil, wrap(argument.Unsupported("fused", "the kernel has no heads"))
 	case p.Keep != KeepNothing:
-		return argument.Unsupported("fused", "the kernel does not write pre")
-	case impl != engine.Auto && impl != engine.CoopMat:
-		return argument.Unsupported("fused", "path %v has no such kernel", impl)
+		return nil, wrap(argument.Unsupported("fused", "the kernel does not write pre"))
+	case o.Impl != engine.Auto && o.Impl != engine.CoopMat:
+		return nil, wrap(argument.Unsupported("fused", "path %v has no such kernel", o.Impl))
 	}
-	config, err := fused.Choose(caps, x.p, x.opt)
-	x.opt.Config = &config
-	return err
-}
-
-// record records the kernel in its part of the workspace.
-func (x *oneKernel) record(c *vk.Cmd, memory *vk.Buffer, t Tensors) error {
-	opt := x.opt
-	opt.Workspace = memory
-	return wrap(fused.Forward(c, fused.Tensors{X: t.X, W1: matrix(t.W1), W2: matrix(t.W2), Y: matrix(t.Y)}, x.p, opt))
+	problem := fused.Problem{M: p.Tokens, In: p.In, Hidden: p.Hidden, N: p.Out, DType: p.DType, Out: p.yType()}
+	plan, err := fused.Choose(caps, problem, config)
+	return &plan, wrap(err)
 }
 
 // matrix returns the only matrix of a batch.

@@ -62,7 +62,7 @@ type forwardPlan struct {
 // A forwardPart is what Forward runs for some heads: one kernel, or two products.
 type forwardPart struct {
 	heads
-	one           *oneKernel
+	one           *fused.Plan // both in one kernel
 	skinny        *skinnyPart // both products in one kernel, for few outputs
 	hidden        int64       // where silu(pre) lies, unless it is kept
 	units         int         // of it: more than p.Hidden if W1 and W2 are extended by zeros
@@ -107,8 +107,7 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 		return part, 0, err
 	}
 	if part.one != nil {
-		bytes, err := fused.Workspace(caps, part.one.p, part.one.opt)
-		return part, bytes, err
+		return part, part.one.Workspace(), nil
 	}
 	activation := engine.SiLU
 	if p.Keep >= KeepPre {
@@ -206,7 +205,7 @@ func (plan *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Probl
 func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	switch {
 	case f.one != nil:
-		return f.one.record(c, memory, t)
+		return wrap(fused.Forward(c, fused.Tensors{X: t.X, W1: matrix(t.W1), W2: matrix(t.W2), Y: matrix(t.Y)}, *f.one, memory))
 	case f.skinny != nil:
 		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
 		return wrap(skinny.Forward(c, tensors, p.Out, f.skinny.problem, engine.Options{Impl: o.Impl, Tuning: o.Tuning, Workspace: memory}))
@@ -235,7 +234,10 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 func (f *forwardPart) describe(plan *Plan) {
 	switch {
 	case f.one != nil:
-		plan.add(f.one.opt.Config.String(), "gemm_fragments", "gemm_pair")
+		plan.add(f.one.String(), "gemm_fragments", "gemm_pair")
+		if f.one.Splits > 1 {
+			plan.kernels = append(plan.kernels, "gemm_combine")
+		}
 	case f.skinny != nil:
 		product := f.skinny.problem
 		product.Activation = engine.SiLU // also if pre is kept

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/shaders/layouttest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -28,4 +29,9 @@ func TestSpec(t *testing.T) {
 	} {
 		require.Equal(t, x.want, newSpec(x.caps, x.count, x.cols), "%d rows of %d", x.count, x.cols)
 	}
+}
+
+// TestLayout compares the Go mirrors of this package with the shader.
+func TestLayout(t *testing.T) {
+	layouttest.CheckAll(t, "sum_rows", map[string]layouttest.Row{"sum_rows": layouttest.Of(params{}, spec{}, "Parts", "Dst")})
 }

@@ -40,40 +40,34 @@ func ParseConfig(text string) (Config, error) {
 	return table.Parse[Config]("fused", words)
 }
 
-// configs says which configuration the kernel takes. A Tuning has no rows of it.
-var configs = table.Table[Problem, Config, shape]{
-	Family: chips.Family, Rows: func() []table.Row[shape, Config] { return rows },
-	Format:   func(p *Problem) dtype.DType { return p.DType },
-	Path:     func(*Config) string { return path },
-	Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
-}
-
-var rows = []table.Row[shape, Config]{
+// rows say which configuration the kernel takes: the first that is feasible of the device's family,
+// or of any. A Tuning has no rows of it.
+var rows = []struct {
+	family string
+	config Config
+}{
 	// Hopper, measured on an H200: 96 registers of an invocation for y, and all the shared
 	// memory of a multiprocessor, which runs one such workgroup.
-	{Family: "hopper", Config: Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
+	{"hopper", Config{Subgroups: 8, TilesM: 3, TilesN: 4, HiddenM: 3, HiddenN: 1, Shared: 24, Ahead: 8}},
 
 	// Small tiles: what lavapipe compiles grows with them, and takes seconds.
-	{Family: "lavapipe", Config: Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
+	{"lavapipe", Config{Subgroups: 2, TilesM: 2, TilesN: 2, HiddenM: 1, HiddenN: 1, Shared: 4, Ahead: 2}},
 
 	// Any device: half of Hopper's rows.
-	{Config: Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
+	{"", Config{Subgroups: 8, TilesM: 2, TilesN: 4, HiddenM: 1, HiddenN: 1, Ahead: 4}},
 }
 
-// path is the name of the only path.
-const path = "fused"
-
-// A shape says whether the kernel was measured to be faster than two products. It matches all
-// problems.
-type shape struct{ pays bool }
-
-// Has implements table.Shape.
-func (shape) Has(*Problem) bool { return true }
-
-// search returns the first row that matches and is feasible, or the reason why the last
-// one that matches is not.
-func search(caps *vk.Caps, p Problem) (*table.Row[shape, Config], error) {
-	return configs.Find(caps, &p, &table.Query[Config]{}, path)
+// search returns the first row that is feasible, or the reason why the last one is not.
+func search(caps *vk.Caps, p Problem) (c Config, err error) {
+	for _, row := range rows {
+		if row.family != "" && row.family != chips.Family(caps) {
+			continue
+		}
+		if err = row.config.Feasible(caps, p); err == nil {
+			return row.config, nil
+		}
+	}
+	return c, err
 }
 
 // Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps

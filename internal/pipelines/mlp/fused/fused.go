@@ -40,46 +40,14 @@ func (p Problem) Validate() error {
 // Tensors are what Forward reads, and Y, which it writes, with any distance between rows.
 type Tensors struct{ X, W1, W2, Y vk.Tensor }
 
-// Options modify a call. The zero value is the default.
-type Options struct {
-	// Config forces a configuration instead of the table's; it must be feasible. It is for
-	// tuning and tests.
-	Config *Config
-	// Workspace is memory for copies of the operands and partial sums, as many bytes as the
-	// function Workspace says. Nothing else may use it until the commands have completed. Nil
-	// takes memory of the Cmd.
-	Workspace *vk.Buffer
-	// WorkspaceOffset is the beginning of that memory in bytes, a multiple of 16.
-	WorkspaceOffset int64
-}
-
 func unsupported(format string, args ...any) error {
 	return argument.Unsupported("fused", format, args...)
 }
 
-// Pays reports whether Forward was measured to be faster than two products on a device.
-func Pays(caps *vk.Caps, p Problem) bool {
-	row, err := search(caps, p)
-	return err == nil && row.Shape.pays
-}
-
-// Choose returns the configuration that Forward takes for p on a device. Its error wraps
-// vk.ErrUnsupported if there is none.
-func Choose(caps *vk.Caps, p Problem, o Options) (Config, error) {
-	plan, err := newPlan(caps, p, &o)
-	return plan.config, err
-}
-
-// Workspace returns the bytes of device memory that Forward takes with the same options. Its
-// errors are those of Choose.
-func Workspace(caps *vk.Caps, p Problem, o Options) (int64, error) {
-	plan, err := newPlan(caps, p, &o)
-	return plan.bytes, err
-}
-
-// A callPlan is what Forward runs, with the offsets in its workspace.
-type callPlan struct {
-	config   Config
+// A Plan is what Forward runs, with the offsets in its workspace.
+type Plan struct {
+	Config
+	problem  Problem
 	operands [3]engine.Layout // x, w1, w2
 	in       int              // of the operands, filled with zeros
 	second   engine.Problem   // the second product; the first is its left operand
@@ -88,21 +56,25 @@ type callPlan struct {
 	bytes    int64
 }
 
-func newPlan(caps *vk.Caps, p Problem, o *Options) (plan callPlan, err error) {
+// Workspace returns the bytes of device memory that Forward takes.
+func (plan *Plan) Workspace() int64 { return plan.bytes }
+
+// Choose returns how Forward runs p on a device: with a configuration that must be feasible, or with
+// the table's if it is nil. Its error wraps vk.ErrUnsupported if there is none.
+func Choose(caps *vk.Caps, p Problem, forced *Config) (plan Plan, err error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	if o.Config != nil {
-		plan.config, err = *o.Config, o.Config.Feasible(caps, p)
-	} else if row, none := search(caps, p); none == nil {
-		plan.config = row.Config
+	if forced != nil {
+		plan.Config, err = *forced, forced.Feasible(caps, p)
 	} else {
-		err = none
+		plan.Config, err = search(caps, p)
 	}
 	if err != nil {
 		return plan, err
 	}
-	config := &plan.config
+	plan.problem = p
+	config := &plan.Config
 	shape, _ := chips.MatrixShape(caps, p.DType)
 	m := int(shape.M)
 	steps, _ := config.steps(m, p)
@@ -161,17 +133,15 @@ type spec struct {
 // operands, so that all strides and sizes are equally fast. Where blocks of rows do not fill the
 // device, workgroups share rows, with a part of the hidden units each, as products share k.
 //
-// Forward records into c and returns, as gemm.Forward does. Y has memory of its own. It returns
+// Forward records into c and returns, as gemm.Forward does. Workspace has plan.Workspace bytes; nil
+// takes memory of the Cmd. Y has memory of its own. It returns
 // an error that wraps vk.ErrUnsupported if the device has no matrices of p.DType with eight
 // elements for each invocation, if left matrices do not hold elements where accumulators do, or
 // if n is larger than the columns of y that a workgroup has. It returns an error naming the
 // argument if a tensor does not fit.
-func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
+func Forward(c *vk.Cmd, t Tensors, plan Plan, workspace *vk.Buffer) (err error) {
 	defer c.Keep(&err)
-	plan, err := newPlan(c.Device().Caps(), p, &o)
-	if err != nil {
-		return err
-	}
+	p := plan.problem
 	inputs := []argument.Argument{
 		argument.New("x", t.X, true, p.DType, []int{p.M, p.In}),
 		argument.New("w1", t.W1, true, p.DType, []int{p.In, p.Hidden}),
@@ -186,7 +156,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	y := vk.Tensor{Buffer: t.Y.Buffer, DType: t.Y.DType, Shape: []int{1, p.M, p.N}, Strides: []int{0, t.Y.Strides[0], 1}, Offset: t.Y.Offset}
 	used := engine.MemoryPlan{Bytes: plan.bytes}
-	memory, at, err := used.Workspace(c, &engine.Options{Workspace: o.Workspace, WorkspaceOffset: o.WorkspaceOffset}, &engine.Args{C: y, A: t.X, B: t.W1, R: t.W2})
+	memory, at, err := used.Workspace(c, &engine.Options{Workspace: workspace}, &engine.Args{C: y, A: t.X, B: t.W1, R: t.W2})
 	if err != nil {
 		return err
 	}
@@ -207,13 +177,13 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 }
 
 // operand returns the packed copy of an operand in its own shape.
-func (plan *callPlan) operand(memory *vk.Buffer, t dtype.DType, i, rows, cols int) vk.Tensor {
+func (plan *Plan) operand(memory *vk.Buffer, t dtype.DType, i, rows, cols int) vk.Tensor {
 	return vk.Tensor{Buffer: memory, DType: t, Shape: []int{1, rows, cols}, Strides: []int{0, cols, 1}, Offset: int(plan.operands[i].At / 2)}
 }
 
 // newSpec returns the constants, without those of a part: whether it is partial, and its
 // epilogue.
-func newSpec(d *vk.Device, p Problem, plan *callPlan) (spec, error) {
+func newSpec(d *vk.Device, p Problem, plan *Plan) (spec, error) {
 	shape, _ := chips.MatrixShape(d.Caps(), p.DType)
 	layout, err := chips.LayoutOf(d, p.DType, shape)
 	if err != nil {
@@ -222,7 +192,7 @@ func newSpec(d *vk.Device, p Problem, plan *callPlan) (spec, error) {
 	if layout.Length != 8 || !layout.SameAsAcc {
 		return spec{}, unsupported("left matrices do not have the %d elements of each invocation in the places of accumulators", layout.Length)
 	}
-	config := &plan.config
+	config := &plan.Config
 	_, shared := config.steps(int(shape.M), p)
 	return spec{
 		WorkgroupSize: uint32(config.Subgroups) * d.Caps().SubgroupSize,

@@ -24,14 +24,14 @@ func TestChoose(t *testing.T) {
 		205000: "", // half a round of 32
 	} {
 		p := Problem{M: m, In: 512, Hidden: 1365, N: 512, DType: dtype.BFloat16, Out: dtype.BFloat16}
-		c, err := Choose(chipstest.H200(), p, Options{})
+		c, err := Choose(chipstest.H200(), p, nil)
 		require.NoError(t, err)
-		require.Equal(t, rows[0].Config.String()+want, c.String())
-		forced := c
+		require.Equal(t, rows[0].config.String()+want, c.String())
+		forced := c.Config
 		forced.Splits, forced.Rows = 1, 0
-		c, err = Choose(chipstest.H200(), p, Options{Config: &forced})
+		c, err = Choose(chipstest.H200(), p, &forced)
 		require.NoError(t, err)
-		require.Equal(t, rows[0].Config.String(), c.String())
+		require.Equal(t, rows[0].config.String(), c.String())
 	}
 }
 
@@ -40,10 +40,10 @@ func TestChoose(t *testing.T) {
 func TestTable(t *testing.T) {
 	p := Problem{M: 4096, In: 512, Hidden: 1365, N: 64, DType: dtype.Float16, Out: dtype.Float16}
 	for _, row := range rows {
-		require.NoError(t, row.Config.Feasible(chipstest.H200(), p), row.Config)
-		c, err := ParseConfig(row.Config.String())
+		require.NoError(t, row.config.Feasible(chipstest.H200(), p), row.config)
+		c, err := ParseConfig(row.config.String())
 		require.NoError(t, err)
-		require.Equal(t, row.Config, c)
+		require.Equal(t, row.config, c)
 	}
 	p.N = 512
 	for text, want := range map[string]string{
@@ -83,7 +83,7 @@ func TestTable(t *testing.T) {
 		_, err := ParseConfig(text)
 		require.ErrorContains(t, err, want)
 	}
-	c := rows[0].Config
+	c := rows[0].config
 	for want, change := range map[string]func(caps *vk.Caps, p *Problem){
 		"float32 matrices have no kernel":                                     func(_ *vk.Caps, p *Problem) { p.DType = dtype.Float32 },
 		"the device has no VK_KHR_cooperative_matrix":                         func(caps *vk.Caps, _ *Problem) { caps.CoopMat = false },
