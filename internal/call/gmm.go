@@ -124,8 +124,18 @@ func (g *GMM) Want(x Values, pass kit.Pass) Outputs {
 
 // Choose implements Call.
 func (g *GMM) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return gmm.Choose(caps, g.Problem, pass, gmm.Options{})
+	plan, err := gmm.Choose(caps, g.Problem, pass, gmm.Options{})
+	if g.Call == GMMMerge {
+		return mergePlan{plan}, err
+	}
+	return plan, err
 }
+
+// A mergePlan is that of gmm.Merge.
+type mergePlan struct{ gmm.Plan }
+
+// Kernels implements kit.Plan.
+func (mergePlan) Kernels() []string { return []string{"gmm_merge"} }
 
 // Record implements Call.
 func (g *GMM) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {

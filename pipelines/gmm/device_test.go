@@ -139,47 +139,6 @@ func compute(t *testing.T, d *vk.Device, p gmm.Problem, in ref.Inputs) (logP []f
 	return download(x.LogP), download(x.Loss)[0], [3][]float32{download(g.DLogit), download(g.DMu), download(g.DLogSigma)}
 }
 
-// TestErrors has the message of arguments that do not fit.
-func TestErrors(t *testing.T) {
-	d := vktest.Open(t)
-	tensor := func(shape ...int) vk.Tensor { return vktest.Tensor(t, d, dtype.Float32, shape...) }
-	c, err := d.NewCmd("errors")
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	p, y := gmm.Problem{Tokens: 4, Components: 2}, tensor(4)
-	good, grad := gmm.Tensors{Y: y, LogP: tensor(4), Loss: tensor(1)}, gmm.Gradients{}
-	good.Logit, good.Mu, good.LogSigma = gmm.Interleaved(tensor(4, 2, 3))
-	grad.DLogit, grad.DMu, grad.DLogSigma = gmm.Interleaved(tensor(4, 2, 3))
-	forward := func(change func(t *gmm.Tensors)) error {
-		c.Reset()
-		t := good
-		change(&t)
-		return gmm.Forward(c, t, p, gmm.Options{})
-	}
-	backward := func(change func(g *gmm.Gradients)) error {
-		c.Reset()
-		g := grad
-		change(&g)
-		return gmm.Backward(c, good, g, p, gmm.Options{})
-	}
-	require.NoError(t, forward(func(*gmm.Tensors) {}))
-	require.NoError(t, forward(func(t *gmm.Tensors) { t.LogP, t.Loss = vk.Tensor{}, vk.Tensor{} }))
-	require.EqualError(t, forward(func(t *gmm.Tensors) { t.LogP = y }), "gmm: log_p overlaps y: outputs need memory of their own")
-	require.EqualError(t, forward(func(t *gmm.Tensors) { t.Loss = y }), "gmm: loss has shape [4] and strides [1], want shape [1]")
-	require.EqualError(t, forward(func(t *gmm.Tensors) { t.LogSigma = vk.Tensor{} }), "gmm: log_sigma has no buffer")
-	require.EqualError(t, forward(func(t *gmm.Tensors) { t.Logit, t.Mu, t.LogSigma = gmm.Interleaved(y) }), "gmm: logit has shape [4] and strides [1], want shape [4 2]")
-	require.EqualError(t, gmm.Forward(c, good, gmm.Problem{}, gmm.Options{}), "gmm: tokens=0 is not positive")
-	require.EqualError(t, backward(func(g *gmm.Gradients) { g.DLogit, g.DMu, g.DLogSigma = good.Logit, good.Mu, good.LogSigma }),
-		"gmm: dp overlaps p: outputs need memory of their own")
-	require.EqualError(t, backward(func(g *gmm.Gradients) { g.DMu = g.DLogit }), "gmm: dmu overlaps dlogit: outputs need memory of their own")
-	require.EqualError(t, backward(func(g *gmm.Gradients) { g.DLoss = y }), "gmm: dloss has shape [4] and strides [1], want shape [1]")
-	small, err := d.NewBuffer("workspace", 4)
-	require.NoError(t, err)
-	t.Cleanup(small.Close)
-	c.Reset()
-	require.EqualError(t, gmm.Forward(c, good, p, gmm.Options{Workspace: small}), "gmm: workspace has 4 bytes, want 16")
-}
-
 // TestAgain submits a Cmd again and again: the last workgroup must leave the count as it was.
 // Another workgroup would take itself for the last otherwise, and add a sum of the submission
 // before.
@@ -203,5 +162,61 @@ func TestAgain(t *testing.T) {
 		require.NoError(t, c.Submit(ctx))
 		require.NoError(t, x.Loss.Download(ctx, got))
 		require.InDelta(t, math.Log(2*math.Pi)/2+float64(2*run*run), got[0], 1e-4)
+	}
+}
+
+// TestMerge merges groups of one component each. Some are far from y, some likelier than others
+// by 1e4.
+func TestMerge(t *testing.T) {
+	d := vktest.Open(t)
+	for i, size := range [][2]int{{1, 1}, {70, 2}, {130, 10}} {
+		c := newCall(gmm.Problem{Tokens: size[0], Components: size[1]})
+		c.Call, c.Magnitude = call.GMMMerge, []float64{1, 1e4}[i%2]
+		x := call.Inputs(c)
+		for t := 0; t < c.Tokens; t += 3 {
+			x["y"][t] = float64(float32(x["y"][t] * 1e25)) // z²/2 is infinite
+		}
+		c.Adjust(x)
+		k, record, err := call.Case(d.Caps(), c, kit.Forward, x)
+		require.NoError(t, err)
+		k.Layout = []guard.Layout{guard.Packed, guard.Padded}[i%2]
+		for _, out := range k.Tensors {
+			for j, w := range out.Want { // some are beyond float32
+				out.Want[j] = float64(float32(w))
+			}
+		}
+		k.Test(t, d, record)
+	}
+}
+
+// TestMergeErrors has the message of states that do not fit.
+func TestMergeErrors(t *testing.T) {
+	d := vktest.Open(t)
+	c, err := d.NewCmd("errors")
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	x := vktest.Tensor(t, d, dtype.Float32, 2, 4, gmm.StateSize)
+	p, none := gmm.Problem{Tokens: 4, Components: 1}, gmm.Tensors{}
+	require.NoError(t, gmm.Merge(c, x, none, p, gmm.Options{}))
+	require.EqualError(t, gmm.Merge(c, vk.Tensor{}, none, p, gmm.Options{}), "gmm: states has shape [], want [groups 4 8]")
+	require.EqualError(t, gmm.Merge(c, x, none, gmm.Problem{Tokens: 5, Components: 1}, gmm.Options{}), "gmm: states has shape [2 4 8] and strides [32 8 1], want shape [2 5 8]")
+	odd := x
+	odd.Shape, odd.Offset = []int{1, 4, 8}, 2
+	require.EqualError(t, gmm.Merge(c, odd, none, p, gmm.Options{}), "gmm: states has offset 2 and strides [32 8 1]: not multiples of 4 elements")
+}
+
+// TestSaturate has gradients that float16 cannot hold, and wants its largest number instead.
+func TestSaturate(t *testing.T) {
+	d := vktest.Open(t)
+	g := newCall(gmm.Problem{Tokens: 2, Components: 1, Grad: dtype.Some(dtype.Float16)})
+	g.Interleaved = true
+	for _, most := range []float64{65504, math.Inf(1)} {
+		c := guard.Case{Tensors: []guard.Tensor{
+			{Name: "p", Shape: []int{2, 1, 3}, Values: []float64{0, 3, -10, 0, 0, 0}},
+			{Name: "y", Shape: []int{2}, Values: []float64{1, 2}},
+			{Name: "dp", DType: dtype.Float16, Shape: []int{2, 1, 3}, Want: []float64{0, most, -most, 0, -1, -1.5}, Bound: 1e-3},
+		}}
+		g.Saturate = !math.IsInf(most, 1)
+		c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error { return g.Record(cmd, x, nil, kit.Backward) })
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
@@ -82,52 +84,34 @@ func newCall(p mlp.Problem, o mlp.Options, pass kit.Pass) *call.MLP {
 // compare runs a pass alone.
 func compare(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, layout guard.Layout, pass kit.Pass) {
 	t.Helper()
-	call.Test(t, d, newCall(p, o, pass), nil, layout, pass)
+	c := newCall(p, o, pass)
+	c.Workspace = layout != guard.Packed
+	call.Test(t, d, c, nil, layout, pass)
 }
 
 var passes = []kit.Pass{kit.Forward, kit.Backward}
 
-// TestOne runs both passes of one perceptron on every path, with all that can be kept, and y in
-// float32.
-func TestOne(t *testing.T) {
+// TestPasses runs both passes of one perceptron and of heads on every path, with all that can be kept,
+// y in float32, products where one kernel would do, and workspaces of the least bytes, full of NaN.
+func TestPasses(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range engine.Impls() {
-		run(t, d, impl, oneCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-			for _, pass := range passes {
-				for _, p.Keep = range mlp.Keeps() {
-					t.Logf("%v keep=%v", pass, p.Keep)
-					p := p
-					p.Float32 = pass == kit.Forward && p.Keep == mlp.KeepPre
-					compare(t, d, p, o, layout, pass)
+	for _, list := range [][]testCase{oneCases, headsCases} {
+		for _, impl := range engine.Impls() {
+			run(t, d, impl, list, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
+				for i := range 8 * len(mlp.Keeps()) {
+					pass := passes[i&1]
+					p.Float32, o.Products, p.Keep = i&2 != 0, i&4 != 0, mlp.Keeps()[i/8]
+					switch {
+					case p.Float32 && (pass == kit.Backward || p.DType == dtype.Float32):
+					case p.Heads == 0 && (o.Products || p.Float32 != (pass == kit.Forward && p.Keep == mlp.KeepPre)):
+					case p.Heads > 0 && p.Keep == mlp.KeepHidden:
+					default:
+						t.Logf("%v keep=%v products=%v float32=%v", pass, p.Keep, o.Products, p.Float32)
+						compare(t, d, p, o, layout, pass)
+					}
 				}
-			}
-		})
-	}
-}
-
-// TestHeads runs both passes of heads on every path, with all that can be kept, and y in float32.
-func TestHeads(t *testing.T) {
-	d := vktest.Open(t)
-	for _, impl := range engine.Impls() {
-		run(t, d, impl, headsCases, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-			for _, x := range []struct {
-				pass              kit.Pass
-				products, float32 bool
-				keep              mlp.Keep
-			}{
-				{}, {products: true}, {float32: true}, {products: true, float32: true}, {pass: kit.Backward}, {pass: kit.Backward, products: true},
-				{keep: mlp.KeepPre}, {keep: mlp.KeepPre, products: true}, {keep: mlp.KeepPre, float32: true},
-				{keep: mlp.KeepPre, pass: kit.Backward}, {keep: mlp.KeepPre, pass: kit.Backward, products: true},
-			} {
-				if x.float32 && p.DType == dtype.Float32 {
-					continue
-				}
-				t.Logf("%+v", x)
-				p, o := p, o
-				p.Keep, p.Float32, o.Products = x.keep, x.float32, x.products
-				compare(t, d, p, o, layout, x.pass)
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -202,32 +186,6 @@ func TestUnits(t *testing.T) {
 	}
 	require.Equal(t, 48, mlp.KeptUnits(d.Caps(), p, o))
 	call.Test(t, d, newCall(p, o, kit.Forward), nil, guard.Packed, passes...)
-}
-
-// TestWorkspace runs both passes in workspaces full of NaN, and wants fewer heads at a time to need less.
-func TestWorkspace(t *testing.T) {
-	d := vktest.Open(t)
-	run(t, d, engine.Scalar, append(oneCases[1:2:2], headsCases[1]), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-		for _, pass := range passes {
-			for _, p.Keep = range mlp.Keeps() {
-				if p.Heads > 0 && p.Keep == mlp.KeepHidden {
-					continue
-				}
-				m := newCall(p, o, pass)
-				m.Workspace = true
-				call.Test(t, d, m, nil, layout, pass)
-				bytes, err := mlp.Workspace(d.Caps(), p, pass, o)
-				require.NoError(t, err)
-				whole := o
-				whole.HeadsAtATime = 0
-				all, err := mlp.Workspace(d.Caps(), p, pass, whole)
-				require.NoError(t, err)
-				if p.Heads > 0 {
-					require.Less(t, bytes, all)
-				}
-			}
-		}
-	})
 }
 
 // TestChoice wants one kernel in place of products on matrices where outputs are few. It wants
@@ -313,13 +271,81 @@ func TestLossArguments(t *testing.T) {
 	require.EqualError(t, mlp.BackwardLoss(c, x, g, nil, p, mlp.Options{}), "mlp: keep=pre, but BackwardLoss computes pre")
 }
 
-// TestParseKeep parses the names of what there is to keep.
-func TestParseKeep(t *testing.T) {
-	for _, k := range mlp.Keeps() {
-		got, err := mlp.ParseKeep(k.String())
-		require.NoError(t, err)
-		require.Equal(t, k, got)
+// TestFused runs the forward pass as one kernel, and wants the plan to say so: x in shared memory, in
+// the cache, and both; grids of subgroups for hidden units of one row and of several; one chunk of
+// hidden units in shared memory and two; blocks that share rows, all of them or those from a row on.
+// Sizes are 1, whole blocks and chunks, and tails of all four.
+func TestFused(t *testing.T) {
+	d := vktest.Open(t)
+	for format, shape := range chipstest.MatrixFormats(t, d) {
+		m := int(shape.M)
+		for i, config := range []string{
+			"pair s2 t2x2 h1x1 x4 ahead2",
+			"pair s2 t1x3 h1x3 x0 ahead3 loadahead1 double",
+			fmt.Sprintf("pair s3 t2x2 h2x2 x1 ahead2 splits2 rows%d", 2*m),
+			"pair s4 t2x1 h1x2 x2 ahead4 double splits3",
+			"",
+		} {
+			columns := 4 * m
+			if c, err := fused.ParseConfig(config); err == nil {
+				columns = c.Subgroups * c.TilesN * m
+			}
+			for j, p := range []mlp.Problem{
+				{Tokens: 1, In: 1, Hidden: 1, Out: 1, Float32: true},
+				{Tokens: 4 * m, In: 4 * m, Hidden: 12 * m, Out: columns},
+				{Tokens: 5*m + 3, In: 5*m + 1, Hidden: 9*m + 5, Out: columns - 3},
+				{Tokens: 3*m - 1, In: m - 1, Hidden: 14*m - 1, Out: 5, Float32: true},
+			} {
+				if (i+j)%2 == 0 && !vktest.Thorough(d) {
+					continue // every other case of a configuration; the next one has the others
+				}
+				p.DType = format
+				c := newCall(p, mlp.Options{Fused: mlp.FusedOn}, kit.Forward)
+				c.FusedConfig, c.Workspace = config, j%2 == 0
+				t.Run(fmt.Sprintf("%v/%s", p, config), func(t *testing.T) {
+					plan, err := c.Choose(d.Caps(), kit.Forward)
+					vktest.Require(t, engine.CoopMat.String(), err)
+					require.Regexp(t, `^pair s\d`, plan.String())
+					call.Test(t, d, c, nil, guard.Layout(j)%guard.Layouts, kit.Forward)
+				})
+			}
+		}
 	}
-	_, err := mlp.ParseKeep("all")
-	require.EqualError(t, err, `mlp: keep "all" is not one of nothing, pre, hidden`)
+}
+
+// TestFusedUnsupported wants the reason where there is no such kernel, and two products where the
+// choice is free.
+func TestFusedUnsupported(t *testing.T) {
+	d := vktest.Open(t)
+	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}
+	vktest.Require(t, engine.CoopMat.String(), engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
+	pre, hidden, wide, single, heads := good, good, good, good, good
+	pre.Keep, hidden.Keep = mlp.KeepPre, mlp.KeepHidden
+	wide.Out = 1 << 12
+	single.DType = dtype.Float32
+	heads.Heads = 2
+	for _, x := range []struct {
+		p    mlp.Problem
+		o    mlp.Options
+		want string
+	}{
+		{pre, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
+		{hidden, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
+		{heads, mlp.Options{}, "mlp: fused: the kernel has no heads"},
+		{good, mlp.Options{Impl: engine.Scalar}, "mlp: fused: path scalar has no such kernel"},
+		{single, mlp.Options{}, "mlp: fused: float32 matrices have no kernel"},
+		{wide, mlp.Options{}, "mlp: fused: n=4096 is more than the "},
+	} {
+		for _, x.o.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
+			plan, err := mlp.Choose(d.Caps(), x.p, kit.Forward, x.o)
+			require.NoError(t, err)
+			require.NotContains(t, plan.String(), "pair")
+		}
+		x.o.Fused = mlp.FusedOn
+		err := mlp.Supports(d.Caps(), x.p, kit.Forward, x.o)
+		require.ErrorIs(t, err, vk.ErrUnsupported)
+		require.ErrorContains(t, err, x.want)
+	}
+	err := mlp.Supports(d.Caps(), good, kit.Forward, mlp.Options{Fused: mlp.FusedOff + 1})
+	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")
 }

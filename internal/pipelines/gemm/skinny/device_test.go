@@ -146,112 +146,76 @@ func TestMixture(t *testing.T) {
 	})
 }
 
-// TestUnsupported wants errors that say what the kernels do not do.
-func TestUnsupported(t *testing.T) {
-	caps, p := chipstest.H200(), engine.Problem{M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}
-	kept := engine.Problem{M: 2, N: 3, K: 4, TransB: true, Activation: engine.TimesDSiLU, DType: dtype.Float16, Out: dtype.Float32}
-	matrices := engine.Options{Impl: engine.CoopMat}
-	forward := func(p engine.Problem, columns int, o engine.Options) error {
-		_, err := skinny.ChooseForward(caps, p, columns, o)
-		return err
-	}
-	backward := func(columns int) error {
-		_, err := skinny.ChooseBackward(caps, p, columns, matrices)
-		return err
-	}
-	mixed := func(p engine.Problem, o engine.Options) error {
-		_, err := skinny.ChooseMixture(caps, p, o)
-		return err
-	}
-	with := func(p engine.Problem, change func(p *engine.Problem)) engine.Problem {
-		change(&p)
-		return p
-	}
-	identity := with(p, func(p *engine.Problem) { p.Activation = engine.Identity })
-	float := with(p, func(p *engine.Problem) { p.DType = dtype.Float32 })
-	for i, x := range []struct {
-		err  error
-		want string
-	}{
-		{forward(p, 9, matrices), "w has 9 columns, not from 1 to 8"}, {backward(9), "w has 9 columns, not from 1 to 8"},
-		{forward(p, 3, engine.Options{Impl: engine.Scalar}), "unsupported"}, {mixed(p, engine.Options{Impl: engine.Scalar}), "unsupported"},
-		{forward(float, 3, matrices), "unsupported"}, {forward(identity, 3, matrices), "has another epilogue than silu"}, {mixed(identity, matrices), "has another epilogue than silu"},
-	} {
-		require.ErrorContains(t, x.err, x.want, i)
-	}
-	plan, err := skinny.ChooseKept(caps, kept)
-	require.NoError(t, err)
-	require.EqualValues(t, 4*3*4, plan.Workspace())
-	for want, change := range map[string]func(p *engine.Problem){
-		"gemm: problem 2x3x4 nt float16 to float32 silu is not dy * wᵀ, times silu'": func(p *engine.Problem) { p.Activation = engine.SiLU },
-		"gemm: problem 2x3x4 nn float16 to float32 times-dsilu is not dy":            func(p *engine.Problem) { p.TransB = false },
-		"alpha 2 times-dsilu is not dy":                                              func(p *engine.Problem) { p.Alpha = 2 },
-		"m=0 is not from 1":                                                          func(p *engine.Problem) { p.M = 0 },
-		"w has 9 columns, not from 1 to 8":                                           func(p *engine.Problem) { p.K = 9 },
-		"gradients of float32 by pre and w at a time: no kernel":                     func(p *engine.Problem) { p.DType = dtype.Float32 },
-		"is more than the device's":                                                  func(p *engine.Problem) { p.Batch = 1 << 29 },
-	} {
-		_, err := skinny.ChooseKept(caps, with(kept, change))
-		require.ErrorContains(t, err, want)
-	}
-}
-
-// TestArguments wants errors that name the tensor that does not fit.
-func TestArguments(t *testing.T) {
+// TestRefused wants errors that say what the kernels do not do, and which tensor does not fit.
+func TestRefused(t *testing.T) {
 	d := vktest.Open(t)
 	p := engine.Problem{Batch: 2, M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}
-	kept := engine.Problem{Batch: 2, M: 2, N: 3, K: 4, TransB: true, Activation: engine.TimesDSiLU, DType: dtype.Float16, Out: dtype.Float32}
+	kept := p
+	kept.TransB, kept.Activation = true, engine.TimesDSiLU
 	o := engine.Options{Impl: engine.CoopMat}
 	if _, err := skinny.ChooseBackward(d.Caps(), p, 4, o); err != nil {
 		vktest.Require(t, "coopmat", err)
 	}
-	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
 	const half = dtype.Float16
-	a, b, w, dy, dw := tensor(half, 2, 2, 4), tensor(half, 2, 4, 3), tensor(half, 2, 3, 4), tensor(half, 2, 2, 4), tensor(dtype.Float32, 2, 3, 4)
-	pre, odd, dpre := tensor(half, 2, 2, 3), tensor(half, 2, 2, 3), tensor(half, 2, 2, 8)
-	whole, logits, y, states := dpre, tensor(half, 2, 3, 3), tensor(dtype.Float32, 2), tensor(dtype.Float32, 2, 2, gmm.StateSize)
-	dpre.Shape = []int{2, 2, 3}
-	from := states
-	from.Shape, from.Offset = []int{1, 2, 8}, 2
+	tensor := func(format dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, d, format, shape...) }
+	type tensors struct {
+		skinny.Tensors
+		logits, y, states vk.Tensor
+	}
+	good := tensors{skinny.Tensors{
+		A: tensor(half, 2, 2, 4), B: tensor(half, 2, 4, 3), W: tensor(half, 2, 3, 4), DY: tensor(half, 2, 2, 4), DW: tensor(dtype.Float32, 2, 3, 4),
+		Pre: tensor(half, 2, 2, 3), DPre: tensor(half, 2, 2, 8),
+	}, tensor(half, 2, 3, 3), tensor(dtype.Float32, 2), tensor(dtype.Float32, 2, 2, gmm.StateSize)}
+	good.DPre.Shape = []int{2, 2, 3}
 	c, err := d.NewCmd("errors")
 	require.NoError(t, err)
 	defer c.Close()
-	back := func(dpre, dw vk.Tensor) error {
-		_, err := skinny.Backward(c, skinny.Tensors{A: a, B: b, W: w, DY: dy, DPre: dpre, DW: dw}, 4, p, o)
-		return err
-	}
-	backKept := func(pre, dpre, dw vk.Tensor) error {
-		_, err := skinny.BackwardKept(c, skinny.Tensors{W: w, Pre: pre, DY: dy, DPre: dpre, DW: dw}, kept, engine.Options{})
-		return err
-	}
-	mix := func(w, states vk.Tensor, out dtype.DType) error {
-		p := p
-		p.Out = out
-		return skinny.Mixture(c, skinny.MixtureTensors{A: a, B: b, W: w, Y: y, States: states}, p, o)
+	calls := map[string]func(x tensors, p engine.Problem) error{
+		"forward": func(_ tensors, p engine.Problem) error {
+			_, err := skinny.ChooseForward(d.Caps(), p, p.K, o)
+			return err
+		},
+		"backward": func(x tensors, p engine.Problem) error {
+			_, err := skinny.Backward(c, x.Tensors, p.K, p, o)
+			return err
+		},
+		"kept": func(x tensors, p engine.Problem) error {
+			_, err := skinny.BackwardKept(c, x.Tensors, p, engine.Options{})
+			return err
+		},
+		"mixture": func(x tensors, p engine.Problem) error {
+			return skinny.Mixture(c, skinny.MixtureTensors{A: x.A, B: x.B, W: x.logits, Y: x.y, States: x.states}, p, o)
+		},
 	}
 	for _, x := range []struct {
-		call func() error
-		want string
+		call, want string
+		change     func(x *tensors, p *engine.Problem)
 	}{
-		{func() error { return back(dpre, dw) }, ""},
-		{func() error { return back(odd, dw) }, "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements"},
-		{func() error { return back(whole, dw) }, "gemm: dpre has shape [2 2 8] and strides [16 8 1], want shape [2 2 3]"},
-		{func() error { return back(dpre, w) }, "gemm: dw is float16, want float32"},
-		{func() error { return backKept(pre, dpre, dw) }, ""},
-		{func() error { return backKept(pre, odd, dw) }, "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements"},
-		{func() error { return backKept(pre, pre, dw) }, "gemm: dpre overlaps pre"},
-		{func() error { return backKept(w, dpre, dw) }, "gemm: pre has shape [2 3 4]"},
-		{func() error { return mix(logits, states, dtype.Float32) }, ""},
-		{func() error { return mix(logits, y, dtype.Float32) }, "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2"},
-		{func() error { return mix(a, states, dtype.Float32) }, "gemm: w has shape [2 2 4]"},
-		{func() error { return mix(logits, from, dtype.Float32) }, "gemm: states has offset 2 and strides [16 8 1]: not multiples of 4 elements"},
-		{func() error { return mix(logits, states, half) }, "gemm: out=float16 of Mixture is not float32"},
+		{"forward", "w has 9 columns, not from 1 to 8", func(_ *tensors, p *engine.Problem) { p.K = 9 }},
+		{"forward", "unsupported", func(_ *tensors, p *engine.Problem) { p.DType = dtype.Float32 }},
+		{"forward", "has another epilogue than silu", func(_ *tensors, p *engine.Problem) { p.Activation = engine.Identity }},
+		{"backward", "w has 9 columns, not from 1 to 8", func(_ *tensors, p *engine.Problem) { p.K = 9 }},
+		{"backward", "gemm: dpre has offset 0 and strides [6 3 1]: not multiples of 8 elements", func(x *tensors, _ *engine.Problem) { x.DPre = x.Pre }},
+		{"backward", "gemm: dw is float16, want float32", func(x *tensors, _ *engine.Problem) { x.DW = x.W }},
+		{"kept", "nt float16 to float32 silu is not dy * wᵀ, times silu'", func(_ *tensors, p *engine.Problem) { p.Activation = engine.SiLU }},
+		{"kept", "w has 9 columns, not from 1 to 8", func(_ *tensors, p *engine.Problem) { p.K = 9 }},
+		{"kept", "gradients of float32 by pre and w at a time: no kernel", func(_ *tensors, p *engine.Problem) { p.DType = dtype.Float32 }},
+		{"kept", "is more than the device's", func(_ *tensors, p *engine.Problem) { p.Batch = 1 << 29 }},
+		{"kept", "gemm: dpre overlaps pre", func(x *tensors, _ *engine.Problem) { x.DPre = x.Pre }},
+		{"mixture", "has another epilogue than silu", func(_ *tensors, p *engine.Problem) { p.Activation = engine.Identity }},
+		{"mixture", "gemm: states has shape [2], want [groups 2 8] with groups from 1 to 2", func(x *tensors, _ *engine.Problem) { x.states = x.y }},
+		{"mixture", "gemm: w has shape [2 2 4]", func(x *tensors, _ *engine.Problem) { x.logits = x.A }},
+		{"mixture", "strides [16 8 1]: not multiples of 4 elements", func(x *tensors, _ *engine.Problem) { x.states.Shape, x.states.Offset = []int{1, 2, 8}, 2 }},
+		{"mixture", "gemm: out=float16 of Mixture is not float32", func(_ *tensors, p *engine.Problem) { p.Out = half }},
 	} {
-		c.Reset()
-		if err := x.call(); x.want == "" {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, x.want)
+		of := p
+		if x.call == "kept" {
+			of = kept
 		}
+		c.Reset()
+		require.NoError(t, calls[x.call](good, of))
+		bad := good
+		x.change(&bad, &of)
+		require.ErrorContains(t, calls[x.call](bad, of), x.want, x.call)
 	}
 }
