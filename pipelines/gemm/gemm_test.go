@@ -146,10 +146,3 @@ func TestGroup(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, plan.Workspace())
 }
-
-// TestPass wants no plan of a pass that there is not.
-func TestPass(t *testing.T) {
-	err := gemm.Supports(vktest.Open(t).Caps(), gemm.Problem{M: 1, N: 1, K: 1}, kit.Backward, gemm.Options{})
-	require.ErrorIs(t, err, vk.ErrUnsupported)
-	require.ErrorContains(t, err, "gemm: pass backward: the gradients of a product are products, each a Problem of its own")
-}

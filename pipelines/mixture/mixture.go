@@ -146,7 +146,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	return plan.record(c, memory, t, p)
+	return plan.record(c, memory, t, p, o)
 }
 
 // inputs returns what both passes read.

@@ -1,6 +1,7 @@
 package mixture
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -29,7 +30,7 @@ type forwardPlan struct {
 	groups int            // of heads
 	states int64          // where they lie
 
-	heads outputs
+	outputs int64 // without the fused kernel: where those of heads lie, (tokens, heads, 3) in float32
 }
 
 func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, err error) {
@@ -47,24 +48,21 @@ func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, er
 			return plan, err
 		}
 	}
-	plan.heads, err = newOutputs(caps, p, opt)
+	heads := p.Perceptrons()
+	heads.Float32 = true
+	runs, err := mlp.Choose(caps, heads, kit.Forward, opt.perceptrons())
 	if err != nil {
-		return plan, err
+		return plan, wrap(err)
 	}
-	plan.words = plan.heads.plan.String() + " | gmm of outputs in memory"
-	plan.kernels = append(plan.heads.plan.Kernels(), mixtures.Kernels()...)
-	plan.parts = plan.heads.plan.Parts()
-	plan.memory.Take(max(sums, plan.heads.plan.Workspace()))
-	plan.heads.take(&plan.memory)
+	plan.words = runs.String() + " | gmm of outputs in memory"
+	plan.kernels = append(runs.Kernels(), mixtures.Kernels()...)
+	plan.parts = runs.Parts()
+	plan.memory.Take(max(sums, runs.Workspace()))
+	plan.outputs = plan.memory.Take(4 * 3 * int64(p.Tokens) * int64(p.Heads))
 	return plan, nil
 }
 
-func validate(p Problem, opt Options) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	return opt.Validate()
-}
+func validate(p Problem, opt Options) error { return cmp.Or(p.Validate(), opt.Validate()) }
 
 // fuse makes f the plan of the fused kernel. The sums of the loss lie at the beginning of its
 // memory.
@@ -90,15 +88,18 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 }
 
 // record records the plan.
-func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem) error {
+func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	opt := gmm.Options{Workspace: memory}
 	if !f.fused {
-		out, err := f.heads.record(c, memory, t.heads())
-		if err != nil {
-			return err
+		heads, of, x := p.Perceptrons(), o.perceptrons(), t.heads()
+		heads.Float32, of.Workspace = true, memory
+		x.Y = vk.View(memory, dtype.Float32, heads.YShape()...)
+		x.Y.Offset = int(f.outputs / 4)
+		if err := mlp.Forward(c, x, heads, of); err != nil {
+			return wrap(err)
 		}
 		m := gmm.Tensors{Y: t.Y, LogP: t.LogP, Loss: t.Loss}
-		m.Logit, m.Mu, m.LogSigma = gmm.Interleaved(out)
+		m.Logit, m.Mu, m.LogSigma = gmm.Interleaved(x.Y)
 		return wrap(gmm.Forward(c, m, p.Mixtures(), opt))
 	}
 	states := vk.View(memory, dtype.Float32, f.groups, p.Tokens, gmm.StateSize)
@@ -119,34 +120,4 @@ func wrap(err error) error {
 		return fmt.Errorf("mixture: %w", err)
 	}
 	return nil
-}
-
-// outputs is the plan of (logit, mu, log sigma) of all heads in memory.
-type outputs struct {
-	p    mlp.Problem
-	opt  mlp.Options
-	plan mlp.Plan // its memory is at the beginning
-	at   int64    // where outputs lie
-}
-
-func newOutputs(caps *vk.Caps, p Problem, opt Options) (o outputs, err error) {
-	o.p, o.opt = p.Perceptrons(), opt.perceptrons()
-	o.p.Float32 = true
-	o.plan, err = mlp.Choose(caps, o.p, kit.Forward, o.opt)
-	return o, wrap(err)
-}
-
-// take reserves memory for the outputs.
-func (o *outputs) take(memory *chain.Memory) {
-	o.at = memory.Take(4 * 3 * int64(o.p.Tokens) * int64(o.p.Heads))
-}
-
-// record records the products that make the outputs, (tokens, heads, 3) in float32, and returns
-// them.
-func (o *outputs) record(c *vk.Cmd, memory *vk.Buffer, t mlp.Tensors) (vk.Tensor, error) {
-	t.Y = vk.View(memory, dtype.Float32, o.p.YShape()...)
-	t.Y.Offset = int(o.at / 4)
-	opt := o.opt
-	opt.Workspace = memory
-	return t.Y, wrap(mlp.Forward(c, t, o.p, opt))
 }

@@ -319,32 +319,24 @@ func TestFusedUnsupported(t *testing.T) {
 	d := vktest.Open(t)
 	good := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16}
 	vktest.Require(t, engine.CoopMat.String(), engine.Supports(d.Caps(), engine.CoopMat, engine.Problem{M: 1, N: 1, K: 1, DType: good.DType, Out: good.DType}))
-	pre, hidden, wide, single, heads := good, good, good, good, good
-	pre.Keep, hidden.Keep = mlp.KeepPre, mlp.KeepHidden
-	wide.Out = 1 << 12
-	single.DType = dtype.Float32
-	heads.Heads = 2
-	for _, x := range []struct {
-		p    mlp.Problem
-		o    mlp.Options
-		want string
-	}{
-		{pre, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
-		{hidden, mlp.Options{}, "mlp: fused: the kernel does not write pre"},
-		{heads, mlp.Options{}, "mlp: fused: the kernel has no heads"},
-		{good, mlp.Options{Impl: engine.Scalar}, "mlp: fused: path scalar has no such kernel"},
-		{single, mlp.Options{}, "mlp: fused: float32 matrices have no kernel"},
-		{wide, mlp.Options{}, "mlp: fused: n=4096 is more than the "},
+	for want, change := range map[string]func(p *mlp.Problem, o *mlp.Options){
+		"the kernel does not write pre":   func(p *mlp.Problem, _ *mlp.Options) { p.Keep = mlp.KeepPre },
+		"the kernel has no heads":         func(p *mlp.Problem, _ *mlp.Options) { p.Heads = 2 },
+		"path scalar has no such kernel":  func(_ *mlp.Problem, o *mlp.Options) { o.Impl = engine.Scalar },
+		"float32 matrices have no kernel": func(p *mlp.Problem, _ *mlp.Options) { p.DType = dtype.Float32 },
+		"n=4096 is more than the ":        func(p *mlp.Problem, _ *mlp.Options) { p.Out = 1 << 12 },
 	} {
-		for _, x.o.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
-			plan, err := mlp.Choose(d.Caps(), x.p, kit.Forward, x.o)
+		p, o := good, mlp.Options{}
+		change(&p, &o)
+		for _, o.Fused = range []mlp.Fused{mlp.FusedAuto, mlp.FusedOff} {
+			plan, err := mlp.Choose(d.Caps(), p, kit.Forward, o)
 			require.NoError(t, err)
 			require.NotContains(t, plan.String(), "pair")
 		}
-		x.o.Fused = mlp.FusedOn
-		err := mlp.Supports(d.Caps(), x.p, kit.Forward, x.o)
+		o.Fused = mlp.FusedOn
+		err := mlp.Supports(d.Caps(), p, kit.Forward, o)
 		require.ErrorIs(t, err, vk.ErrUnsupported)
-		require.ErrorContains(t, err, x.want)
+		require.ErrorContains(t, err, "mlp: fused: "+want)
 	}
 	err := mlp.Supports(d.Caps(), good, kit.Forward, mlp.Options{Fused: mlp.FusedOff + 1})
 	require.EqualError(t, err, "mlp: fused=Fused(3) is not one of auto, on, off")

@@ -3,11 +3,11 @@ package tnp_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
@@ -18,43 +18,25 @@ import (
 func ExampleNewModel() {
 	ctx := context.Background()
 	d, err := vk.Open(vk.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	defer d.Close()
 	c := tnp.Config{Layers: 1, Heads: 1, HeadDim: 8, DModel: 8, DFF: 8, Components: 2, InputDim: 3}
 	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{Pass: tnp.Loss})
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	defer model.Close()
 	weights, err := tnp.Init(c, 1)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := model.SetWeights(ctx, weights); err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
+	vktest.Must(model.SetWeights(ctx, weights))
 	s := tnp.Shape{Batch: 1, Context: 2, Targets: 1}
-	if err := tnp.CheckFits(d, c, s, tnp.ModelOptions{Pass: tnp.Loss}, tnp.PlanOptions{}); err != nil {
-		log.Fatal(err) // says how many bytes are missing
-	}
+	vktest.Must(tnp.CheckFits(d, c, s, tnp.ModelOptions{Pass: tnp.Loss}, tnp.PlanOptions{})) // says how many bytes are missing
 	plan, err := model.NewPlan(ctx, s, tnp.Loss, tnp.PlanOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	defer plan.Close()
 	x := []float32{0, 0.5, 1 /* y = 0.5 at 0 */, 1, 0.25, 1, 0.5, 0, -1 /* and at 0.5? */}
-	if err := plan.SetInputs(ctx, x, []float32{0.375}); err != nil {
-		log.Fatal(err)
-	}
-	if err := plan.Run(ctx); err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(plan.SetInputs(ctx, x, []float32{0.375}))
+	vktest.Must(plan.Run(ctx))
 	loss, err := plan.Loss(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	fmt.Printf("%.1f\n", loss)
 	// Output: 1.2
 }
@@ -63,36 +45,22 @@ func ExampleNewModel() {
 // the number of heads.
 func ExampleSave() {
 	dir, err := os.MkdirTemp("", "tnp")
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	defer os.RemoveAll(dir)
 	preset, err := tnp.PresetOf("tiny")
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	c := preset.Config
 	weights, err := tnp.Init(c, 1)
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	path := filepath.Join(dir, "tiny.safetensors")
-	if err := tnp.Save(path, weights, c); err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(tnp.Save(path, weights, c))
 	f, err := safetensors.Open(path)
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	defer f.Close()
 	found, err := tnp.ReadConfig(f, 0)
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	loaded, _, err := tnp.Load(f, 0)
-	if err != nil {
-		log.Fatal(err)
-	}
+	vktest.Must(err)
 	fmt.Println(found == c, len(loaded) == len(weights), len(tnp.Presets()))
 	fmt.Println(len(loaded[tnp.BlockName(0, "norm1.weight")]) == c.DModel)
 	// Output:
@@ -113,17 +81,11 @@ func ExampleMeasure() {
 	var sizes []int64
 	for _, name := range []string{"off", "blocks"} {
 		checkpoint, err := tnp.ParseCheckpoint(name)
-		if err != nil {
-			log.Fatal(err)
-		}
+		vktest.Must(err)
 		variant, err := tnp.ParseVariant("auto")
-		if err != nil {
-			log.Fatal(err)
-		}
+		vktest.Must(err)
 		m, err := tnp.Measure(caps, c, s, tnp.ModelOptions{DType: dtype.Float32, Pass: tnp.Train, Optim: optim.Default()}, tnp.PlanOptions{Checkpoint: checkpoint, Variant: variant})
-		if err != nil {
-			log.Fatal(err)
-		}
+		vktest.Must(err)
 		sizes = append(sizes, m.Bytes())
 	}
 	fmt.Println("checkpoints of blocks save gigabytes:", sizes[0]-sizes[1] > 1<<30)

@@ -19,7 +19,6 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -212,12 +211,8 @@ func newSpec(d *vk.Device, p Problem, plan *Plan) (spec, error) {
 
 // record records gemm_pair for some rows and hidden units.
 func record(c *vk.Cmd, args engine.Args, p engine.Problem, config engine.Config, constants spec) error {
-	module, err := shaders.Get("gemm_pair", p.DType.Short())
-	if err != nil {
-		return err
-	}
 	constants.Partial, constants.Epilogue = config.Splits > 1, engine.NewEpilogueSpec(args, p)
-	kernel, err := vk.CachedKernel[engine.Params](c.Device(), module.Name, module.SPIRV, constants, chips.MatrixOptions(c.Device().Caps()))
+	kernel, err := engine.NewKernel[engine.Params](c, "gemm_pair", p.DType.Short(), constants, chips.MatrixOptions(c.Device().Caps()))
 	if err != nil {
 		return err
 	}
