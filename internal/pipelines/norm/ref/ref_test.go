@@ -20,14 +20,6 @@ func normal(rng *rand.Rand, n int) []float64 {
 	return x
 }
 
-func round(format dtype.DType, list ...[]float64) {
-	for _, x := range list {
-		for i := range x {
-			x[i] = float64(format.Round(float32(x[i])))
-		}
-	}
-}
-
 // TestForwardValues has rows that can be computed by hand.
 func TestForwardValues(t *testing.T) {
 	p := norm.Problem{Rows: 2, Cols: 4, Eps: 0, DType: dtype.Float32}
@@ -55,7 +47,11 @@ func TestPlain(t *testing.T) {
 			p := norm.Problem{Rows: 20, Cols: 65, Eps: 1e-5, DType: format, WeightDType: format, Residual: residual}
 			in := Inputs{X: normal(rng, 20*65), Residual: normal(rng, 20*65), W: normal(rng, 65)}
 			up := Upstream{DY: normal(rng, 20*65), DSum: normal(rng, 20*65)}
-			round(format, in.X, in.Residual, in.W, up.DY, up.DSum)
+			for _, x := range [][]float64{in.X, in.Residual, in.W, up.DY, up.DSum} {
+				for i := range x {
+					x[i] = float64(format.Round(float32(x[i])))
+				}
+			}
 			want, plain := Forward(in, p), PlainForward(in, p)
 			b := Bounds(want, plain, p)
 			require.Equal(t, want.Sum, plain.Sum)
@@ -83,7 +79,11 @@ func TestBoundsOfLargeMeans(t *testing.T) {
 			for i := range in.X {
 				in.X[i] = base * (1 + 0x1p-23*float64(rng.IntN(steps)))
 			}
-			round(dtype.Float32, in.X, in.W)
+			for _, x := range [][]float64{in.X, in.W} {
+				for i := range x {
+					x[i] = float64(float32(x[i]))
+				}
+			}
 			up := Upstream{DY: normal(rng, 3*5000)}
 			want, g := Forward(in, p), Backward(in.X, in.W, up, p)
 			b := Bounds(want, PlainForward(in, p), p)
