@@ -9,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/shaders/layouttest"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -100,9 +99,5 @@ func TestTable(t *testing.T) {
 
 // TestLayout compares the Go mirrors with the shader.
 func TestLayout(t *testing.T) {
-	for _, element := range []string{"f16", "bf16"} {
-		module, err := shaders.Get("gemm_pair", element)
-		require.NoError(t, err)
-		layouttest.Check(t, module, engine.Params{}, spec{}, "A", "B", "C4", "R4", "X4", "S4")
-	}
+	layouttest.CheckAll(t, "gemm_pair", map[string]layouttest.Row{"gemm_pair": layouttest.Of(engine.Params{}, spec{}, "A", "B", "C4", "R4", "X4", "S4")})
 }

@@ -48,9 +48,7 @@ func TestPlain(t *testing.T) {
 			in := Inputs{X: normal(rng, 20*65), Residual: normal(rng, 20*65), W: normal(rng, 65)}
 			up := Upstream{DY: normal(rng, 20*65), DSum: normal(rng, 20*65)}
 			for _, x := range [][]float64{in.X, in.Residual, in.W, up.DY, up.DSum} {
-				for i := range x {
-					x[i] = float64(format.Round(float32(x[i])))
-				}
+				round(x, format)
 			}
 			want, plain := Forward(in, p), PlainForward(in, p)
 			b := Bounds(want, plain, p)
@@ -80,9 +78,7 @@ func TestBoundsOfLargeMeans(t *testing.T) {
 				in.X[i] = base * (1 + 0x1p-23*float64(rng.IntN(steps)))
 			}
 			for _, x := range [][]float64{in.X, in.W} {
-				for i := range x {
-					x[i] = float64(float32(x[i]))
-				}
+				round(x, dtype.Float32)
 			}
 			up := Upstream{DY: normal(rng, 3*5000)}
 			want, g := Forward(in, p), Backward(in.X, in.W, up, p)
