@@ -75,18 +75,18 @@ func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
 		return nil, err
 	}
 	var p skinny.Plan
-	kernels := []string{"gemm_narrow_bwd"}
+	kernel := "gemm_narrow_bwd"
 	switch {
 	case m.kept():
 		p, err = skinny.ChooseKept(caps, x)
-		kernels = []string{"gemm_narrow_dsilu"}
+		kernel = "gemm_narrow_dsilu"
 	case m.Backward:
 		p, err = skinny.ChooseBackward(caps, x, m.Out, opt)
 	default:
 		p, err = skinny.ChooseForward(caps, x, m.Out, opt)
-		kernels = p.Kernels("gemm_narrow")
+		kernel = "gemm_narrow"
 	}
-	return &productPlan{p.Config, p.Workspace(), kernels}, err
+	return &productPlan{p.Config, p.Workspace(), p.Kernels(kernel)}, err
 }
 
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.

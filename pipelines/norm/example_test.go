@@ -65,3 +65,9 @@ func ExampleChoose() {
 	// [norm_bwd sum_rows] 256000 <nil>
 	// wg256 subgroup loads4 rows1 groups4 ahead
 }
+
+func ExampleParseConfig() {
+	c, err := norm.ParseConfig("wg64 loads3 rows1 groups16 ahead")
+	fmt.Println(c.Threads, c.Loads, c.Groups, err)
+	// Output: 64 3 16 <nil>
+}

@@ -49,7 +49,7 @@ func (anyShape) Has(*Problem) bool { return true }
 // the smallest workgroup that holds them, else from memory.
 func rule(caps *vk.Caps, p *Problem, _ string) (Config, error) {
 	n := vecs(p)
-	size := int(caps.SubgroupSize)
+	size := max(int(caps.SubgroupSize), 1) // Feasible refuses a device without
 	c := Config{Threads: max(threads, size), SubgroupTeam: true, Loads: min((n+size-1)/size, maxLoads), Rows: 1, Ahead: true, Groups: 4}
 	if c.Feasible(caps, *p) == nil {
 		return c, nil

@@ -52,6 +52,9 @@ func run[C call.Call](t *testing.T, d *vk.Device, impl string, row, n int, cases
 		}
 		return err != nil
 	})
+	if len(cases) == 0 && !strings.HasSuffix(t.Name(), "/"+dtype.Float16.String()) {
+		t.Skip(last) // a device with matrices may have none of this format
+	}
 	if len(cases) == 0 {
 		vktest.Require(t, impl, last)
 	}
