@@ -181,11 +181,12 @@ func (a *Attention) Adjust(x Values) {
 	// Cases that were wrong before are drawn from these seeds.
 	g := attentionValues{a, rand.New(rand.NewPCG(1, a.Seed))}
 	x["q"], x["k"], x["v"] = g.qkv()
-	for name, size := range map[string]float64{"q": a.Sizes.Q, "k": a.Sizes.K, "v": a.Sizes.V} {
+	sizes := map[string]float64{"q": a.Sizes.Q, "k": a.Sizes.K, "v": a.Sizes.V}
+	for name, size := range sizes {
 		scaleBy(x[name], size)
 	}
 	for _, name := range []string{"q", "k", "v"} {
-		g.outliers(x[name])
+		g.outliers(x[name], sizes[name])
 		roundTo(x[name], a.DType)
 	}
 	g.features(x)
@@ -202,7 +203,7 @@ func (a *Attention) Adjust(x Values) {
 	}
 	roundTo(x["do"], a.DType)
 	scaleBy(x["do"], a.Sizes.DO)
-	g.outliers(x["do"])
+	g.outliers(x["do"], a.Sizes.DO)
 	roundTo(x["do"], a.DType)
 	if a.DLSE {
 		x["dlse"] = g.normal(a.LSEShape())
@@ -226,11 +227,11 @@ func roundTo(x []float64, t dtype.DType) {
 	}
 }
 
-// outliers makes some elements OutlierTimes as large. In float16 sums of two do not overflow, nor
-// what dropout makes of one.
-func (g attentionValues) outliers(x []float64) {
+// outliers makes some elements of a size OutlierTimes as large. In float16 sums of two do not
+// overflow, nor what dropout makes of one, nor the gradients that follow from one that is drawn twice.
+func (g attentionValues) outliers(x []float64, size float64) {
 	const every = 500
-	most := min(30000, 60000/g.Dropout.KeepScale())
+	most := min(30000, 60000/g.Dropout.KeepScale(), 6*OutlierTimes*OrOne(size))
 	for range 1 + len(x)/every {
 		if g.Kind != OutlierKind {
 			return

@@ -377,7 +377,11 @@ func (g *GemmGroup) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 		return nil, err
 	}
 	config, err := engine.ChooseGroup(caps, g.problems(), opt)
-	return &productPlan{config, engine.GroupWorkspace(g.problems()), config.GroupKernels()}, err
+	kernels := config.GroupKernels()
+	if !slices.ContainsFunc(g.problems(), func(p engine.Problem) bool { return p.M > 0 && p.N > 0 }) {
+		kernels = nil // nothing runs
+	}
+	return &productPlan{config, engine.GroupWorkspace(g.problems()), kernels}, err
 }
 
 // Record implements Call.

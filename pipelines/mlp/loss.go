@@ -159,5 +159,13 @@ func ChooseLoss(caps *vk.Caps, p Problem, o Options, loss ...string) (runs Plan,
 	runs.bytes = plan.memory.Bytes
 	runs.add(gradients.String(), gradients.kernels...)
 	runs.parts = append(runs.parts, gradients.parts...)
+	for i := range plan.backward.parts {
+		runs.also(func(later *Plan) { plan.backward.parts[i].describe(later, p, loss...) })
+	}
+	if plan.forward != nil {
+		for i := range plan.forward.parts {
+			runs.also(plan.forward.parts[i].describe)
+		}
+	}
 	return runs, nil
 }

@@ -157,7 +157,7 @@ func (t *Tensors) kept(p Problem) (pre, hidden argument.Argument) {
 }
 
 // A Plan says how a problem runs on a device: the heads of the first time, if not all are
-// computed at a time. It is a kit.Plan.
+// computed at a time. Kernels has also those that only later heads run. It is a kit.Plan.
 type Plan struct {
 	words, kernels []string
 	bytes          int64
@@ -181,6 +181,17 @@ func (p Plan) Kernels() []string { return p.kernels }
 // add adds kernels. Words describes the kernels in String.
 func (p *Plan) add(words string, kernels ...string) {
 	p.words, p.kernels = append(p.words, words), append(p.kernels, kernels...)
+}
+
+// also adds the kernels of later heads that the first do not run.
+func (p *Plan) also(describe func(later *Plan)) {
+	var later Plan
+	describe(&later)
+	for _, name := range later.kernels {
+		if !slices.Contains(p.kernels, name) {
+			p.kernels = append(p.kernels, name)
+		}
+	}
 }
 
 // skinny adds kernels that keep hidden units on the chip. Options.Tuning may have rows of grouped
@@ -211,6 +222,9 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (runs Plan, err 
 		}
 		runs.bytes = plan.memory.Bytes
 		plan.parts[0].describe(&runs, p)
+		for i := range plan.parts {
+			runs.also(func(later *Plan) { plan.parts[i].describe(later, p) })
+		}
 		return runs, nil
 	}
 	plan, err := newForwardPlan(caps, p, o)
@@ -219,6 +233,9 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (runs Plan, err 
 	}
 	runs.bytes = plan.memory.Bytes
 	plan.parts[0].describe(&runs)
+	for i := range plan.parts {
+		runs.also(plan.parts[i].describe)
+	}
 	return runs, nil
 }
 

@@ -61,6 +61,8 @@ type weightSums struct {
 	sinks []float64 // (batch, num_heads)
 	terms []float64 // (batch, num_heads), not a sum but the largest P * (|dP| + |Delta|)
 	ds    []float64 // likewise, the largest |dS|
+	// squares are sums of the squares of terms, as keys are.
+	squares []float64
 }
 
 func newWeightSums(p attention.Problem) *weightSums {
@@ -70,6 +72,8 @@ func newWeightSums(p attention.Problem) *weightSums {
 		sinks: make([]float64, p.Batch*p.NumHeads),
 		terms: make([]float64, p.Batch*p.NumHeads),
 		ds:    make([]float64, p.Batch*p.NumHeads),
+
+		squares: make([]float64, p.Batch*p.NumKVHeads*p.SeqKV),
 	}
 }
 
@@ -195,8 +199,11 @@ func (w *bwdWorker[T]) row(s, weights, t, slope []float64, mask attention.Mask, 
 	if w.sums != nil {
 		head := r.Batch*p.NumHeads + r.Head
 		term, ds := w.sums.terms[head], w.sums.ds[head]
+		squares := w.sums.squares[(r.Batch*p.NumKVHeads+r.Head/(p.NumHeads/p.NumKVHeads))*p.SeqKV:]
 		for j, x := range t {
-			term, ds = max(term, s[j]*(math.Abs(x)+math.Abs(delta))), max(ds, s[j]*math.Abs(x-delta))
+			y := s[j] * (math.Abs(x) + math.Abs(delta))
+			term, ds = max(term, y), max(ds, s[j]*math.Abs(x-delta))
+			squares[j] += y * y
 		}
 		w.sums.terms[head], w.sums.ds[head] = term, ds
 	}

@@ -171,3 +171,29 @@ func TestGradientBoundSoftcap(t *testing.T) {
 func half32(s GradientScope, p attention.Problem) float64 {
 	return roundoff32 * (1 + s.LSE + p.Softcap)
 }
+
+// TestGradientBoundRows: where rows see one key, dP and Delta are the same sum. In float32, in two
+// orders, they are not, and what is left adds up in dK over the rows.
+func TestGradientBoundRows(t *testing.T) {
+	p := attention.Problem{Batch: 1, NumHeads: 8, NumKVHeads: 1, SeqQ: 2000, SeqKV: 1, HeadDim: 24, DType: dtype.Float32}
+	d := newData(p)
+	clear(d.up.DLSE)
+	bound, plain, s := d.bounds(t)
+	dk := make([]float64, p.HeadDim)
+	for row := range p.NumHeads * p.SeqQ {
+		forth, back := float32(0), float32(0)
+		for i := range p.HeadDim {
+			j := p.HeadDim - 1 - i
+			forth += float32(d.up.DO[row*p.HeadDim+i] * d.in.V[i])
+			back += float32(d.up.DO[row*p.HeadDim+j] * d.in.V[j])
+		}
+		for i := range dk {
+			dk[i] += p.EffectiveScale() * float64(forth-back) * d.in.Q[row*p.HeadDim+i]
+		}
+	}
+	worst := largest(dk)
+	require.Less(t, worst, bound.DK)
+	require.Greater(t, worst, bound.DK/6)
+	s.KeyTerm = 0
+	require.Less(t, 2*GradientBounds(d.g, plain, s, p).DK, bound.DK, "the term decides")
+}

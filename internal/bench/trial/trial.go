@@ -53,15 +53,17 @@ func Encode(k *Kernel, p Problem) string {
 		d.UseNumber() // seeds have more digits than a float64
 		err = d.Decode(&fields)
 	}
-	short, q := []byte(nil), k.New()
+	short, q := []byte(nil), reflect.New(reflect.TypeOf(p).Elem()).Interface()
 	if err == nil {
 		short, err = json.Marshal(withoutZeros(fields))
 	}
 	if err != nil {
 		panic(fmt.Sprintf("trial: %v: %v", p, err)) // a bug: fields are plain
 	}
-	if json.Unmarshal(short, q) == nil && reflect.DeepEqual(p, q) {
-		text = short
+	if json.Unmarshal(short, q) == nil {
+		if again, err := json.Marshal(q); err == nil && bytes.Equal(again, text) {
+			text = short
+		}
 	}
 	return k.Name + ":" + string(text)
 }
