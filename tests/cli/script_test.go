@@ -87,9 +87,7 @@ func TestNoDevice(t *testing.T) {
 	p := testscript.Params{Dir: "testdata/nodevice", Cmds: commands(nil), ContinueOnError: true}
 	p.Setup = func(e *testscript.Env) error {
 		environment(e)
-		for _, name := range []string{"FLASHVK_VKRUN=", "VK_DRIVER_FILES=/none", "VK_ICD_FILENAMES=/none", "VK_INSTANCE_LAYERS="} {
-			e.Vars = append(e.Vars, name)
-		}
+		e.Vars = append(e.Vars, "FLASHVK_VKRUN=", "VK_DRIVER_FILES=/none", "VK_ICD_FILENAMES=/none", "VK_INSTANCE_LAYERS=")
 		return nil
 	}
 	testscript.Run(t, p)
