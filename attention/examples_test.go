@@ -4,37 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// An example is a device with tensors, which close closes. Its methods end the program with an error.
-type example struct {
-	*vk.Device
-	tensors []vk.Tensor
-}
+// An example has tensors that are full of one number.
+type example struct{ *vktest.Example }
 
-func newExample() *example { return &example{Device: must(vk.Open(vk.Options{}))} }
+func newExample() example { return example{vktest.NewExample()} }
 
 func must[T any](x T, err error) T {
-	check(err)
+	vktest.Must(err)
 	return x
 }
 
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
-}
-
 // tensor returns a tensor with the same number everywhere.
-func (x *example) tensor(f dtype.DType, number float32, shape ...int) vk.Tensor {
-	t := must(x.NewTensor("example", f, shape...))
-	x.tensors = append(x.tensors, t)
+func (x example) tensor(f dtype.DType, number float32, shape ...int) vk.Tensor {
+	t := x.Tensor(f, shape)
 	fill(t, number)
 	return t
 }
@@ -45,35 +35,17 @@ func fill(t vk.Tensor, number float32) {
 		data[i], list[i] = number, int32(number)
 	}
 	if t.DType == dtype.Int32 {
-		check(t.UploadInts(context.Background(), list))
+		vktest.Must(t.UploadInts(context.Background(), list))
 		return
 	}
-	check(t.Upload(context.Background(), data))
-}
-
-// run submits a recording once.
-func (x *example) run(record func(c *vk.Cmd) error) {
-	check(x.Run(context.Background(), "example", record))
-}
-
-func download(t vk.Tensor) []float32 {
-	data := make([]float32, t.NumElements())
-	check(t.Download(context.Background(), data))
-	return data
-}
-
-func (x *example) close() {
-	for _, t := range x.tensors {
-		t.Close()
-	}
-	x.Close()
+	vktest.Must(t.Upload(context.Background(), data))
 }
 
 // A cache of two sequences with room for 16 keys each. They have 3 and 5 keys, as only the
 // device knows.
 func ExampleDecode() {
 	d := newExample()
-	defer d.close()
+	defer d.Close()
 	p := attention.DecodeProblem{Problem: attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, SeqKV: 16, HeadDim: 8, DType: dtype.Float16, Causal: true}}
 	t := attention.DecodeTensors{
 		Q: d.tensor(p.DType, 0, p.QShape()...), // so each row of O is the mean of the values that it sees
@@ -84,9 +56,9 @@ func ExampleDecode() {
 	for i := range 5 { // value number i is i, in all sequences and heads
 		fill(t.V.Slice(2, i, i+1), float32(i))
 	}
-	check(t.SeqLens.UploadInts(context.Background(), []int32{3, 5}))
-	d.run(func(c *vk.Cmd) error { return attention.Decode(c, t, p, attention.Options{}) })
-	o := download(t.O)
+	vktest.Must(t.SeqLens.UploadInts(context.Background(), []int32{3, 5}))
+	d.Run(func(c *vk.Cmd) error { return attention.Decode(c, t, p, attention.Options{}) })
+	o := d.Values(t.O)
 	fmt.Println(o[0], o[4*8], attention.DecodeStatus(context.Background(), t.State, p))
 	// Output: 1 2 <nil>
 }
@@ -95,7 +67,7 @@ func ExampleDecode() {
 // first pair.
 func ExampleAppend() {
 	d := newExample()
-	defer d.close()
+	defer d.Close()
 	p := attention.AppendProblem{
 		DecodeProblem: attention.DecodeProblem{
 			Problem: attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 8, HeadDim: 8, DType: dtype.Float32},
@@ -110,19 +82,19 @@ func ExampleAppend() {
 		SeqLens: d.tensor(dtype.Int32, 3, p.SeqLensShape()...), State: d.tensor(dtype.Int32, 0, 1),
 	}
 	cos, sin := attention.RoPETable(8, 4, 10000)
-	check(t.Cos.Upload(context.Background(), cos))
-	check(t.Sin.Upload(context.Background(), sin))
-	d.run(func(c *vk.Cmd) error {
+	vktest.Must(t.Cos.Upload(context.Background(), cos))
+	vktest.Must(t.Sin.Upload(context.Background(), sin))
+	d.Run(func(c *vk.Cmd) error {
 		return errors.Join(attention.Append(c, t, p), attention.Advance(c, t.SeqLens, 1)) // the sequence has 4 keys from now on
 	})
-	fmt.Printf("%.3f\n", download(t.K)[3*8:4*8]) // cos 3 - sin 3, cos 3 + sin 3, the same of 0.03, and what is not turned
+	fmt.Printf("%.3f\n", d.Values(t.K)[3*8:4*8]) // cos 3 - sin 3, cos 3 + sin 3, the same of 0.03, and what is not turned
 	// Output: [-1.131 -0.849 0.970 1.030 1.000 1.000 1.000 1.000]
 }
 
 // A step writes a key and its value after three others, and a query of each head sees all four.
 func ExampleStep() {
 	d := newExample()
-	defer d.close()
+	defer d.Close()
 	p := attention.AppendProblem{DecodeProblem: attention.DecodeProblem{
 		Problem: attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 1, SeqKV: 8, HeadDim: 8, DType: dtype.Float32, Causal: true},
 		NewKeys: 1,
@@ -135,10 +107,10 @@ func ExampleStep() {
 		},
 		NewK: d.tensor(p.DType, 2, p.NewKShape()...), NewV: d.tensor(p.DType, 5, p.NewVShape()...),
 	}
-	d.run(func(c *vk.Cmd) error { return attention.Step(c, t, p, attention.Options{}) })
-	o, k := download(t.O), download(t.K)
+	d.Run(func(c *vk.Cmd) error { return attention.Step(c, t, p, attention.Options{}) })
+	o, k := d.Values(t.O), d.Values(t.K)
 	fmt.Println(o[0], k[2*8], k[3*8]) // the mean of three values 1 and the new one, 5; the last old key and the new one
-	plan, err := attention.ChooseStep(d.Caps(), p, attention.Options{})
+	plan, err := attention.ChooseStep(d.D.Caps(), p, attention.Options{})
 	fmt.Println(len(plan.Kernels()), err) // float32 has no matrices
 	// Output:
 	// 2 1 2
@@ -149,28 +121,28 @@ func ExampleStep() {
 // share its full pages.
 func ExampleKVCache() {
 	ctx, d := context.Background(), newExample()
-	defer d.close()
-	cache := must(attention.NewKVCache(ctx, d.Device, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{
+	defer d.Close()
+	cache := must(attention.NewKVCache(ctx, d.D, attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{
 		Problem:  attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 1, SeqKV: 64, HeadDim: 8, DType: dtype.Float16, Causal: true},
 		PageSize: 8, Pages: 8,
 	}}))
 	defer cache.Close()
 	p := attention.AppendProblem{DecodeProblem: cache.Problem(1, 1)} // a query and a key of each sequence
 	q, k, v, o := d.tensor(p.DType, 0, p.QShape()...), d.tensor(p.DType, 1, p.NewKShape()...), d.tensor(p.DType, 0, p.NewVShape()...), d.tensor(p.DType, 0, p.OShape()...)
-	check(cache.Reserve(ctx, 11)) // pages for 11 keys
-	step := must(d.NewCmd("step"))
+	vktest.Must(cache.Reserve(ctx, 11)) // pages for 11 keys
+	step := must(d.D.NewCmd("step"))
 	defer step.Close()
 	// Errors of recording stay with step: Submit returns the first.
 	_ = cache.Step(step, 0, attention.StepTensors{DecodeTensors: attention.DecodeTensors{Q: q, O: o}, NewK: k, NewV: v}, p, attention.Options{})
 	_ = cache.Advance(step, 1)
 	for i := range 11 {
 		fill(v, float32(i))
-		check(step.Submit(ctx))
+		vktest.Must(step.Submit(ctx))
 	}
 	lens, err := cache.Len(ctx)
-	fmt.Println(download(o)[0], lens, cache.Free(), err) // the mean of 0 to 10
+	fmt.Println(d.Values(o)[0], lens, cache.Free(), err) // the mean of 0 to 10
 
-	check(cache.Prefill(ctx, 0, 1))
+	vktest.Must(cache.Prefill(ctx, 0, 1))
 	fmt.Println(cache.Free(), cache.Status(ctx)) // the first page is that of both, and a page of the second is free
 	// Output:
 	// 5 [11 11] 4 <nil>
@@ -181,7 +153,7 @@ func ExampleKVCache() {
 // reads. Grouped, a query head lies beside those that share its key head.
 func ExampleSplitHeads() {
 	d := newExample()
-	defer d.close()
+	defer d.Close()
 	q := must(attention.SplitHeads(d.tensor(dtype.Float16, 0, 2, 100, 6*64), 6))
 	grouped := must(attention.GroupHeads(q, 2))
 	merged := must(attention.MergeHeads(must(attention.UngroupHeads(grouped))))
@@ -201,7 +173,7 @@ func ExampleSplitHeads() {
 // is the mean of the two values, and half of each row's gradient reaches each of them.
 func ExampleBackward() {
 	d := newExample()
-	defer d.close()
+	defer d.Close()
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, DType: dtype.Float32}
 	tensor := func(shape []int) vk.Tensor { return d.tensor(p.DType, 0, shape...) }
 	t := attention.Tensors{Q: tensor(p.QShape()), K: tensor(p.KShape()), V: tensor(p.VShape()), O: tensor(p.OShape()), LSE: tensor(p.LSEShape())}
@@ -210,10 +182,10 @@ func ExampleBackward() {
 	fill(t.V.Slice(2, 1, 2), 3)
 	fill(g.DO.Slice(2, 0, 1), 1)
 	fill(g.DO.Slice(2, 1, 2), 2)
-	d.run(func(c *vk.Cmd) error {
+	d.Run(func(c *vk.Cmd) error {
 		return errors.Join(attention.Forward(c, t, p, attention.Options{}), attention.Backward(c, t, g, p, attention.Options{}))
 	})
-	o, dv := download(t.O), download(g.DV)
+	o, dv := d.Values(t.O), d.Values(g.DV)
 	fmt.Println("o", o[0], o[8], "dv", dv[0], dv[8])
 	// Output: o 2 2 dv 1.5 1.5
 }

@@ -357,17 +357,4 @@ func (l *lane) verify(ctx context.Context) (verdict, err error) {
 	return nil, nil
 }
 
-// submit records commands and runs them.
-func submit(ctx context.Context, d *vk.Device, name string, record func(c *vk.Cmd) error) error {
-	c, err := d.NewCmd(name)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if err := record(c); err != nil {
-		return err
-	}
-	return c.Submit(ctx)
-}
-
 func tensorBytes(t vk.Tensor) int64 { return int64(t.NumElements()) * int64(t.DType.Size()) }

@@ -215,7 +215,7 @@ func (r *opRun) addSets(ctx context.Context, n int) error {
 			return err
 		}
 	}
-	return submit(ctx, r.d, "bench sets", func(c *vk.Cmd) error {
+	return r.d.Run(ctx, "bench sets", func(c *vk.Cmd) error {
 		from := r.tensors(0, r.read)
 		for set := 1; set < len(r.sets); set++ {
 			for i, to := range r.tensors(set, r.read) {
@@ -310,7 +310,7 @@ func (r *opRun) clean(ctx context.Context) (err error) {
 
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
 func (r *opRun) runForward(ctx context.Context, want Expectations) error {
-	err := submit(ctx, r.d, "bench forward", func(c *vk.Cmd) error {
+	err := r.d.Run(ctx, "bench forward", func(c *vk.Cmd) error {
 		return r.recordPass(c, 0, r.op, "auto", Forward)
 	})
 	if err != nil {
@@ -390,7 +390,7 @@ func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
 // clear fills the tensors that the pass only writes with NaN, which is all bits set in every format.
 // A last half word is left as it was.
 func (r *opRun) clear(ctx context.Context, set int) error {
-	return submit(ctx, r.d, "bench clear", func(c *vk.Cmd) error {
+	return r.d.Run(ctx, "bench clear", func(c *vk.Cmd) error {
 		for _, t := range r.tensors(set, func(t *call.Tensor) bool { return r.pass.Writes(t.Role) && t.Role != call.Update }) {
 			if bytes := tensorBytes(t) &^ 3; bytes > 0 {
 				c.Fill(t.Buffer, 0, bytes, 0xffffffff)
@@ -432,7 +432,7 @@ func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *R
 		return Target{}, err
 	}
 	r.dirty = true
-	err := submit(ctx, r.d, "bench check", func(c *vk.Cmd) error { return record(c, 0) })
+	err := r.d.Run(ctx, "bench check", func(c *vk.Cmd) error { return record(c, 0) })
 	if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
 		x.Reason = Reason(r.op.Name(), x.Impl, err)
 		return Target{}, nil
