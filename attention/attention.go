@@ -8,9 +8,9 @@
 // [Forward] picks the fastest path that the device and the problem allow; Options.Impl forces one:
 //
 //	path      needs                                        scores live in   file
-//	coopmat2  VK_NV_cooperative_matrix2 at subgroup scope  registers        fwd_matrix.go
-//	coopmat   VK_KHR_cooperative_matrix                    registers        fwd_matrix.go
-//	scalar    Vulkan 1.2 compute                           registers        fwd_scalar.go
+//	coopmat2  VK_NV_cooperative_matrix2 at subgroup scope  registers        fwd.go
+//	coopmat   VK_KHR_cooperative_matrix                    registers        fwd.go
+//	scalar    Vulkan 1.2 compute                           registers        fwd.go
 //	unfused   Vulkan 1.2 compute, memory for S             device memory    unfused.go
 //
 // Every path computes every feature of a [Problem]. A problem without features runs kernels without

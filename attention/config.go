@@ -30,7 +30,7 @@ type Config struct {
 	KeysFirst bool `word:"keysfirst" on:"coopmat2 coopmat" vary:"0 1"`                    // with Prefetch: the first key tile is loaded before Q
 	PeelMask  bool `word:"peel" on:"coopmat2 coopmat" vary:"0 1"`                         // the masked tiles have their own loop
 	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat" tune:"0 4" vary:"0 2 4 6 8"` // operands are loaded at most this many matrices of head_dim ahead; 0: the compiler's choice
-	Stripes   int  `word:"stripes%d" on:"coopmat2"`                                       // this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd_direct.go); 0: each subgroup has its own rows, and tiles are in shared memory
+	Stripes   int  `word:"stripes%d" on:"coopmat2"`                                       // this many subgroups divide the keys of the same rows, and K and V go straight from memory to registers (fwd.go); 0: each subgroup has its own rows, and tiles are in shared memory
 	Detour    bool `word:"detour" on:"coopmat2 coopmat"`                                  // the kernel does not use the layout of matrices, even if it is known; for tests
 
 	// Scalar and unfused paths: Threads invocations, ThreadsX in a row.
@@ -253,7 +253,7 @@ func (c *Config) stripeBytes(p *Problem, m int) int {
 	return vk.SharedVariables(16*c.Subgroups*pass*ld, 8*c.Subgroups*rows)
 }
 
-// mostStripedKeys is the largest number of keys for which Candidates has configurations with Stripes.
+// mostStripedKeys is the largest number of keys for which candidates has configurations with Stripes.
 // With more keys each subgroup has a long walk, and sharing tiles in shared memory pays.
 const mostStripedKeys = 1024
 

@@ -360,11 +360,10 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 			return false
 		}
 		c.args.buffers[i] = b.bound()
+		use := c.use(&b.whole().object)
 		if access := k.access[i]; access != 0 {
 			start, end := b.boundSpan(c.args.buffers[i])
-			c.tracker.touch(c.use(&b.whole().object), start, end, access&writes != 0)
-		} else {
-			c.use(&b.whole().object)
+			c.tracker.touch(use, start, end, access&writes != 0)
 		}
 	}
 	if c.err == nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ gets the same weights and data, and its loss and its gradients are compared with
 
 func (b *benchTrain) run(ctx context.Context, a *app) error {
 	_, err := b.cases(false) // finds sizes that are wrong on every device
-	if err := firstError(checkRange(b.model.set, "count", b.count, 1, maxCount), checkPeers(b.peers, b.peerTime), err, b.out.prepare()); err != nil {
+	if err := cmp.Or(checkRange(b.model.set, "count", b.count, 1, maxCount), checkPeers(b.peers, b.peerTime), err, b.out.prepare()); err != nil {
 		return err
 	}
 	return a.onDevice(b.device, func(d *vk.Device, env bench.Environment) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -162,7 +163,7 @@ func checkRange(f *pflag.FlagSet, name string, n, least, most int) error {
 // check returns a usage error. Most mistakes show before a device is opened: a divisor of a CPU's
 // default sizes also divides a GPU's.
 func (k *kernelFlags) check() error {
-	if err := firstError(
+	if err := cmp.Or(
 		checkRange(k.set, "count", k.count, 1, maxCount), checkRange(k.set, "warmup", k.warmup, 0, math.MaxInt32),
 		checkRange(k.set, "iters", k.iters, 1, k.count*bench.MaxBatchCalls), k.checkTuning(), checkPeers(k.peers, k.peerTime),
 	); err != nil {
@@ -186,15 +187,6 @@ func (k *kernelFlags) check() error {
 func (k *kernelFlags) checkTuning() error {
 	if k.noTuning && k.tuning != "" {
 		return usagef("--tuning %s and --no-tuning contradict each other", k.tuning)
-	}
-	return nil
-}
-
-func firstError(list ...error) error {
-	for _, err := range list {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

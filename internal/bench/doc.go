@@ -31,5 +31,5 @@
 //
 // What is measured is an Op of package internal/bench/kernels. Rates count
 // operations and bytes by Op.Cost, those of attention by the conventions of
-// problem.Problem.FLOPs and problem.Problem.Bytes.
+// attention.Problem.FLOPs and attention.Problem.Bytes.
 package bench

@@ -126,10 +126,10 @@ func smallProblem() attention.Problem {
 	return attention.Problem{Batch: 2, NumHeads: 2, NumKVHeads: 1, SeqQ: 33, SeqKV: 50, HeadDim: 16, DType: dtype.Float16, Causal: true}
 }
 
-// opOf returns the Op of a problem of attention.
-// NewAttention is kernels.Attention, which package kernels sets.
+// NewAttention is kernels.Attention, which attention_test.go sets.
 var NewAttention func(p attention.Problem) (Op, error)
 
+// opOf returns the Op of a problem of attention.
 func opOf(t *testing.T, p attention.Problem) Op {
 	t.Helper()
 	op, err := NewAttention(p)

@@ -23,6 +23,8 @@ import (
 //	Note(caps, impl, p, dispatches)    as Noter has it
 //	Ask(request *peer.Request)         fills in what peers are asked beside its keys
 //	Params() string                    names benchmarks, instead of its keys
+//	Takes(p Pass) error                returns why no path takes a pass
+//	Warning(ctx) (string, error)       warns of the result of flashvk run
 //	Amounts() []Amount                 says what reports count beside operations and bytes
 type Op interface {
 	// Name is the name of the kernel, as in flashvk bench NAME. Results add _fwd or _bwd.

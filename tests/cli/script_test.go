@@ -145,7 +145,7 @@ func condition(name string, caps *vk.Caps) (bool, error) {
 func commands(caps *vk.Caps) map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	return map[string]func(ts *testscript.TestScript, neg bool, args []string){
 		"flashvk": flashvk, "usage": refusal(2), "fails": refusal(1), "refuses": refuses, "narrow": narrow,
-		"await": await, "signal": signal, "tensors": tensors, "agrees": agrees, "model": model,
+		"await": await, "signal": signal, "tensors": tensors, "agrees": agrees, "model": model, "whole": whole,
 		"right": func(ts *testscript.TestScript, _ bool, args []string) { right(ts, caps, args) },
 	}
 }

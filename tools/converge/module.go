@@ -101,7 +101,7 @@ type parser struct {
 
 func (p *parser) instruction(o op, a []uint32) error {
 	switch {
-	case o == spirv.OpLine && len(a) >= 2:
+	case o == spirv.OpLine:
 		p.line = fmt.Sprintf("%s:%d", p.m.strings[id(a[0])], a[1])
 	case o == spirv.OpNoLine:
 		p.line = ""

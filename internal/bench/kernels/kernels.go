@@ -1,6 +1,6 @@
-// Package kernels says what the command line must know of each kernel: its flags, how its
-// sizes follow from the tensors of a file, its tensors, its reference. A kernel is a file
-// here and a row of All; flashvk bench NAME, run, profile, sweep and the other commands,
+// Package kernels says what the command line must know of each kernel: its flags, and how its
+// sizes follow from the tensors of a file. Package call has its tensors and its reference. A kernel is
+// a file here and a row of All; flashvk bench NAME, run, profile, sweep and the other commands,
 // with reports and peers, follow from it.
 //
 //	Kernel   a row of All: names, texts, paths

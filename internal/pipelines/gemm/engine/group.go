@@ -66,7 +66,7 @@ func ChooseGroup(caps *vk.Caps, list []Problem, opt Options) (Config, error) {
 	}
 	if c := opt.Config; c != nil {
 		if c.AlignRows || c.PackB || c.Splits > 1 {
-			return *c, Unsupported("%v: a group has no copies and no splits", c)
+			return *c, Unsupported("%v: a group has no copies and no splits", *c)
 		}
 		if c.inParts(&p) {
 			return *c, errGroupParts

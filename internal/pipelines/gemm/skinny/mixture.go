@@ -119,10 +119,8 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 	if err != nil {
 		return err
 	}
-	if copies := plan.memory.Pack(&args, memory, at); len(copies) > 0 {
-		if err := copies.Record(c); err != nil {
-			return err
-		}
+	if err := plan.memory.Pack(&args, memory, at).Record(c); err != nil {
+		return err
 	}
 	groups, err := engine.Grid(c, plan.blocks, t.States.Shape[0], "m=%d", p.M)
 	if err != nil {
