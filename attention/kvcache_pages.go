@@ -210,13 +210,10 @@ func (k *KVCache) copySlots(ctx context.Context, copies []slotCopy) error {
 
 // transfer runs copies after all commands that have been started, and waits for them.
 func (k *KVCache) transfer(ctx context.Context, record func(c *vk.Cmd)) error {
-	c, err := k.d.NewCmd("cache.copy")
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	record(c)
-	return c.Submit(ctx)
+	return k.d.Run(ctx, "cache.copy", func(c *vk.Cmd) error {
+		record(c)
+		return nil
+	})
 }
 
 // copyKeys copies keys of a slot of a tensor to a slot of a tensor of the same layout.

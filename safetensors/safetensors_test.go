@@ -144,6 +144,15 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
+// TestReadShrunk: a file that is cut after its header was read ends early.
+func TestReadShrunk(t *testing.T) {
+	data := build(good, 21)
+	f, err := Read(bytes.NewReader(data[:len(data)-2]), int64(len(data)))
+	require.NoError(t, err)
+	k, _ := f.Tensor("k")
+	require.EqualError(t, f.ReadAt(k, make([]byte, 8), 0), `safetensors: tensor "k": file ends 1 bytes early`)
+}
+
 // TestHeaderLimit says that nothing is allocated for a header that is too
 // long, even if the file could hold it.
 func TestHeaderLimit(t *testing.T) {

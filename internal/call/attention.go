@@ -231,6 +231,7 @@ func (a *Attention) First() Call {
 	}
 	forward := *a
 	forward.Backward, forward.NoLSE, forward.BackwardConfig = false, false, nil
+	forward.Sample = 1 // what it should be is not compared
 	return &forward
 }
 

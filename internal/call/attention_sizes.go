@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 const (
@@ -285,7 +284,7 @@ func (d *attentionDraw) configSizes() {
 		d.BackwardConfig.Splits = one(rng, 0, 0, 1, 2, 3, 7)
 	}
 	drawGroups(rng, d.DecodeConfig, d.space)
-	if _, err := d.Choose(TypicalCaps(d.space.Soft), kit.Forward); d.DecodeConfig != nil && err != nil {
+	if d.DecodeConfig != nil && supports(d.Attention, d.space) != nil {
 		d.DecodeConfig = nil // a feature that decode has not
 	}
 }

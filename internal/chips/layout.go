@@ -213,13 +213,11 @@ func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, format
 			return nil, ran, err
 		}
 	}
-	c, err := d.NewCmd(name)
+	err = d.Run(ctx, name, func(c *vk.Cmd) error {
+		kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors...)
+		return nil
+	})
 	if err != nil {
-		return nil, ran, err
-	}
-	defer c.Close()
-	kernel.Dispatch(c, vk.Groups{}, struct{}{}, tensors...)
-	if err := c.Submit(ctx); err != nil {
 		return nil, ran, err
 	}
 	for _, x := range tensors[len(formats):] {

@@ -86,7 +86,7 @@ func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
 		return false, nil
 	}
 	p.Keep = KeepNothing
-	_, err := skinny.ChooseBackward(caps, skinnyBackward(p, 1), p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
+	_, err := skinny.ChooseBackward(caps, skinnyBackward(p, 1), p.Out, o.how(engine.Options{AlignedB: true}))
 	if errors.Is(err, vk.ErrUnsupported) {
 		return false, nil
 	}
@@ -165,7 +165,7 @@ func (b *backwardPart) addSkinny(caps *vk.Caps, p Problem, o Options) (int64, er
 	if p.Keep == KeepPre {
 		b.skinny.plan, err = skinny.ChooseKept(caps, b.skinny.problem)
 	} else {
-		b.skinny.plan, err = skinny.ChooseBackward(caps, b.skinny.problem, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true})
+		b.skinny.plan, err = skinny.ChooseBackward(caps, b.skinny.problem, p.Out, o.how(engine.Options{AlignedB: true}))
 	}
 	return b.skinny.plan.Workspace(), err
 }
@@ -269,7 +269,7 @@ func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradient
 // others DW2.
 func (b *backwardPart) skinnySteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	dpre, w1 := b.hiddenUnits(memory, b.dpre, p.Hidden, p), b.weights(memory, p.Hidden, p)
-	opt := engine.Options{Impl: o.Impl, Tuning: o.Tuning, AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums}
+	opt := o.how(engine.Options{AlignedB: true, Workspace: memory, WorkspaceOffset: b.sums})
 	var first engine.Steps
 	var err error
 	if p.Keep == KeepPre {

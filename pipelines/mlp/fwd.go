@@ -115,7 +115,7 @@ func newForwardPart(caps *vk.Caps, p Problem, o Options, h heads) (part forwardP
 	}
 	if o.skinny(p) {
 		product := engine.Problem{Batch: h.n, M: p.Tokens, N: p.Hidden, K: p.In, Activation: activation, DType: p.DType, Out: p.yType()}
-		plan, err := skinny.ChooseForward(caps, product, p.Out, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
+		plan, err := skinny.ChooseForward(caps, product, p.Out, o.how(engine.Options{}))
 		if err == nil {
 			part.skinny = &skinnyPart{product, plan}
 			return part, plan.Workspace(), nil
@@ -166,7 +166,7 @@ func unitsOf(caps *vk.Caps, p Problem, o Options, products func(units int) []eng
 // a part of op(B) for the whole.
 func padded(caps *vk.Caps, p Problem, o Options, products []engine.Problem) int {
 	for _, x := range products {
-		config, err := engine.Choose(caps, x, engine.Options{Impl: o.Impl, Tuning: o.Tuning})
+		config, err := engine.Choose(caps, x, o.how(engine.Options{}))
 		if err != nil || !config.PackB {
 			return p.Hidden
 		}
@@ -208,7 +208,7 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 		return wrap(fused.Forward(c, fused.Tensors{X: t.X, W1: matrix(t.W1), W2: matrix(t.W2), Y: matrix(t.Y)}, *f.one, memory))
 	case f.skinny != nil:
 		tensors := skinny.Tensors{A: f.repeat(t.X), B: t.W1, W: t.W2, Y: t.Y, Pre: t.Pre}
-		return wrap(skinny.Forward(c, tensors, p.Out, f.skinny.problem, engine.Options{Impl: o.Impl, Tuning: o.Tuning, Workspace: memory}))
+		return wrap(skinny.Forward(c, tensors, p.Out, f.skinny.problem, o.how(engine.Options{Workspace: memory})))
 	}
 	hidden := t.Hidden
 	if hidden.IsZero() {

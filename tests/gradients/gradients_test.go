@@ -86,17 +86,18 @@ func compare(t *testing.T, d *vk.Device, c call.Call) {
 		}
 		on[of.Name] = vktest.Values(t, d, dtype.Float32, data, of.Shape...)
 	}
-	cmd, err := d.NewCmd("gradients")
-	require.NoError(t, err)
-	defer cmd.Close()
-	require.NoError(t, c.Record(cmd, on, nil, kit.Forward))
-	require.NoError(t, c.Record(cmd, on, nil, kit.Backward))
-	require.NoError(t, cmd.Submit(t.Context()))
+	require.NoError(t, d.Run(t.Context(), "gradients", func(cmd *vk.Cmd) error {
+		if err := c.Record(cmd, on, nil, kit.Forward); err != nil {
+			return err
+		}
+		return c.Record(cmd, on, nil, kit.Backward)
+	}))
 	for _, of := range c.Tensors() {
 		name := strings.TrimPrefix(of.Name, "d")
-		if of.Role != call.Gradient || of.Off || x[name] == nil {
+		if of.Role != call.Gradient || of.Off {
 			continue
 		}
+		require.NotNil(t, x[name], of.Name)
 		got := make([]float32, call.Product(of.Shape))
 		require.NoError(t, on[of.Name].Download(t.Context(), got))
 		want, most := differences(c, x, name), 0.0

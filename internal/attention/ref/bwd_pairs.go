@@ -67,6 +67,7 @@ type pairs[F, T Float] struct {
 // pairSums are what bounds are derived from.
 type pairSums struct {
 	term   float64 // the largest P * (|dP| + |Delta|)
+	square float64 // the largest sum of its squares of a key
 	ds     float64 // the largest |dS|
 	weight float64 // the largest sum of P of a key
 }
@@ -79,13 +80,14 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 		fs := func(n int) []F { return make([]F, n) }
 		d, dv, n := p.HeadDim, p.ValueHeadDim(), p.SeqKV
 		x := pairWorker[F, T]{
-			pairs: w, q: fs(d), o: fs(dv), do: fs(dv), dq: fs(d), k: fs(n * d), v: fs(n * dv), dk: fs(n * d), dv: fs(n * dv),
-			weights: make([]float64, n), at: make([]int, n),
+			pairs: w, q: fs(d), do: fs(dv), dq: fs(d), k: fs(n * d), v: fs(n * dv), dk: fs(n * d), dv: fs(n * dv),
+			weights: make([]float64, n), squares: make([]float64, n), at: make([]int, n),
 		}
 		return func(batch, kv int) { sums[batch*p.NumKVHeads+kv] = x.keyHead(batch, kv) }
 	})
 	for _, x := range sums {
-		all.term, all.ds, all.weight = max(all.term, x.term), max(all.ds, x.ds), max(all.weight, x.weight)
+		all.term, all.square = max(all.term, x.term), max(all.square, x.square)
+		all.ds, all.weight = max(all.ds, x.ds), max(all.weight, x.weight)
 	}
 	return all
 }
@@ -93,9 +95,10 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 // pairWorker holds the buffers of one goroutine.
 type pairWorker[F, T Float] struct {
 	*pairs[F, T]
-	q, o, do, dq []F       // of a row
+	q, do, dq    []F       // of a row
 	k, v, dk, dv []F       // of the keys of a head
 	weights      []float64 // sums of P of the keys
+	squares      []float64 // sums of the squares of the keys' terms
 	at           []int     // where dK and dV of the keys are in g; -1: not wanted
 	wanted       []int     // the keys whose dK and dV are wanted
 	sums         pairSums
@@ -121,6 +124,7 @@ func (w *pairWorker[F, T]) keyHead(batch, kv int) pairSums {
 	clear(w.dk)
 	clear(w.dv)
 	clear(w.weights)
+	clear(w.squares)
 	perKV := p.NumHeads / p.NumKVHeads
 	for head := kv * perKV; head < (kv+1)*perKV; head++ {
 		for i := range mask.SeqQ {
@@ -130,7 +134,7 @@ func (w *pairWorker[F, T]) keyHead(batch, kv int) pairSums {
 	for _, j := range w.wanted {
 		w.store(w.g.DK, w.at[j], w.dk[j*d:][:d], F(p.EffectiveScale()))
 		w.store(w.g.DV, w.at[j], w.dv[j*dv:][:dv], 1)
-		w.sums.weight = max(w.sums.weight, w.weights[j])
+		w.sums.weight, w.sums.square = max(w.sums.weight, w.weights[j]), max(w.sums.square, w.squares[j])
 	}
 	return w.sums
 }
@@ -162,7 +166,7 @@ func (w *pairWorker[F, T]) row(k, v []F, mask attention.Mask, r Row) {
 		return
 	}
 	q, do := gather(w.q, w.in.Q, at, 1, 1, d), gather(w.do, w.up.DO, at, 1, 1, dv)
-	delta := dot(do, w.pairs.o[at*dv:][:dv])
+	delta := dot(do, w.o[at*dv:][:dv])
 	if w.up.DLSE != nil {
 		delta -= F(w.up.DLSE[atLSE])
 	}
@@ -184,7 +188,8 @@ func (w *pairWorker[F, T]) row(k, v []F, mask attention.Mask, r Row) {
 				W, dP = 0, 0
 			}
 		}
-		w.sums.term = max(w.sums.term, float64(P)*(math.Abs(float64(dP))+math.Abs(float64(delta))))
+		term := float64(P) * (math.Abs(float64(dP)) + math.Abs(float64(delta)))
+		w.sums.term = max(w.sums.term, term)
 		dS := P * (dP - delta)
 		w.sums.ds = max(w.sums.ds, math.Abs(float64(dS)))
 		dX := w.round(dS * score.derivative(x))
@@ -199,6 +204,7 @@ func (w *pairWorker[F, T]) row(k, v []F, mask attention.Mask, r Row) {
 		}
 		if w.at[j] >= 0 {
 			w.weights[j] += float64(P)
+			w.squares[j] += term * term
 			add(w.dk[j*d:][:d], dX, q)
 			add(w.dv[j*dv:][:dv], w.round(W), do)
 		}

@@ -3,6 +3,7 @@ package ref
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/attention"
@@ -72,7 +73,7 @@ func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p attenti
 	want, sums := samplePairs(o, lse, &up, &in, p, func(x float64) float64 { return x }, rows, keys)
 	plain, _ := samplePairs(o, lse, &up, &in, p, p.DType.Round, rows, keys)
 	scope := newGradientScope(up, in, lse, p)
-	scope.Term, scope.DS, scope.KeyWeight = sums.term, sums.ds, sums.weight
+	scope.Term, scope.KeyTerm, scope.DS, scope.KeyWeight = sums.term, math.Sqrt(sums.square), sums.ds, sums.weight
 	return want, GradientBounds(want, plain, scope, p), nil
 }
 

@@ -1,6 +1,7 @@
 package ref
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,6 +44,8 @@ func TestGradients(t *testing.T) {
 			_, sums := samplePairs(d.o, d.lse, &d.up, &d.in, p, func(x float64) float64 { return x }, rows, keys)
 			require.InEpsilon(t, scope.KeyWeight, max(sums.weight, 1e-300), 1e-9, name)
 			require.InEpsilon(t, scope.Term, sums.term, 1e-9, name)
+			require.InEpsilon(t, scope.KeyTerm, math.Sqrt(sums.square), 1e-9, name)
+			require.InEpsilon(t, scope.DS, sums.ds, 1e-9, name)
 			for i, x := range gradients(plain, s, of)[:3] {
 				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, x.bound, "%s %v %s", name, dt, x.name)
 				// O and LSE are exact here, which makes plain a little better.

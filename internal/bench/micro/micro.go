@@ -177,13 +177,10 @@ func kernel[P any](d *vk.Device, name, typ string, spec any, o vk.KernelOptions)
 
 // once records and runs a call.
 func (l *Loop) once(ctx context.Context, iters uint32) error {
-	c, err := l.d.NewCmd("micro " + l.Name)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	l.record(c, iters)
-	return c.Submit(ctx)
+	return l.d.Run(ctx, "micro "+l.Name, func(c *vk.Cmd) error {
+		l.record(c, iters)
+		return nil
+	})
 }
 
 // unsupported returns an error that wraps vk.ErrUnsupported.

@@ -427,12 +427,7 @@ func (r *run) recover(ctx context.Context, culprit *item) error {
 func (r *run) comesBack(ctx context.Context) bool {
 	limited, cancel := context.WithTimeout(ctx, r.Hang)
 	defer cancel()
-	c, err := r.d.NewCmd("selftest recover")
-	if err != nil {
-		return false
-	}
-	defer c.Close()
-	return c.Submit(limited) == nil
+	return r.d.Run(limited, "selftest recover", func(*vk.Cmd) error { return nil }) == nil
 }
 
 // conclude gives a verdict to a path that has none.

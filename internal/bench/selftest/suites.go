@@ -10,7 +10,6 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/trial"
-	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -33,9 +32,10 @@ func (r *run) suites() (list []suite) {
 	if r.report.Env.CPU {
 		set = attntest.Short
 	}
+	forward, backward := attntest.Cases(set, kit.Forward), attntest.Cases(set, kit.Backward)
 	for _, impl := range r.Impls {
-		list = append(list, suite{attentionKernel, bench.Forward, impl, ofAttention(impl, attntest.Cases(set, kit.Forward))},
-			suite{attentionKernel, bench.Backward, impl, ofAttention(impl, attntest.Cases(set, kit.Backward))})
+		list = append(list, suite{attentionKernel, bench.Forward, impl, ofAttention(impl, forward)},
+			suite{attentionKernel, bench.Backward, impl, ofAttention(impl, backward)})
 		for _, kernel := range []string{"decode", "step"} {
 			if impl == attention.CoopMat || impl == attention.Scalar {
 				list = append(list, suite{kernel, bench.Forward, impl, trial.FixedOf(kernel, impl)})
@@ -60,15 +60,15 @@ func (r *run) suites() (list []suite) {
 // all others together.
 const sampleCost = 1e9
 
-// ofAttention returns cases of attention on a path.
+// ofAttention returns cases of attention on a path. What is expected of a case is computed once for all
+// paths.
 func ofAttention(impl attention.Impl, cases []*attntest.Case) (list []trial.Fixed) {
 	for _, c := range cases {
-		a, cost := c.Attention, c.FLOPs()
-		a.Impl = impl
+		a, cost := c.On(attention.Options{Impl: impl}), c.FLOPs()
 		if 2*cost > sampleCost {
 			a.Sample = int(sampleCost / (4 * float64(a.SeqKV) * float64(a.HeadDim+a.ValueHeadDim())))
 		}
-		list = append(list, trial.Fixed{Name: c.Name, DType: a.DType, Cost: cost, Problem: &a})
+		list = append(list, trial.Fixed{Name: c.Name, DType: a.DType, Cost: cost, Problem: a})
 	}
 	return list
 }
@@ -80,7 +80,7 @@ const softForward32, softBackward, softBackward32 = 64, 72, 24
 
 // slow returns an error for kernels that a software driver compiles for too long.
 func slow(caps *vk.Caps, s suite, p trial.Problem) error {
-	a, ok := p.(*call.Attention)
+	a, ok := p.(*attntest.Case)
 	if !ok || caps.Type != vk.CPU || s.impl != attention.CoopMat2 && s.impl != attention.CoopMat {
 		return nil
 	}

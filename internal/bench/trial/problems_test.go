@@ -53,6 +53,7 @@ func eachKernel(t *testing.T, test func(t *testing.T, k *Kernel)) {
 func TestKernelProblems(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	eachKernel(t, func(t *testing.T, k *Kernel) {
+		checked := 0
 		for n := range *kernelsCount {
 			p := drawNumber(k, *kernelsFirst+n, call.Space{Soft: d.Caps().Type == vk.CPU, Work: *kernelsWork})
 			if p == nil || Supports(p, d.Caps()) != nil {
@@ -60,7 +61,10 @@ func TestKernelProblems(t *testing.T) {
 			}
 			_, err := OnDevice(d, nil).Check(context.Background(), p)
 			require.True(t, err == nil || errors.Is(err, vk.ErrUnsupported), "%v: %s", err, Encode(k, p))
+			checked++
 		}
+		t.Log(checked, "problems")
+		require.True(t, checked > 0 || *kernelsCount < 4)
 	})
 }
 
@@ -78,6 +82,7 @@ func TestProblems(t *testing.T) {
 				again, q, err := Decode(text)
 				require.NoError(t, err)
 				require.Equal(t, p, q, text)
+				require.NoError(t, p.Validate(), text)
 				require.Equal(t, text, Encode(again, q))
 				whole, err := json.Marshal(p)
 				require.NoError(t, err)
@@ -99,7 +104,14 @@ func TestProblems(t *testing.T) {
 				}
 			}
 			t.Logf("soft=%v: %d of %d refused", soft, refused, count)
-			require.True(t, soft || refused < count/4, "%d of %d refused", refused, count)
+			most := count / 4
+			if soft {
+				most = count
+			}
+			if k.Name == "attention" {
+				most = 10
+			}
+			require.Less(t, refused, most+1, "of %d", count)
 		}
 	})
 }

@@ -103,8 +103,12 @@ func (r *Runner) Check(ctx context.Context, p Problem) (worst float64, err error
 		defer c.Close()
 	}
 	x, caps := call.Inputs(p), r.guard.Caps()
-	if first, ok := p.(interface{ First() call.Call }); ok && first.First() != nil {
-		c, record, err := call.Case(caps, first.First(), kit.Forward, x)
+	var first call.Call
+	if f, ok := p.(interface{ First() call.Call }); ok {
+		first = f.First()
+	}
+	if first != nil {
+		c, record, err := call.Case(caps, first, kit.Forward, x)
 		if err != nil {
 			return 0, err
 		}

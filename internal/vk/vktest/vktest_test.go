@@ -16,11 +16,18 @@ import (
 type recorder struct {
 	testing.TB
 	outcome, message string
+	cleanups         []func()
 }
 
 func (r *recorder) end(outcome, message string) {
 	r.outcome, r.message = outcome, message
 	runtime.Goexit()
+}
+
+func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.outcome, r.message = "fail", fmt.Sprintf(format, args...)
 }
 
 func (r *recorder) Helper()                           {}
@@ -55,4 +62,17 @@ func TestRequire(t *testing.T) {
 		require.Equal(t, c.want, r.outcome, c)
 		require.Contains(t, r.message, c.message)
 	}
+}
+
+// TestLeaks: what a test leaves open on a device fails it.
+func TestLeaks(t *testing.T) {
+	vktest.Open(t)
+	r := &recorder{}
+	_, err := vktest.Open(r).NewBuffer("forgotten", 64)
+	require.NoError(t, err)
+	for _, f := range r.cleanups {
+		f()
+	}
+	require.Equal(t, "fail", r.outcome)
+	require.Contains(t, r.message, `buffer "forgotten"`)
 }
