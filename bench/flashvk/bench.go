@@ -28,11 +28,31 @@ func newBench(a *app) *cobra.Command {
 	cmd := kernelCommands("bench KERNEL", "Measure a kernel, after checking that it is right; compare measurements", func(k kernels.Kernel) *cobra.Command {
 		b := &benchKernel{kernelFlags: newKernelFlags(k)}
 		return a.command(&cobra.Command{
-			Use: k.Name, Short: "Measure " + k.Title, Long: k.Bench.Long + "\n\n" + gridHelp, Example: k.Bench.Example,
+			Use: k.Name, Short: "Measure " + k.Title, Long: benchText(&k, b.flags), Example: k.Example("bench"),
 		}, b.add, func(ctx context.Context) error { return b.run(ctx, a) })
 	})
+	cmd.Long = benchHelp
 	cmd.AddCommand(newBenchTrain(a), newBenchOverhead(a), newBenchCompare(a))
 	return cmd
+}
+
+const benchHelp = `Measures a kernel on random normal inputs. Every path is checked against a float64 reference
+first (a sample of its rows if there are many); one that is wrong is reported and not timed,
+and the exit status is 1.
+
+Times are device timestamps: the median of --count samples, each the mean of a batch of
+calls, the paths taking turns. The format benchfmt has a line per sample, for benchstat.`
+
+// benchText returns the help of bench for a kernel.
+func benchText(k *kernels.Kernel, flags kernels.Flags) string {
+	text := "Measures " + k.Title + ", as flashvk bench --help says:\n" + k.Formulas + "\n\n" + k.About + "\n\n" + gridHelp
+	if list := kernels.Suites(flags); len(list) > 1 {
+		text += "\n\nThe suites are"
+		for _, s := range list {
+			text += fmt.Sprintf("\n    %-12s %s", s.Name, s.About)
+		}
+	}
+	return text
 }
 
 // add adds the flags of bench.
@@ -63,7 +83,7 @@ func newSweep(a *app) *cobra.Command {
 path to a CSV file. An interrupted sweep completes it when it is started again.
 
 `, k.Name) + gridHelp,
-			Example: fmt.Sprintf("  flashvk sweep %s %s --csv %s.csv", k.Name, k.Sweep, k.Name),
+			Example: k.Example("sweep"),
 		}, s.addSweep, func(ctx context.Context) error { return s.run(ctx, a) })
 	})
 	k, _ := kernels.Find("attention")

@@ -20,6 +20,7 @@ import (
 
 func newRun(a *app) *cobra.Command {
 	cmd := kernelCommands("run KERNEL", "Compute a kernel for tensors in a safetensors file", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
+	cmd.Long = "Computes a kernel for tensors in a safetensors file. The output file appears only when it is complete."
 	cmd.AddCommand(newRunModel(a))
 	return cmd
 }
@@ -34,7 +35,8 @@ type runKernel struct {
 func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 	r := &runKernel{kernelFlags: newKernelFlags(k), impl: k.Impls[0]}
 	return a.command(&cobra.Command{
-		Use: k.Name + " --in FILE --out FILE", Short: "Compute " + k.Title, Long: k.Run.Long, Example: k.Run.Example,
+		Use: k.Name + " --in FILE --out FILE", Short: "Compute " + k.Title, Example: k.Example("run"),
+		Long: "Computes " + k.Title + ":\n" + k.Formulas + "\n\nThe tensors of the input file, and of the output file where they are written, are" + k.Files,
 	}, func(f *pflag.FlagSet) {
 		r.set = f
 		f.StringVar(&r.in, "in", "", "safetensors file to read")

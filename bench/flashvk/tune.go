@@ -40,14 +40,19 @@ func newTune(a *app) *cobra.Command {
 		t.impls, t.unless = k.Tune.Impls, k.Tune.Unless
 		return a.command(&cobra.Command{
 			Use: k.Name, Short: "Find the fastest configurations of " + k.Title,
-			Long: k.Tune.Long + "\n\n" + tuneHelp + "\n\n" + gridHelp, Example: k.Tune.Example,
+			Long: fmt.Sprintf(tuneText, k.Title, k.Name, k.Tune.About) + "\n\n" + gridHelp, Example: k.Example("tune"),
 		}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
 	})
+	cmd.Long = tuneHelp
 	cmd.AddCommand(newTuneShow(a))
 	return cmd
 }
 
-const tuneHelp = `Each candidate is compiled, checked against a float64 reference and only then timed;
+const tuneText = `Finds the fastest configurations of %s on this device, and keeps
+them, as flashvk tune --help says. Problem, default sizes and suites are those of bench
+%s. %s`
+
+const tuneHelp = `Finds the fastest configurations of a kernel on this device, and keeps them. Each candidate is compiled, checked against a float64 reference and only then timed;
 the best few are timed again, taking turns. A candidate that does not compile, is wrong or
 does not come back is reported and dropped. The choice of the built-in table is always
 among those timed again.

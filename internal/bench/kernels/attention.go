@@ -19,91 +19,52 @@ func softmaxAttention() Kernel {
 	}
 	return Kernel{
 		Name: "attention", Title: "softmax attention", Impls: impls, AllPaths: true, How: []string{"dtype"},
-		Bench: Help{
-			Long: `Measures softmax attention on random normal inputs: the forward pass, the
-backward pass with --backward, or one after the other with --both. Every path is
-checked against a float64 reference first (on sampled rows if there are many);
-one that is wrong is reported and not timed, and the exit status is 1.
-
-Times are device timestamps: the median of --count samples, each the mean of a
-batch of calls, the paths taking turns. Rates count 4*batch*heads*entries*headdim
-operations, with entries the unmasked pairs of query and key, and 2.5 times as many for
-the backward pass.
-
-Default sizes: batch 4, heads 16, seqlen 4096, headdim 128 on a GPU;
-batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a CPU device. The format
-benchfmt has a line per sample, for benchstat.
-
-The suites are
-` + strings.TrimSuffix(describeSuites(), "\n"),
-			Example: `  flashvk bench attention
-  flashvk bench attention --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal
-  flashvk bench attention --seqlen 16384 --causal --window 512,0 --sinks
-  flashvk bench attention --seqlen 1024 --headdim 64 --causal --backward --impl auto
-  flashvk bench attention --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv
-  flashvk bench attention --suite length --format markdown
-  flashvk bench attention --suite throughput --out results
-  flashvk bench attention --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"
-  flashvk bench attention --format benchfmt > new.txt && benchstat -col /impl new.txt`,
-		},
-		Run: Help{
-			Long: `Computes softmax attention, O = softmax(scale * Q * Kᵀ) * V, on a Vulkan device.
-
-The input file holds the tensors
-    q     (batch, heads, seq_q, headdim)
-    k     (batch, kv-heads, seq_kv, headdim)
-    v     (batch, kv-heads, seq_kv, valuedim)
-all of one format, F16, BF16 or F32; heads is a multiple of kv-heads, headdim and
-valuedim are multiples of 8 up to 256. The output file gets
-    o     (batch, heads, seq_q, valuedim), in the format of q
-    lse   (batch, heads, seq_q), F32: log(sum(exp(scores))) of each row
-A row that sees no key has o = 0 and lse = -Inf, or its sink. The output file
-appears only when it is complete. With --layout bshd q, k, v, o and their
-gradients are (batch, seq, heads, headdim) in both files, as flash-attn has them;
-other tensors and packed sequences stay as they are.
-
-The input file may hold tensors that change the scores
-x = softcap(scale*q*k) + bias - slope*|i+shift-j|, where shift is seq_kv - seq_q,
-or 0 with --causal-align top-left:
+		New: func() Flags { return &attentionFlags{callFlags: attentionCalls().New().(*callFlags[*attending])} },
+		Formulas: `
+    x   = softcap(scale * q * kᵀ) + bias - slope * |i + shift - j|
+    o   = softmax(x) * v
+    lse = log(sum(exp(x)))     of each row
+where shift is seq_kv - seq_q, or 0 with --causal-align top-left.`,
+		About: `Rates count 4*batch*heads*entries*headdim operations, with entries the unmasked pairs of
+query and key, and 2.5 times as many for the backward pass. Default sizes: batch 4, heads 16,
+seqlen 4096, headdim 128 on a GPU; batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a
+CPU device.`,
+		Files: `
+    q    (batch, heads, seq_q, headdim), F16, BF16 or F32
+    k    (batch, kv-heads, seq_kv, headdim), as q
+    v    (batch, kv-heads, seq_kv, valuedim), as q
+    o    (batch, heads, seq_q, valuedim), as q; written
+    lse  (batch, heads, seq_q), F32; written
+which have another order of axes with --layout bshd, and may be packed. There may be
     bias           (batch or 1, heads or 1, seq_q or 1, seq_kv), F32 or as q
     alibi_slopes   (heads) or (batch, heads), F32
     key_mask       (batch, seq_kv), BOOL: true is visible
     sinks          (heads), F32: one more term of the sum and of lse
     cu_seqlens_q   (batch+1), I32: the first row of each sequence in q, then
     cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim); likewise in k, v
-With cu_seqlens o is also packed, and lse is (heads, total); seq_q and seq_kv of
-the other tensors are the longest lengths. Rows after the last sequence have
-o = 0 and lse = -Inf.
-
-With --backward the input file also holds the gradient of a loss by o,
-    do    the shape and format of o
-    dlse  the shape of lse, F32: its gradient by lse; may be missing
-and the output file also gets the loss's gradients by the inputs,
-    dq, dk, dv  the shapes and formats of q, k, v
-    dbias       likewise, if there is a bias: summed over the axes that are 1
-    dsinks      likewise, if there are sinks
-Rows and keys in no sequence have 0.`,
-			Example: `  flashvk run attention --in qkv.safetensors --out o.safetensors
-  flashvk run attention --in qkv.safetensors --out o.safetensors --causal --impl scalar
-  flashvk run attention --in flash-attn.safetensors --out o.safetensors --layout bshd
-  flashvk run attention --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1
-  flashvk run attention --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7
-  flashvk run attention --in qkv-do.safetensors --out gradients.safetensors --backward --causal`,
+A row that sees no key has o = 0 and lse = -Inf, or its sink. With cu_seqlens o is packed, and
+lse is (heads, total); seq_q and seq_kv of the other tensors are the longest lengths. Rows
+after the last sequence have o = 0 and lse = -Inf. With --backward there are
+    do, dlse       as o, lse: the gradient of a loss by them; dlse may be missing
+    dq, dk, dv     as q, k, v; written, 0 in no sequence
+    dbias, dsinks  as bias, sinks; written, summed over the axes that are 1`,
+		Examples: []string{
+			"bench --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal",
+			"bench --seqlen 16384 --causal --window 512,0 --sinks",
+			"bench --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv",
+			`bench --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"`,
+			"bench --format benchfmt > new.txt && benchstat -col /impl new.txt",
+			"run --in qkv.safetensors --out o.safetensors",
+			"run --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1",
+			"run --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7",
+			"run --in qkv-do.safetensors --out gradients.safetensors --backward --causal",
+			"sweep --seqlen 512..16384x2 --headdim 64,128 --causal --csv attention.csv",
+			"tune --headdim 64,128 --dtype float16,bfloat16 --seqlen 512,4096 --budget 2m",
+			"tune --backward --headdim 64 --dtype bfloat16 --causal",
 		},
-		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"}, Sweep: "--seqlen 512..16384x2 --headdim 64,128 --causal",
+		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
 		Tune: &Tune{
-			Help: Help{
-				Long: `Tries tile sizes and arrangements of softmax attention on this device, of the forward
-pass or with --backward of the backward pass.
-
-Default sizes are those of bench attention, but headdim is 64 and 128 (64 on a CPU device)
-and causal is both.`,
-				Example: `  flashvk tune attention
-  flashvk tune attention --headdim 64,128 --dtype float16,bfloat16 --seqlen 512,4096 --budget 2m
-  flashvk tune attention --batch 1 --heads 8 --seqlen 512 --headdim 64 --causal=false --out tuning.json
-  flashvk tune attention --backward --headdim 64 --dtype bfloat16 --causal
-  flashvk tune attention --dry-run --impl scalar`,
-			},
+			About: "But headdim is 64 and 128 (64 on a CPU device), and causal is both.",
 			Table: "attention/fwd_table.go or bwd_table.go", Impls: []string{"coopmat2", "coopmat", "scalar"},
 			Unless: func(cpu bool) []string {
 				if cpu {
@@ -112,17 +73,7 @@ and causal is both.`,
 				return []string{"headdim=64,128", "causal=both"}
 			},
 		},
-		New: func() Flags { return &attentionFlags{callFlags: attentionCalls().New().(*callFlags[*attending])} },
 	}
-}
-
-// describeSuites returns the lines of help that say what each suite measures.
-func describeSuites() string {
-	var b strings.Builder
-	for _, s := range bench.Suites() {
-		fmt.Fprintf(&b, "    %-12s %s\n", s.Name, s.About)
-	}
-	return b.String()
 }
 
 // attentionCalls are the calls that commands make.

@@ -13,73 +13,47 @@ import (
 
 // decoder is the row of decode.
 func decoder() Kernel {
+	impls := []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()}
 	return Kernel{
-		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"},
-		Impls: []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()},
-		Bench: Help{
-			Long: `Measures attention of the last queries of sequences with a cache of keys and values, on
-random normal inputs, after checking sampled rows against a float64 reference. The device
-reads the lengths of the sequences. The calls rotate through several caches, which together
-are larger than the device's own caches.
+		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"}, Impls: impls,
+		New: func() Flags { return &decodeFlags{decodeCalls().New().(*callFlags[*decoding])} },
+		Formulas: `
+    o = softmax(scale * q * kᵀ) * v
+The queries are at the last positions: in a sequence with n keys, new ones included, query i
+sees the keys 0 to n-queries+i, or with --causal=false all of them.`,
+		About: `The device reads the lengths of sequences. Calls rotate through several caches, which together
+are larger than the device's own caches. The rate of reading keys and values counts most: K and
+V are the bytes of those that some query sees; traffic adds q, o and tables; the share of a copy
+is that rate divided by the rate of a copy kernel in the same run. A query is a token. With
+--page-size the cache has pages in random order.
 
-The rate of reading keys and values counts most. K and V are the bytes of keys and values
-that some query sees; traffic adds q, o and tables. The share of a copy is the rate of K and
-V divided by that of a copy kernel in the same run, reads and writes counted. A query is a
-token.
-
-With --page-size the cache has pages in random order.
-
---part also measures what surrounds a call, each in its own table. append puts a key for
-each query and head into the cache, and rotates keys and queries (by angles of 0, so that
-calls can be repeated). step is append and decode, in one kernel where that is faster: the
-column runs then ends in append, and a --config with or without it forces either. --steps N
-makes N of them in a row, each with the keys of those before. prefill is append and attention
-of a prompt as long as --keys. The time per token is the time of a call divided by its tokens.
-A replayed call is recorded once, a recorded one each time.`,
-			Example: `  flashvk bench decode
-  flashvk bench decode --batch 1 --keys 4096 --part prefill,append,step,decode
-  flashvk bench decode --batch 16 --keys 4096 --part step --steps 64
-  flashvk bench decode --batch 16 --heads 32 --kv-heads 8 --keys 4096 --headdim 128 --dtype bfloat16
-  flashvk bench decode --batch 64 --keys 100..16000 --page-size 16
-  flashvk bench decode --queries 4 --keys 16384 --window 512,0 --sinks
-  flashvk bench decode --suite decode --out results
-  flashvk bench decode --suite decode --peer torch="python3 tools/peers/torch_decode.py"`,
-		},
-		Run: Help{
-			Long: `Computes attention of the last queries of sequences with a cache of keys and values,
-O = softmax(scale * Q * Kᵀ) * V, on a Vulkan device.
-
-The input file holds the tensors
-    q            (batch, heads, queries, headdim), F16, BF16 or F32
-    k_cache      (batch, max_keys, kv-heads, headdim), as q, or in 8 bits
+--part also measures what surrounds a call, each in its own table. append puts a key for each
+query and head into the cache, and rotates keys and queries (by angles of 0, so that calls can be
+repeated). step is append and decode, in one kernel where that is faster: the column runs then
+ends in append, and a --config with or without it forces either. --steps N makes N of them in a
+row, each with the keys of those before. prefill is append and attention of a prompt as long as
+--keys. A replayed call is recorded once, a recorded one each time.`,
+		Files: `
+    q            (batch, heads, queries, headdim), F16, BF16 or F32; at most 64 queries
+    k_cache      (batch, max_keys, kv-heads, headdim), as q, or in 8 bits if q has 16
     v_cache      (batch, max_keys, kv-heads, valuedim), as k_cache
     seq_lens     (batch), I32: the keys of each sequence
+    o            (batch, heads, queries, valuedim), as q; written
+    lse          (batch, heads, queries), F32: log(sum(exp(scores))) of each row; written
 or, where the cache is in pages,
-    k_cache      (pages, page, kv-heads, headdim), page a power of two from 8 on
-    v_cache      (pages, page, kv-heads, valuedim)
+    k_cache      (pages, page, kv-heads, headdim), page a power of two from 8 on; v_cache likewise
     block_table  (batch, max_pages), I32: the pages of each sequence, in order;
                  entries beyond its keys may be anything
 A cache in 8 bits has
     k_cache      F8_E4M3, and k_scale and v_scale (kv-heads), F32: an element is multiplied
                  by the scale of its head; both may be missing
-or  k_cache      I8, and k_scale and v_scale (batch, max_keys, kv-heads, headdim/32 or
-                 valuedim/32), F16, or likewise with pages: q8_0
-with q in 16 bits.
-Heads is a multiple of kv-heads, headdim and valuedim are multiples of 8 up to
-256, and there are at most 64 queries. With --layout hnd the kv-heads of a cache come
-before its keys. The output file gets
-    o            (batch, heads, queries, valuedim), in the format of q
-    lse          (batch, heads, queries), F32: log(sum(exp(scores))) of each row
-
-The queries are at the last positions: in a sequence with n keys, new ones included,
-query i sees the keys 0 to n-queries+i, or with --causal=false all of them. A row that
-sees no key has o = 0 and lse = -Inf, or its sink. The output file appears only when it
-is complete.
-
-The input file may hold
-    k_new            (batch, kv-heads, new, headdim), as q: keys that are first appended to
-    v_new            (batch, kv-heads, new, valuedim)  those that seq_lens counts; the output
-                     file also gets k_cache and v_cache, and the scales of q8_0
+or  k_cache      I8, and k_scale and v_scale, F16, as k_cache and v_cache but a number for each
+                 32 elements of the last axis: q8_0
+With --layout hnd the kv-heads of a cache come before its keys. A row that sees no key has o = 0
+and lse = -Inf, or its sink. There may be
+    k_new            (batch, kv-heads, new, headdim), as q: keys that are first appended to those
+    v_new            (batch, kv-heads, new, valuedim)  that seq_lens counts; k_cache, v_cache and
+                     the scales of q8_0 are then written, too
     tree_mask        (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits,
                      the low half first, whose bit j says that query i sees key n-queries+j
     cache_batch_idx  (batch), I32: the row of a cache without pages that has the keys of
@@ -89,22 +63,19 @@ The input file may hold
                      with pages max_keys is max_pages*page
     alibi_slopes     (heads) or (batch, heads), F32: slope*distance is subtracted
     sinks            (heads), F32: one more term of the sum and of lse`,
-			Example: `  flashvk run decode --in step.safetensors --out o.safetensors
-  flashvk run decode --in step.safetensors --out o.safetensors --window 512,0 --softcap 30 --impl scalar`,
+		Examples: []string{
+			"bench --batch 1 --keys 4096 --part prefill,append,step,decode",
+			"bench --batch 16 --keys 4096 --part step --steps 64",
+			"bench --batch 64 --keys 100..16000 --page-size 16",
+			"bench --queries 4 --keys 16384 --window 512,0 --sinks",
+			`bench --suite decode --peer torch="python3 tools/peers/torch_decode.py"`,
+			"run --in step.safetensors --out o.safetensors",
+			"run --in step.safetensors --out o.safetensors --window 512,0 --softcap 30 --impl scalar",
+			"sweep --keys 1024..65536x4 --batch 1,16 --csv decode.csv",
+			"tune --batch 1,16,64 --keys 4096",
 		},
-		Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"}, Sweep: "--keys 1024..65536x4 --batch 1,16",
-		Tune: &Tune{
-			Help: Help{
-				Long: `Tries rows, subgroups and numbers of workgroups of decoding on this device: each is
-compiled, checked against a float64 reference and only then timed; the best few are timed
-again, taking turns. A candidate that does not compile, is wrong or does not come back is
-reported and dropped.`,
-				Example: `  flashvk tune decode --batch 1,16,64 --keys 4096
-  flashvk tune decode --dry-run --impl scalar`,
-			},
-			Impls: []string{attention.CoopMat.String(), attention.Scalar.String()},
-		},
-		New: func() Flags { return &decodeFlags{decodeCalls().New().(*callFlags[*decoding])} },
+		Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"},
+		Tune: &Tune{About: "It tries rows, subgroups and numbers of workgroups.", Impls: impls[1:]},
 	}
 }
 

@@ -15,74 +15,52 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-const gemmFormulas = `
+// matrixMultiply is the row of gemm.
+func matrixMultiply() Kernel {
+	return Kernel{
+		Name: "gemm", Title: "matrix products", Impls: implNames(),
+		New: func() Flags { return &gemmFlags{callFlags: gemmCalls().New().(*callFlags[*call.Gemm])} },
+		Formulas: `
     v = alpha * op(a) * op(b) + beta * c
     x = v                      --activation silu-keep
     v = silu(v)                silu and silu-keep; silu(v) = v / (1 + exp(-v))
     v = v * silu'(x)           times-dsilu and times-dsilu-keep
     s = silu(x)                times-dsilu-keep
-    c = v + r                  if there is r
-`
-
-// matrixMultiply is the row of gemm.
-func matrixMultiply() Kernel {
-	return Kernel{
-		Name: "gemm", Title: "matrix products", Impls: implNames(),
-		Bench: Help{
-			Long: `Measures matrix products with an epilogue,
-` + gemmFormulas + `
-on random normal inputs, after checking all of the result, or sampled rows, against a
-float64 reference. The inputs b are scaled so that products are about 1.
-
---group measures one launch of products of different sizes. Their tensors lie one after
+    c = v + r                  if there is r`,
+		About: `--group measures one launch of products of different sizes. Their tensors lie one after
 the other in memory. Products of no rows do nothing.`,
-			Example: `  flashvk bench gemm
-  flashvk bench gemm --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16
-  flashvk bench gemm --suite training --peer torch="python3 tools/peers/torch_train.py"
-  flashvk bench gemm --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt
-  flashvk bench gemm --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
-		},
-		Run: Help{
-			Long: `Computes matrix products with an epilogue,
-` + gemmFormulas + `
-The input file holds the tensors
+		Files: `
     a  (batch, m, k), with --trans t. (batch, k, m): F16, BF16 or F32
     b  (batch, k, n), with --trans .t (batch, n, k), as a
-    c  (batch, m, n), with --beta
-    r  (batch, m, n); may be missing
-    x  (batch, m, n), with --activation times-dsilu and times-dsilu-keep
-all without the batch axis if there is one product. The output file gets
-    c  (batch, m, n), in the format of --out-dtype, which c, r and x of the input also have
-    x  likewise, with --activation silu-keep
-    s  likewise, with --activation times-dsilu-keep
-
-With --group, one launch has products of the given sizes. Each tensor then has one axis and
-holds the tensors of all products, one after the other; --trans is nn by default.`,
-			Example: `  flashvk run gemm --in ab.safetensors --out c.safetensors
-  flashvk run gemm --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu
-  flashvk run gemm --in ab.safetensors --out c.safetensors --group 3x5x7,0x5x7,4x6x2`,
+    c  (batch, m, n), in the format of --out-dtype; written, and read with --beta
+    r  as c; may be missing
+    x  as c; read with --activation times-dsilu and times-dsilu-keep, written with silu-keep
+    s  as c; written with --activation times-dsilu-keep
+All are without the batch axis if there is one product. With --group, one launch has products
+of the given sizes: each tensor has one axis and holds the tensors of all products, one after
+the other; --trans is nn by default.`,
+		Examples: []string{
+			"bench --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16",
+			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,
+			"bench --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt",
+			`bench --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
+			"run --in ab.safetensors --out c.safetensors",
+			"run --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu",
+			"sweep --m 512..8192x2 --n 1365 --k 512 --csv gemm.csv",
+			"tune --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s",
 		},
-		Sweep: "--m 512..8192x2 --n 1365 --k 512",
 		Tune: &Tune{
-			Help: Help{
-				Long: `Tries configurations of gemm on this device. Tile sizes come first, in the order of an
-estimate, for as long as the budget lasts, then the other choices around the best of them.
-
-bench gemm --config takes the words of the column configuration. With --config, tune tries
-the neighbours of that configuration instead of all tile sizes.
-
-Problem, default sizes and suites are those of bench gemm. Each case of a suite has a
-table.`,
-				Example: `  flashvk tune gemm
-  flashvk tune gemm --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s
-  flashvk tune gemm --suite training --impl coopmat --format markdown
-  flashvk tune gemm --dry-run`,
-			},
+			About: `Tile sizes come first, in the order of an estimate, for as long as the budget lasts, then the
+other choices around the best of them. With --config, tune tries the neighbours of that
+configuration instead. bench gemm --config takes the words of the column configuration.`,
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: func() Flags { return &gemmFlags{callFlags: gemmCalls().New().(*callFlags[*call.Gemm])} },
 	}
 }
+
+// tunesProducts is the help of kernels that products are a part of.
+const tunesProducts = `Each product is tuned alone,
+as a row of gemm, and all kernels use that row.`
 
 func implNames() []string {
 	names := []string{gemm.Auto.String()}

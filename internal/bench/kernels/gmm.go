@@ -8,47 +8,31 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gmm"
 )
 
-const gmmFormulas = `
+// mixtures is the row of gmm.
+func mixtures() Kernel {
+	return Kernel{
+		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"}, New: gmmCalls.New,
+		Fixed: "its workgroups are of one size on every device",
+		Formulas: `
     log_w = log_softmax(logit)
     log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
     log_p = logsumexp over components of log_w + log_n
-    loss  = -mean(log_p)
-`
-
-func mixtures() Kernel {
-	return Kernel{
-		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"},
-		Fixed: "its workgroups are of one size on every device",
-		Bench: Help{
-			Long: `Measures the log-probability of a number for each token under a mixture of normal
-distributions, and minus the mean of that,
-` + gmmFormulas + `
-on tensors (tokens, components, 3) of logit, mu and log sigma, after checking all of it
-against a float64 reference.`,
-			Example: `  flashvk bench gmm
-  flashvk bench gmm --tokens 5000 --components 10 --backward
-  flashvk bench gmm --suite training --peer torch="python3 tools/peers/torch_train.py"`,
-		},
-		Run: Help{
-			Long: `Computes the log-probability of a number for each token under a mixture of normal
-distributions, and minus the mean of that,
-` + gmmFormulas + `
-The input file holds
-    p  (tokens, components, 3), F16, BF16 or F32: logit, mu, log sigma
-or
-    logit, mu, log_sigma  (tokens, components), of one format
-and
-    y  (tokens), F32
-The output file gets
-    log_p  (tokens), F32
-    loss   (1), F32
-With --backward the input file may hold
+    loss  = -mean(log_p)`,
+		Files: `
+    p      (tokens, components, 3), F16, BF16 or F32: logit, mu, log sigma
+           or three tensors logit, mu, log_sigma (tokens, components), of one format
+    y      (tokens), F32
+    log_p  (tokens), F32; written
+    loss   (1), F32; written
+and with --backward
     dloss  (1), F32: the gradient by the loss; 1 if it is missing
-and the output file also gets dp, or dlogit, dmu and dlog_sigma.`,
-			Example: `  flashvk run gmm --in p.safetensors --out loss.safetensors --backward`,
+    dp     as p; written, or dlogit, dmu and dlog_sigma`,
+		Examples: []string{
+			"bench --tokens 5000 --components 10 --backward",
+			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,
+			"run --in p.safetensors --out loss.safetensors --backward",
+			"sweep --tokens 1024..65536x4 --csv gmm.csv",
 		},
-		Sweep: "--tokens 1024..65536x4",
-		New:   gmmCalls.New,
 	}
 }
 

@@ -26,12 +26,13 @@ type Kernel struct {
 	Name     string   // norm
 	Title    string   // what the kernel computes, in a few words, as in "layer normalization"
 	Impls    []string // paths, of which auto is the first
-	Bench    Help
-	Run      Help
+	Formulas string   // what the kernel computes, in lines
+	About    string   // more help of bench
+	Files    string   // the tensors of run
+	Examples []string // of commands, without flashvk and the kernel's name
 	New      func() Flags
 	How      []string // flags that choose how a case is computed, not which case: a suite takes them
 	Tiny     []string // defaults that make a problem take no time, as in batch=1; nil: the defaults of a CPU device
-	Sweep    string   // flags of an example of sweep
 	Tune     *Tune    // nil: the kernel has no configurations to choose from
 	Fixed    string   // why, if there are none
 	AllPaths bool     // bench measures all paths in suites, and without flags
@@ -39,14 +40,25 @@ type Kernel struct {
 
 // Tune says how to look for configurations.
 type Tune struct {
-	Help
+	About  string                  // more help of tune
 	Table  string                  // file of the built-in table
 	Impls  []string                // paths, unless they are given
 	Unless func(cpu bool) []string // flags that are set unless they are given, as in headdim=64; nil: none
 }
 
-// Help is the text of a command: what it does, formulas and shapes, and examples.
-type Help struct{ Long, Example string }
+// Example returns the examples of a command, after one without flags for what needs none.
+func (k *Kernel) Example(command string) string {
+	var lines []string
+	if command == "bench" || command == "tune" {
+		lines = append(lines, fmt.Sprintf("  flashvk %s %s", command, k.Name))
+	}
+	for _, x := range k.Examples {
+		if flags, ok := strings.CutPrefix(x, command+" "); ok {
+			lines = append(lines, fmt.Sprintf("  flashvk %s %s %s", command, k.Name, flags))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
 
 // Flags are the flags of one command.
 type Flags interface {

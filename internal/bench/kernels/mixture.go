@@ -11,67 +11,44 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-const headMixtureFormulas = `
-    (logit, mu, log_sigma)[:,k] = silu(x * w1[k]) * w2[k]      silu(v) = v / (1 + exp(-v))
-    log_w = log_softmax(logit)
-    log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
-    log_p = logsumexp over heads of log_w + log_n
-    loss  = -mean(log_p)
-`
-
 // headMixture is the row of mixture.
 func headMixture() Kernel {
 	return Kernel{
 		Name: "mixture", Title: "the log-probability of Gaussian mixtures whose components are heads", Impls: implNames(),
-		Bench: Help{
-			Long: `Measures the log-probability of a number for each token under a mixture of normal
-distributions whose components are heads, and minus the mean of that,
-` + headMixtureFormulas + `
-on random normal inputs. On matrices the outputs of heads stay on the chip. For comparison,
---outputs writes them to memory, as the kernels grouped and gmm do.
-
-First log_p and dx of sampled tokens are compared with a float64 reference. The loss and
-the gradients of weights are sums over all tokens: they are compared if all tokens are
-sampled; otherwise they must only be written.`,
-			Example: `  flashvk bench mixture
-  flashvk bench mixture --tokens 16000 --heads 10 --in 512 --hidden 1365 --dtype bfloat16 --outputs
-  flashvk bench mixture --suite training --both --peer torch="python3 tools/peers/torch_train.py"`,
+		New: mixtureCalls.New, How: []string{"outputs"},
+		Formulas: `
+    (logit, mu, log_sigma)[:,k] = silu(x * w1[k]) * w2[k]      silu(v) = v / (1 + exp(-v))
+    log_w = log_softmax(logit)
+    log_n = -((y - mu) / exp(log_sigma))² / 2 - log_sigma - log(2π) / 2
+    log_p = logsumexp over heads of log_w + log_n
+    loss  = -mean(log_p)`,
+		About: `On matrices the outputs of heads stay on the chip. For comparison, --outputs writes them to
+memory, as the kernels grouped and gmm do. Where tokens are sampled, the loss and the
+gradients of weights, which are sums over all tokens, must only be written.`,
+		Files: `
+    x         (tokens, in), F16, BF16 or F32
+    w1        (heads, in, hidden), as x
+    w2        (heads, hidden, 3), as x: logit, mu, log sigma
+    y         (tokens), F32
+    log_p     (tokens), F32; written
+    loss      (1), F32; written
+and with --backward
+    dloss     (1), F32: the gradient by the loss; 1 if it is missing
+    dx        (tokens, in), as x; written
+    dw1, dw2  as w1, w2, in the format of --grad-dtype; written`,
+		Examples: []string{
+			"bench --tokens 16000 --heads 10 --in 512 --hidden 1365 --dtype bfloat16 --outputs",
+			`bench --suite training --both --peer torch="python3 tools/peers/torch_train.py"`,
+			"run --in x.safetensors --out loss.safetensors",
+			"run --in x.safetensors --out loss.safetensors --backward --grad-dtype float32",
+			"sweep --heads 1..16x2 --csv mixture.csv",
+			"tune --suite training --backward",
 		},
-		Run: Help{
-			Long: `Computes the log-probability of a number for each token under a mixture of normal
-distributions whose components are heads, and minus the mean of that,
-` + headMixtureFormulas + `
-The input file holds the tensors
-    x   (tokens, in), F16, BF16 or F32
-    w1  (heads, in, hidden), as x
-    w2  (heads, hidden, 3), as x: logit, mu, log sigma
-    y   (tokens), F32
-The output file gets
-    log_p  (tokens), F32
-    loss   (1), F32
-With --backward the input file may hold
-    dloss  (1), F32: the gradient by the loss; 1 if it is missing
-and the output file also gets
-    dx   (tokens, in), as x
-    dw1  (heads, in, hidden), in the format of --grad-dtype
-    dw2  (heads, hidden, 3), likewise`,
-			Example: `  flashvk run mixture --in x.safetensors --out loss.safetensors
-  flashvk run mixture --in x.safetensors --out loss.safetensors --backward --grad-dtype float32`,
-		},
-		Sweep: "--heads 1..16x2",
 		Tune: &Tune{
-			Help: Help{
-				Long: `Tries tile sizes of the kernels of mixture on this device: the fused kernel of the forward
-pass or, where outputs are in memory (as with --backward), the products and kernels of
-grouped. Each product is tuned alone, as a row of gemm, and all kernels use that row.
-Problem and default sizes are those of bench mixture.`,
-				Example: `  flashvk tune mixture
-  flashvk tune mixture --suite training --backward`,
-			},
+			About: `It tries the fused kernel of the forward pass or, where outputs are in memory (as with
+--backward), the products and kernels of grouped. ` + tunesProducts,
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: mixtureCalls.New,
-		How: []string{"outputs"},
 	}
 }
 

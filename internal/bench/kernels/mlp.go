@@ -13,13 +13,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-const mlpFormulas = `
-    pre  = x * w1
-    y    = silu(pre) * w2                      silu(v) = v / (1 + exp(-v))
-    dpre = (dy * w2ᵀ) ∘ silu'(pre)
-    dx   = dpre * w1ᵀ,   dw1 = xᵀ * dpre,   dw2 = silu(pre)ᵀ * dy
-`
-
 // fusedImpl is the path of mlp that is one kernel. The other paths are those of its products; auto
 // takes the fastest.
 const fusedImpl = "fused"
@@ -28,116 +21,80 @@ const fusedImpl = "fused"
 func perceptron() Kernel {
 	return Kernel{
 		Name: "mlp", Title: "a two-layer perceptron with SiLU", Impls: slices.Insert(implNames(), 1, fusedImpl),
-		Bench: Help{
-			Long: `Measures a two-layer perceptron,
-` + mlpFormulas + `
-on random normal inputs, after checking sampled tokens and hidden units against a
-float64 reference. Rates count the products of the formulas, 2 forward and 4 backward.
-The backward pass computes pre again, which is not counted, unless --keep makes the forward
-pass write it; PyTorch writes pre and hidden, which is silu(pre). Path fused is the forward
-pass as one kernel.`,
-			Example: `  flashvk bench mlp
-  flashvk bench mlp --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward
-  flashvk bench mlp --suite training --impl auto,fused
-  flashvk bench mlp --tokens 11000 --impl fused --config "pair s8 t4x4 h2x1 x16 ahead8 double"
-  flashvk bench mlp --suite training --backward --keep hidden
-  flashvk bench mlp --suite training --backward --peer torch="python3 tools/peers/torch_train.py"`,
+		New: perceptronCalls(false).New, How: []string{"keep"},
+		Formulas: `
+    pre  = x * w1
+    y    = silu(pre) * w2                      silu(v) = v / (1 + exp(-v))
+    dpre = (dy * w2ᵀ) ∘ silu'(pre)
+    dx   = dpre * w1ᵀ,   dw1 = xᵀ * dpre,   dw2 = silu(pre)ᵀ * dy`,
+		About: perceptronRates + `
+PyTorch writes pre and hidden, which is silu(pre). Path fused is the forward pass as one
+kernel.`,
+		Files: `
+    x         (tokens, in), F16, BF16 or F32
+    w1        (in, hidden), as x
+    w2        (hidden, out), as x
+    y         (tokens, out), as x; written
+    pre       (tokens, hidden), as x; written with --keep pre or hidden
+    hidden    the same of silu(pre); written with --keep hidden
+` + perceptronGradients,
+		Examples: []string{
+			"bench --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward",
+			`bench --tokens 11000 --impl fused --config "pair s8 t4x4 h2x1 x16 ahead8 double"`,
+			`bench --suite training --backward --keep hidden --peer torch="python3 tools/peers/torch_train.py"`,
+			"run --in x.safetensors --out y.safetensors",
+			"run --in x.safetensors --out y.safetensors --backward --grad-dtype float32",
+			"sweep --tokens 1024..65536x4 --dtype float16,bfloat16 --csv mlp.csv",
+			"tune --tokens 11000 --keep pre --backward --impl coopmat",
 		},
-		Run: Help{
-			Long: `Computes a two-layer perceptron,
-` + mlpFormulas + `
-The input file holds the tensors
-    x   (tokens, in), F16, BF16 or F32
-    w1  (in, hidden), as x
-    w2  (hidden, out), as x
-The output file gets
-    y       (tokens, out), as x
-    pre     (tokens, hidden), as x, with --keep pre or hidden
-    hidden  the same of silu(pre), with --keep hidden
-With --backward the input file also holds the gradient of a loss by y,
-    dy   (tokens, out), as x
-and the output file also gets
-    dx   (tokens, in), as x
-    dw1  (in, hidden), in the format of --grad-dtype
-    dw2  (hidden, out), likewise`,
-			Example: `  flashvk run mlp --in x.safetensors --out y.safetensors
-  flashvk run mlp --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
-		},
-		Sweep: "--tokens 1024..65536x4 --dtype float16,bfloat16",
 		Tune: &Tune{
-			Help: Help{
-				Long: `Tries tile sizes of the products of mlp on this device, in the forward pass or with
---backward in the backward pass. Each product is tuned alone, as a row of gemm, and all
-kernels use that row. Path fused is not tuned; bench mlp --config forces its tile sizes.
-Problem and default sizes are those of bench mlp.`,
-				Example: `  flashvk tune mlp
-  flashvk tune mlp --tokens 11000 --keep pre --backward --impl coopmat`,
-			},
+			About: tunesProducts + ` Path fused is not
+tuned; bench mlp --config forces its tile sizes.`,
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: perceptronCalls(false).New,
-		How: []string{"keep"},
 	}
 }
 
-const groupedFormulas = `
-    pre[k]  = x * w1[k]
-    y[:,k]  = silu(pre[k]) * w2[k]             silu(v) = v / (1 + exp(-v))
-    dpre[k] = (dy[:,k] * w2[k]ᵀ) ∘ silu'(pre[k])
-    dx      = sum over k of dpre[k] * w1[k]ᵀ
-    dw1[k]  = xᵀ * dpre[k],   dw2[k] = silu(pre[k])ᵀ * dy[:,k]
-`
+const perceptronRates = `Rates count the products of the formulas, 2 forward and 4 backward. The backward pass
+computes pre again, which is not counted, unless --keep makes the forward pass write it.`
+
+const perceptronGradients = `and with --backward
+    dy        as y: the gradient of a loss by it
+    dx        as x; written
+    dw1, dw2  as w1, w2, in the format of --grad-dtype; written`
 
 // perceptrons is the row of grouped.
 func perceptrons() Kernel {
 	return Kernel{
 		Name: "grouped", Title: "perceptron heads with SiLU that share their input", Impls: implNames(),
-		Bench: Help{
-			Long: `Measures two-layer perceptrons that share their input,
-` + groupedFormulas + `
-on random normal inputs, after checking sampled tokens and hidden units against a
-float64 reference. Rates count the products of the formulas, 2 forward and 4 backward for
-each head. The backward pass computes pre again, which is not counted, unless --keep makes
-the forward pass write it.`,
-			Example: `  flashvk bench grouped
-  flashvk bench grouped --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward
-  flashvk bench grouped --suite training --backward --products
-  flashvk bench grouped --suite training --backward --keep pre
-  flashvk bench grouped --suite training --backward --peer torch="python3 tools/peers/torch_train.py"`,
+		New: perceptronCalls(true).New, How: []string{"products", "keep"},
+		Formulas: `
+    pre[k]  = x * w1[k]
+    y[:,k]  = silu(pre[k]) * w2[k]             silu(v) = v / (1 + exp(-v))
+    dpre[k] = (dy[:,k] * w2[k]ᵀ) ∘ silu'(pre[k])
+    dx      = sum over k of dpre[k] * w1[k]ᵀ
+    dw1[k]  = xᵀ * dpre[k],   dw2[k] = silu(pre[k])ᵀ * dy[:,k]`,
+		About: perceptronRates,
+		Files: `
+    x         (tokens, in), F16, BF16 or F32
+    w1        (heads, in, hidden), as x
+    w2        (heads, hidden, out), as x
+    y         (tokens, heads, out), as x; written
+    pre       (tokens, heads, hidden), as x; written with --keep pre
+` + perceptronGradients,
+		Examples: []string{
+			"bench --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward",
+			"bench --suite training --backward --products",
+			`bench --suite training --backward --keep pre --peer torch="python3 tools/peers/torch_train.py"`,
+			"run --in x.safetensors --out y.safetensors",
+			"run --in x.safetensors --out y.safetensors --backward --grad-dtype float32",
+			"sweep --heads 1..16x2 --csv grouped.csv",
+			"tune --tokens 16000 --heads 10 --out 3 --dtype bfloat16 --backward --impl coopmat",
 		},
-		Run: Help{
-			Long: `Computes two-layer perceptrons that share their input,
-` + groupedFormulas + `
-The input file holds the tensors
-    x   (tokens, in), F16, BF16 or F32
-    w1  (heads, in, hidden), as x
-    w2  (heads, hidden, out), as x
-The output file gets
-    y    (tokens, heads, out), as x
-    pre  (tokens, heads, hidden), as x, with --keep pre
-With --backward the input file also holds the gradient of a loss by y,
-    dy   (tokens, heads, out), as x
-and the output file also gets
-    dx   (tokens, in), as x
-    dw1  (heads, in, hidden), in the format of --grad-dtype
-    dw2  (heads, hidden, out), likewise`,
-			Example: `  flashvk run grouped --in x.safetensors --out y.safetensors
-  flashvk run grouped --in x.safetensors --out y.safetensors --backward --grad-dtype float32`,
-		},
-		Sweep: "--heads 1..16x2",
 		Tune: &Tune{
-			Help: Help{
-				Long: `Tries tile sizes of the kernels of grouped on this device, in the forward pass or with
---backward in the backward pass: kernels that keep hidden units on the chip, and products.
-Each product is tuned alone, as a row of gemm, and all kernels use that row. Problem and
-default sizes are those of bench grouped.`,
-				Example: `  flashvk tune grouped
-  flashvk tune grouped --tokens 16000 --heads 10 --out 3 --dtype bfloat16 --backward --impl coopmat`,
-			},
+			About: "It tries kernels that keep hidden units on the chip, and products. " + tunesProducts,
 			Table: productTable, Impls: implNames()[1:],
 		},
-		New: perceptronCalls(true).New,
-		How: []string{"products", "keep"},
 	}
 }
 

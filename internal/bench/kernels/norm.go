@@ -12,61 +12,36 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-const normFormulas = `
+// normalization is the row of norm.
+func normalization() Kernel {
+	return Kernel{
+		Name: "norm", Title: "layer normalization", Impls: []string{"auto"}, New: normCalls.New,
+		Formulas: `
     s       = round(x + residual)                    to the format of x, if there is a residual; else x
     mean[r] = mean(s[r,:])                           0 with --rms
     rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
-    y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
-`
-
-func normalization() Kernel {
-	return Kernel{
-		Name: "norm", Title: "layer normalization", Impls: []string{"auto"},
-		Bench: Help{
-			Long: `Measures layer normalization of rows, LayerNorm or with --rms RMSNorm,
-` + normFormulas + `
-on random normal inputs, after checking all of it against a float64 reference. The rate is
-that of memory traffic: x, residual and w read, y, sum and the statistics written;
-backward dy, s, w, dsum and the statistics read, dx and dw written.`,
-			Example: `  flashvk bench norm
-  flashvk bench norm --rows 18048 --cols 512 --dtype bfloat16 --backward
-  flashvk bench norm --suite training --both --format markdown`,
-		},
-		Run: Help{
-			Long: `Computes layer normalization of rows, LayerNorm or with --rms RMSNorm,
-` + normFormulas + `
-The input file holds the tensors
+    y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]`,
+		About: "The rate is that of memory traffic: each tensor is read or written once.",
+		Files: `
     x         (rows, cols), F16, BF16 or F32
     w         (cols), F32 or as x
     residual  (rows, cols), as x; may be missing
-The output file gets
-    y     (rows, cols), as x
-    mean  (rows), F32; not with --rms
-    rstd  (rows), F32
-    sum   (rows, cols), as x: s, if there is a residual
-With --backward the input file also holds the gradients of a loss by y and sum,
-    dy    (rows, cols), as x
-    dsum  (rows, cols), as x, if there is a residual
-and the output file also gets
-    dx         (rows, cols), as x
-    dresidual  the same, if there is a residual
-    dw         (cols), as w`,
-			Example: `  flashvk run norm --in x.safetensors --out y.safetensors
-  flashvk run norm --in x.safetensors --out y.safetensors --rms --eps 1e-6 --backward`,
+    y         (rows, cols), as x; written
+    mean      (rows), F32; written, but not with --rms
+    rstd      (rows), F32; written
+    sum       (rows, cols), as x: s, written if there is a residual
+and with --backward
+    dy, dsum       (rows, cols), as x: the gradients by y and, if there is a residual, sum
+    dx, dresidual  (rows, cols), as x; written, dresidual if there is a residual
+    dw             (cols), as w; written`,
+		Examples: []string{
+			"bench --rows 18048 --cols 512 --dtype bfloat16 --backward",
+			"run --in x.safetensors --out y.safetensors",
+			"run --in x.safetensors --out y.safetensors --rms --eps 1e-6 --backward",
+			"sweep --rows 1024..262144x4 --cols 512,4096 --csv norm.csv",
+			"tune --rows 18048,205000 --cols 512 --dtype bfloat16 --backward",
 		},
-		Sweep: "--rows 1024..262144x4 --cols 512,4096",
-		Tune: &Tune{
-			Help: Help{
-				Long: `Tries how workgroups share rows of layer normalization on this device, in the forward
-pass or with --backward in the backward pass. Problem and default sizes are those of
-bench norm.`,
-				Example: `  flashvk tune norm
-  flashvk tune norm --rows 18048,205000 --cols 512 --dtype bfloat16 --backward
-  flashvk tune norm --suite training --budget 20s`,
-			},
-			Impls: []string{"auto"},
-		},
-		New: normCalls.New,
+		Tune: &Tune{About: "It tries how workgroups share rows.", Impls: []string{"auto"}},
 	}
 }
 

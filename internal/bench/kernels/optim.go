@@ -13,46 +13,35 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 )
 
-const optimFormulas = `
+// optimizer is the row of optim.
+func optimizer() Kernel {
+	return Kernel{
+		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"}, New: optimCalls.New,
+		Fixed: "its pieces of 4096 elements are the same on every device",
+		Formulas: `
     norm  = sqrt(sum of grad² over all tensors)
     g     = grad * min(1, max_norm / norm)            with --max-norm
     m     = beta1 * m + (1 - beta1) * g
     v     = beta2 * v + (1 - beta2) * g²
     param = param * (1 - lr * weight_decay) - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
-    copy  = param, rounded                            with --copy
-`
-
-func optimizer() Kernel {
-	return Kernel{
-		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"},
-		Fixed: "its pieces of 4096 elements are the same on every device",
-		Bench: Help{
-			Long: `Measures a step of AdamW for many tensors in one buffer of each kind,
-` + optimFormulas + `
-after checking a sample of it against a float64 reference. The rate is that of memory
-traffic: 28 bytes for each parameter with float32 gradients, 4 more for the norm, 2 more
-for a copy.`,
-			Example: `  flashvk bench optim
-  flashvk bench optim --max-norm 1 --copy bfloat16
-  flashvk bench optim --suite training --peer torch="python3 tools/peers/torch_train.py"`,
-		},
-		Run: Help{
-			Long: `Computes a step of AdamW,
-` + optimFormulas + `
-The input file holds for each NAME the tensors
-    param.NAME, m.NAME, v.NAME  F32, of one shape
+    copy  = param, rounded                            with --copy`,
+		About: `Many tensors lie in one buffer of each kind. The rate is that of memory traffic: 28 bytes
+for each parameter with float32 gradients, 4 more for the norm, 2 more for a copy.`,
+		Files: `
+    param.NAME, m.NAME, v.NAME  F32, of one shape, read and written; or param, m, v without NAME
     grad.NAME                   F32, F16 or BF16
-or param, m, v and grad without NAME. It may also hold
-    step  (1), I32: the number of steps so far; t is one more. If it is missing, t is 1
-The output file gets param.NAME, m.NAME, v.NAME, step if it was there, with --copy
-copy.NAME, and with --max-norm
-    norm  (1), F32: that of all gradients
+    step                        (1), I32: the number of steps so far, read and written; t is one
+                                more. If it is missing, t is 1
+    copy.NAME                   written with --copy
+    norm                        (1), F32: that of all gradients; written with --max-norm
 With --max-norm the step is skipped, with a warning, if a gradient is not finite, or if the
 norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it was.`,
-			Example: `  flashvk run optim --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16`,
+		Examples: []string{
+			"bench --max-norm 1 --copy bfloat16",
+			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,
+			"run --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16",
+			"sweep --tensors 1..64x4 --csv optim.csv",
 		},
-		Sweep: "--tensors 1..64x4",
-		New:   optimCalls.New,
 	}
 }
 
