@@ -150,9 +150,9 @@ func TestTuningBackward(t *testing.T) {
 func TestTuningBad(t *testing.T) {
 	good := text(t, tuning(t))
 	for _, c := range []struct{ old, new, want string }{
-		{`"subgroups"`, `"clusters"`, `row 0: config: json: unknown field "clusters"`},
+		{`"subgroups"`, `"clusters"`, `row 0: config: unknown field "clusters"`},
 		{`"impl": "coopmat2",`, ``, "row 0: impl auto is not a path"},
-		{`"coopmat2"`, `"coopmat3"`, `row 0: config: attention: impl "coopmat3" is not one of`},
+		{`"coopmat2"`, `"coopmat3"`, `row 0: config: impl: attention: impl "coopmat3" is not one of`},
 		{`"subgroups": 2`, `"subgroups": -2`, "row 0: Subgroups=-2 is not between 0 and 65536"},
 		{`"float16"`, `"float8"`, "row 0: problem: "},
 		{`"kv_heads": 4`, `"kv_heads": 3`, "row 0: attention: num_heads=16 is not a multiple of num_kv_heads=3"},

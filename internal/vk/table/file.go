@@ -31,13 +31,13 @@ const maxTuningBytes = 4 << 20
 
 // tuningFile is the JSON of a Tuning.
 type tuningFile struct {
-	Format int               `json:"format"`
-	Device tuningDevice      `json:"device"`
-	Rows   []json.RawMessage `json:"rows"`
+	Format int             `json:"format"`
+	Device tuningDevice    `json:"device"`
+	Rows   []tuningFileRow `json:"rows"`
 }
 
 // tuningFileRow is the JSON of a row. Module is a hash of the SPIR-V that was measured, Made the
-// time of that in UTC (RFC 3339).
+// time of that in UTC (RFC 3339), NS the device time of a call.
 type tuningFileRow struct {
 	Kernel  string          `json:"kernel"`
 	Pass    string          `json:"pass"`
@@ -65,9 +65,7 @@ func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 	if len(data) > maxTuningBytes {
 		return nil, fmt.Errorf("more than %d bytes", maxTuningBytes)
 	}
-	var version struct {
-		Format int `json:"format"`
-	}
+	var version struct{ Format int }
 	if err := json.Unmarshal(data, &version); err != nil {
 		return nil, err
 	}
@@ -78,7 +76,9 @@ func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 		return nil, fmt.Errorf("format=%d is not %d: measure again", version.Format, tuningFormat)
 	}
 	var file tuningFile
-	if err := strictly(data, &file); err != nil {
+	in := json.NewDecoder(bytes.NewReader(data))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&file); err != nil {
 		return nil, err
 	}
 	t := NewTuning(caps)
@@ -87,8 +87,8 @@ func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 			file.Device.Name, file.Device.DriverID, file.Device.DriverVersion)
 	}
 	for i, raw := range file.Rows {
-		row, err := readRow(raw)
-		if err != nil {
+		row := tunedRow{tuningFileRow: raw}
+		if err := row.read(); err != nil {
 			return nil, fmt.Errorf("row %d: %w", i, err)
 		}
 		t.rows = append(t.rows, row)
@@ -96,179 +96,137 @@ func load(r io.Reader, caps *vk.Caps) (*Tuning, error) {
 	return t, nil
 }
 
-// strictly reads JSON all of whose fields must be known.
-func strictly(data []byte, to any) error {
-	in := json.NewDecoder(bytes.NewReader(data))
-	in.DisallowUnknownFields()
-	return in.Decode(to)
-}
-
-// readRow reads a row.
-func readRow(raw []byte) (tunedRow, error) {
-	var row tuningFileRow
-	err := strictly(raw, &row)
-	x := tunedRow{kernel: row.Kernel, pass: row.Pass, module: row.Module, problem: row.Problem, config: row.Config, ns: row.NS, made: row.Made}
-	if err != nil {
-		return x, err
+// read checks a row of a file, and finds its table.
+func (r *tunedRow) read() error {
+	if !(r.NS > 0 && r.NS < math.Inf(1)) {
+		return fmt.Errorf("ns=%v is not a time", r.NS)
 	}
-	if !(x.ns > 0 && x.ns < math.Inf(1)) {
-		return x, fmt.Errorf("ns=%v is not a time", x.ns)
+	if _, err := time.Parse(time.RFC3339, r.Made); r.Made != "" && err != nil {
+		return fmt.Errorf("made=%q is not a time", r.Made)
 	}
-	if _, err := time.Parse(time.RFC3339, x.made); x.made != "" && err != nil {
-		return x, fmt.Errorf("made=%q is not a time", x.made)
+	if r.Kernel == "" || r.Pass == "" {
+		return fmt.Errorf("kernel=%q, pass=%q: one is missing", r.Kernel, r.Pass)
 	}
-	if x.kernel == "" || x.pass == "" {
-		return x, fmt.Errorf("kernel=%q, pass=%q: one is missing", x.kernel, x.pass)
-	}
-	for _, part := range []*json.RawMessage{&x.problem, &x.config} {
+	for _, part := range []*json.RawMessage{&r.Problem, &r.Config} {
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, *part); err != nil {
-			return x, fmt.Errorf("problem and config: %w", err)
+			return fmt.Errorf("problem and config: %w", err)
 		}
-		if *part, err = renamed(compact.Bytes(), text.Snake); err != nil {
-			return x, fmt.Errorf("problem and config: %w", err)
-		}
+		*part = compact.Bytes()
 	}
-	if x.table = tables[[2]string{x.kernel, x.pass}]; x.table == nil {
-		return x, nil
+	if t := tables[[2]string{r.Kernel, r.Pass}]; t != nil {
+		return t.read(r)
 	}
-	return x, x.table.read(&x)
+	return nil
 }
 
 // read implements tableReader.
 func (t *Table[P, C, S]) read(row *tunedRow) error {
-	p, c, err := t.decode(row)
+	m, err := t.decode(row)
 	if err != nil {
 		return err
 	}
-	m := &measured[P, C]{p, c, t.Path(&c), row.ns}
 	if err := t.validate(m); err != nil {
 		return err
 	}
-	if row.module != t.Module(&p, &c) {
-		row.stale = true
-		return nil
+	if row.stale = row.Module != t.Module(&m.problem, &m.config); !row.stale {
+		row.measured = m
 	}
-	row.measured = m
 	return nil
 }
 
 // decode reads problem and configuration of a row.
-func (t *Table[P, C, S]) decode(row *tunedRow) (p P, c C, err error) {
+func (t *Table[P, C, S]) decode(row *tunedRow) (_ *measured[P, C, S], err error) {
+	m := &measured[P, C, S]{table: t, ns: row.NS}
 	if t.Decode != nil {
-		p, err = t.Decode(row.problem)
+		m.problem, err = t.Decode(row.Problem)
 	} else {
-		err = readFields(row.problem, reflect.ValueOf(&p).Elem())
+		err = readFields(row.Problem, reflect.ValueOf(&m.problem).Elem())
 	}
 	if err != nil {
-		return p, c, fmt.Errorf("problem: %w", err)
+		return nil, fmt.Errorf("problem: %w", err)
 	}
-	config, err := renamed(row.config, joined)
-	if err == nil {
-		err = strictly(config, &c) // which takes names of fields in any case
+	if err := readFields(row.Config, reflect.ValueOf(&m.config).Elem()); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
 	}
-	if err != nil {
-		return p, c, fmt.Errorf("config: %w", err)
-	}
-	return p, c, nil
+	m.path = t.Path(&m.config)
+	return m, nil
 }
 
-// joined returns a name in snake_case as encoding/json takes it for a field of Go's.
-func joined(key string) string { return strings.ReplaceAll(key, "_", "") }
-
-// renamed returns JSON whose objects have other keys.
-func renamed(data []byte, name func(string) string) (json.RawMessage, error) {
-	var list []json.RawMessage
-	if json.Unmarshal(data, &list) == nil {
-		for i := range list {
-			var err error
-			if list[i], err = renamed(list[i], name); err != nil {
-				return nil, err
-			}
-		}
-		return json.Marshal(list)
-	}
-	var all map[string]json.RawMessage
-	if json.Unmarshal(data, &all) != nil || all == nil {
-		return data, nil
-	}
-	out := make(map[string]json.RawMessage, len(all))
-	for key, value := range all {
-		to := name(key)
-		if _, ok := out[to]; ok {
-			return nil, fmt.Errorf("field %q occurs twice", key)
-		}
-		var err error
-		if out[to], err = renamed(value, name); err != nil {
-			return nil, err
-		}
-	}
-	return json.Marshal(out)
-}
-
-// encode returns what the JSON of a problem is of.
-func (t *Table[P, C, S]) encode(p *P) any {
+// encode returns the JSON of a problem and of a configuration.
+func (t *Table[P, C, S]) encode(p *P, c *C) (problem, config json.RawMessage, err error) {
+	var of any
 	if t.Encode != nil {
-		return t.Encode(p)
+		of = t.Encode(p)
+	} else {
+		of = fields(reflect.ValueOf(p).Elem())
 	}
-	return fields(reflect.ValueOf(p).Elem())
+	if problem, err = json.Marshal(of); err == nil {
+		config, err = json.Marshal(fields(reflect.ValueOf(c).Elem()))
+	}
+	return problem, config, err
 }
 
-// fields returns what the JSON of a problem is of: its fields by their names in snake_case,
+// fields returns what the JSON of a struct is of: its fields by their names in snake_case,
 // formats in words.
-func fields(p reflect.Value) map[string]any {
+func fields(v reflect.Value) map[string]any {
 	all := map[string]any{}
-	for i := range p.NumField() {
-		x := p.Field(i).Interface()
+	for i := range v.NumField() {
+		x := v.Field(i).Interface()
 		if t, ok := x.(dtype.DType); ok {
 			x = t.String()
+		} else if v.Field(i).Kind() == reflect.Struct {
+			x = fields(v.Field(i))
 		}
-		all[text.Snake(p.Type().Field(i).Name)] = x
+		all[text.Snake(v.Type().Field(i).Name)] = x
 	}
 	return all
 }
 
 // readFields reads what fields returns. Those that are missing are zero.
-func readFields(data []byte, p reflect.Value) error {
+func readFields(data []byte, v reflect.Value) error {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(data, &all); err != nil {
 		return err
 	}
-	for i := range p.NumField() {
-		name := text.Snake(p.Type().Field(i).Name)
-		raw, ok := all[name]
-		if delete(all, name); !ok {
-			continue
+	seen := map[string]bool{}
+	for key, raw := range all {
+		field, ok := v.Type().FieldByNameFunc(func(name string) bool {
+			return strings.EqualFold(name, strings.ReplaceAll(key, "_", ""))
+		})
+		switch {
+		case !ok:
+			return fmt.Errorf("unknown field %q", key)
+		case seen[field.Name]:
+			return fmt.Errorf("field %q occurs twice", key)
 		}
-		to, format := p.Field(i).Addr().Interface(), ""
-		t, ok := to.(*dtype.DType)
-		if ok {
-			to = &format
+		seen[field.Name] = true
+		if err := readField(raw, v.FieldByIndex(field.Index)); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
 		}
-		raw, err := renamed(raw, joined) // of a struct among them
-		if err == nil {
-			err = json.Unmarshal(raw, to)
-		}
-		if ok && err == nil {
-			*t, err = dtype.Parse(format)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	for name := range all {
-		return fmt.Errorf("unknown field %q", name)
 	}
 	return nil
 }
 
+func readField(raw []byte, v reflect.Value) (err error) {
+	if v.Kind() == reflect.Struct {
+		return readFields(raw, v)
+	}
+	to, name := v.Addr().Interface(), ""
+	if t, ok := to.(*dtype.DType); ok && json.Unmarshal(raw, &name) == nil {
+		*t, err = dtype.Parse(name)
+		return err
+	}
+	return json.Unmarshal(raw, to)
+}
+
 // validate returns an error if a row cannot come from a measurement. Sizes are bounded so that
 // Feasible computes with them without overflow.
-func (t *Table[P, C, S]) validate(m *measured[P, C]) error {
+func (t *Table[P, C, S]) validate(m *measured[P, C, S]) error {
 	if err := t.Validate(&m.problem); err != nil {
 		return err
 	}
-	if !t.has(m.path) {
+	if !slices.Contains(t.Paths, m.path) {
 		return fmt.Errorf("impl %v is not a path", m.path)
 	}
 	if !(m.ns > 0 && m.ns < math.Inf(1)) {
@@ -300,16 +258,11 @@ func boundSizes(v reflect.Value, large []string) error {
 	return nil
 }
 
-// Write is that of kit.Tuning.
+// Write writes t as JSON, for kit.LoadTuning.
 func (t *Tuning) Write(w io.Writer) error {
-	file := struct {
-		Format int             `json:"format"`
-		Device tuningDevice    `json:"device"`
-		Rows   []tuningFileRow `json:"rows"`
-	}{tuningFormat, t.device, []tuningFileRow{}}
+	file := tuningFile{tuningFormat, t.device, []tuningFileRow{}}
 	for i := range t.rows {
-		r := &t.rows[i]
-		file.Rows = append(file.Rows, tuningFileRow{r.kernel, r.pass, r.module, r.problem, r.config, r.ns, r.made})
+		file.Rows = append(file.Rows, t.rows[i].tuningFileRow)
 	}
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
@@ -317,19 +270,19 @@ func (t *Tuning) Write(w io.Writer) error {
 	return out.Encode(file)
 }
 
-// WriteFile is that of kit.Tuning.
-func (t *Tuning) WriteFile(path string) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("kit: tuning: %w", err)
-		}
-	}()
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return err
-	}
+// WriteFile writes t to the file at path, and makes its folder. A reader of the file sees the old
+// content or the new one, whole.
+func (t *Tuning) WriteFile(path string) error {
 	var b bytes.Buffer
-	if err := t.Write(&b); err != nil {
-		return err
+	err := t.Write(&b)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o777)
 	}
-	return files.Write(path, b.Bytes())
+	if err == nil {
+		err = files.Write(path, b.Bytes())
+	}
+	if err != nil {
+		return fmt.Errorf("kit: tuning: %w", err)
+	}
+	return nil
 }

@@ -5,7 +5,6 @@ package table
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -117,9 +116,12 @@ type Query[C any] struct {
 	NoFit  bool             // do not call Table.Fit for a built-in row
 }
 
-// An Origin is a kit.Origin.
+// An Origin says where a configuration comes from.
 type Origin struct {
-	Tuned  bool
+	// Tuned says that the configuration is of Options.Tuning; otherwise it is built in.
+	Tuned bool
+	// Passed is the reason why the nearest row of Options.Tuning for the path did not count: the
+	// device or the call cannot run it. Nil if there was no such row.
 	Passed error
 }
 
@@ -204,11 +206,8 @@ func (r *Row[S, C]) matches(family string, format dtype.DType) bool {
 
 // OneOf reports whether name is in a list separated by spaces.
 func OneOf(name, list string) bool {
-	if name == "" {
-		return false
-	}
-	for word := ""; list != ""; {
-		if word, list, _ = strings.Cut(list, " "); word == name {
+	for word := range strings.SplitSeq(list, " ") {
+		if word == name {
 			return true
 		}
 	}
@@ -246,6 +245,3 @@ func Fill(caps *vk.Caps, blocks int) float64 {
 	}
 	return float64(blocks) / float64(caps.ComputeUnits)
 }
-
-// has reports whether rows may name a path.
-func (t *Table[P, C, S]) has(path string) bool { return slices.Contains(t.Paths, path) }

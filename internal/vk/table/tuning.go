@@ -1,18 +1,15 @@
 package table
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
-	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Tuning is a kit.Tuning, which documents it and its methods. [Likeness] says which problems a
-// row stands for.
+// A Tuning is kit.Tuning. [Likeness] says which problems a row stands for.
 type Tuning struct {
 	device tuningDevice
 	rows   []tunedRow
@@ -33,34 +30,41 @@ func tuningDeviceOf(caps *vk.Caps) tuningDevice {
 
 // A tunedRow is one measurement, in the form of the file and in that of its table.
 type tunedRow struct {
-	kernel, pass    string
-	module          string
-	problem, config json.RawMessage
-	ns              float64 // device time of a call
-	made            string  // when that was measured; "" if the file does not say
+	tuningFileRow
 
-	// Measured is *measured[P, C] of the table of the kernel. It is nil if the kernels have changed
-	// since the measurement, or if this program has no such table. A row without Measured stays in
-	// the file as it is, for programs that know its table.
-	table    tableReader
-	measured any
+	// Measured is nil if the kernels have changed since the measurement (stale), or if this program
+	// has no such table. A row without Measured stays in the file as it is, for programs that know
+	// its table.
+	measured measurement
 	stale    bool
 }
 
-// measured is what a table knows of a row.
-type measured[P, C any] struct {
+// A measurement is what a table knows of a row: a *measured.
+type measurement interface {
+	words() (problem, config string)
+	runs(caps *vk.Caps) error
+}
+
+type measured[P, C comparable, S Shape[P]] struct {
+	table   *Table[P, C, S]
 	problem P
 	config  C
 	path    string
 	ns      float64
 }
 
+func (m *measured[P, C, S]) words() (problem, config string) {
+	return fmt.Sprint(m.problem), fmt.Sprint(m.config)
+}
+
+func (m *measured[P, C, S]) runs(caps *vk.Caps) error {
+	return m.table.Feasible(&m.config, caps, &m.problem)
+}
+
 // A tableReader reads and writes rows of a table.
 type tableReader interface {
 	read(row *tunedRow) error
 	add(t *Tuning, problem, config any, ns float64) error
-	runs(row *tunedRow, caps *vk.Caps) error
-	describe(row *tunedRow) (problem, config string)
 	space(problem any) *Space
 }
 
@@ -78,15 +82,17 @@ func register(kernel string, pass fmt.Stringer, t tableReader) {
 // NewTuning is kit.NewTuning.
 func NewTuning(caps *vk.Caps) *Tuning { return &Tuning{device: tuningDeviceOf(caps)} }
 
-// Clone is that of kit.Tuning.
+// Clone returns a copy of t. Adding to one does not change the other.
 func (t *Tuning) Clone() *Tuning {
 	return &Tuning{device: t.device, rows: slices.Clone(t.rows)}
 }
 
-// Len is that of kit.Tuning.
+// Len returns the number of rows that count: those that are not stale and whose kernel the program
+// has. It is 0 for nil.
 func (t *Tuning) Len() int { return t.count(func(r *tunedRow) bool { return r.measured != nil }) }
 
-// Stale is that of kit.Tuning.
+// Stale returns the number of rows whose kernels have changed since they were measured. They have
+// no effect, and stay in the file until the same problem is measured again.
 func (t *Tuning) Stale() int { return t.count(func(r *tunedRow) bool { return r.stale }) }
 
 func (t *Tuning) count(is func(r *tunedRow) bool) (n int) {
@@ -101,66 +107,76 @@ func (t *Tuning) count(is func(r *tunedRow) bool) (n int) {
 	return n
 }
 
-// Add is that of kit.Tuning. Pass is a kit.Pass.
+// Add records that config is the best configuration of its path for a problem of a pass, a kit.Pass,
+// of a kernel, with a device time of ns nanoseconds. It replaces an earlier record of the same three.
+// Problem and config have the types of the kernel's package, such as attention.Problem and
+// attention.Config. It is an error if no row can hold them.
 func (t *Tuning) Add(kernel string, pass fmt.Stringer, problem, config any, ns float64) error {
 	table := tables[[2]string{kernel, pass.String()}]
 	if table == nil {
 		return fmt.Errorf("kit: tuning: %s %v has no configurations to choose from", kernel, pass)
 	}
-	return table.add(t, problem, config, ns)
+	if err := table.add(t, problem, config, ns); err != nil {
+		return fmt.Errorf("kit: tuning: %w", err)
+	}
+	return nil
 }
 
-// Words are a kit.TuningRow.
+// Words are a row of a Tuning in words.
 type Words struct {
 	Kernel, Pass    string
 	Problem, Config string
 	NS              float64
-	Err             error
+	// Err is the reason why the row has no effect for its own problem: the device cannot run it,
+	// its kernels have changed, or this program does not have the kernel. Nil if it has an effect.
+	Err error
 }
 
-// Rows is that of kit.Tuning.
-func (t *Tuning) Rows(caps *vk.Caps) []Words {
+// Rows returns the rows in the order of the file. Unless caps is nil, rows that the device cannot
+// run have the reason in Err.
+func (t *Tuning) Rows(caps *vk.Caps) (list []Words) {
 	if t == nil {
 		return nil
 	}
-	list := make([]Words, len(t.rows))
-	for i := range t.rows {
-		list[i] = t.rows[i].words(caps)
+	for _, r := range t.rows {
+		x := Words{Kernel: r.Kernel, Pass: r.Pass, Problem: string(r.Problem), Config: string(r.Config), NS: r.NS}
+		switch {
+		case r.stale:
+			x.Err = fmt.Errorf("kit: tuning: the kernels of the row have changed since it was measured")
+		case r.measured == nil:
+			x.Err = fmt.Errorf("kit: tuning: this program has no kernel %s %s", r.Kernel, r.Pass)
+		default:
+			if x.Problem, x.Config = r.measured.words(); caps != nil {
+				x.Err = r.measured.runs(caps)
+			}
+		}
+		list = append(list, x)
 	}
 	return list
 }
 
-// words describes a row.
-func (r *tunedRow) words(caps *vk.Caps) Words {
-	x := Words{Kernel: r.kernel, Pass: r.pass, NS: r.ns}
-	if r.measured == nil {
-		x.Problem, x.Config = string(r.problem), string(r.config)
-		x.Err = fmt.Errorf("kit: tuning: this program has no kernel %s %s", r.kernel, r.pass)
-		if r.stale {
-			x.Err = fmt.Errorf("kit: tuning: the kernels of the row have changed since it was measured")
+// measuredOn returns the rows of q.Tuning for the table, if it is of the device.
+func (t *Table[P, C, S]) measuredOn(caps *vk.Caps, q *Query[C]) (list []*measured[P, C, S]) {
+	if q.Tuning == nil || q.Tuning.device != tuningDeviceOf(caps) {
+		return nil
+	}
+	for i := range q.Tuning.rows {
+		if m, ok := q.Tuning.rows[i].measured.(*measured[P, C, S]); ok && m.table == t {
+			list = append(list, m)
 		}
-		return x
 	}
-	x.Problem, x.Config = r.table.describe(r)
-	if caps != nil {
-		x.Err = r.table.runs(r, caps)
-	}
-	return x
+	return list
 }
 
 // nearest returns the row of a path of q.Tuning that is nearest to p and feasible, nil if there
 // is none, and the reason why one that is nearer is not.
-func (t *Table[P, C, S]) nearest(caps *vk.Caps, p *P, q *Query[C], path string) (*measured[P, C], Origin) {
-	if q.Tuning == nil || q.Tuning.device != tuningDeviceOf(caps) {
-		return nil, Origin{}
-	}
-	var best *measured[P, C]
+func (t *Table[P, C, S]) nearest(caps *vk.Caps, p *P, q *Query[C], path string) (*measured[P, C, S], Origin) {
+	var best *measured[P, C, S]
 	var passed error
 	least, nearer := math.Inf(1), math.Inf(1)
 	like := t.Likeness(p)
-	for i := range q.Tuning.rows {
-		row, ok := q.Tuning.rows[i].measured.(*measured[P, C])
-		if !ok || q.Tuning.rows[i].table != tableReader(t) || row.path != path {
+	for _, row := range t.measuredOn(caps, q) {
+		if row.path != path {
 			continue
 		}
 		d := t.Likeness(&row.problem).distance(like)
@@ -168,13 +184,11 @@ func (t *Table[P, C, S]) nearest(caps *vk.Caps, p *P, q *Query[C], path string) 
 			continue
 		}
 		c := t.fit(row, caps, p)
-		if err := t.check(&c, caps, p, q); err != nil {
-			if d < nearer {
-				nearer, passed = d, fmt.Errorf("the tuned row %v is passed over: %w", row.config, err)
-			}
-			continue
+		if err := t.check(&c, caps, p, q); err == nil {
+			best, least = row, d
+		} else if d < nearer {
+			nearer, passed = d, fmt.Errorf("the tuned row %v is passed over: %w", row.config, err)
 		}
-		best, least = row, d
 	}
 	if nearer > least {
 		passed = nil
@@ -189,9 +203,8 @@ func (t *Table[P, C, S]) reorder(caps *vk.Caps, p *P, q *Query[C], usual C) (C, 
 		return usual, origin
 	}
 	same := best.problem
-	for i := range q.Tuning.rows {
-		row, ok := q.Tuning.rows[i].measured.(*measured[P, C])
-		if !ok || q.Tuning.rows[i].table != tableReader(t) || row.problem != same || row.path == t.Manual || row.ns >= best.ns {
+	for _, row := range t.measuredOn(caps, q) {
+		if row.problem != same || row.path == t.Manual || row.ns >= best.ns {
 			continue
 		}
 		if c := t.fit(row, caps, p); t.check(&c, caps, p, q) == nil {
@@ -203,19 +216,11 @@ func (t *Table[P, C, S]) reorder(caps *vk.Caps, p *P, q *Query[C], usual C) (C, 
 
 // fit returns the row's configuration for p. What follows from the sizes was measured for the
 // same sizes only.
-func (t *Table[P, C, S]) fit(row *measured[P, C], caps *vk.Caps, p *P) C {
-	c := row.config
-	if t.Fit == nil {
-		return c
+func (t *Table[P, C, S]) fit(row *measured[P, C, S], caps *vk.Caps, p *P) C {
+	if t.Fit == nil || row.problem == *p || t.Same != nil && t.Same(&row.problem, p) {
+		return row.config
 	}
-	same := row.problem == *p
-	if t.Same != nil {
-		same = t.Same(&row.problem, p)
-	}
-	if same {
-		return c
-	}
-	return t.Fit(c, caps, p, true)
+	return t.Fit(row.config, caps, p, true)
 }
 
 // A Likeness says how near problems are to each other: not at all unless Kind is equal, and
@@ -255,56 +260,31 @@ func doublings(a, b, enough float64) float64 {
 }
 
 // add implements tableReader.
-func (t *Table[P, C, S]) add(to *Tuning, problem, config any, ns float64) error {
+func (t *Table[P, C, S]) add(to *Tuning, problem, config any, ns float64) (err error) {
 	p, ok := problem.(P)
 	c, alike := config.(C)
 	if !ok || !alike {
-		return fmt.Errorf("kit: tuning: %s %v has problems of %T and configurations of %T, not %T and %T", t.Kernel, t.Pass, p, c, problem, config)
+		return fmt.Errorf("%s %v has problems of %T and configurations of %T, not %T and %T", t.Kernel, t.Pass, p, c, problem, config)
 	}
-	m := &measured[P, C]{p, c, t.Path(&c), ns}
+	m := &measured[P, C, S]{t, p, c, t.Path(&c), ns}
 	if err := t.validate(m); err != nil {
-		return fmt.Errorf("kit: tuning: %w", err)
+		return err
 	}
-	row := tunedRow{kernel: t.Kernel, pass: t.Pass.String(), module: t.Module(&p, &c), ns: ns, made: time.Now().UTC().Format(time.RFC3339), table: t, measured: m}
-	var err error
-	if row.problem, err = json.Marshal(t.encode(&p)); err != nil {
-		return fmt.Errorf("kit: tuning: %w", err)
+	row := tunedRow{measured: m, tuningFileRow: tuningFileRow{
+		Kernel: t.Kernel, Pass: t.Pass.String(), Module: t.Module(&p, &c), NS: ns, Made: time.Now().UTC().Format(time.RFC3339),
+	}}
+	if row.Problem, row.Config, err = t.encode(&p, &c); err != nil {
+		return err
 	}
-	if row.config, err = json.Marshal(c); err == nil {
-		row.config, err = renamed(row.config, text.Snake)
-	}
-	if err != nil {
-		return fmt.Errorf("kit: tuning: %w", err)
-	}
-	to.rows = slices.DeleteFunc(to.rows, func(old tunedRow) bool { return t.replaces(m, &old) })
-	to.rows = append(to.rows, row)
+	to.rows = append(slices.DeleteFunc(to.rows, func(old tunedRow) bool { return t.replaces(m, &old) }), row)
 	return nil
 }
 
 // replaces reports whether m says what a row says, which may be stale.
-func (t *Table[P, C, S]) replaces(m *measured[P, C], old *tunedRow) bool {
-	if old.kernel != t.Kernel || old.pass != t.Pass.String() {
+func (t *Table[P, C, S]) replaces(m *measured[P, C, S], old *tunedRow) bool {
+	if old.Kernel != t.Kernel || old.Pass != t.Pass.String() {
 		return false
 	}
-	was, ok := old.measured.(*measured[P, C])
-	if !ok {
-		p, c, err := t.decode(old)
-		if err != nil {
-			return false
-		}
-		was = &measured[P, C]{p, c, t.Path(&c), old.ns}
-	}
-	return was.problem == m.problem && was.path == m.path
-}
-
-// runs implements tableReader.
-func (t *Table[P, C, S]) runs(row *tunedRow, caps *vk.Caps) error {
-	m := row.measured.(*measured[P, C])
-	return t.Feasible(&m.config, caps, &m.problem)
-}
-
-// describe implements tableReader.
-func (t *Table[P, C, S]) describe(row *tunedRow) (problem, config string) {
-	m := row.measured.(*measured[P, C])
-	return fmt.Sprint(m.problem), fmt.Sprint(m.config)
+	was, err := t.decode(old)
+	return err == nil && was.problem == m.problem && was.path == m.path
 }
