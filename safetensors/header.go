@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"unicode/utf8"
+
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // parseHeader reads the JSON header of a file whose data has dataBytes bytes.
@@ -26,27 +27,29 @@ func parseHeader(header []byte, dataBytes int64) ([]Tensor, map[string]string, e
 	case !json.Valid(body):
 		return nil, nil, errors.New("header is not JSON")
 	}
-	var tensors []Tensor
-	var metadata map[string]string
-	err := members(body, func(name string, value json.RawMessage) (err error) {
-		if name == MetadataName {
-			metadata, err = parseMetadata(value)
-			return err
-		}
-		t, err := parseTensor(name, value, dataBytes)
-		if err != nil {
-			return fmt.Errorf("tensor %s: %w", quote(name), err)
-		}
-		tensors = append(tensors, t)
-		return nil
-	})
-	if err == nil {
-		err = checkLayout(tensors, dataBytes)
-	}
+	names, values, err := members(body)
 	if err != nil {
 		return nil, nil, err
 	}
-	return tensors, metadata, nil
+	var tensors []Tensor
+	var metadata map[string]string
+	for _, name := range names {
+		if name == MetadataName {
+			if metadata, err = parseMetadata(values[name]); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", MetadataName, err)
+			}
+			continue
+		}
+		t, err := parseTensor(values[name])
+		if t.Name = name; err == nil {
+			err = t.check(dataBytes)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %.80q: %w", name, err)
+		}
+		tensors = append(tensors, t)
+	}
+	return tensors, metadata, checkLayout(tensors, dataBytes)
 }
 
 // checkLayout sorts tensors by their place in the data and returns an error
@@ -56,21 +59,18 @@ func checkLayout(tensors []Tensor, dataBytes int64) error {
 		// An empty tensor stands before the one that begins where it ends.
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
 	})
-	var end int64
-	last := ""
+	var last Tensor
 	for _, t := range tensors {
-		if t.begin < end {
-			return fmt.Errorf("tensor %s: data_offsets [%d, %d] overlap tensor %s, which ends at %d",
-				quote(t.Name), t.begin, t.end, quote(last), end)
+		if t.begin < last.end {
+			return fmt.Errorf("tensor %.80q: data_offsets [%d, %d] overlap tensor %.80q, which ends at %d", t.Name, t.begin, t.end, last.Name, last.end)
 		}
-		if t.begin > end {
-			return fmt.Errorf("tensor %s: data_offsets [%d, %d] leave a hole of %d bytes before it",
-				quote(t.Name), t.begin, t.end, t.begin-end)
+		if t.begin > last.end {
+			return fmt.Errorf("tensor %.80q: data_offsets [%d, %d] leave a hole of %d bytes before it", t.Name, t.begin, t.end, t.begin-last.end)
 		}
-		end, last = t.end, t.Name
+		last = t
 	}
-	if end != dataBytes {
-		return fmt.Errorf("%d bytes of data are left over after the last tensor", dataBytes-end)
+	if last.end != dataBytes {
+		return fmt.Errorf("%d bytes of data are left over after the last tensor", dataBytes-last.end)
 	}
 	return nil
 }
@@ -79,128 +79,104 @@ func checkLayout(tensors []Tensor, dataBytes int64) error {
 // memory that a header of MaxHeaderBytes can take.
 const maxAxes = 64
 
-// members calls member with each key of an object, in order, and its value. No key may occur twice.
+// members returns the keys of an object, in order, none of which may occur twice, and their values.
 // The JSON is known to be valid. Decoding into maps or structs would let a name win over an earlier one
 // and match field names in any case.
-func members(object json.RawMessage, member func(key string, value json.RawMessage) error) error {
+func members(object json.RawMessage) (keys []string, values map[string]json.RawMessage, err error) {
 	if object[0] != '{' {
-		return fmt.Errorf("is %s, not an object", describe(object))
+		return nil, nil, fmt.Errorf("is %s, not an object", short(object))
 	}
 	dec := json.NewDecoder(bytes.NewReader(object))
 	if _, err := dec.Token(); err != nil {
-		return err
+		return nil, nil, err
 	}
-	seen := make(map[string]bool)
+	values = map[string]json.RawMessage{}
 	for dec.More() {
 		token, err := dec.Token()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		key, value := fmt.Sprint(token), json.RawMessage(nil)
-		if seen[key] {
-			return fmt.Errorf("name %s occurs twice", quote(key))
+		key := fmt.Sprint(token)
+		if values[key] != nil {
+			return nil, nil, fmt.Errorf("name %.80q occurs twice", key)
 		}
-		seen[key] = true
+		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
-			return err
+			return nil, nil, err
 		}
-		if err := member(key, value); err != nil {
-			return err
-		}
+		keys, values[key] = append(keys, key), value
 	}
-	return nil
+	return keys, values, nil
 }
 
 func parseText(value json.RawMessage) (s string, err error) {
 	if value[0] != '"' {
-		return "", fmt.Errorf("is %s, not a string", describe(value))
+		return "", fmt.Errorf("is %s, not a string", short(value))
 	}
 	return s, json.Unmarshal(value, &s)
 }
 
-// parseSizes reads a list of non-negative integers, each at most limit.
-func parseSizes(value json.RawMessage, limit uint64) (list []uint64, err error) {
-	if value[0] != '[' {
-		return nil, fmt.Errorf("is %s, not a list", describe(value))
+// parseSizes reads a list of non-negative integers.
+func parseSizes(value json.RawMessage) ([]int, error) {
+	var list []*int // nil: null
+	err := json.Unmarshal(value, &list)
+	if err != nil || value[0] != '[' || len(list) > maxAxes || slices.ContainsFunc(list, func(n *int) bool { return n == nil || *n < 0 }) {
+		return nil, fmt.Errorf("is %s, not a list of at most %d integers from 0 to %d", short(value), maxAxes, math.MaxInt)
 	}
-	dec := json.NewDecoder(bytes.NewReader(value))
-	if _, err := dec.Token(); err != nil {
-		return nil, err
+	sizes := make([]int, len(list))
+	for i, n := range list {
+		sizes[i] = *n
 	}
-	for dec.More() {
-		var x json.RawMessage
-		if err := dec.Decode(&x); err != nil {
-			return nil, err
-		}
-		n, err := strconv.ParseUint(string(x), 10, 64)
-		switch {
-		case x[0] != '-' && (x[0] < '0' || x[0] > '9'):
-			return nil, fmt.Errorf("holds %s, not a number", describe(x))
-		case errors.Is(err, strconv.ErrRange) || err == nil && n > limit:
-			return nil, fmt.Errorf("holds %s, which is larger than %d", describe(x), limit)
-		case err != nil:
-			return nil, fmt.Errorf("holds %s, which is not a non-negative integer", describe(x))
-		case len(list) == maxAxes:
-			return nil, fmt.Errorf("holds more than %d numbers", maxAxes)
-		}
-		list = append(list, n)
-	}
-	return list, nil
+	return sizes, nil
 }
 
 func parseMetadata(value json.RawMessage) (map[string]string, error) {
-	m := make(map[string]string)
-	err := members(value, func(key string, value json.RawMessage) (err error) {
-		if m[key], err = parseText(value); err != nil {
-			return fmt.Errorf("%s %w", quote(key), err)
-		}
-		return nil
-	})
+	keys, values, err := members(value)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", MetadataName, err)
+		return nil, err
+	}
+	m := map[string]string{}
+	for _, key := range keys {
+		if m[key], err = parseText(values[key]); err != nil {
+			return nil, fmt.Errorf("%.80q %w", key, err)
+		}
 	}
 	return m, nil
 }
 
-func parseTensor(name string, value json.RawMessage, dataBytes int64) (Tensor, error) {
-	t := Tensor{Name: name}
-	missing := []string{"dtype", "shape", "data_offsets"}
-	err := members(value, func(field string, value json.RawMessage) (err error) {
-		var list []uint64
-		switch field {
-		case "dtype":
-			var s string
-			s, err = parseText(value)
-			t.DType = DType(s)
-		case "shape":
-			list, err = parseSizes(value, math.MaxInt)
-			t.Shape = make([]int, len(list))
-			for i, d := range list {
-				t.Shape[i] = int(d)
-			}
-		case "data_offsets":
-			if list, err = parseSizes(value, math.MaxInt64); err == nil && len(list) != 2 {
-				err = fmt.Errorf("holds %d numbers, not 2", len(list))
-			}
-			if err == nil {
-				t.begin, t.end = int64(list[0]), int64(list[1])
-			}
-		default: // it could change what the data means
-			return fmt.Errorf("field %s is not one of dtype, shape, data_offsets", quote(field))
+func parseTensor(value json.RawMessage) (t Tensor, err error) {
+	known := []string{"dtype", "shape", "data_offsets"}
+	keys, values, err := members(value)
+	if err != nil {
+		return t, err
+	}
+	for _, key := range keys {
+		if !slices.Contains(known, key) { // it could change what the data means
+			return t, fmt.Errorf("field %.80q is not one of dtype, shape, data_offsets", key)
 		}
-		if err != nil {
-			return fmt.Errorf("%s %w", field, err)
+	}
+	for _, key := range known {
+		if values[key] == nil {
+			return t, fmt.Errorf("field %s is missing", key)
 		}
-		missing = slices.DeleteFunc(missing, func(f string) bool { return f == field })
-		return nil
-	})
-	if err == nil && len(missing) > 0 {
-		err = fmt.Errorf("field %s is missing", missing[0])
+	}
+	format, err := parseText(values["dtype"])
+	if err != nil {
+		return t, fmt.Errorf("dtype %w", err)
+	}
+	t.DType = DType(format)
+	if t.Shape, err = parseSizes(values["shape"]); err != nil {
+		return t, fmt.Errorf("shape %w", err)
+	}
+	offsets, err := parseSizes(values["data_offsets"])
+	if err == nil && len(offsets) != 2 {
+		err = fmt.Errorf("holds %d numbers, not 2", len(offsets))
 	}
 	if err != nil {
-		return Tensor{}, err
+		return t, fmt.Errorf("data_offsets %w", err)
 	}
-	return t, t.check(dataBytes)
+	t.begin, t.end = int64(offsets[0]), int64(offsets[1])
+	return t, nil
 }
 
 // check compares the offsets of t with its dtype, its shape and the file.
@@ -213,25 +189,14 @@ func (t Tensor) check(dataBytes int64) error {
 		return fmt.Errorf("data_offsets [%d, %d] run backwards", t.begin, t.end)
 	case t.end-t.begin != want:
 		return fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s of shape %s needs %d",
-			t.begin, t.end, t.end-t.begin, t.DType, formatShape(t.Shape), want)
+			t.begin, t.end, t.end-t.begin, t.DType, shapeText(t.Shape), want)
 	case t.end > dataBytes:
 		return fmt.Errorf("data_offsets [%d, %d] run past the %d bytes of data that the file has", t.begin, t.end, dataBytes)
 	}
 	return nil
 }
 
-func describe(value json.RawMessage) string {
-	const most = 40
-	switch {
-	case value[0] == '{':
-		return "an object"
-	case value[0] == '[':
-		return "a list"
-	case value[0] == '"':
-		s, _ := parseText(value)
-		return "the string " + quote(s)
-	case len(value) > most:
-		return fmt.Sprintf("a number of %d digits", len(value))
-	}
-	return string(value)
-}
+// short returns the beginning of a value for a message.
+func short(value json.RawMessage) string { return text.Short(string(value), 40) }
+
+func shapeText(shape []int) string { return text.Short(fmt.Sprint(shape), 100) }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
@@ -32,7 +35,7 @@ func Open(path string) (_ *File, err error) {
 		return nil, fileError(path, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("safetensors: %s: is %s, not a regular file", path, files.Kind(info.Mode()))
+		return nil, fileError(path, fmt.Errorf("is %s, not a regular file", files.Kind(info.Mode())))
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -48,7 +51,7 @@ func Open(path string) (_ *File, err error) {
 	}
 	file, err := read(f, info.Size())
 	if err != nil {
-		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
+		return nil, fileError(path, err)
 	}
 	file.closer, file.path = f, path
 	return file, nil
@@ -87,13 +90,7 @@ func read(r io.ReaderAt, size int64) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{
-		Metadata: metadata,
-		tensors:  tensors,
-		byName:   make(map[string]Tensor, len(tensors)),
-		r:        r,
-		data:     headerLengthBytes + int64(length),
-	}
+	f := &File{Metadata: metadata, tensors: tensors, byName: map[string]Tensor{}, r: r, data: headerLengthBytes + int64(length)}
 	for _, t := range tensors {
 		f.byName[t.Name] = t
 	}
@@ -113,16 +110,39 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 // elements in row-major order. It fails if p is not filled.
 func (f *File) ReadAt(t Tensor, p []byte, offset int64) error {
 	if bytes := t.end - t.begin; offset < 0 || int64(len(p)) > bytes-offset {
-		return fmt.Errorf("safetensors: tensor %s: bytes %d to %d are outside its %d", quote(t.Name), offset, offset+int64(len(p)), bytes)
+		return fmt.Errorf("safetensors: tensor %.80q: bytes %d to %d are outside its %d", t.Name, offset, offset+int64(len(p)), bytes)
 	}
 	if err := readFull(f.r, p, f.data+t.begin+offset); err != nil {
 		where := ""
 		if f.path != "" {
 			where = f.path + ": "
 		}
-		return fmt.Errorf("safetensors: %stensor %s: %w", where, quote(t.Name), err)
+		return fmt.Errorf("safetensors: %stensor %.80q: %w", where, t.Name, err)
 	}
 	return nil
+}
+
+// floatsPiece is how many elements are converted at a time.
+const floatsPiece = 1 << 18
+
+// Float32s reads all elements of a tensor of F32, F16 or BF16, in row-major order.
+func (f *File) Float32s(t Tensor) ([]float32, error) {
+	format, ok := map[DType]dtype.DType{F32: dtype.Float32, F16: dtype.Float16, BF16: dtype.BFloat16}[t.DType]
+	if !ok {
+		return nil, fmt.Errorf("safetensors: tensor %q is %s, want F32, F16 or BF16", t.Name, t.DType)
+	}
+	size := int64(format.Size())
+	x := make([]float32, t.Bytes()/size)
+	raw, at := make([]byte, size*floatsPiece), int64(0)
+	for piece := range slices.Chunk(x, floatsPiece) {
+		b := raw[:size*int64(len(piece))]
+		if err := f.ReadAt(t, b, at); err != nil {
+			return nil, err
+		}
+		storage.Decode(format, piece, b)
+		at += int64(len(b))
+	}
+	return x, nil
 }
 
 // Close closes the file that Open opened. It may be called again.
@@ -148,7 +168,10 @@ func readFull(r io.ReaderAt, p []byte, offset int64) error {
 	return files.Bare(err)
 }
 
-// fileError writes an error of the os package as "path: reason", once.
+// fileError writes an error, also one of the os package, as "path: reason", once; nil stays nil.
 func fileError(path string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("safetensors: %s: %w", path, files.Bare(err))
 }

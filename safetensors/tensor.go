@@ -29,9 +29,8 @@ package safetensors
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
-	"strconv"
-	"strings"
 )
 
 // MaxHeaderBytes is the longest header that is read, the limit of the
@@ -100,52 +99,23 @@ const maxBytes = 1 << 60
 func byteSize(t DType, shape []int) (int64, error) {
 	n, ok := dtypeBits[t]
 	if !ok {
-		return 0, fmt.Errorf("dtype %s is not known", quote(string(t)))
+		return 0, fmt.Errorf("dtype %.80q is not known", t)
 	}
 	for _, d := range shape {
 		if d < 0 {
-			return 0, fmt.Errorf("shape %s has a negative size", formatShape(shape))
+			return 0, fmt.Errorf("shape %s has a negative size", shapeText(shape))
 		}
 		hi, lo := bits.Mul64(n, uint64(d))
-		if hi != 0 {
-			return 0, fmt.Errorf("shape %s of %s is larger than 2^60 bytes", formatShape(shape), t)
-		}
-		n = lo
-	}
-	if n%8 != 0 {
-		return 0, fmt.Errorf("shape %s of %s is not a whole number of bytes", formatShape(shape), t)
-	}
-	if n/8 > maxBytes {
-		return 0, fmt.Errorf("shape %s of %s is larger than 2^60 bytes", formatShape(shape), t)
-	}
-	return int64(n / 8), nil
-}
-
-// formatShape writes a shape as [1 8 512 64], cut short if it is absurdly long.
-func formatShape(shape []int) string {
-	const most = 16
-	var b strings.Builder
-	b.WriteByte('[')
-	for i, d := range shape {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		if i == most {
-			fmt.Fprintf(&b, "… %d axes", len(shape))
+		if n = lo; hi != 0 {
+			n = math.MaxUint64
 			break
 		}
-		b.WriteString(strconv.Itoa(d))
 	}
-	b.WriteByte(']')
-	return b.String()
-}
-
-// quote quotes text from a file for a message: one line, and never longer
-// than a name has a reason to be.
-func quote(s string) string {
-	const most = 80
-	if len(s) <= most {
-		return strconv.Quote(s)
+	switch {
+	case n/8 > maxBytes:
+		return 0, fmt.Errorf("shape %s of %s is larger than 2^60 bytes", shapeText(shape), t)
+	case n%8 != 0:
+		return 0, fmt.Errorf("shape %s of %s is not a whole number of bytes", shapeText(shape), t)
 	}
-	return fmt.Sprintf("%s (%d bytes, cut)", strconv.Quote(strings.ToValidUTF8(s[:most], "")), len(s))
+	return int64(n / 8), nil
 }

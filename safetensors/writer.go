@@ -2,6 +2,7 @@ package safetensors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
@@ -24,9 +27,7 @@ const headerAlign = 8
 type Writer struct {
 	path     string
 	f        *files.File
-	data     int64
 	sections map[string]*section
-	order    []Tensor
 }
 
 // Create starts a file with the given tensors. It uses their Name, DType and Shape only. In the
@@ -35,30 +36,25 @@ type Writer struct {
 //
 // The caller writes the data of each tensor through Tensor, calls Commit, and calls Close in any
 // case.
-func Create(path string, tensors []Tensor, metadata map[string]string) (_ *Writer, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("safetensors: %s: %w", path, files.Bare(err))
-		}
-	}()
+func Create(path string, tensors []Tensor, metadata map[string]string) (*Writer, error) {
 	order, err := layout(tensors)
 	if err != nil {
-		return nil, err
+		return nil, fileError(path, err)
 	}
 	header, err := encodeHeader(order, metadata)
 	if err != nil {
-		return nil, err
+		return nil, fileError(path, err)
 	}
-	w := &Writer{path: path, data: int64(len(header)), sections: make(map[string]*section), order: order}
-	if w.f, err = files.Create(path); err != nil {
-		return nil, err
-	}
+	w := &Writer{path: path, sections: map[string]*section{}}
 	for _, t := range order {
-		w.sections[t.Name] = &section{w: w, t: t}
+		w.sections[t.Name] = &section{w: w, t: t, at: int64(len(header)) + t.begin}
 	}
-	if _, err := w.f.Write(header); err != nil {
+	if w.f, err = files.Create(path); err == nil {
+		_, err = w.f.Write(header)
+	}
+	if err != nil {
 		w.Close()
-		return nil, err
+		return nil, fileError(path, err)
 	}
 	return w, nil
 }
@@ -76,28 +72,25 @@ func CanCreate(path string) error {
 func layout(tensors []Tensor) ([]Tensor, error) {
 	order := slices.Clone(tensors)
 	slices.SortStableFunc(order, func(a, b Tensor) int {
-		if d := b.DType.Bits() - a.DType.Bits(); d != 0 {
-			return d
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(b.DType.Bits()-a.DType.Bits(), strings.Compare(a.Name, b.Name))
 	})
-	seen := make(map[string]bool)
+	seen := map[string]bool{}
 	var end int64
 	for i := range order {
 		t := &order[i]
 		if t.Name == MetadataName {
-			return nil, fmt.Errorf("tensor %s: the name is taken", quote(t.Name))
+			return nil, fmt.Errorf("tensor %q: the name is taken", t.Name)
 		}
 		if seen[t.Name] {
-			return nil, fmt.Errorf("tensor %s: name occurs twice", quote(t.Name))
+			return nil, fmt.Errorf("tensor %.80q: name occurs twice", t.Name)
 		}
 		seen[t.Name] = true
 		n, err := byteSize(t.DType, t.Shape)
 		if err != nil {
-			return nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+			return nil, fmt.Errorf("tensor %.80q: %w", t.Name, err)
 		}
 		if end+n > maxBytes {
-			return nil, fmt.Errorf("tensor %s: the file would be larger than 2^60 bytes", quote(t.Name))
+			return nil, fmt.Errorf("tensor %.80q: the file would be larger than 2^60 bytes", t.Name)
 		}
 		t.begin, t.end = end, end+n
 		end = t.end
@@ -145,30 +138,45 @@ func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
 func (w *Writer) Tensor(name string) (io.Writer, error) {
 	s, ok := w.sections[name]
 	if !ok {
-		return nil, fmt.Errorf("safetensors: %s: tensor %s was not announced", w.path, quote(name))
+		return nil, fileError(w.path, fmt.Errorf("tensor %.80q was not announced", name))
 	}
 	return s, nil
 }
 
+// WriteFloat32s writes all elements of a tensor of F32, in row-major order. It is an error if x has
+// more or fewer.
+func (w *Writer) WriteFloat32s(name string, x []float32) error {
+	to, err := w.Tensor(name)
+	if err != nil {
+		return err
+	}
+	if t := w.sections[name].t; t.DType != F32 || int64(len(x)) != t.Bytes()/4 {
+		return fileError(w.path, fmt.Errorf("%d float32 for tensor %.80q, which is %s with shape %v", len(x), name, t.DType, t.Shape))
+	}
+	for piece := range slices.Chunk(x, floatsPiece) {
+		if _, err := to.Write(storage.Bytes(dtype.Float32, piece)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Commit makes the file appear under its name. If the data of a tensor is not complete it fails,
 // and the old file stays.
-func (w *Writer) Commit() (err error) {
+func (w *Writer) Commit() error {
 	defer w.Close()
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("safetensors: %s: %w", w.path, files.Bare(err))
-		}
-	}()
 	if w.f == nil {
-		return errors.New("the writer is closed")
+		return fileError(w.path, errClosed)
 	}
-	for _, t := range w.order {
-		if n := w.sections[t.Name].written; n != t.Bytes() {
-			return fmt.Errorf("tensor %s: %d of %d bytes were written", quote(t.Name), n, t.Bytes())
+	for _, s := range w.sections {
+		if s.written != s.t.Bytes() {
+			return fileError(w.path, fmt.Errorf("tensor %.80q: %d of %d bytes were written", s.t.Name, s.written, s.t.Bytes()))
 		}
 	}
-	return w.f.Commit()
+	return fileError(w.path, w.f.Commit())
 }
+
+var errClosed = errors.New("the writer is closed")
 
 // Close removes what was not committed. It may be called again.
 func (w *Writer) Close() error {
@@ -177,31 +185,26 @@ func (w *Writer) Close() error {
 	}
 	err := w.f.Close()
 	w.f = nil
-	if err != nil {
-		return fmt.Errorf("safetensors: %s: %w", w.path, files.Bare(err))
-	}
-	return nil
+	return fileError(w.path, err)
 }
 
 // A section is the part of the file that holds one tensor.
 type section struct {
-	w       *Writer
-	t       Tensor
-	written int64
+	w           *Writer
+	t           Tensor
+	at, written int64 // where it begins, and how much of it there is
 }
 
 // Write appends p to the tensor's data.
-func (s *section) Write(p []byte) (int, error) {
-	if s.w.f == nil {
-		return 0, fmt.Errorf("safetensors: %s: the writer is closed", s.w.path)
+func (s *section) Write(p []byte) (n int, err error) {
+	switch {
+	case s.w.f == nil:
+		err = errClosed
+	case int64(len(p)) > s.t.Bytes()-s.written:
+		err = fmt.Errorf("tensor %.80q: more than its %d bytes were written", s.t.Name, s.t.Bytes())
+	default:
+		n, err = s.w.f.WriteAt(p, s.at+s.written)
+		s.written += int64(n)
 	}
-	if int64(len(p)) > s.t.Bytes()-s.written {
-		return 0, fmt.Errorf("safetensors: %s: tensor %s: more than its %d bytes were written", s.w.path, quote(s.t.Name), s.t.Bytes())
-	}
-	n, err := s.w.f.WriteAt(p, s.w.data+s.t.begin+s.written)
-	s.written += int64(n)
-	if err != nil {
-		return n, fmt.Errorf("safetensors: %s: %w", s.w.path, files.Bare(err))
-	}
-	return n, nil
+	return n, fileError(s.w.path, err)
 }

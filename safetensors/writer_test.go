@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,21 +20,14 @@ func write(path string, tensors []Tensor, metadata map[string]string) error {
 	}
 	defer w.Close()
 	for i, t := range tensors {
-		n, err := byteSize(t.DType, t.Shape)
-		if err != nil {
-			return err
-		}
 		s, err := w.Tensor(t.Name)
 		if err != nil {
 			return err
 		}
-		data := bytes.Repeat([]byte{byte(i + 1)}, int(n))
-		for len(data) > 0 { // in pieces, as a caller with a large tensor would
-			piece := data[:min(5, len(data))]
+		for piece := range slices.Chunk(bytes.Repeat([]byte{byte(i + 1)}, int(t.Bytes())), 5) {
 			if _, err := s.Write(piece); err != nil {
 				return err
 			}
-			data = data[len(piece):]
 		}
 	}
 	return w.Commit()
