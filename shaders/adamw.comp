@@ -14,9 +14,6 @@
 //
 // Dispatch: any number of workgroups; each takes chunks in turn.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const bool GRAD_16 = false;

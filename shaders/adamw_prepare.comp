@@ -14,8 +14,6 @@
 //
 // Dispatch: (1, 1, 1).
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const bool CLIP = true;

@@ -6,8 +6,6 @@
 //
 // Dispatch: any number of workgroups; each works on lengths in turn.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(local_size_x_id = 0) in;

@@ -28,10 +28,7 @@
 // Dispatch: (k_groups + v_groups + groups of q, any number). In Y the workgroups take sequences
 // in turn; in X each works on items in turn.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 256;
 layout(constant_id = 1) const uint HEAD_DIM = 128;

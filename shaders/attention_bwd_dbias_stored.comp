@@ -14,10 +14,7 @@
 // Dispatch: (key blocks * ceil(PAGE8 / WORKGROUP_SIZE), row blocks, heads of out in all its batches), with SUM_ROWS
 // (key blocks, 1, stored heads).
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a multiple of 64
 layout(constant_id = 1) const uint BLOCK_M = 128;

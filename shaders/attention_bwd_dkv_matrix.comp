@@ -24,19 +24,8 @@
 // Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch), BLOCK_M = NUM_SUBGROUPS *
 // ROW_TILES * MAT_M, or with GROUPED as lib/order.glsl says.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_KHR_cooperative_matrix : require
-#ifdef COOPMAT2
-#extension GL_NV_cooperative_matrix2 : require
-#endif
+#include "lib/matrix_extensions.glsl"
 
 #include "lib/bwd_matrix_constants.glsl"
 layout(constant_id = 18) const bool GROUPED = false;  // heads take turns with their blocks, see lib/order.glsl

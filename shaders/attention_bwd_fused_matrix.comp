@@ -25,19 +25,8 @@
 //
 // Dispatch: (shares, num_kv_heads, batch).
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_KHR_cooperative_matrix : require
-#ifdef COOPMAT2
-#extension GL_NV_cooperative_matrix2 : require
-#endif
+#include "lib/matrix_extensions.glsl"
 
 #include "lib/bwd_matrix_constants.glsl"
 layout(constant_id = 18) const bool ONE_BLOCK = false;  // there are no more than BLOCK_M keys, and one share

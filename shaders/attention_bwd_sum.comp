@@ -8,9 +8,6 @@
 // Dispatch: (ceil(n / WORKGROUP_SIZE), heads, batches) of out, an invocation for each
 // element.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const bool TO_F32 = true;

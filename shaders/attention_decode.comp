@@ -33,15 +33,9 @@
 //
 // Dispatch: any number of workgroups; parts has two places for each.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 #ifdef MATRIX
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_cooperative_matrix : require
+#include "lib/matrix_extensions.glsl"
 #endif
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require

@@ -16,18 +16,9 @@
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), or as lib/order.glsl says.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_KHR_cooperative_matrix : require
-#extension GL_NV_cooperative_matrix2 : require
+#include "lib/matrix_extensions.glsl"
 
 #include "lib/matrix_constants.glsl"
 layout(constant_id = 7) const bool SAME_LAYOUT = true;   // see lib/rows.glsl

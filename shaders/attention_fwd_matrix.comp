@@ -29,20 +29,9 @@
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch). With SPLIT_KV x is multiplied by
 // splits, and o and lse are the partial results of lib/split_kv.glsl.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_KHR_cooperative_matrix : require
-#ifdef COOPMAT2
-#extension GL_NV_cooperative_matrix2 : require
-#endif
+#include "lib/matrix_extensions.glsl"
 
 #include "lib/matrix_constants.glsl"
 layout(constant_id = 7) const bool SAME_LAYOUT = true;  // see lib/rows.glsl

@@ -15,8 +15,6 @@
 // Dispatch: (rows, 1, 1) with heads in z, one workgroup for each row, rows
 // folded into y where there are more than fit in x.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #ifdef FEATURES
 #extension GL_EXT_control_flow_attributes : require
 #endif

@@ -12,10 +12,7 @@
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), 1, heads).
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
 layout(constant_id = 1) const uint THREADS_X = 8;

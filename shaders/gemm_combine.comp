@@ -10,10 +10,7 @@
 //
 // Dispatch: (x, y, batch) with x * y >= tiles, of 4 * WORKGROUP_SIZE elements.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(local_size_x_id = 0) in;

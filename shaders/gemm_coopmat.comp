@@ -15,16 +15,9 @@
 // Dispatch: (x, y, batch * splits) with x * y >= tiles. With GROUP it is many products in one
 // launch (lib/gemm_params.glsl), (x, y, 1) with x * y >= the tiles of all.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
-#extension GL_KHR_cooperative_matrix : require
+#include "lib/matrix_extensions.glsl"
 
 #include "lib/gemm_constants.glsl"
 layout(local_size_x_id = 0) in;

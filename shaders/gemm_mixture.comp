@@ -18,16 +18,8 @@
 //
 // Dispatch: (x, y, groups) with x * y >= tiles, the blocks of rows.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
-#extension GL_KHR_cooperative_matrix : require
+#include "lib/matrix_extensions.glsl"
 
 #include "lib/gemm_constants.glsl"
 layout(constant_id = 25) const uint HEADS = 10;

@@ -8,8 +8,6 @@
 //
 // Dispatch: (x, y, batch) with x * y * WORKGROUP_SIZE >= rows * row8.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(local_size_x_id = 0) in;

@@ -13,8 +13,6 @@
 //
 // Dispatch: (x, y) with x * y >= groups, a tile being 32 rows of 128 elements.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 

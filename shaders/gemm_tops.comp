@@ -10,8 +10,6 @@
 //
 // Dispatch: (x, y) with x * y >= groups; tiles_k is the number of chunks.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a multiple of 32 that divides 1024

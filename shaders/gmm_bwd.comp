@@ -16,10 +16,7 @@
 //
 // Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const bool READ_DLOSS = false;

@@ -17,11 +17,7 @@
 //
 // Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_KHR_memory_scope_semantics : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const bool WRITE_LOG_P = true;

@@ -7,14 +7,7 @@
 //
 // Dispatch: (1, 1, 1), one subgroup.
 #version 460
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
-#extension GL_EXT_shader_explicit_arithmetic_types : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_EXT_bfloat16 : enable
-#extension GL_KHR_memory_scope_semantics : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_cooperative_matrix : require
+#include "lib/matrix_extensions.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const uint MAT_M = 16;  // of left ones, which this kernel does without

@@ -6,7 +6,6 @@
 //
 // Dispatch: (workgroups, 1, 1); invocations take elements in turn.
 #version 450
-#extension GL_EXT_scalar_block_layout : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(local_size_x_id = 0) in;

@@ -10,7 +10,6 @@
 //
 // Dispatch: (workgroups, 1, 1).
 #version 450
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;

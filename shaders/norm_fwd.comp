@@ -21,11 +21,7 @@
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
-#extension GL_KHR_shader_subgroup_arithmetic : require
 
 #include "lib/norm_constants.glsl"
 layout(constant_id = 11) const bool SAVE = true;  // write mean and rstd

@@ -9,7 +9,6 @@
 //
 // Dispatch: (workgroups, 1, 1), several for each multiprocessor.
 #version 450
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 256;

@@ -10,10 +10,7 @@
 //
 // Dispatch: (ceil(cols / (4 * GROUP_QUADS)), 1, 1).
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_shader_16bit_storage : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const uint GROUP_QUADS = 4;       // likewise

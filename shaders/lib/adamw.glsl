@@ -2,8 +2,6 @@
 //
 // A chunk is a piece of one parameter tensor, at most CHUNK elements. It has its position in
 // each buffer, in elements. adamw_prepare writes the state, adamw reads it.
-#ifndef LIB_ADAMW_GLSL
-#define LIB_ADAMW_GLSL
 
 struct Chunk {
     uint param;
@@ -29,5 +27,3 @@ struct State {
     float v_scale;    // 1 / sqrt(1 - beta2^step)
     uint apply;       // 0: this step is skipped
 };
-
-#endif

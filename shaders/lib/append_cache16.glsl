@@ -1,7 +1,5 @@
 // append_cache16: new keys and values go into a cache of their own format, keys rotated
 // (attention_append.comp).
-#ifndef LIB_APPEND_CACHE16_GLSL
-#define LIB_APPEND_CACHE16_GLSL
 
 // append_k writes item number `item` of the new keys of a sequence with `keys` keys.
 void append_k(const uint batch, const uint cache, const uint keys, const uint item) {
@@ -38,5 +36,3 @@ void append_v(const uint batch, const uint cache, const uint keys, const uint it
         store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, VEC, load_new_v(from, VEC));
     }
 }
-
-#endif

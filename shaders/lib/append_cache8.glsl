@@ -1,7 +1,5 @@
 // append_cache8: new keys and values become 8 bits (attention_append.comp, lib/cache8.glsl). What
 // is rotated is not rounded in between.
-#ifndef LIB_APPEND_CACHE8_GLSL
-#define LIB_APPEND_CACHE8_GLSL
 
 #include "narrow_f16.glsl"
 
@@ -158,5 +156,3 @@ void plain8(const uint row, const uint position, const uint column, out vec4 x, 
 
 DEFINE_APPEND_ITEM(append_k, K_ITEMS, new_k, k, turned8, store_k)
 DEFINE_APPEND_ITEM(append_v, V_ITEMS, new_v, v, plain8, store_v)
-
-#endif

@@ -1,8 +1,6 @@
 // append_rotate: pairs of a row are rotated by its position (attention_append.comp).
 //
 // The includer has ROTARY, INTERLEAVED, WIDTH, TABLE_ALIGNED and ANGLES, and the tables.
-#ifndef LIB_APPEND_ROTATE_GLSL
-#define LIB_APPEND_ROTATE_GLSL
 
 // DEFINE_ANGLES makes `vec4 name(uint at, uint column)`: the entries of four angles from
 // `column` on, in the row of a table that begins at `at`.
@@ -57,5 +55,3 @@ void turn_neighbours(inout uvec4 a, const uint position, const uint column) {
     turn(x, y, last ? c.zwzw : c, last ? s.zwzw : s);
     a = pack(vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
 }
-
-#endif

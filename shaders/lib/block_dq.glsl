@@ -7,8 +7,6 @@
 //
 // The includer declares the specialization constants named here, the push constants, put_dq
 // (lib/load8.glsl) and `part_dq`, and includes lib/tile_bwd.glsl and lib/softmax.glsl.
-#ifndef LIB_BLOCK_DQ_GLSL
-#define LIB_BLOCK_DQ_GLSL
 
 const uint KEY_TILES = BLOCK_M / MAT_N;
 const uint EXCHANGE_LD = STREAM / 8 + 1;  // one more for the banks
@@ -100,5 +98,3 @@ void put_dq_tile(const OwnDQ dQ, const uint base, const uint last) {
         }
     }
 }
-
-#endif

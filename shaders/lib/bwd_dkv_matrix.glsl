@@ -24,8 +24,6 @@
 //
 // The includer includes lib/bwd_matrix_constants.glsl and lib/rows.glsl, and declares
 // `rows`, see attention_bwd_delta.comp.
-#ifndef LIB_BWD_DKV_MATRIX_GLSL
-#define LIB_BWD_DKV_MATRIX_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -234,5 +232,3 @@ void backward_dkv() {
                    p.dx_stride_s, last_key);
     store_gradient(dV_, DV_SCALE, true, p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s, p.dv_stride_s, last_key);
 }
-
-#endif

@@ -18,8 +18,6 @@
 //
 // The includer includes lib/bwd_matrix_constants.glsl and lib/rows.glsl, and declares
 // `rows`, see attention_bwd_delta.comp.
-#ifndef LIB_BWD_DQ_MATRIX_GLSL
-#define LIB_BWD_DQ_MATRIX_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -252,5 +250,3 @@ void backward_dq() {
     store_gradient(dQ_, DQ_SCALE, false, p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + block_row * p.dx_stride_s,
                    p.dx_stride_s, last_row);
 }
-
-#endif

@@ -20,8 +20,6 @@
 //
 // The includer declares ONE_BLOCK, includes lib/bwd_matrix_constants.glsl and lib/rows.glsl,
 // and declares put_dq (lib/load8.glsl), `rows`, see attention_bwd_delta.comp, and `part_dq`.
-#ifndef LIB_BWD_FUSED_MATRIX_GLSL
-#define LIB_BWD_FUSED_MATRIX_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -66,5 +64,3 @@ void backward_fused() {
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     }
 }
-
-#endif

@@ -1,7 +1,5 @@
 // bwd_matrix_constants: the specialization constants of the backward kernels on cooperative
 // matrices, 0 to 17.
-#ifndef LIB_BWD_MATRIX_CONSTANTS_GLSL
-#define LIB_BWD_MATRIX_CONSTANTS_GLSL
 
 #include "matrix_constants.glsl"
 
@@ -16,5 +14,3 @@ layout(constant_id = 14) const bool ALIGNED = true;     // offsets and strides a
 layout(constant_id = 15) const bool PREFETCH = true;    // the next tile waits in registers
 layout(constant_id = 16) const bool SPLIT_LOOP = true;  // the masked tiles have a loop of their own
 layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
-
-#endif

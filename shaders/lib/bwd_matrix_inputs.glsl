@@ -3,8 +3,6 @@
 //
 // The includer includes lib/bwd_matrix_constants.glsl and lib/element.glsl. It gets
 // lib/matrix_types.glsl and lib/rows.glsl, too.
-#ifndef LIB_BWD_MATRIX_INPUTS_GLSL
-#define LIB_BWD_MATRIX_INPUTS_GLSL
 
 #ifdef F32X2
 layout(binding = 0, scalar) readonly buffer Q { vec4 q4[]; };
@@ -43,6 +41,4 @@ DEFINE_LOAD8(load_q, q8, q16)
 DEFINE_LOAD8(load_k, k8, k16)
 DEFINE_LOAD8(load_v, v8, v16)
 DEFINE_LOAD8(load_do, do8, do16)
-#endif
-
 #endif

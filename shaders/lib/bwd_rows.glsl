@@ -2,8 +2,6 @@
 // (attention_bwd_delta.comp).
 //
 // The includer declares the push constants p with the members of lib/params_bwd_inputs.glsl.
-#ifndef LIB_BWD_ROWS_GLSL
-#define LIB_BWD_ROWS_GLSL
 
 uint num_heads() {
     return p.num_kv_heads * p.heads_per_kv;
@@ -18,5 +16,3 @@ uint rows_at(const uint batch, const uint head) {
 #endif
     return p.rows_offset + number * p.rows_stride_h;
 }
-
-#endif

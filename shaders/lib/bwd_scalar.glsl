@@ -13,8 +13,6 @@
 // With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const bool
 // STREAM_HIDES`. It then sets `shown` to 1 before product for the rows of the stream that
 // weights may multiply. Hidden rows have weights of 0, but 0 * NaN is NaN.
-#ifndef LIB_BWD_SCALAR_GLSL
-#define LIB_BWD_SCALAR_GLSL
 
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = OWN / THREADS_Y;                      // of own, for one invocation
@@ -123,5 +121,3 @@ void clear_gradient(out TileNN acc) {
         acc.at[i] = vec4(0.0);
     }
 }
-
-#endif

@@ -2,8 +2,6 @@
 // bindings 0 to 4, and load_q, load_k, load_v and load_do of four elements.
 //
 // The includer includes lib/element.glsl, and declares `const bool ALIGNED`.
-#ifndef LIB_BWD_SCALAR_INPUTS_GLSL
-#define LIB_BWD_SCALAR_INPUTS_GLSL
 
 layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
 layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
@@ -19,5 +17,3 @@ DEFINE_LOAD4(load_q, q4, q1)
 DEFINE_LOAD4(load_k, k4, k1)
 DEFINE_LOAD4(load_v, v4, v1)
 DEFINE_LOAD4(load_do, do4, do1)
-
-#endif

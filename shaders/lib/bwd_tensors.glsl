@@ -2,8 +2,6 @@
 // their rows.
 //
 // The includer includes lib/tile_shape.glsl.
-#ifndef LIB_BWD_TENSORS_GLSL
-#define LIB_BWD_TENSORS_GLSL
 
 const uint TENSOR_Q = 0;
 const uint TENSOR_K = 1;
@@ -17,6 +15,4 @@ const uint TENSOR_DO = 3;
 #else
 #define DIM_OF(tensor) HEAD_DIM
 #define HAS_COLUMN(tensor, col) copies_dim(col)
-#endif
-
 #endif

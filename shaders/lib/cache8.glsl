@@ -5,8 +5,6 @@
 //
 // The scales of q8_0 lie as their elements do: that of element i of k is number i / BLOCK, counted
 // from the first elements of both tensors.
-#ifndef LIB_CACHE8_GLSL
-#define LIB_CACHE8_GLSL
 
 const uint E4M3 = 0;
 const uint Q8_0 = 1;
@@ -44,5 +42,3 @@ vec4 widen8(const uint w, const float scale) {
     }
     return to_float16(vec4(ivec4(w << 24, w << 16, w << 8, w) >> 24) * scale);
 }
-
-#endif

@@ -5,8 +5,6 @@
 // keeps its column, and its rows are a fixed distance apart: addresses cost one addition.
 //
 // The includer declares the specialization constant WORKGROUP_SIZE.
-#ifndef LIB_COPIES_GLSL
-#define LIB_COPIES_GLSL
 
 uint row_of_copy(const uint i, const uint row8) {
     const uint tid = gl_LocalInvocationIndex;
@@ -23,5 +21,3 @@ uint col_of_copy(const uint i, const uint row8) {
 bool is_copy(const uint i, const uint tile8) {
     return tile8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < tile8;
 }
-
-#endif

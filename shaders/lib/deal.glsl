@@ -12,8 +12,6 @@
 // so that eight numbers of 16 bits leave as 16 bytes, and four invocations write 64.
 //
 // The includer declares MAT_N, and DEAL_RUN, a power of two up to 8, and DEAL_LANES.
-#ifndef LIB_DEAL_GLSL
-#define LIB_DEAL_GLSL
 
 const uint DEAL_PAIR = DEAL_RUN < 2 ? 1 : 2;  // neighbours in a matrix, which stay neighbours
 
@@ -26,5 +24,3 @@ uint dealt(const uint width, const uint j, const uint c) {
     const uint element = c / (DEAL_PAIR * max(DEAL_LANES, 1)) * DEAL_PAIR + c % DEAL_PAIR;
     return j / tiles * tiles * MAT_N + (lane * tiles + j % tiles) * DEAL_RUN + element;
 }
-
-#endif

@@ -1,7 +1,5 @@
 // decode_ahead: what a part loads before anything else is known, on matrices with a cache of 16 bits
 // (lib/decode_matrix.glsl; lib/decode_no_ahead.glsl is that of all others).
-#ifndef LIB_DECODE_AHEAD_GLSL
-#define LIB_DECODE_AHEAD_GLSL
 
 #include "decode_operands.glsl"
 
@@ -59,5 +57,3 @@ void check_ahead(const Part part) {
         pages_of(part, tile);
     }
 }
-
-#endif

@@ -7,8 +7,6 @@
 // A unit is all rows of a key head. So a tile has one reader, and that writes those of the new
 // keys that are in its tiles: no workgroup waits for another. Q has several readers: the last of them to
 // finish rotates it.
-#ifndef LIB_DECODE_APPEND_GLSL
-#define LIB_DECODE_APPEND_GLSL
 
 const uint K_WORDS = HEAD_DIM / VEC;
 const uint V_WORDS = VALUE_DIM / VEC;
@@ -126,5 +124,3 @@ void put_queries(const Part part) {
     }                               \
     TURN_AHEAD(part, ahead)
 #define PUT_QUERIES(part) put_queries(part);
-
-#endif

@@ -1,7 +1,5 @@
 // decode_append_queries: the rotation of Q in a step (lib/decode_append.glsl). A row consists of words of
 // VEC elements; a word has its partners in another one, or with INTERLEAVED in itself.
-#ifndef LIB_DECODE_APPEND_QUERIES_GLSL
-#define LIB_DECODE_APPEND_QUERIES_GLSL
 
 const uint WIDTH = VEC;
 const uint ANGLES = ROTARY == 0 ? 1 : ROTARY / 2;  // of a position
@@ -53,5 +51,3 @@ uvec4 load_query(const Part part, const uint r, const uint at, const uint column
     }
     return turned(word, load_q(at + partner_column(column), VEC), position_of(part, r), column);
 }
-
-#endif

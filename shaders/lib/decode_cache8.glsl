@@ -1,6 +1,4 @@
 // decode_cache8: what attention_decode reads of a cache of 8 bits.
-#ifndef LIB_DECODE_CACHE8_GLSL
-#define LIB_DECODE_CACHE8_GLSL
 
 #include "cache8.glsl"
 
@@ -31,5 +29,3 @@ float value_scale(const Part part) {
 #define WORDS_QUAD(x, e) widen8(x[e], uintBitsToFloat(x.z))
 #define SCORE_SCALE(part) score_scale(part)
 #define VALUE_SCALED(part, x) ((x) * value_scale(part))
-
-#endif

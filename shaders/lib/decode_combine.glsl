@@ -3,8 +3,6 @@
 //
 // The includer has struct Sums, STRIPES subgroups whose keys differ, and PASS_ROWS; after it,
 // share_rows and put_rows, and then DEFINE_COMBINE_SUBGROUPS.
-#ifndef LIB_DECODE_COMBINE_GLSL
-#define LIB_DECODE_COMBINE_GLSL
 
 const uint ROW_QUADS = VALUE_DIM / 4;
 const uint PASS_QUADS = PASS_ROWS * ROW_QUADS;
@@ -175,5 +173,3 @@ void combine_workgroups(const Part part) {
         }
     }
 }
-
-#endif

@@ -4,8 +4,6 @@
 // A lane holds VEC elements of a key at a time, TEAM lanes hold one, and 4 keys of each team are
 // on their way. What the lanes have of the scores of 4 keys is added up so that each lane ends
 // with that of one (gather), once for each row: features and exponentials cost a fourth.
-#ifndef LIB_DECODE_KEYS_GLSL
-#define LIB_DECODE_KEYS_GLSL
 
 const uint K_LOADS = (HEAD_DIM + TEAM * VEC - 1) / (TEAM * VEC);   // of a lane, for a key
 const uint V_LOADS = (VALUE_DIM + TEAM * VEC - 1) / (TEAM * VEC);
@@ -242,5 +240,3 @@ void put_rows(const Sums sums, const uint r0) {
 }
 
 DEFINE_COMBINE_SUBGROUPS
-
-#endif

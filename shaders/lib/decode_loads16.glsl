@@ -1,6 +1,4 @@
 // decode_loads16: the keys and values of a tile from a cache of 16 bits (lib/decode_operands.glsl).
-#ifndef LIB_DECODE_LOADS16_GLSL
-#define LIB_DECODE_LOADS16_GLSL
 
 // A page of 8 keys is half a tile: keys g and 2t, 2t+1 are of the first, the others of the second.
 const uint HALVES = PAGE_SIZE == 8 ? 2 : 1;
@@ -50,5 +48,3 @@ void load_values(const Part part, const uint tile, const uvec2 page, inout Value
         }
     }
 }
-
-#endif

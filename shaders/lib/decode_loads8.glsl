@@ -9,8 +9,6 @@
 //
 //     a load of K   columns 32*n + 8*t, or with WIDE_K 64*(n/2) + 16*t + 8*(n%2)
 //     a load of V   columns 64*n + 8*g, or with WIDE_V 128*(n/2) + 16*g + 8*(n%2)
-#ifndef LIB_DECODE_LOADS8_GLSL
-#define LIB_DECODE_LOADS8_GLSL
 
 // key_column returns the first column of load n of K of lane t of four.
 uint key_column(const uint n, const uint t) {
@@ -198,5 +196,3 @@ uint value_scales(const Values v, const uint j, const uint n) {
     const uint at = j * V_SCALES + n * V_SCALES / V_LOADS;
     return CACHE_FORMAT == E4M3 ? 0 : v.scales[at] | v.scales[at + V_SCALES] << 16;
 }
-
-#endif

@@ -12,8 +12,6 @@
 //
 // What depends on the bits of an element of the cache is in macros, which
 // lib/decode_products16.glsl explains.
-#ifndef LIB_DECODE_MATRIX_GLSL
-#define LIB_DECODE_MATRIX_GLSL
 
 #ifdef CACHE8
 #include "decode_products8.glsl"
@@ -131,5 +129,3 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
 }
 
 #include "decode_matrix_rows.glsl"
-
-#endif

@@ -1,6 +1,4 @@
 // decode_matrix_rows: O and statistics, as matrices have them, for lib/decode_combine.glsl.
-#ifndef LIB_DECODE_MATRIX_ROWS_GLSL
-#define LIB_DECODE_MATRIX_ROWS_GLSL
 
 #include "decode_combine.glsl"
 
@@ -38,5 +36,3 @@ void put_rows(const Sums sums, const uint r0) {
 }
 
 DEFINE_COMBINE_SUBGROUPS
-
-#endif

@@ -15,8 +15,6 @@
 // Of a cache of 8 bits the same loads have 8 bytes, and there are twice as many keys in a tile
 // (lib/decode_loads8.glsl). With other layouts of O its columns are where lib/decode_products16.glsl
 // and lib/decode_products8.glsl say.
-#ifndef LIB_DECODE_OPERANDS_GLSL
-#define LIB_DECODE_OPERANDS_GLSL
 
 #ifdef CACHE8  // operands are float16 whatever the format of Q
 #undef T
@@ -132,6 +130,4 @@ uint at_key(const uint key, const uint page, const uint stride_b, const uint str
 #include "decode_loads8.glsl"
 #else
 #include "decode_loads16.glsl"
-#endif
-
 #endif

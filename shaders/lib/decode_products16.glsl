@@ -9,8 +9,6 @@
 //     0 | P       V of the second columns        O of the second columns
 //
 // An infinite element of V, or a NaN, times these zeros is NaN: attention.DecodeTensors says where.
-#ifndef LIB_DECODE_PRODUCTS16_GLSL
-#define LIB_DECODE_PRODUCTS16_GLSL
 
 #include "decode_ahead.glsl"
 
@@ -129,5 +127,3 @@ const uint VALUE_HALVES = PAIRED ? 2 : 1;
 #define SUM_COLUMN(n, c) ((column_part() * V_LOADS + n) * 64 + lane_t() * 16 + c * 4)
 #define SUM_PRODUCT(n, c) (n * 4 + c % 2 * 2)
 #define SUM_ELEMENT(i, c) (c / 2)
-
-#endif

@@ -5,8 +5,6 @@
 // O is transposed, 16 columns by 8 rows: the few rows that share a key are columns of matrices that may be
 // 8 wide, and take half the registers of those of 16. Weights are where the products need them: a lane's
 // element i is of row g and key value_key(i).
-#ifndef LIB_DECODE_PRODUCTS8_GLSL
-#define LIB_DECODE_PRODUCTS8_GLSL
 
 #include "decode_no_ahead.glsl"
 #include "decode_operands.glsl"
@@ -108,5 +106,3 @@ const uint EACH = HALVES * 4;
 #define SUM_COLUMN(n, c) (value_column(n) + c * 4)
 #define SUM_PRODUCT(n, c) (n * 4 + c * 2)
 #define SUM_ELEMENT(i, c) (i % 2)
-
-#endif

@@ -1,7 +1,5 @@
 // decode_rows: what a row sees, and what features make of its scores
 // (attention_decode.comp).
-#ifndef LIB_DECODE_ROWS_GLSL
-#define LIB_DECODE_ROWS_GLSL
 
 // A Row is what is known of a row of a unit.
 struct Row {
@@ -112,5 +110,3 @@ uint look_up(const Part part, const uint key) {
     found_bad |= page < p.pages ? 0 : BAD_PAGE;
     return page < p.pages ? page : 0;
 }
-
-#endif

@@ -1,6 +1,4 @@
 // decode_work: which keys of which units a workgroup has (attention_decode.comp).
-#ifndef LIB_DECODE_WORK_GLSL
-#define LIB_DECODE_WORK_GLSL
 
 const float LOG2_E = 1.4426950408889634;
 const uint TEAMS = SUBGROUP_SIZE / TEAM;
@@ -234,5 +232,3 @@ void report() {
         atomicOr(state[p.state_offset], found_bad);
     }
 }
-
-#endif

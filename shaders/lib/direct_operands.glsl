@@ -14,8 +14,6 @@
 //
 // Without QUADS operands are made element by element, which takes long: the definition, and what
 // other devices test.
-#ifndef LIB_DIRECT_OPERANDS_GLSL
-#define LIB_DIRECT_OPERANDS_GLSL
 
 const uint SUBGROUP_ROWS = ROW_TILES * MAT_M;
 const uint BLOCK_M = NUM_SUBGROUPS / STRIPES * SUBGROUP_ROWS;
@@ -142,5 +140,3 @@ const uint PARTS = 4 * V_LOADS;
 uint part_column(const uint part, const uint t) {
     return part / 4 * 64 + t * 16 + part % 4 * 4;
 }
-
-#endif

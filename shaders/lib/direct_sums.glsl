@@ -4,8 +4,6 @@
 // (lib/direct_operands.glsl), and all invocations add them up.
 //
 // The includer includes lib/softmax.glsl, lib/rows.glsl and lib/direct_operands.glsl.
-#ifndef LIB_DIRECT_SUMS_GLSL
-#define LIB_DIRECT_SUMS_GLSL
 
 // What a subgroup knows of its rows.
 struct Sums {
@@ -168,5 +166,3 @@ void combine_stripes(const Sums s, const MatC index, const uint o_at, const uint
     ADD_PARTS(14)
     ADD_PARTS(15)
 }
-
-#endif

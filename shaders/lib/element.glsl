@@ -14,10 +14,7 @@
 // The 16-bit formats are read as integers, so that a device needs 16-bit storage, but no
 // float16 or bfloat16 arithmetic. The rounding of float to float16 is spelled out, because
 // Vulkan leaves its direction open.
-//
-// The includer needs GL_EXT_shader_16bit_storage.
-#ifndef LIB_ELEMENT_GLSL
-#define LIB_ELEMENT_GLSL
+#extension GL_EXT_shader_16bit_storage : require
 
 #if defined(ELEM_F32)
 
@@ -90,5 +87,3 @@ float widen(const uint x) {
         }                                                                                             \
         return vec4(WIDEN(elems[i]), WIDEN(elems[i + 1]), WIDEN(elems[i + 2]), WIDEN(elems[i + 3]));  \
     }
-
-#endif

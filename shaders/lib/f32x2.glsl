@@ -13,8 +13,6 @@
 //
 // Scaling is exact. If all elements are below 2^-97, they are scaled as if the largest were
 // 2^-97. Their absolute error is then 2^-136, less than the cost of flushing subnormals.
-#ifndef LIB_F32X2_GLSL
-#define LIB_F32X2_GLSL
 
 const uint TOP = 14;
 const uint FLOAT_BIAS = 127;   // exponent bits of 1.0
@@ -104,5 +102,3 @@ Parts8 split(const Elems8 x, const float scale) {
             floats[i + e] = x[e];                                                        \
         }                                                                                \
     }
-
-#endif

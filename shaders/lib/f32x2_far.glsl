@@ -6,8 +6,6 @@
 // at most 2^-25 or half of its last bit, which is 2^-50 of the largest element that shares e.
 // Elements down to 2^-27 of that largest have all 23 bits of their parts; smaller ones have
 // the absolute error.
-#ifndef LIB_F32X2_FAR_GLSL
-#define LIB_F32X2_FAR_GLSL
 
 #include "f32x2.glsl"
 
@@ -30,5 +28,3 @@ Parts8 split_far(const Elems8 x, const float scale) {
     const vec4 b_hi = nearest_half(b);
     return Parts8(pack8(a_hi, b_hi), pack8((a - a_hi) * LO_SCALE, (b - b_hi) * LO_SCALE));
 }
-
-#endif

@@ -2,8 +2,6 @@
 // is off is compiled away; shaders/variants.go says which modules have features at all.
 //
 // The includer defines FEATURES_ID, the constant_id after its own last one.
-#ifndef LIB_FEATURE_CONSTANTS_GLSL
-#define LIB_FEATURE_CONSTANTS_GLSL
 
 layout(constant_id = FEATURES_ID) const uint VALUE_DIM = 64;
 layout(constant_id = FEATURES_ID + 1) const bool WINDOW_LEFT = false;   // hides keys before a row's own
@@ -16,5 +14,3 @@ layout(constant_id = FEATURES_ID + 7) const bool KEY_MASK = false;
 layout(constant_id = FEATURES_ID + 8) const bool SINKS = false;
 layout(constant_id = FEATURES_ID + 9) const bool VARLEN = false;
 layout(constant_id = FEATURES_ID + 10) const bool DROPOUT = false;
-
-#endif

@@ -1,8 +1,6 @@
 // feature_gradients: the gradients of scores with features.
 //
 // The includer includes lib/features.glsl with LOGITS.
-#ifndef LIB_FEATURE_GRADIENTS_GLSL
-#define LIB_FEATURE_GRADIENTS_GLSL
 
 // The contribution of a row and a key to gradients, all 0 if the row does not see the key. Z is
 // 0 if dropout drops the weight, else keep_scale().
@@ -34,5 +32,3 @@ Weighed weigh(const Block b, const float s, const float dP, const vec2 lse2_delt
     const float slope = SOFTCAP && !hidden ? softcap_slope(s * args.plain.scale_log2) : 1.0;
     return Weighed(keep ? P : 0.0, dS, dS * slope);
 }
-
-#endif

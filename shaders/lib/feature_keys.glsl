@@ -2,8 +2,6 @@
 // kernels that own rows.
 //
 // The includer includes lib/features.glsl and lib/tile_shape.glsl.
-#ifndef LIB_FEATURE_KEYS_GLSL
-#define LIB_FEATURE_KEYS_GLSL
 
 shared uint shown[KEY_MASK ? BLOCK_N : 1];  // whether the key mask shows a key of the tile
 
@@ -41,5 +39,3 @@ bool no_row_sees(const int row0, const int col0) {
 bool all_rows_see(const int row0, const int col0) {
     return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
 }
-
-#endif

@@ -1,8 +1,6 @@
 // feature_params: the push constants of features, behind those of the plain kernel. Offsets
 // and strides are in elements; the stride of a shared axis is 0. Batches and heads are those
 // of the dispatch.
-#ifndef LIB_FEATURE_PARAMS_GLSL
-#define LIB_FEATURE_PARAMS_GLSL
 
 struct Features {
     int window_left;        // row i, at key i + shift, sees this many keys before
@@ -30,5 +28,3 @@ struct Features {
     uint stream_lo;         // Dropout.Offset, for the first head of the first batch
     uint stream_hi;
 };
-
-#endif

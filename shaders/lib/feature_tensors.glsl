@@ -9,8 +9,6 @@
 //
 // The includer defines FEATURES_BINDING, the binding after its own last one, and
 // includes lib/element.glsl.
-#ifndef LIB_FEATURE_TENSORS_GLSL
-#define LIB_FEATURE_TENSORS_GLSL
 
 layout(binding = FEATURES_BINDING, scalar) readonly buffer Bias { ELEM bias[]; };
 layout(binding = FEATURES_BINDING, scalar) readonly buffer Bias32 { float bias32[]; };
@@ -20,5 +18,3 @@ layout(binding = FEATURES_BINDING + 2, scalar) readonly buffer Sinks { float sin
 layout(binding = FEATURES_BINDING + 3, scalar) readonly buffer KeyMask { uint key_mask4[]; };
 layout(binding = FEATURES_BINDING + 4, scalar) readonly buffer CuSeqlensQ { int cu_seqlens_q[]; };
 layout(binding = FEATURES_BINDING + 5, scalar) readonly buffer CuSeqlensKV { int cu_seqlens_kv[]; };
-
-#endif

@@ -3,8 +3,6 @@
 //
 // The includer includes lib/features.glsl, lib/key_range.glsl, lib/scores.glsl and
 // lib/tile_shape.glsl.
-#ifndef LIB_FEATURE_TILE_GLSL
-#define LIB_FEATURE_TILE_GLSL
 
 #include "dropout.glsl"
 #include "feature_keys.glsl"
@@ -39,5 +37,3 @@ void score_tile(inout Scores S, const Block b, const MatC place, const float sca
         }
     }
 }
-
-#endif

@@ -12,8 +12,6 @@
 // the params with skip_rows and skip_keys, lib/softmax.glsl and lib/mask.glsl; and
 // declares `const bool LOGITS`: scores are turned into base-2 logits, and
 // `uint num_heads()`, the heads of all batches' Q.
-#ifndef LIB_FEATURES_GLSL
-#define LIB_FEATURES_GLSL
 
 #include "feature_tensors.glsl"
 #include "philox.glsl"
@@ -197,5 +195,3 @@ float finish_row(const Block b, inout float m, inout float l) {
     const float alpha = add_sink(b, m, l);
     return inverse_sum(l) * (alpha * keep_scale());
 }
-
-#endif

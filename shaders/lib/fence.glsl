@@ -1,8 +1,6 @@
 // fence: a limit on how far ahead of their products a compiler loads operands.
 //
 // The includer declares the specialization constant FENCE.
-#ifndef LIB_FENCE_GLSL
-#define LIB_FENCE_GLSL
 
 // fence, called before the loads of operand number i of a loop, keeps the compiler from loading
 // operands far ahead of their products. That would take registers, and spill beyond 255 of
@@ -13,5 +11,3 @@ void fence(const uint i) {
         subgroupMemoryBarrierShared();
     }
 }
-
-#endif

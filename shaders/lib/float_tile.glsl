@@ -3,8 +3,6 @@
 //
 // The includer declares `shared uvec4 tile[TILE_SIZE]` and `const uint TILE_SIZE`, and
 // includes lib/tile_shape.glsl.
-#ifndef LIB_FLOAT_TILE_GLSL
-#define LIB_FLOAT_TILE_GLSL
 
 const uint FLOAT_FITTING = TILE_SIZE / BLOCK_M / (MAT_N / 4);  // 0: the host does not ask for floats
 const uint FLOAT_TILES = FLOAT_FITTING == 0 ? 1 : FLOAT_FITTING < VALUE_TILES ? FLOAT_FITTING : VALUE_TILES;
@@ -16,5 +14,3 @@ const uint FLOAT_LD = (FLOAT_ROW4 + 1) * BLOCK_M <= TILE_SIZE ? FLOAT_ROW4 + 1 :
 uint float_at(const uint row, const uint d) {
     return row * FLOAT_LD + d * (MAT_N / 4);
 }
-
-#endif

@@ -1,7 +1,6 @@
 // formats: storage formats that a specialization constant chooses, for tensors with another
 // format than the module's operands (lib/element.glsl).
-#ifndef LIB_FORMATS_GLSL
-#define LIB_FORMATS_GLSL
+#extension GL_EXT_shader_16bit_storage : require
 
 const uint FORMAT_F32 = 0;
 const uint FORMAT_F16 = 1;
@@ -24,5 +23,3 @@ uint pack_to(const uint FORMAT, const float low, const float high) {
 vec2 widen_from(const uint FORMAT, const uint x) {
     return FORMAT == FORMAT_F16 ? unpackHalf2x16(x) : uintBitsToFloat(uvec2(x << 16, x & 0xffff0000u));
 }
-
-#endif

@@ -12,8 +12,6 @@
 //
 // The includer includes lib/element.glsl, with a 16-bit format, and lib/matrix_types.glsl.
 // Matrices have eight elements for each invocation, and MAT_M = MAT_N.
-#ifndef LIB_FRAGMENTS_GLSL
-#define LIB_FRAGMENTS_GLSL
 
 #include "two.glsl"
 
@@ -37,5 +35,3 @@
 
 DEFINE_FRAGMENT(MatA, left_matrix, left_words)
 DEFINE_FRAGMENT(MatB, right_matrix, right_words)
-
-#endif

@@ -10,8 +10,6 @@
 //                         l += rowsum P;  O += P V;  V of the next tile is loaded
 //
 // m' lags behind as in lib/fwd_matrix.glsl. Then the stripes' sums are added up in shared memory.
-#ifndef LIB_FWD_DIRECT_GLSL
-#define LIB_FWD_DIRECT_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -152,5 +150,3 @@ void forward() {
         combine_stripes(sums, index, o_base + block_row * p.o_stride_s, lse_base + block_row * p.lse_stride_s, block_row);
     }
 }
-
-#endif

@@ -44,8 +44,6 @@
 // largest of its key tile, or of Q of its row, is right to 2^-39 of that
 // largest instead of relatively; and O overflows like a float32 sum of P * V
 // before the division by the sum of P, P at most 1.
-#ifndef LIB_FWD_F32X2_GLSL
-#define LIB_FWD_F32X2_GLSL
 
 // m is log2 of the scale that O and l are relative to: a row's maximum at the
 // last rescale less HEADROOM. A row is rescaled when it has grown by more than
@@ -76,5 +74,3 @@ float fold_scores(const int exponent, const float mantissa) {
 float fold_values(const uint exponent) {
     return uintBitsToFloat((exponent - TOP - P_TOP) << 23);
 }
-
-#endif

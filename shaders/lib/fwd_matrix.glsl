@@ -22,8 +22,6 @@
 // forward() is one function, and files with parts of it are included where they
 // belong: as functions of arrays of matrices they would cost registers, and on
 // NVIDIA spill them (550 bytes).
-#ifndef LIB_FWD_MATRIX_GLSL
-#define LIB_FWD_MATRIX_GLSL
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -242,5 +240,3 @@ void forward() {
 
 #include "fwd_finish.glsl"
 }
-
-#endif

@@ -7,8 +7,7 @@
 //     j = 0, 1, ... LANE_QUADS - 1        columns quad_of(j) to quad_of(j) + 3 of the strip
 //
 // The includer includes lib/gemm_sums.glsl before. Rows of W are those of lib/gemm_w.glsl.
-#ifndef LIB_GEMM_COLUMNS_GLSL
-#define LIB_GEMM_COLUMNS_GLSL
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint STRIP_LANES = OUT_COLS4 < SUBGROUP_SIZE ? OUT_COLS4 : SUBGROUP_SIZE;  // that share a row
 const uint LANE_QUADS = OUT_COLS4 / STRIP_LANES;
@@ -17,5 +16,3 @@ const uint ROW_LANES = SUBGROUP_SIZE / STRIP_LANES;
 uint quad_of(const uint j) { return (j * SUBGROUP_SIZE + gl_SubgroupInvocationID % STRIP_LANES) * 4; }
 
 uint row_of(const uint first) { return first + gl_SubgroupInvocationID / STRIP_LANES; }
-
-#endif

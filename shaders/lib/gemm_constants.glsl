@@ -1,7 +1,5 @@
 // gemm_constants: the specialization constants that the kernels of lib/gemm_matrix.glsl share, 0 to
 // 15. Those that use up the sums themselves have all of k, so that PARTIAL is false.
-#ifndef LIB_GEMM_CONSTANTS_GLSL
-#define LIB_GEMM_CONSTANTS_GLSL
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint SUBGROUPS_M = 2;    // a workgroup is a grid of subgroups, lib/gemm_grid.glsl
@@ -19,5 +17,3 @@ layout(constant_id = 12) const bool B_BY_K = false;
 layout(constant_id = 13) const bool A_ALIGNED = true;  // offset and strides are multiples of 8
 layout(constant_id = 14) const bool B_ALIGNED = true;
 layout(constant_id = 15) const bool PARTIAL = false;   // writes sums of a part of k, see lib/gemm_matrix.glsl
-
-#endif

@@ -4,8 +4,6 @@
 // Loads of R, X and C come all at once, before all stores, which they do not move over.
 //
 // The includer includes what lib/gemm_runs.glsl needs, and lib/gemm_results.glsl, before.
-#ifndef LIB_GEMM_DIRECT_GLSL
-#define LIB_GEMM_DIRECT_GLSL
 
 #include "gemm_runs.glsl"
 
@@ -139,5 +137,3 @@ float element_of(const vec4 low, const vec4 high, const uint e) {
             }                                                                                          \
         }                                                                                              \
     }
-
-#endif

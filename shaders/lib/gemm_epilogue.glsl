@@ -3,9 +3,7 @@
 // stores of C, R, X and S.
 //
 // The includer includes lib/gemm_out.glsl, lib/gemm_params.glsl and
-// lib/formats.glsl, and has GL_EXT_shader_16bit_storage.
-#ifndef LIB_GEMM_EPILOGUE_GLSL
-#define LIB_GEMM_EPILOGUE_GLSL
+// lib/formats.glsl.
 
 #include "silu.glsl"
 
@@ -170,5 +168,3 @@ void store(const uint batch, const uint row, const uint col, const Results words
 void finish(const uint batch, const uint row, const uint col, const vec4 sum, const uint WIDTH) {
     store(batch, row, col, results(sum, fetch(batch, row, col, WIDTH), WIDTH), WIDTH);
 }
-
-#endif

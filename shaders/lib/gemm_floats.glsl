@@ -9,8 +9,6 @@
 //     parts  panels, lib/gemm_panels.glsl
 //
 // Dispatch: (x, y) with x * y >= groups.
-#ifndef LIB_GEMM_FLOATS_GLSL
-#define LIB_GEMM_FLOATS_GLSL
 
 struct Source {
     uint rows;
@@ -83,5 +81,3 @@ float load_float(const Tile t, const uint at) {
 uint top_of(const Tile t, const uint row, const uint chunk) {
     return t.source.tops + (t.batch * p.chunks + chunk) * t.source.rows + row;
 }
-
-#endif

@@ -24,8 +24,6 @@
 //
 // The includer declares the specialization constants named here, and includes
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
-#ifndef LIB_GEMM_MATRIX_GLSL
-#define LIB_GEMM_MATRIX_GLSL
 
 #include "gemm_grid.glsl"
 #include "fence.glsl"
@@ -165,5 +163,3 @@ void gemm(Work w) {
 #endif
     STORE_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
 }
-
-#endif

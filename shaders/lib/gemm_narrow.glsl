@@ -4,8 +4,6 @@
 //
 // The includer first includes lib/gemm_matrix.glsl and what lib/gemm_w.glsl needs, and
 // defines add_row.
-#ifndef LIB_GEMM_NARROW_GLSL
-#define LIB_GEMM_NARROW_GLSL
 
 #include "gemm_columns.glsl"
 #include "gemm_w.glsl"
@@ -101,5 +99,3 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         }
     }
 }
-
-#endif

@@ -12,8 +12,6 @@
 //
 // The includer declares the constants COLUMNS, BLOCK_M and QUADS, has dY as
 // `uint16_t x16[]` and S as `float s1[]`, and what lib/gemm_w.glsl needs.
-#ifndef LIB_GEMM_NARROW_BWD_GLSL
-#define LIB_GEMM_NARROW_BWD_GLSL
 
 #include "gemm_w.glsl"
 #include "silu.glsl"
@@ -79,5 +77,3 @@ void store_tile(const uint batch, const uint row, const uint col) {
         }
     }
 }
-
-#endif

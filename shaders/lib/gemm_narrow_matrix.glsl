@@ -13,8 +13,6 @@
 //
 // The includer defines NARROW_ID, the constant_id of NARROW, and includes lib/gemm_sums.glsl before,
 // and what lib/gemm_runs.glsl and lib/gemm_w.glsl need.
-#ifndef LIB_GEMM_NARROW_MATRIX_GLSL
-#define LIB_GEMM_NARROW_MATRIX_GLSL
 
 #include "gemm_w.glsl"
 #include "silu.glsl"
@@ -170,5 +168,3 @@ void keep_run(const uint batch, const uint row, const uint col, const vec4 low, 
     if (!subgroupAny(large)) {                                                                                                  \
         return;                                                                                                                 \
     }
-
-#endif

@@ -26,8 +26,6 @@
 // the tensors as `uvec4 a8[]` and `uvec4 b8[]`, and includes lib/copies.glsl and
 // lib/load8_shift.glsl. If operands may be panels of parts (lib/gemm_panels.glsl), it
 // defines PARTS_ID, the constant_id of PARTS.
-#ifndef LIB_GEMM_OPERAND_GLSL
-#define LIB_GEMM_OPERAND_GLSL
 
 #ifdef PARTS_ID
 layout(constant_id = PARTS_ID) const bool PARTS = false;
@@ -146,5 +144,3 @@ uvec4 cut(const bool IS_A, const Operand o, const int left, const uint i, const 
     const uint before = is_aligned(IS_A) ? 0 : phase(IS_A, o, i);  // elements of the words before the piece
     return keep8(x, left - int(col) + int(before) - int(8 * word));
 }
-
-#endif

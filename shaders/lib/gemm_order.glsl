@@ -15,8 +15,6 @@
 //
 // The includer declares GROUP_M, BLOCK_M and BLOCK_N, and includes
 // lib/gemm_params.glsl.
-#ifndef LIB_GEMM_ORDER_GLSL
-#define LIB_GEMM_ORDER_GLSL
 
 // The block of a workgroup; exists is false past the last block.
 struct Work {
@@ -42,5 +40,3 @@ Work next_work() {
     w.exists = id < p.tiles;
     return w;
 }
-
-#endif

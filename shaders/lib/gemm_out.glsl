@@ -1,7 +1,5 @@
 // gemm_out: C, R, X and S of a GEMM kernel, at the bindings from OUT_BINDING on. The includer
 // defines OUT_BINDING.
-#ifndef LIB_GEMM_OUT_GLSL
-#define LIB_GEMM_OUT_GLSL
 
 layout(binding = OUT_BINDING, scalar) buffer C4 { vec4 c4[]; };
 layout(binding = OUT_BINDING, scalar) buffer C2 { uvec2 c2[]; };
@@ -20,5 +18,3 @@ layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S4 { vec4 s4[]; };
 layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S2 { uvec2 s2[]; };
 layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S1 { float s1[]; };
 layout(binding = OUT_BINDING + 3, scalar) writeonly buffer S16 { uint16_t s16[]; };
-
-#endif

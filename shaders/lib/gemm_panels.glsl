@@ -34,8 +34,6 @@
 // float32 arithmetic adds them: their error is within a third of that, and less with more columns.
 //
 // The includer includes lib/gemm_operand.glsl and lib/gemm_sums.glsl.
-#ifndef LIB_GEMM_PANELS_GLSL
-#define LIB_GEMM_PANELS_GLSL
 
 #include "f32x2_far.glsl"
 
@@ -74,5 +72,3 @@ void unscale_strip(const uint row, const uint col) {
         tile[at] = floatBitsToUint(sum);
     }
 }
-
-#endif

@@ -15,8 +15,6 @@
 //
 // The includer defines EPILOGUE_ID, the constant_id of the first of the constants, and with
 // GROUP the binding of the table, GROUP_BINDING.
-#ifndef LIB_GEMM_PARAMS_GLSL
-#define LIB_GEMM_PARAMS_GLSL
 
 layout(constant_id = EPILOGUE_ID) const uint OUT_FORMAT = 0;  // FORMAT_F32, FORMAT_F16 or FORMAT_BF16
 layout(constant_id = EPILOGUE_ID + 1) const bool OUT_ALIGNED = true;  // offsets and strides of C, R, X and S are multiples of 4
@@ -110,5 +108,3 @@ Product p = table.rows[row_of(WORKGROUP_ID)];
 vec4 scaled(const vec4 sum) {
     return SCALED ? p.alpha * sum : sum;
 }
-
-#endif

@@ -9,8 +9,6 @@
 //
 // The includer defines OUT_MATRIX_ID, the constant_id of OUT_MATRIX, and includes
 // lib/gemm_sums.glsl before, and what lib/gemm_epilogue.glsl needs.
-#ifndef LIB_GEMM_RESULTS_GLSL
-#define LIB_GEMM_RESULTS_GLSL
 
 #include "gemm_epilogue.glsl"
 #include "two.glsl"
@@ -121,5 +119,3 @@ void store_results(const Work w, const uint row, const uint col, const uint at, 
         strip_barrier();                                                                                    \
         store_results(w, row + i * MAT_M, col, at, keep);                                                   \
     }
-
-#endif

@@ -6,8 +6,6 @@
 //
 // The includer defines RUNS_ID, the constant_id of DEAL_RUN and, one more, of DEAL_LANES, and includes
 // lib/gemm_slab.glsl before.
-#ifndef LIB_GEMM_RUNS_GLSL
-#define LIB_GEMM_RUNS_GLSL
 
 layout(constant_id = RUNS_ID) const uint DEAL_RUN = 1;
 layout(constant_id = RUNS_ID + 1) const uint DEAL_LANES = 0;  // 0: columns of op(B) lie as they are
@@ -41,5 +39,3 @@ uint run_col(const uint i) {
 uint dealt_column(const uint place) {
     return DEALT ? dealt(TILES_N, place / MAT_N, place % MAT_N) : place;
 }
-
-#endif

@@ -4,8 +4,6 @@
 // With FRAGMENTS, op(B) is right matrices of gemm_fragments.comp, a panel of slabs for each
 // subgroup of a row of subgroups. They come from memory straight into registers, with AHEAD of
 // them in flight, and only op(A) passes through shared memory.
-#ifndef LIB_GEMM_SLAB_GLSL
-#define LIB_GEMM_SLAB_GLSL
 
 const uint SLAB_STEPS = DEPTH / MAT_N;  // matrices along k of a slab
 #ifdef FRAGMENTS
@@ -127,5 +125,3 @@ const uint CHUNK_STEPS = 1;
     }                                                                                                                                        \
     END_STEPS(COUNT)
 #define PRODUCTS PRODUCTS_OF(0, SLAB_STEPS)
-
-#endif

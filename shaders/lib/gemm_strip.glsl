@@ -2,8 +2,6 @@
 // lib/gemm_operand.glsl) are first unscaled by their powers of two.
 //
 // The includer first includes lib/gemm_matrix.glsl and what lib/gemm_epilogue.glsl needs.
-#ifndef LIB_GEMM_STRIP_GLSL
-#define LIB_GEMM_STRIP_GLSL
 
 #include "gemm_epilogue.glsl"
 
@@ -138,5 +136,3 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         }
     }
 }
-
-#endif

@@ -6,8 +6,6 @@
 //
 // The includer declares the constants named here, and includes lib/gemm_order.glsl and
 // lib/matrix_types.glsl, and after this file what defines store_strip.
-#ifndef LIB_GEMM_SUMS_GLSL
-#define LIB_GEMM_SUMS_GLSL
 
 const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
 #ifdef FRAGMENTS
@@ -74,5 +72,3 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         strip_barrier();                                                                                                        \
         store_strip(w, row + strip / OUT_STAGES * MAT_M, col + strip % OUT_STAGES * OUT_TILES * MAT_N, strip);                  \
     }
-
-#endif

@@ -4,8 +4,6 @@
 //
 // The includer declares the constants COLUMNS, WORKGROUP_SIZE and BLOCK_N, a multiple of 4,
 // includes lib/element.glsl and lib/gemm_params.glsl before, and has W as `uint16_t r16[]`.
-#ifndef LIB_GEMM_W_GLSL
-#define LIB_GEMM_W_GLSL
 
 const uint BLOCK_N4 = BLOCK_N / 4;
 
@@ -26,5 +24,3 @@ void load_w(const uint batch, const uint col) {
         w_tile[i] = v;
     }
 }
-
-#endif

@@ -11,8 +11,6 @@
 // Only the difference of two a is computed, term by term: an a with a q of 1e9 has no bits
 // left for a logit. If both q are beyond float32, log|z| says which is less; the other is so
 // much larger that its component does not count in the sum.
-#ifndef LIB_GMM_GLSL
-#define LIB_GMM_GLSL
 
 const float HALF_LOG_2PI = 0.91893853320467274;  // log(2 pi) / 2
 
@@ -118,5 +116,3 @@ vec4 pack_first(const Mixture m) {
 vec4 pack_second(const Mixture m) {
     return vec4(m.best.q, m.best.distance, m.best.log_sigma, 0.0);
 }
-
-#endif

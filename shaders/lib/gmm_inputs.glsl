@@ -1,8 +1,6 @@
 // gmm_inputs: the tensors that the kernels of mixtures read, bindings 0 to 3, and where they lie.
 //
 // The includer includes lib/element.glsl.
-#ifndef LIB_GMM_INPUTS_GLSL
-#define LIB_GMM_INPUTS_GLSL
 
 // Where a tensor (tokens, components) lies, in elements.
 struct Place {
@@ -15,5 +13,3 @@ layout(binding = 0, scalar) readonly buffer Logit { ELEM logit_in[]; };
 layout(binding = 1, scalar) readonly buffer Mu { ELEM mu_in[]; };
 layout(binding = 2, scalar) readonly buffer LogSigma { ELEM log_sigma_in[]; };
 layout(binding = 3, scalar) readonly buffer Y { float y_in[]; };
-
-#endif

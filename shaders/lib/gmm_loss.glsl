@@ -1,11 +1,9 @@
 // gmm_loss: log-probabilities of tokens, and the share of each workgroup's tokens in the loss.
 //
 // The includer declares the specialization constants WORKGROUP_SIZE, a power of two,
-// WRITE_LOG_P and WRITE_LOSS; `p` with tokens, log_p_offset and loss_offset; and buffers log_p_out and
-// loss_out, of float, and, coherent, parts, of vec4, and a uint count, which is 0 before and after. It
-// has GL_KHR_memory_scope_semantics.
-#ifndef LIB_GMM_LOSS_GLSL
-#define LIB_GMM_LOSS_GLSL
+// WRITE_LOG_P and WRITE_LOSS; `p` with tokens, log_p_offset and loss_offset; and buffers log_p_out
+// and loss_out, of float, and, coherent, parts, of vec4, and a uint count, which is 0 before and after.
+#extension GL_KHR_memory_scope_semantics : require
 
 #include "gmm.glsl"
 
@@ -64,5 +62,3 @@ void write_loss(const float sum) {
         loss_out[p.loss_offset] = all;
     }
 }
-
-#endif

@@ -7,8 +7,6 @@
 // The includer includes lib/gmm_inputs.glsl first and declares the specialization constants SHARE, a
 // power of two, and WORKGROUP_SIZE, a multiple of it; and `p` with tokens, components and a Place
 // for each of logit, mu and log_sigma.
-#ifndef LIB_GMM_TENSORS_GLSL
-#define LIB_GMM_TENSORS_GLSL
 
 #include "gmm.glsl"
 
@@ -76,5 +74,3 @@ Mixture load_mixture(const uint token, const float y) {
     }
     return m;
 }
-
-#endif

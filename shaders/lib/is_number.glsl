@@ -1,11 +1,7 @@
 // is_number: whether a float is neither an infinity nor a NaN.
-#ifndef LIB_IS_NUMBER_GLSL
-#define LIB_IS_NUMBER_GLSL
 
 // is_number returns false for infinities and NaNs. It asks the bits: Vulkan lets a compiler take
 // isnan to be false.
 bool is_number(const float x) {
     return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
 }
-
-#endif

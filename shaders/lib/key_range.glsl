@@ -4,8 +4,6 @@
 // that all invocations agree on the bounds of the loop (head_dim 256 ran 1.5 times slower).
 //
 // The includer includes lib/mask.glsl, lib/split_kv.glsl and lib/tile_shape.glsl.
-#ifndef LIB_KEY_RANGE_GLSL
-#define LIB_KEY_RANGE_GLSL
 
 // block_keys returns the key after the last one that some row of the block at block_row sees.
 int block_keys(const uint block_row) {
@@ -21,5 +19,3 @@ int full_keys(const uint block_row) {
 #endif
     return max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
 }
-
-#endif

@@ -5,8 +5,6 @@
 // `uint16_t elem[]`. With `const bool ALIGNED` every i is a multiple of 8, and it is one
 // load of 16 bytes. Otherwise rows start anywhere, and the elements are gathered one by
 // one. DEFINE_STORE8(name, vec8, elem) makes `void name(uint i, uvec4 x)` in the same way.
-#ifndef LIB_LOAD8_GLSL
-#define LIB_LOAD8_GLSL
 
 #define DEFINE_LOAD8(name, vec8, elem)                                                   \
     uvec4 name(const uint i) {                                                           \
@@ -30,5 +28,3 @@
             elem[i + e] = uint16_t(x[e / 2] >> (e % 2 * 16));                            \
         }                                                                                \
     }
-
-#endif

@@ -4,8 +4,6 @@
 // If rows start at odd elements, loads of 16 bytes are not aligned, and loads of one element
 // are eight times as many. This takes two loads, mostly of lines that are already in the
 // cache, and some 15 operations.
-#ifndef LIB_LOAD8_SHIFT_GLSL
-#define LIB_LOAD8_SHIFT_GLSL
 
 // shift8 returns elements first..first+7 of the sixteen in lo and hi; first < 8.
 uvec4 shift8(const uvec4 lo, const uvec4 hi, const uint first) {
@@ -36,5 +34,3 @@ uvec4 keep8(const uvec4 x, const int n) {
         const uint last = line + min(col + 7, len - 1);                                 \
         return keep8(shift8(vec8[first >> 3], vec8[last >> 3], first & 7), int(len - col)); \
     }
-
-#endif

@@ -9,8 +9,6 @@
 //
 // The includer declares the push constants p with seq_kv and causal_shift. Without
 // FEATURES it declares `const bool CAUSAL`; with FEATURES p has seq_q too.
-#ifndef LIB_MASK_GLSL
-#define LIB_MASK_GLSL
 
 #ifdef FEATURES
 
@@ -48,5 +46,4 @@ int visible_keys(const int i) {
     return CAUSAL ? min(n, i + p.causal_shift + 1) : n;
 }
 
-#endif
 #endif

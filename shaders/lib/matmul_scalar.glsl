@@ -11,8 +11,6 @@
 // so that neighbours read neighbouring addresses. The includer declares those
 // constants, `shared vec4 tile[]` and its offsets in it (in vec4), and puts
 // barriers around the calls: both only read tile.
-#ifndef LIB_MATMUL_SCALAR_GLSL
-#define LIB_MATMUL_SCALAR_GLSL
 
 // Micro-tiles of results; structs, as arrays sized by specialization constants
 // do not match as arguments.
@@ -62,5 +60,3 @@ void product_nn(inout TileNN acc, const uint a, const uint a_ld, const uint b, c
         }
     }
 }
-
-#endif

@@ -7,11 +7,7 @@
 //
 // Its N and K are one constant: P leaves the first product of attention as an
 // accumulator and enters the second as the left matrix.
-#ifndef LIB_MATRIX_TYPES_GLSL
-#define LIB_MATRIX_TYPES_GLSL
 
 #define MatA coopmat<T, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseA>
 #define MatB coopmat<T, gl_ScopeSubgroup, MAT_N, MAT_N, gl_MatrixUseB>
 #define MatC coopmat<float, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseAccumulator>
-
-#endif

@@ -1,7 +1,5 @@
 // narrow_bf16: float to the nearest bfloat16, ties to even, as its bits. Vulkan leaves the
 // rounding of its own conversion open.
-#ifndef LIB_NARROW_BF16_GLSL
-#define LIB_NARROW_BF16_GLSL
 
 uint narrow_bf16(const float x) {
     const uint bits = floatBitsToUint(x);
@@ -31,5 +29,3 @@ uint round_bf16(const float low, const float high) {
     const uint exponents = (bits.x >> 16 | bits.y & 0xffff0000u) & 0xff80ff80u;
     return exponents + (rounded.x & 0xffffu | rounded.y << 16) - 0x00800080u;
 }
-
-#endif

@@ -1,7 +1,5 @@
 // narrow_f16: float to the nearest float16, ties to even, as its bits. Vulkan leaves the
 // rounding of its own conversion open.
-#ifndef LIB_NARROW_F16_GLSL
-#define LIB_NARROW_F16_GLSL
 
 uint narrow_f16(const float x) {
     const uint bits = floatBitsToUint(x);
@@ -33,5 +31,3 @@ uint pack_f16(const float low, const float high) {
     precise const vec2 limited = rounded * uintBitsToFloat(0x77800000u) * uintBitsToFloat(0x07800000u);  // 2^112, 2^-112
     return packHalf2x16(limited) & 0x7fff7fffu | bits.x >> 16 & 0x8000u | bits.y & 0x80000000u;  // also the sign of a zero
 }
-
-#endif

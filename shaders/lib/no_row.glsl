@@ -1,8 +1,4 @@
 // no_row: what stands for rows past the last one in the backward kernels on matrices.
-#ifndef LIB_NO_ROW_GLSL
-#define LIB_NO_ROW_GLSL
 
 // The lse2 of such a row: no score reaches it, so its weights are 0.
 const float NO_ROW = 1.7e38;  // about FLT_MAX/2
-
-#endif

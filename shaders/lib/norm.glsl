@@ -8,8 +8,6 @@
 // The includer includes lib/norm_constants.glsl, lib/element.glsl and lib/vec16.glsl
 // first and declares `p` with cols and w_offset, and the buffers w_f32, w_f32x4, w_elem
 // and w_elem4 at one binding.
-#ifndef LIB_NORM_GLSL
-#define LIB_NORM_GLSL
 
 const bool WIDE = LOADS == 0;
 const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
@@ -97,5 +95,3 @@ vec4 within(const vec4 x, const uint c) {
     }
     return mix(vec4(0.0), x, lessThan(uvec4(c, c + 1, c + 2, c + 3), uvec4(p.cols)));
 }
-
-#endif

@@ -1,7 +1,5 @@
 // norm_constants: the specialization constants 0 to 10 of the kernels of layer
 // normalization: the division of rows among the invocations of a workgroup, and the rows.
-#ifndef LIB_NORM_CONSTANTS_GLSL
-#define LIB_NORM_CONSTANTS_GLSL
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint TEAM = 128;              // invocations that share a row
@@ -14,5 +12,3 @@ layout(constant_id = 7) const bool ALIGNED = true;          // offsets and strid
 layout(constant_id = 8) const bool EXACT = false;           // cols is LOADS * TEAM * VEC
 layout(constant_id = 9) const bool RESIDUAL = false;         // sum is x + residual, and dsum its gradient
 layout(constant_id = 10) const bool HOLD_WEIGHTS = true;     // in registers; else they are loaded for each row
-
-#endif

@@ -20,8 +20,6 @@
 //     SAME_KV       so many heads read the same keys: heads_per_kv, or of blocks of keys 1
 //     LAST_FIRST    whether the last block comes first
 //     SPLITS        where there are any, and declares `const bool SPLIT_KV`
-#ifndef LIB_ORDER_GLSL
-#define LIB_ORDER_GLSL
 
 struct Work {
     uint block;
@@ -59,5 +57,3 @@ Work next_work() {
 #endif
     return Work(block, head, kv_head, batch, 0);
 }
-
-#endif

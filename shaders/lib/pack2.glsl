@@ -2,8 +2,6 @@
 // low half, rounded to nearest even.
 //
 // The includer includes lib/element.glsl first, with a 16-bit format.
-#ifndef LIB_PACK2_GLSL
-#define LIB_PACK2_GLSL
 
 uint pack2(const float low, const float high) {
 #if defined(ELEM_BF16)
@@ -12,5 +10,3 @@ uint pack2(const float low, const float high) {
     return pack_f16(low, high);
 #endif
 }
-
-#endif

@@ -31,8 +31,6 @@
 //
 // The includer declares BLOCK_M, and includes lib/mask.glsl. With FEATURES p is that of the sequence
 // (enter_sequence), and has those numbers.
-#ifndef LIB_PAGES_GLSL
-#define LIB_PAGES_GLSL
 
 const uint PAGE_LD = BLOCK_M / 8;         // uvec4 of a row
 const uint PAGE8 = BLOCK_M * PAGE_LD;     // uvec4 of a page
@@ -125,5 +123,3 @@ uint head_pages() {
 uint block_seeing(const uint page) {
     return KEYS_END ? uint(max(int(page) + 1 - first_pages(), 0)) : 0;
 }
-
-#endif

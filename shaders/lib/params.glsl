@@ -7,10 +7,6 @@
 //
 // Without FEATURES they are p. With FEATURES they are args.plain, and p is a private copy, which
 // lib/features.glsl changes to that of a block.
-//
-// The includer needs GL_EXT_scalar_block_layout.
-#ifndef LIB_PARAMS_GLSL
-#define LIB_PARAMS_GLSL
 
 #ifdef FEATURES
 #include "feature_constants.glsl"
@@ -27,6 +23,4 @@
 #else
 #define BEGIN_PARAMS layout(push_constant, scalar) uniform Params {
 #define END_PARAMS } p;
-#endif
-
 #endif

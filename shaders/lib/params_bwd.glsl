@@ -5,8 +5,6 @@
 // as rows do.
 //
 // With STORE there is no dV, and there are other words in its place.
-#ifndef LIB_PARAMS_BWD_GLSL
-#define LIB_PARAMS_BWD_GLSL
 
 #include "params.glsl"
 
@@ -63,6 +61,4 @@ void skip_keys(const uint n) {
     }
 #endif
 }
-#endif
-
 #endif

@@ -1,8 +1,6 @@
 // params_bwd_heads: the push constants of backward kernels that take one head after
 // another of the (batch, num_heads) pairs, numbered batch * num_heads + head, and
 // write no gradient of Q, K or V (lib/params.glsl).
-#ifndef LIB_PARAMS_BWD_HEADS_GLSL
-#define LIB_PARAMS_BWD_HEADS_GLSL
 
 #include "params.glsl"
 
@@ -33,6 +31,4 @@ void skip_keys(const uint n) {
     p.k_offset += n * p.k_stride_s;
     p.v_offset += n * p.v_stride_s;
 }
-#endif
-
 #endif

@@ -1,7 +1,5 @@
 // params_fwd: the push constants of the fused forward kernels. One block for
 // every path, so that the host fills it in one place (lib/params.glsl).
-#ifndef LIB_PARAMS_FWD_GLSL
-#define LIB_PARAMS_FWD_GLSL
 
 #include "params.glsl"
 
@@ -43,6 +41,4 @@ void skip_keys(const uint n) {
     p.k_offset += n * p.k_stride_s;
     p.v_offset += n * p.v_stride_s;
 }
-#endif
-
 #endif

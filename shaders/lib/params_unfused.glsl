@@ -4,8 +4,6 @@
 //
 // With FEATURES the includer declares `const bool A_OF_KEYS`: a lies as keys do and b as rows
 // do; else the other way round.
-#ifndef LIB_PARAMS_UNFUSED_GLSL
-#define LIB_PARAMS_UNFUSED_GLSL
 
 #include "params.glsl"
 
@@ -58,6 +56,4 @@ void skip_keys(const uint n) {
         p.b_offset += n * p.b_stride_s;
     }
 }
-#endif
-
 #endif

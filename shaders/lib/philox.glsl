@@ -1,8 +1,6 @@
 // philox: random numbers from a counter, Philox-4x32-10 of Salmon, Moraes, Dror,
 // Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The Go twin, with
 // the formula, is internal/attention/philox.
-#ifndef LIB_PHILOX_GLSL
-#define LIB_PHILOX_GLSL
 
 // philox returns the 128 random bits that belong to a counter under a key.
 uvec4 philox(uvec4 counter, uvec2 key) {
@@ -15,5 +13,3 @@ uvec4 philox(uvec4 counter, uvec2 key) {
     }
     return counter;
 }
-
-#endif

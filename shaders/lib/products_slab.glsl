@@ -3,8 +3,6 @@
 //
 // The includer includes lib/copies.glsl, lib/fence.glsl, lib/pages.glsl and lib/matrix_types.glsl, with FRAGMENTS
 // lib/fragments.glsl, and declares `stored8` and load_y.
-#ifndef LIB_PRODUCTS_SLAB_GLSL
-#define LIB_PRODUCTS_SLAB_GLSL
 
 const uint STEPS = SLAB / MAT_N;    // matrices along rows of a slab
 const uint Y_LINE8 = BLOCK_D / 8;   // columns past head_dim are zero
@@ -120,6 +118,4 @@ uint fragment_place() {
         }                                                                                                                              \
     }
 #define SUM_LAYOUT gl_CooperativeMatrixLayoutRowMajor
-#endif
-
 #endif

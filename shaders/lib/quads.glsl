@@ -3,8 +3,6 @@
 // matrices are left ones with rows and columns exchanged. chips.AsksQuads asks the device.
 //
 // The includer includes lib/element.glsl.
-#ifndef LIB_QUADS_GLSL
-#define LIB_QUADS_GLSL
 
 uint lane_g() {
     return gl_SubgroupInvocationID / 4;
@@ -35,6 +33,4 @@ uint lane_t() {
         m[2 * i] = FROM_BITS(x & 0xffffu);               \
         m[2 * i + 1] = FROM_BITS(x >> 16);               \
     }
-#endif
-
 #endif

@@ -1,13 +1,12 @@
 // reduce: sums over a team, which is the invocations that share a row: a subgroup or the
 // workgroup. Partial sums are added in a fixed order, so every run has the same bits.
 //
-// The includer enables GL_KHR_shader_subgroup_arithmetic and declares
+// The includer declares
 //
 //     const uint WORKGROUP_SIZE
 //     const bool SUBGROUP_TEAM        a team is a subgroup; all subgroups are full
 //     shared vec3 partial[WORKGROUP_SIZE]    used where a team is the workgroup
-#ifndef LIB_REDUCE_GLSL
-#define LIB_REDUCE_GLSL
+#extension GL_KHR_shader_subgroup_arithmetic : require
 
 // DEFINE_TEAM_SUM(T, members) makes `T team_sum(T x)`, which returns the sum of x over the
 // team to every invocation of it; members are those of a vec3 that make a T. Every invocation
@@ -33,5 +32,3 @@
 DEFINE_TEAM_SUM(float, x)
 DEFINE_TEAM_SUM(vec2, xy)
 DEFINE_TEAM_SUM(vec3, xyz)
-
-#endif

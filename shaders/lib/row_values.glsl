@@ -3,8 +3,6 @@
 //
 // The includer declares the grid of invocations, see lib/matmul_scalar.glsl, and
 // `shared float partial[]`, THREADS_X for each row of the tile.
-#ifndef LIB_ROW_VALUES_GLSL
-#define LIB_ROW_VALUES_GLSL
 
 // One value for each row of an invocation.
 struct RowValues {
@@ -20,5 +18,3 @@ void share_partials(const RowValues x, const uint ty, const uint tx) {
     }
     barrier();  // partial written before it is read
 }
-
-#endif

@@ -17,8 +17,7 @@
 //
 // The includer includes lib/matrix_constants.glsl, lib/element.glsl and lib/matrix_types.glsl,
 // and declares the specialization constants SAME_LAYOUT and LOCKSTEP.
-#ifndef LIB_ROWS_GLSL
-#define LIB_ROWS_GLSL
+#extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint ROWS = LENGTH / ROW_RUN;  // rows of a matrix that one invocation holds a part of
 
@@ -61,6 +60,4 @@ MatA copy_to_left(const MatC x, const bool WEIGHT) {
 #include "rows_coopmat2.glsl"
 #else
 #include "rows_coopmat.glsl"
-#endif
-
 #endif

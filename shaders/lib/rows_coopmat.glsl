@@ -11,8 +11,6 @@
 // The includer declares the specialization constants named here and includes
 // lib/element.glsl and lib/matrix_types.glsl; it is lib/rows.glsl. Every invocation
 // of the subgroup reaches a call.
-#ifndef LIB_ROWS_COOPMAT_GLSL
-#define LIB_ROWS_COOPMAT_GLSL
 
 const uint SCRATCH_LD = MAT_N + 4;  // four more for the banks; 16 bytes keep rows aligned
 const uint PACKED_WORDS = SAME_LAYOUT ? 1 : MAT_M * MAT_N / 2;
@@ -93,5 +91,3 @@ MatA to_left(const MatC x, const bool WEIGHT) {
     coopMatLoad(result, packed, words, MAT_N / 2, gl_CooperativeMatrixLayoutRowMajor);
     return result;
 }
-
-#endif

@@ -3,8 +3,6 @@
 //
 // The includer includes lib/element.glsl and lib/matrix_types.glsl; it is
 // lib/rows.glsl. Every invocation of the subgroup reaches a call.
-#ifndef LIB_ROWS_COOPMAT2_GLSL
-#define LIB_ROWS_COOPMAT2_GLSL
 
 float op_max(const in float a, const in float b) {
     return max(a, b);
@@ -50,5 +48,3 @@ MatA to_left(const MatC x, const bool WEIGHT) {
     }
     return MatA(y);
 }
-
-#endif

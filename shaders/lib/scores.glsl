@@ -1,8 +1,6 @@
 // scores: a tile of scores in registers, and the mask on it.
 //
 // The includer includes lib/mask.glsl, lib/tile_shape.glsl and lib/rows.glsl.
-#ifndef LIB_SCORES_GLSL
-#define LIB_SCORES_GLSL
 
 // S of a subgroup's rows and one tile of keys, (SUBGROUP_ROWS, BLOCK_N).
 struct Scores {
@@ -40,5 +38,3 @@ float row_top(const Scores S, const uint r, const uint i) {
     }
     return top;
 }
-
-#endif

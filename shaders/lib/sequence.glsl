@@ -3,8 +3,6 @@
 // The includer includes lib/feature_tensors.glsl and the params with skip_rows and skip_keys. It
 // declares `const bool LOGITS` (lib/features.glsl), or defines WITHOUT_SCORES if it computes no
 // scores.
-#ifndef LIB_SEQUENCE_GLSL
-#define LIB_SEQUENCE_GLSL
 
 // sequence returns the first row of a packed sequence and its length. Both are clamped to the
 // tensor and the longest sequence, whatever cu_seqlens holds.
@@ -34,5 +32,3 @@ void enter_sequence(const uint batch) {
     }
 #endif
 }
-
-#endif

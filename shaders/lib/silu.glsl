@@ -1,6 +1,4 @@
 // silu: silu(x) = x * sigmoid(x) and its derivative.
-#ifndef LIB_SILU_GLSL
-#define LIB_SILU_GLSL
 
 vec4 sigmoid(const vec4 x) {
     return 1.0 / (1.0 + exp(-x));  // exp may overflow: 1 / inf is the right 0
@@ -15,5 +13,3 @@ vec4 dsilu(const vec4 x) {
     const vec4 s = sigmoid(x);
     return s * (1.0 + x * (1.0 - s));
 }
-
-#endif

@@ -5,8 +5,6 @@
 // Scores are kept unscaled; scale_log2 = Scale * LOG2_E is applied inside the exponential,
 // with one fused multiply-add per score. Scale > 0 here: a negative scale flips the sign of Q
 // when Q is loaded.
-#ifndef LIB_SOFTMAX_GLSL
-#define LIB_SOFTMAX_GLSL
 
 const float LN_2 = 0.6931471805599453;  // log(x) = log2(x) * LN_2
 
@@ -26,5 +24,3 @@ float lse(const float m, const float l) {
 float inverse_sum(const float l) {
     return l > 0.0 ? 1.0 / l : 0.0;
 }
-
-#endif

@@ -13,8 +13,6 @@
 //
 // The includer declares `const bool SPLIT_KV`, `const uint BLOCK_N`, the push
 // constants p and lse_out, and includes lib/softmax.glsl.
-#ifndef LIB_SPLIT_KV_GLSL
-#define LIB_SPLIT_KV_GLSL
 
 // share_first returns the first key of a split's part of a block's keys, 0 to
 // keys-1, a multiple of BLOCK_N below seq_kv. Shares are whole tiles and differ by
@@ -49,5 +47,3 @@ void put_lse(const uint at, const float m, const float l) {
         lse_out[at] = lse(m, l);
     }
 }
-
-#endif

@@ -10,8 +10,6 @@
 // The maxima are found in lib/fwd_steady_begin.glsl, overflows in lib/fwd_steady_end.glsl.
 //
 // The includer includes lib/tile.glsl and lib/rows.glsl.
-#ifndef LIB_STEADY_GLSL
-#define LIB_STEADY_GLSL
 
 // With fewer keys it takes longer to find the maximum than it saves.
 const int STEADY_KEYS = 256;
@@ -55,5 +53,3 @@ bool any_of_workgroup(const bool x) {
     barrier();
     return tile[ROW8].x != 0;
 }
-
-#endif

@@ -7,8 +7,6 @@
 //
 // The includer declares what lib/float_tile.glsl wants, and defines put_float(at, x),
 // which stores one element of O.
-#ifndef LIB_STORE_FLOAT_GLSL
-#define LIB_STORE_FLOAT_GLSL
 
 #include "float_tile.glsl"
 
@@ -26,5 +24,3 @@ void store_floats(const uint o_base, const uint block_row, const uint d0) {
         }
     }
 }
-
-#endif

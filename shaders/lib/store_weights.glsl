@@ -3,8 +3,6 @@
 //
 // The includer includes lib/rows.glsl, lib/two.glsl, lib/tile_bwd.glsl and lib/pages.glsl, and
 // declares `const bool FRAGMENTS` and `stored8`.
-#ifndef LIB_STORE_WEIGHTS_GLSL
-#define LIB_STORE_WEIGHTS_GLSL
 
 // The words of the first of two neighbouring matrices, which wait for the second, for each row of
 // matrices.
@@ -48,5 +46,3 @@ void put_zeros(const uint page, const uint col0) {
         stored8[at + i / TILE_LD * LINE_LD + i % TILE_LD] = uvec4(0);
     }
 }
-
-#endif

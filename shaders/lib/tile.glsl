@@ -13,8 +13,6 @@
 //
 // The includer declares the specialization constants named here, the push
 // constants, and load_q, load_k, load_v and put_o (lib/load8.glsl).
-#ifndef LIB_TILE_GLSL
-#define LIB_TILE_GLSL
 
 #include "tile_shape.glsl"
 
@@ -103,5 +101,3 @@ void store_o(const uint o_base, const uint block_row, const uint d0) {
         }
     }
 }
-
-#endif

@@ -13,8 +13,6 @@
 //
 // The includer declares the specialization constants named here, the push
 // constants, and load_q, load_k, load_v, load_do, put_dx and put_dv (lib/load8.glsl).
-#ifndef LIB_TILE_BWD_GLSL
-#define LIB_TILE_BWD_GLSL
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
@@ -183,5 +181,3 @@ void accumulate(inout Gradient g, const Left weights, const uint row) {
         }
     }
 }
-
-#endif

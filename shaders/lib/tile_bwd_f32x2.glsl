@@ -26,8 +26,6 @@
 // The includer declares the specialization constants named here, the push constants, the
 // buffers' q1, k1, v1 and do1 of float, and load_q, load_k, load_v, load_do, put_dx and
 // put_dv (lib/f32x2.glsl).
-#ifndef LIB_TILE_BWD_F32X2_GLSL
-#define LIB_TILE_BWD_F32X2_GLSL
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
@@ -267,5 +265,3 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
         }
     }
 }
-
-#endif

@@ -12,8 +12,6 @@
 //
 // The includer declares the specialization constants of lib/tile_shape.glsl, the
 // push constants, and load_k and load_v (lib/f32x2.glsl).
-#ifndef LIB_TILE_F32X2_GLSL
-#define LIB_TILE_F32X2_GLSL
 
 #include "tile_shape.glsl"
 
@@ -73,5 +71,3 @@ void put_kv(const uint i, const Elems8 k, const Elems8 v, const float k_scale, c
         tile[V_LO + at] = v_parts.lo;
     }
 }
-
-#endif

@@ -6,8 +6,6 @@
 // elements, LD uvec4 apart.
 //
 // The includer declares the specialization constants named here.
-#ifndef LIB_TILE_SHAPE_GLSL
-#define LIB_TILE_SHAPE_GLSL
 
 const uint SUBGROUP_ROWS = ROW_TILES * MAT_M;
 const uint BLOCK_M = NUM_SUBGROUPS * SUBGROUP_ROWS;
@@ -63,6 +61,4 @@ bool copies_dim(const uint col) {
 }
 
 #define copies_value copies_dim
-#endif
-
 #endif

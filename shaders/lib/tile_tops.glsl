@@ -2,8 +2,6 @@
 //
 // The includer declares the specialization constants NUM_SUBGROUPS and WORKGROUP_SIZE and
 // includes lib/f32x2.glsl.
-#ifndef LIB_TILE_TOPS_GLSL
-#define LIB_TILE_TOPS_GLSL
 
 shared uvec2 tile_tops[NUM_SUBGROUPS];  // exponents of the largest that each subgroup has fetched
 
@@ -30,5 +28,3 @@ uvec2 tile_exponents() {
     }
     return tops;
 }
-
-#endif

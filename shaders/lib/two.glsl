@@ -7,8 +7,6 @@
 // Bits are only moved, so a word may also hold two elements of another 16-bit format.
 //
 // The includer includes lib/element.glsl, with a 16-bit format.
-#ifndef LIB_TWO_GLSL
-#define LIB_TWO_GLSL
 
 #if defined(ELEM_F16)
 #define TwoT f16vec2
@@ -18,6 +16,4 @@
 #define TwoT bf16vec2
 #define TWO_FROM(word) uintBitsToBFloat16EXT(unpack16(word))
 #define WORD_FROM(two) pack32(bfloat16BitsToUintEXT(two))
-#endif
-
 #endif

@@ -13,8 +13,6 @@
 // whole vector is one access; the rest goes element by element.
 //
 // The includer includes lib/element.glsl first.
-#ifndef LIB_VEC16_GLSL
-#define LIB_VEC16_GLSL
 
 #if defined(ELEM_F32)
 
@@ -80,5 +78,3 @@ uvec4 pack(const vec4 a, const vec4 b) {
             }                                                         \
         }                                                             \
     }
-
-#endif

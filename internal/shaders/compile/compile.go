@@ -61,7 +61,7 @@ func New(path string) (*Compiler, error) {
 // compiler's own output, one problem per line as path:line: text, with paths
 // relative to the parent of dir.
 func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
-	dir, err := filepath.Abs(dir)
+	source, err := flatten(dir, r.File)
 	if err != nil {
 		return nil, err
 	}
@@ -71,10 +71,8 @@ func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
 	}
 	tmp.Close()
 	defer os.Remove(tmp.Name())
-	base := filepath.Base(dir)
-	args := append(r.flags(), "-I", base, "-o", tmp.Name(), filepath.Join(base, r.File))
-	cmd := exec.Command(c.Path, args...)
-	cmd.Dir = filepath.Dir(dir)
+	cmd := exec.Command(c.Path, append(r.flags(), "-o", tmp.Name(), "-")...)
+	cmd.Stdin = bytes.NewReader(source)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		if text := bytes.TrimSpace(out); len(text) > 0 {

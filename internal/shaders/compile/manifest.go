@@ -85,39 +85,44 @@ func SourceHash(dir string, r Row) (string, error) {
 	return Hash(fmt.Appendf(nil, "%q\n%s", r.flags(), source)), nil
 }
 
-var include = regexp.MustCompile(`^\s*#\s*include\s+["<]([^">]+)[">]`)
+var (
+	include = regexp.MustCompile(`^\s*#\s*include\s+["<]([^">]+)[">]`)
+	guard   = strings.NewReplacer("/", "_", ".", "_", "-", "_")
+)
 
-// flatten returns the source of file with each include written out where it is
-// first met; a repeated one stays a line, since its text is already there. A name
-// is looked up beside the file that includes it, then in dir, as glslc does.
+// flatten returns the text that is compiled for file: with its includes written out, each under
+// a guard, so that a module has it once, and with scalar block layout, which all kernels have. A
+// name is looked up beside the file that includes it, then in dir. Lines keep the names and
+// numbers that they have in their files.
 func flatten(dir, file string) ([]byte, error) {
 	var out bytes.Buffer
-	seen := map[string]bool{}
 	var add func(file string) error
 	add = func(file string) error {
-		seen[file] = true
 		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			return err
 		}
+		shown := filepath.Join(filepath.Base(dir), file)
 		n := 0
 		for line := range strings.Lines(string(text)) {
 			n++
 			match := include.FindStringSubmatch(line)
-			if match == nil {
+			switch {
+			case match != nil:
+				path, err := resolve(dir, file, match[1])
+				if err != nil {
+					return fmt.Errorf("%s:%d: %w", shown, n, err)
+				}
+				name := "INCLUDED_" + guard.Replace(path)
+				fmt.Fprintf(&out, "#ifndef %s\n#define %s\n#line 1 \"%s\"\n", name, name, filepath.Join(filepath.Base(dir), path))
+				if err := add(path); err != nil {
+					return err
+				}
+				fmt.Fprintf(&out, "#endif\n#line %d \"%s\"\n", n+1, shown)
+			case strings.HasPrefix(line, "#version"):
+				fmt.Fprintf(&out, "%s#extension GL_EXT_scalar_block_layout : require\n#line %d \"%s\"\n", line, n+1, shown)
+			default:
 				out.WriteString(line)
-				continue
-			}
-			path, err := resolve(dir, file, match[1])
-			if err != nil {
-				return fmt.Errorf("%s:%d: %w", filepath.Join(filepath.Base(dir), file), n, err)
-			}
-			if seen[path] {
-				out.WriteString(line)
-				continue
-			}
-			if err := add(path); err != nil {
-				return err
 			}
 		}
 		return nil

@@ -53,7 +53,7 @@ const (
 
 // All lists the mutants.
 func All() []Mutant {
-	integerMax := []Edit{{"attention_fwd_matrix.comp", shuffle, shuffle + arithmetic}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}}
+	integerMax := []Edit{{"lib/rows.glsl", shuffle, shuffle + arithmetic}, {"lib/tile_tops.glsl", byShuffle, ofIntegers}}
 	return []Mutant{
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",

@@ -1,7 +1,5 @@
 // scale: y[i] = factor * x[i], the subject of this package's tests.
 #version 450
-#extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_scalar_block_layout : require
 
 layout(local_size_x = 64) in;
 
