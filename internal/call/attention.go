@@ -1,6 +1,7 @@
 package call
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -265,22 +266,12 @@ func (a *Attention) Want(x Values, pass kit.Pass) Outputs {
 
 func (a *Attention) wantForward(in ref.Inputs[float64]) (Outputs, error) {
 	p, d := a.Problem, a.ValueHeadDim()
-	shape, forward, rough := p.LSEShape(), ref.Forward[float64], ref.Plain[float64]
-	rows := a.rows()
+	shape, rows := p.LSEShape(), a.rows()
 	if rows != nil {
 		shape = []int{len(rows)}
-		forward = func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
-			return ref.ForwardRows(o, lse, in, p, rows)
-		}
-		rough = func(o, lse []float64, in ref.Inputs[float64], p attention.Problem) error {
-			return ref.PlainRows(o, lse, in, p, rows)
-		}
 	}
 	o, lse, plain := blank(append(slices.Clone(shape), d)), blank(shape), make([]float64, Product(shape)*d)
-	if err := forward(o.Want, lse.Want, in, p); err != nil {
-		return nil, err
-	}
-	if err := rough(plain, nil, in, p); err != nil {
+	if err := cmp.Or(ref.Forward(o.Want, lse.Want, in, p, rows), ref.Plain(plain, nil, in, p, rows)); err != nil {
 		return nil, err
 	}
 	b := ref.PlainBound(o.Want, plain, lse.Want, ref.Measure(in, p), p)
@@ -334,11 +325,11 @@ func (a *Attention) wantBackward(in ref.Inputs[float64], up ref.Upstream[float64
 		out, err = a.sampleBackward(in, up, o, lse)
 		return out.With(saved), err
 	}
-	want, plain := ref.NewGradients(p), ref.NewGradients(p)
-	scope, err := ref.BackwardAndMeasure(want, lse, up, in, p)
-	if err == nil {
-		err = ref.PlainBackward(plain, o, lse, up, in, p)
+	want, scope, err := ref.Backward(up, in, p)
+	if err != nil {
+		return nil, err
 	}
+	plain, err := ref.PlainBackward(o, lse, up, in, p)
 	if err != nil {
 		return nil, err
 	}

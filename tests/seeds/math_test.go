@@ -41,9 +41,10 @@ type results map[string][]float64
 // inFloat64 is attention in float64, and its gradients.
 func inFloat64(t *testing.T, in inputs, p attention.Problem) results {
 	t.Helper()
-	o, g, x := make([]float64, len(in.q)), ref.NewGradients(p), ref.Inputs[float32]{Q: in.q, K: in.k, V: in.v}
-	require.NoError(t, ref.Forward(o, nil, x, p))
-	require.NoError(t, ref.Backward(g, ref.Upstream[float32]{DO: in.do}, x, p))
+	o, x := make([]float64, len(in.q)), ref.Inputs[float32]{Q: in.q, K: in.k, V: in.v}
+	require.NoError(t, ref.Forward(o, nil, x, p, nil))
+	g, _, err := ref.Backward(ref.Upstream[float32]{DO: in.do}, x, p)
+	require.NoError(t, err)
 	return results{"o": o, "dq": g.DQ, "dk": g.DK, "dv": g.DV}
 }
 

@@ -1,21 +1,58 @@
 package ref
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas64"
-
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 )
 
-// Backward computes in float64, for every batch and head and with all features,
-// the gradients of a loss with respect to the inputs of Forward, from those
-// with respect to its results:
+// Upstream holds the gradients that a backward pass starts from, those of a loss with respect to the
+// results of the forward pass. They are finite.
+type Upstream[T Float] struct {
+	DO   []T // attention.Problem.OShape
+	DLSE []T // attention.Problem.LSEShape; nil stands for zeros
+}
+
+// check returns an error that names the first slice that does not fit p.
+func (up *Upstream[T]) check(p attention.Problem) error {
+	return checkSlices(false, []slice{{"do", true, len(up.DO), p.OShape()}, {"dlse", up.DLSE != nil, len(up.DLSE), p.LSEShape()}})
+}
+
+// Gradients are the results of a backward pass: the gradients of the same loss with respect to the
+// inputs of the forward pass, contiguous in logical order.
+type Gradients struct {
+	DQ []float64 // attention.Problem.QShape
+	DK []float64 // KShape
+	DV []float64 // VShape
+
+	// DBias (BiasShape) is summed over the axes that the bias shares, DSinks (num_heads) over batches
+	// and rows. They are nil if the problem has no bias or sinks.
+	DBias, DSinks []float64
+}
+
+// newGradients returns room for all gradients of p.
+func newGradients(p attention.Problem) Gradients {
+	make64 := func(shape []int) []float64 { return make([]float64, product(shape)) }
+	g := Gradients{DQ: make64(p.QShape()), DK: make64(p.KShape()), DV: make64(p.VShape())}
+	if p.Bias.On {
+		g.DBias = make64(p.BiasShape())
+	}
+	if p.Sinks {
+		g.DSinks = make64(p.SinksShape())
+	}
+	return g
+}
+
+// Backward computes in float64, with all features, the gradients of a loss with respect to the inputs
+// of Forward, from those with respect to its results:
 //
+//	P      = exp(S - LSE)
 //	W      = P * Z                             Z is what dropout multiplies a weight with: 0 or 1/(1-p)
 //	dP     = (dO * Vᵀ) * Z
-//	Delta  = rowsum(P * dP)                    which is rowsum(dO * O)
+//	Delta  = rowsum(dO * O)
 //	dS     = P * (dP - Delta + dLSE)           the gradient of the scores x of attention.Problem
 //	dX     = dS * (1 - tanh(x)²)               with a Softcap, of x before it; dS without
 //	dQ     = Scale * dX * K
@@ -24,236 +61,111 @@ import (
 //	dBias  = dS                                summed over the axes that the bias shares
 //	dSinks = sum over batches and rows of exp(sink - LSE) * (dLSE - Delta)
 //
-// where products of matrices of scores are element by element. These are the
-// formulas of section 2.2 of Dao, FlashAttention-2 (arXiv:2307.08691), and what
-// features make of them.
+// where products of matrices of scores are element by element. These are the formulas of section 2.2
+// of Dao, FlashAttention-2 (arXiv:2307.08691), and what features make of them.
 //
-// All slices are contiguous in logical order. What is hidden from a row gets
-// nothing from it, and may be anything, as in Forward: rows that see no key have
-// dQ = 0, keys that no row sees dK = dV = 0. With Varlen rows and keys that are in no
-// sequence keep what dQ, dK and dV hold, and of dBias what is beyond the lengths
-// of a sequence counts nothing.
+// What is hidden from a row gets nothing from it, and may be anything, as in Forward: rows that see no
+// key have dQ = 0, keys that no row sees dK = dV = 0, and so have rows and keys of no sequence.
 //
-// It returns an error that names the argument that is not valid.
-func Backward[T Float](g Gradients, up Upstream[T], in Inputs[T], p attention.Problem) error {
-	return backward(g, &up, &in, p, nil)
+// The scope is what GradientBounds needs. The error names the argument that is not valid.
+func Backward[T Float](up Upstream[T], in Inputs[T], p attention.Problem) (g Gradients, s GradientScope, err error) {
+	if err := cmp.Or(in.check(p), up.check(p)); err != nil {
+		return g, s, err
+	}
+	o, lse := make([]float64, product(p.OShape())), make([]float64, product(p.LSEShape()))
+	if err := Forward(o, lse, in, p, nil); err != nil {
+		return g, s, err
+	}
+	w := pairs[float64, T]{p: p, in: &in, up: &up, o: o, lse: lse, round: exact, roundBias: exact}
+	all := w.compute()
+	s = newGradientScope(up, in, lse, p, all)
+	s.BiasWeight, s.SinkWeight = all.bias, all.sink
+	return w.g, s, nil
 }
 
-// backward is Backward, and adds up the weights unless that is nil.
-func backward[T Float](g Gradients, up *Upstream[T], in *Inputs[T], p attention.Problem, sums *weightSums) error {
-	if err := checkBackward(&g, up, in, p); err != nil {
-		return err
+// PlainBackward evaluates the formulas of Backward as a straightforward program in the storage type
+// would, from O and LSE as the forward pass leaves them:
+//
+//	P      = exp(S - LSE)                      float32, as is what features make of S
+//	dP     = (dO * Vᵀ) * Z                     float32
+//	Delta  = rowsum(dO * O)                    float32
+//	dS     = P * (dP - Delta + dLSE)           float32; its sum dBias is rounded to the bias's format, and without
+//	                                           a Softcap is one of dX, as kernels may have it
+//	dX     = dS * (1 - tanh(x)²)               float32, then rounded to p.DType
+//	dQ, dK = Scale * (sum of dX*K, of dX*Q)    sums of float32, rounded to p.DType at the end
+//	dV     = sum of W*dO                       W = P*Z rounded to p.DType; likewise
+//	dSinks = sum of exp(sink - LSE) * (dLSE - Delta)  float32
+//
+// GradientBounds derives from it what a kernel is allowed, as PlainBound does from Plain. O and LSE
+// are those of Forward, rounded to p.DType and float32 (Saved). All are rounded to float32.
+func PlainBackward[T Float](o, lse []float64, up Upstream[T], in Inputs[T], p attention.Problem) (Gradients, error) {
+	if err := cmp.Or(in.check(p), up.check(p), checkSaved(len(o), len(lse), p)); err != nil {
+		return Gradients{}, err
 	}
-	clear(g.DBias)
-	dsinks := make([]float64, p.Batch*p.NumHeads)
-	eachKeyHead(p, g.DBias != nil, func() func(batch, kv int) {
-		return newBwdWorker(g, dsinks, up, in, p, sums).keyHead
-	})
-	sumSinks(g.DSinks, dsinks)
-	return nil
+	w := pairs[float32, T]{
+		p: p, in: &in, up: &up, o: convert[float32](o), lse: convert[float32](lse), round: p.DType.Round, roundBias: p.Bias.DType.Round,
+	}
+	w.compute()
+	return w.g, nil
 }
 
-// weightSums are sums of weights P over the rows that add to the same element of a
-// gradient.
-type weightSums struct {
-	keys  []float64 // (batch, num_kv_heads, seq_kv)
-	bias  []float64 // attention.Problem.BiasShape
-	sinks []float64 // (batch, num_heads)
-	terms []float64 // (batch, num_heads), not a sum but the largest P * (|dP| + |Delta|)
-	ds    []float64 // likewise, the largest |dS|
-	// squares are sums of the squares of terms, as keys are.
-	squares []float64
+// checkSaved returns an error unless O and LSE have the lengths of whole tensors.
+func checkSaved(o, lse int, p attention.Problem) error {
+	return checkSlices(false, []slice{{"o", true, o, p.OShape()}, {"lse", true, lse, p.LSEShape()}})
 }
 
-func newWeightSums(p attention.Problem) *weightSums {
-	return &weightSums{
-		keys:  make([]float64, p.Batch*p.NumKVHeads*p.SeqKV),
-		bias:  make([]float64, product(p.BiasShape())),
-		sinks: make([]float64, p.Batch*p.NumHeads),
-		terms: make([]float64, p.Batch*p.NumHeads),
-		ds:    make([]float64, p.Batch*p.NumHeads),
-
-		squares: make([]float64, p.Batch*p.NumKVHeads*p.SeqKV),
+// Saved returns what the backward kernels are given of the forward pass: O and LSE as Forward computes
+// them, rounded to p.DType and float32. Rows that are in no sequence are 0.
+func Saved[T Float](in Inputs[T], p attention.Problem) (o, lse []float64, err error) {
+	o, lse = make([]float64, product(p.OShape())), make([]float64, product(p.LSEShape()))
+	err = Forward(o, lse, in, p, nil)
+	for i, x := range o {
+		o[i] = float64(p.DType.Round(float32(x)))
 	}
+	for i, x := range lse {
+		lse[i] = float64(dtype.Float32.Round(float32(x)))
+	}
+	return o, lse, err
 }
 
-// add adds the weights P of row r, and that of its sink.
-func (s *weightSums) add(P []float64, sink float64, p attention.Problem, r Row) {
-	keys := s.keys[(r.Batch*p.NumKVHeads+r.Head/(p.NumHeads/p.NumKVHeads))*p.SeqKV:]
-	for j, x := range P {
-		keys[j] += x
+// SampleBackward computes the gradients of some rows and keys of a backward pass, by the formulas of
+// Backward, and how far a kernel may be from them. It is for problems whose gradients would all take
+// too long. O and LSE are as a forward pass left them. All inputs are whole tensors, contiguous in
+// logical order. Of rows the result has DQ (len(rows), head_dim), of keys DK (len(keys), head_dim) and
+// DV (len(keys), value_dim); at least one of each is needed.
+//
+// A row costs 2*(2*head_dim + value_dim) operations for each key that it sees, a key 4*(head_dim +
+// value_dim) for each row of each head that sees it, all in float64 and once more in float32, for the
+// bounds.
+func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p attention.Problem, rows []Row, keys []Key) (Gradients, GradientBound, error) {
+	err := cmp.Or(in.check(p), checkSaved(len(o), len(lse), p), up.check(p))
+	if err == nil && (len(rows) == 0 || len(keys) == 0) {
+		err = fmt.Errorf("attention: a sample of %d rows and %d keys: it needs one of each", len(rows), len(keys))
 	}
-	if p.Bias.On {
-		bias := s.bias[biasAt(p, r):]
-		for j, x := range P {
-			bias[j] += x
-		}
+	if err != nil {
+		return Gradients{}, GradientBound{}, err
 	}
-	s.sinks[r.Batch*p.NumHeads+r.Head] += sink
+	want := pairs[float64, T]{p: p, in: &in, up: &up, o: convert[float64](o), lse: convert[float64](lse), round: exact}
+	plain := pairs[float32, T]{p: p, in: &in, up: &up, o: convert[float32](o), lse: convert[float32](lse), round: p.DType.Round}
+	want.sample(rows, keys)
+	plain.sample(rows, keys)
+	sums := want.compute()
+	plain.compute()
+	return want.g, GradientBounds(want.g, plain.g, newGradientScope(up, in, lse, p, sums), p), nil
 }
 
-// bwdWorker holds the buffers of one goroutine.
-type bwdWorker[T Float] struct {
-	g      Gradients
-	dsinks []float64 // (batch, num_heads)
-	up     *Upstream[T]
-	in     *Inputs[T]
-	p      attention.Problem
-	sums   *weightSums
-	rows   int // of a chunk, at most
-
-	q, do, dq []float64 // (rows, head_dim), (rows, value_dim), (rows, head_dim)
-	k, v      []float64 // (seq_kv, head_dim), (seq_kv, value_dim), where conversion is needed
-	dk, dv    []float64 // the same of the gradients
-	s         []float64 // (rows, seq_kv), S and then P
-	w         []float64 // W
-	t         []float64 // dP and then dX
-	slope     []float64 // dX / dS
+// convert returns the elements of x in another type.
+func convert[To, From Float](x []From) []To {
+	var buf []To
+	return gather(&buf, x, 0, 1, len(x), 1)
 }
 
-func newBwdWorker[T Float](g Gradients, dsinks []float64, up *Upstream[T], in *Inputs[T], p attention.Problem, sums *weightSums) *bwdWorker[T] {
-	rows := min(max(scoresPerChunk/max(p.SeqKV, 1), 1), maxChunkRows)
-	d, dv := p.HeadDim, p.ValueHeadDim()
-	float64s := func(n int) []float64 { return make([]float64, n) }
-	return &bwdWorker[T]{
-		g: g, dsinks: dsinks, up: up, in: in, p: p, sums: sums, rows: rows,
-		q: float64s(rows * d), do: float64s(rows * dv), dq: float64s(rows * d),
-		k: float64s(p.SeqKV * d), v: float64s(p.SeqKV * dv), dk: float64s(p.SeqKV * d), dv: float64s(p.SeqKV * dv),
-		s: float64s(rows * p.SeqKV), w: float64s(rows * p.SeqKV), t: float64s(rows * p.SeqKV), slope: float64s(rows * p.SeqKV),
-	}
-}
-
-// keyHead computes what the query heads of one key head have to do with.
-func (w *bwdWorker[T]) keyHead(batch, kv int) {
-	p, d, dv := w.p, w.p.HeadDim, w.p.ValueHeadDim()
-	l := w.in.places(p)
-	mask := l.mask(batch)
-	first, step := l.keys(batch, kv)
-	n := mask.SeqKV
-	K := gather(w.k, w.in.K, first, step, n, d)
-	V := gather(w.v, w.in.V, first, step, n, dv)
-	clear(w.dk[:n*d])
-	clear(w.dv[:n*dv])
-	perKV := p.NumHeads / p.NumKVHeads
-	for head := kv * perKV; head < (kv+1)*perKV; head++ {
-		for i := 0; i < mask.SeqQ; i += w.rows {
-			w.chunk(K, V, mask, Row{batch, head, i}, min(w.rows, mask.SeqQ-i))
-		}
-	}
-	for j := range n {
-		copy(w.g.DK[(first+j*step)*d:][:d], w.dk[j*d:][:d])
-		copy(w.g.DV[(first+j*step)*dv:][:dv], w.dv[j*dv:][:dv])
-	}
-}
-
-// chunk adds what the rows from r on give to dK, dV, dBias and dSinks, and
-// writes their dQ.
-func (w *bwdWorker[T]) chunk(k, v []float64, mask attention.Mask, r Row, rows int) {
-	p, d, dv, keys := w.p, w.p.HeadDim, w.p.ValueHeadDim(), mask.SeqKV
-	first, step := w.in.places(p).queries(r.Batch, r.Head)
-	first += r.Row * step
-	if keys == 0 {
-		clear(w.dq[:rows*d])
-		w.noKeys(r, rows)
-		w.storeDQ(first, step, rows)
-		return
-	}
-	Q := general(gather(w.q, w.in.Q, first, step, rows, d), rows, d, d)
-	DO := general(gather(w.do, w.up.DO, first, step, rows, dv), rows, dv, dv)
-	K, V := general(k, keys, d, d), general(v, keys, dv, dv)
-	S, W, X := general(w.s, rows, keys, keys), general(w.w, rows, keys, keys), general(w.t, rows, keys, keys)
-	factor := newScorer[float64](w.in, p, mask, r, 1).factor
-	blas64.Gemm(blas.NoTrans, blas.Trans, factor, Q, K, 0, S)
-	blas64.Gemm(blas.NoTrans, blas.Trans, 1, DO, V, 0, X)
-	for x := range rows {
-		at := x * keys
-		w.row(w.s[at:][:keys], w.w[at:][:keys], w.t[at:][:keys], w.slope[at:][:keys], mask, Row{r.Batch, r.Head, r.Row + x})
-	}
-	// Gemm passes over elements of its first factor that are 0, so that a
-	// hidden K may be NaN.
-	scale := p.EffectiveScale()
-	blas64.Gemm(blas.NoTrans, blas.NoTrans, scale, X, K, 0, general(w.dq, rows, d, d))
-	blas64.Gemm(blas.Trans, blas.NoTrans, scale, X, Q, 1, general(w.dk, keys, d, d))
-	blas64.Gemm(blas.Trans, blas.NoTrans, 1, W, DO, 1, general(w.dv, keys, dv, dv))
-	w.storeDQ(first, step, rows)
-}
-
-// row turns products of row r into gradients: s, of Q and K, into P, and t, of dO
-// and V, into dX.
-func (w *bwdWorker[T]) row(s, weights, t, slope []float64, mask attention.Mask, r Row) {
-	p := w.p
-	score := newScorer[float64](w.in, p, mask, r, 1)
-	for j := range s {
-		slope[j] = score.derivative(s[j])
-		s[j] = score.score(s[j], j)
-		if !score.sees(j) {
-			t[j], slope[j] = 0, 0 // K and V may be anything
-		}
-	}
-	sink := sink(w.in, p, r.Head, 1)
-	lse := softmaxRow(s, sink)
-	copy(weights, s)
-	dropRow(weights, 0, p, r)
-	dropRow(t, 0, p, r)
-	delta := dot(s, t) - w.dlse(r)
-	if w.sums != nil {
-		head := r.Batch*p.NumHeads + r.Head
-		term, ds := w.sums.terms[head], w.sums.ds[head]
-		squares := w.sums.squares[(r.Batch*p.NumKVHeads+r.Head/(p.NumHeads/p.NumKVHeads))*p.SeqKV:]
-		for j, x := range t {
-			y := s[j] * (math.Abs(x) + math.Abs(delta))
-			term, ds = max(term, y), max(ds, s[j]*math.Abs(x-delta))
-			squares[j] += y * y
-		}
-		w.sums.terms[head], w.sums.ds[head] = term, ds
-	}
-	for j := range t {
-		t[j] = s[j] * (t[j] - delta)
-	}
-	if w.g.DBias != nil {
-		dbias := w.g.DBias[biasAt(p, r):]
-		for j, x := range t {
-			dbias[j] += x
-		}
-	}
-	for j := range t {
-		t[j] *= slope[j]
-	}
-	w.addSink(r, s, sink, lse, delta)
-}
-
-// addSink adds what a row of weights P gives to the gradient of its sink, and to
-// the sums of weights.
-func (w *bwdWorker[T]) addSink(r Row, P []float64, sink, lse, delta float64) {
-	weight := 0.0
-	if !math.IsInf(sink, -1) {
-		weight = math.Exp(sink - lse)
-		w.dsinks[r.Batch*w.p.NumHeads+r.Head] -= weight * delta
-	}
-	if w.sums != nil {
-		w.sums.add(P, weight, w.p, r)
-	}
-}
-
-// noKeys does the same for rows of a sequence without keys.
-func (w *bwdWorker[T]) noKeys(r Row, rows int) {
-	sink := sink(w.in, w.p, r.Head, 1)
-	for range rows {
-		w.addSink(r, nil, sink, sink, -w.dlse(r))
-		r.Row++
-	}
-}
-
-func (w *bwdWorker[T]) dlse(r Row) float64 {
-	if w.up.DLSE == nil {
-		return 0
-	}
-	return float64(w.up.DLSE[w.in.places(w.p).lse(r)])
-}
-
-func (w *bwdWorker[T]) storeDQ(first, step, rows int) {
-	d := w.p.HeadDim
-	for x := range rows {
-		copy(w.g.DQ[(first+x*step)*d:][:d], w.dq[x*d:][:d])
+// newGradientScope returns the magnitudes that follow from the inputs, LSE and sums.
+func newGradientScope[F, T Float](up Upstream[T], in Inputs[T], lse []F, p attention.Problem, sums pairSums) GradientScope {
+	d := p.ValueHeadDim()
+	return GradientScope{
+		Scope: Measure(in, p), DP: longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
+		DLSE: largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
+		Term: sums.term, KeyTerm: math.Sqrt(sums.square), DS: sums.ds, KeyWeight: sums.weight,
 	}
 }

@@ -3,7 +3,6 @@ package ref
 import (
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,12 +10,13 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 )
 
 // loss is what the upstream gradients are those of. Rows whose LSE is -Inf have
 // no part in it.
 func (d *data) loss(t testing.TB) float64 {
-	require.NoError(t, Forward(d.o, d.lse, d.in, d.p))
+	require.NoError(t, Forward(d.o, d.lse, d.in, d.p, nil))
 	sum := 0.0
 	for i, x := range d.o {
 		sum += x * d.up.DO[i]
@@ -32,11 +32,12 @@ func (d *data) loss(t testing.TB) float64 {
 // checkFinite compares the gradients of d with central differences of the loss,
 // for every element of every input that is finite.
 func (d *data) checkFinite(t testing.TB) {
-	require.NoError(t, Backward(d.g, d.up, d.in, d.p))
+	g, _, err := Backward(d.up, d.in, d.p)
+	require.NoError(t, err)
 	for _, x := range []struct {
 		name      string
 		got, vary []float64
-	}{{"dq", d.g.DQ, d.in.Q}, {"dk", d.g.DK, d.in.K}, {"dv", d.g.DV, d.in.V}, {"dbias", d.g.DBias, d.in.Bias}, {"dsinks", d.g.DSinks, d.in.Sinks}} {
+	}{{"dq", g.DQ, d.in.Q}, {"dk", g.DK, d.in.K}, {"dv", g.DV, d.in.V}, {"dbias", g.DBias, d.in.Bias}, {"dsinks", g.DSinks, d.in.Sinks}} {
 		var finite []int
 		var at []float64
 		for i, y := range x.vary {
@@ -128,57 +129,81 @@ func TestFiniteDifferences(t *testing.T) {
 	})
 }
 
-// TestBackwardUnused: rows and keys that are in no sequence keep what the
-// gradients hold; a sequence without rows gives its keys 0.
-func TestBackwardUnused(t *testing.T) {
-	p := tiny
-	p.Varlen = attention.Varlen{On: true, TotalQ: 4, TotalKV: 8}
-	d := newData(p)
-	d.in.CuSeqlensQ, d.in.CuSeqlensKV = []int32{0, 0, 3}, []int32{0, 2, 7}
-	for name, backward := range backwards {
-		for _, x := range [][]float64{d.g.DQ, d.g.DK, d.g.DV} {
-			for i := range x {
-				x[i] = 77
+// TestGradients: with each feature and in each format the plain program is near Backward, and a sample
+// of all rows and keys, from exact O and LSE, is what Backward computes, with its scope.
+func TestGradients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: nothing here is concurrent")
+	}
+	for name, change := range bwdProblems {
+		for _, dt := range dtype.All() {
+			p := attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 70, SeqKV: 27, HeadDim: 16, DType: dt}
+			change(&p)
+			if name == "bias-own-type" {
+				p.Bias.DType = dt
+			}
+			d := newData(p)
+			bound, want, plain, _ := d.bounds(t)
+			few := 30.0 // roundings of the largest
+			if dt == dtype.Float32 {
+				few = 100 // scores of ALiBi are 40, and so are the roundings of S - LSE
+			}
+			for _, x := range gradients(plain, want, bound) {
+				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
+			}
+			d.forward(t)
+			s, of, err := SampleBackward(d.o, d.lse, d.up, d.in, p, AllRows(d.in, p), SampleKeys(d.in, p, 1<<30))
+			require.NoError(t, err)
+			require.Equal(t, []any{want.DQ, want.DK, want.DV}, []any{s.DQ, s.DK, s.DV}, name)
+			for i, x := range gradients(plain, s, of)[:3] {
+				// O and LSE are exact here, which makes plain a little better.
+				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, x.bound, "%s %v %s", name, dt, x.name)
+				require.InEpsilon(t, []float64{bound.DQ, bound.DK, bound.DV}[i], x.bound, 0.6, "%s %v %s", name, dt, x.name)
 			}
 		}
-		require.NoError(t, backward(d.g, d.up, d.in, p), name)
-		require.NotContains(t, d.g.DQ[:3*4*8], 77.0, name)
-		require.Equal(t, slices.Repeat([]float64{77}, 4*8), d.g.DQ[3*4*8:], name)
-		for _, x := range [][]float64{d.g.DK, d.g.DV} {
-			require.Equal(t, make([]float64, 2*2*8), x[:2*2*8], name)
-			require.NotContains(t, x[2*2*8:7*2*8], 77.0, name)
-			require.Equal(t, slices.Repeat([]float64{77}, 2*8), x[7*2*8:], name)
-		}
+	}
+}
+
+// TestSampleBackward: single rows and keys are those of the whole, packed, too.
+func TestSampleBackward(t *testing.T) {
+	d := packed().forward(t)
+	p := d.p
+	want, _, err := Backward(d.up, d.in, p)
+	require.NoError(t, err)
+	rows, keys := SampleRows(d.in, p, 10), SampleKeys(d.in, p, 10)
+	require.Equal(t, []Key{{0, 0, 0}, {3, 1, 11}}, []Key{keys[0], keys[9]})
+	s, _, err := SampleBackward(d.o, d.lse, d.up, d.in, p, rows, keys)
+	require.NoError(t, err)
+	for x, r := range rows {
+		at, _ := d.in.At(p, r)
+		require.Equal(t, want.DQ[at*24:][:24], s.DQ[x*24:][:24])
+	}
+	for x, k := range keys {
+		at := d.in.KeyAt(p, k)
+		require.Equal(t, want.DK[at*24:][:24], s.DK[x*24:][:24])
+		require.Equal(t, want.DV[at*16:][:16], s.DV[x*16:][:16])
 	}
 }
 
 // backwards are all that this package has.
-var backwards = map[string]func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error{
-	"backward": Backward[float64],
-	"plain": func(g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem) error {
-		return fromSaved(PlainBackward[float64], g, up, in, p)
+var backwards = map[string]func(up Upstream[float64], in Inputs[float64], p attention.Problem) (Gradients, error){
+	"backward": func(up Upstream[float64], in Inputs[float64], p attention.Problem) (Gradients, error) {
+		g, _, err := Backward(up, in, p)
+		return g, err
 	},
-}
-
-// fromSaved calls f with O and LSE as a kernel is given them.
-func fromSaved(f func(g Gradients, o, lse []float64, up Upstream[float64], in Inputs[float64], p attention.Problem) error,
-	g Gradients, up Upstream[float64], in Inputs[float64], p attention.Problem,
-) error {
-	o, lse, err := Saved(in, p)
-	if err != nil {
-		return err
-	}
-	return f(g, o, lse, up, in, p)
+	"plain": func(up Upstream[float64], in Inputs[float64], p attention.Problem) (Gradients, error) {
+		o, lse, err := Saved(in, p)
+		if err != nil {
+			return Gradients{}, err
+		}
+		return PlainBackward(o, lse, up, in, p)
+	},
 }
 
 func ExampleBackward() {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8}
 	in := Inputs[float32]{Q: make([]float32, 8), K: make([]float32, 16), V: make([]float32, 16)}
-	up := Upstream[float32]{DO: []float32{1, 2, 3, 4, 5, 6, 7, 8}}
-	g := NewGradients(p)
-	if err := Backward(g, up, in, p); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(g.DV[:3]) // each of two equal keys has half the weight
-	// Output: [0.5 1 1.5]
+	g, _, err := Backward(Upstream[float32]{DO: []float32{1, 2, 3, 4, 5, 6, 7, 8}}, in, p)
+	fmt.Println(g.DV[:3], err) // each of two equal keys has half the weight
+	// Output: [0.5 1 1.5] <nil>
 }

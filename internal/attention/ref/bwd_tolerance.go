@@ -32,39 +32,6 @@ type GradientScope struct {
 	KeyWeight, BiasWeight, SinkWeight float64
 }
 
-// MeasureBackward returns the magnitudes of a problem. It computes what Backward
-// does.
-func MeasureBackward[T Float](up Upstream[T], in Inputs[T], p attention.Problem) (GradientScope, error) {
-	lse := make([]float64, product(p.LSEShape()))
-	if err := Forward(make([]float64, product(p.OShape())), lse, in, p); err != nil {
-		return GradientScope{}, err
-	}
-	return BackwardAndMeasure(NewGradients(p), lse, up, in, p)
-}
-
-// BackwardAndMeasure is Backward and MeasureBackward in one, given LSE.
-func BackwardAndMeasure[T Float](g Gradients, lse []float64, up Upstream[T], in Inputs[T], p attention.Problem) (GradientScope, error) {
-	sums := newWeightSums(p)
-	if err := backward(g, &up, &in, p, sums); err != nil {
-		return GradientScope{}, err
-	}
-	heads := make([]float64, p.NumHeads)
-	sumSinks(heads, sums.sinks)
-	s := newGradientScope(up, in, lse, p)
-	s.Term, s.KeyTerm, s.DS = largest(sums.terms), math.Sqrt(largest(sums.squares)), largest(sums.ds)
-	s.KeyWeight, s.BiasWeight, s.SinkWeight = largest(sums.keys), largest(sums.bias), largest(heads)
-	return s, nil
-}
-
-// newGradientScope returns the magnitudes that follow from the inputs and LSE.
-func newGradientScope[F, T Float](up Upstream[T], in Inputs[T], lse []F, p attention.Problem) GradientScope {
-	d := p.ValueHeadDim()
-	return GradientScope{
-		Scope: Measure(in, p), DP: longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
-		DLSE: largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse),
-	}
-}
-
 // GradientBounds returns the bounds for a kernel that stores p.DType and sums in
 // float32, which is given O and LSE rounded to their formats. Want and plain
 // are what Backward and PlainBackward compute.

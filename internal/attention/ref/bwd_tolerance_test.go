@@ -12,14 +12,13 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// bounds returns the bounds of d, and plain's gradients.
-func (d *data) bounds(t testing.TB) (GradientBound, Gradients, GradientScope) {
-	plain := NewGradients(d.p)
-	require.NoError(t, Backward(d.g, d.up, d.in, d.p))
-	require.NoError(t, fromSaved(PlainBackward[float64], plain, d.up, d.in, d.p))
-	s, err := MeasureBackward(d.up, d.in, d.p)
+// bounds returns the bounds of d, its gradients and plain's.
+func (d *data) bounds(t testing.TB) (b GradientBound, want, plain Gradients, s GradientScope) {
+	want, s, err := Backward(d.up, d.in, d.p)
 	require.NoError(t, err)
-	return GradientBounds(d.g, plain, s, d.p), plain, s
+	plain, err = backwards["plain"](d.up, d.in, d.p)
+	require.NoError(t, err)
+	return GradientBounds(want, plain, s, d.p), want, plain, s
 }
 
 // gradients pairs the gradients of two results with bounds.
@@ -68,11 +67,11 @@ func TestGradientBounds(t *testing.T) {
 		p := small
 		p.DType, p.SeqKV, p.Bias, p.Sinks = dt, 60, attention.Bias{On: true, Heads: true}, true
 		d := newData(p)
-		bound, plain, s := d.bounds(t)
+		bound, want, plain, s := d.bounds(t)
 		most := gradientCeilings(s, p)
-		list := gradients(plain, d.g, bound)
+		list := gradients(plain, want, bound)
 		for i, x := range list {
-			ceiling := gradients(plain, d.g, most)[i].bound
+			ceiling := gradients(plain, want, most)[i].bound
 			require.GreaterOrEqual(t, x.bound, 2*guard.MaxDiff(x.got, x.want).Off, "%v %s", dt, x.name)
 			require.Less(t, x.bound, ceiling, "%v %s", dt, x.name)
 			require.Less(t, ceiling, 2e4*x.bound, "%v %s", dt, x.name)
@@ -82,7 +81,7 @@ func TestGradientBounds(t *testing.T) {
 			for _, broken := range []float64{7, math.NaN(), math.Inf(1)} {
 				good := x.got[3]
 				x.got[3] = broken * 1e9
-				require.Equal(t, ceiling, gradients(plain, d.g, GradientBounds(d.g, plain, s, p))[i].bound, "%v %s", dt, x.name)
+				require.Equal(t, ceiling, gradients(plain, want, GradientBounds(want, plain, s, p))[i].bound, "%v %s", dt, x.name)
 				x.got[3] = good
 			}
 		}
@@ -95,16 +94,16 @@ func TestGradientBoundOneKey(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 64, DType: dtype.Float16}
 	d := newData(p)
 	d.up.DLSE = nil
-	bound, plain, _ := d.bounds(t)
+	bound, _, plain, _ := d.bounds(t)
 	require.Zero(t, largest(plain.DQ))
 	require.Greater(t, bound.DQ, 1e-7)
 	require.Less(t, bound.DQ, 1e-4)
 	require.Less(t, bound.DK, 1e-2)
 }
 
-// TestMeasureBackward: weights of two keys, 1/4 and 3/4 in two rows of each of
+// TestGradientScope: weights of two keys, 1/4 and 3/4 in two rows of each of
 // two heads, and a sink that doubles the sum.
-func TestMeasureBackward(t *testing.T) {
+func TestGradientScope(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 2, SeqKV: 2, HeadDim: 8, Scale: 1, Sinks: true, Bias: attention.Bias{On: true}}
 	d := newData(p)
 	clear(d.in.Q)
@@ -115,7 +114,7 @@ func TestMeasureBackward(t *testing.T) {
 	d.in.V = make([]float64, 16)
 	d.in.V[3] = 2
 	d.up.DLSE = []float64{0, -3, 0, 1}
-	s, err := MeasureBackward(d.up, d.in, p)
+	_, s, err := Backward(d.up, d.in, p)
 	require.NoError(t, err)
 	require.InDelta(t, 4*3.0/8, s.KeyWeight, 1e-12)
 	require.InDelta(t, 4*3.0/8, s.BiasWeight, 1e-12)
@@ -136,12 +135,12 @@ func TestGradientBoundSink(t *testing.T) {
 	for i := range d.in.Sinks {
 		d.in.Sinks[i] = 22.4
 	}
-	bound, _, _ := d.bounds(t)
+	bound, want, _, _ := d.bounds(t)
 	weight := math.Exp(-22.4)
 	off := math.Abs(math.Round(weight*0x1p40)/0x1p40/weight - 1)
 	require.Greater(t, off, 1e-3)
-	require.Less(t, off*largest(d.g.DV), bound.DV)
-	require.Less(t, bound.DV, 0.1*largest(d.g.DV))
+	require.Less(t, off*largest(want.DV), bound.DV)
+	require.Less(t, bound.DV, 0.1*largest(want.DV))
 }
 
 // TestGradientBoundSoftcap: where products of a score cancel, their roundings to 2^-22 move the slope
@@ -151,7 +150,7 @@ func TestGradientBoundSoftcap(t *testing.T) {
 		Batch: 1, NumHeads: 8, NumKVHeads: 1, SeqQ: 33, SeqKV: 1, HeadDim: 64, DType: dtype.Float32, Scale: 2, Softcap: 0.5,
 	}
 	d := newData(p)
-	bound, _, s := d.bounds(t)
+	bound, want, _, s := d.bounds(t)
 	rng, worst := rand.New(rand.NewPCG(3, 3)), 0.0
 	for row := range p.NumHeads * p.SeqQ {
 		x := 0.0
@@ -160,7 +159,7 @@ func TestGradientBoundSoftcap(t *testing.T) {
 		}
 		slope := 1 - math.Pow(math.Tanh(x/p.Softcap), 2)
 		for i, k := range d.in.K {
-			worst = max(worst, math.Abs(p.Scale*d.up.DLSE[row]*slope*k-d.g.DQ[row*p.HeadDim+i]))
+			worst = max(worst, math.Abs(p.Scale*d.up.DLSE[row]*slope*k-want.DQ[row*p.HeadDim+i]))
 		}
 	}
 	require.Less(t, worst, bound.DQ)
@@ -178,7 +177,7 @@ func TestGradientBoundRows(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 8, NumKVHeads: 1, SeqQ: 2000, SeqKV: 1, HeadDim: 24, DType: dtype.Float32}
 	d := newData(p)
 	clear(d.up.DLSE)
-	bound, plain, s := d.bounds(t)
+	bound, want, plain, s := d.bounds(t)
 	dk := make([]float64, p.HeadDim)
 	for row := range p.NumHeads * p.SeqQ {
 		forth, back := float32(0), float32(0)
@@ -195,5 +194,5 @@ func TestGradientBoundRows(t *testing.T) {
 	require.Less(t, worst, bound.DK)
 	require.Greater(t, worst, bound.DK/6)
 	s.KeyTerm = 0
-	require.Less(t, 2*GradientBounds(d.g, plain, s, p).DK, bound.DK, "the term decides")
+	require.Less(t, 2*GradientBounds(want, plain, s, p).DK, bound.DK, "the term decides")
 }

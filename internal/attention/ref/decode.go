@@ -137,7 +137,7 @@ func (in *DecodeInputs[T]) compute(p *attention.DecodeProblem, b, kv, rows int) 
 			for i := range p.SeqQ {
 				h.Rows = append(h.Rows, Row{b, kv*group + g, i})
 				h.O = append(h.O, make([]float64, dv)...)
-				h.LSE = append(h.LSE, sink(&head, one, g, 1))
+				h.LSE = append(h.LSE, sinkOf[float64](&head, one, g))
 			}
 		}
 		one.SeqKV = 1 // the sum has one term at the most, the sink
@@ -148,10 +148,10 @@ func (in *DecodeInputs[T]) compute(p *attention.DecodeProblem, b, kv, rows int) 
 	n := len(some)
 	h.O, h.LSE = make([]float64, n*dv), make([]float64, n)
 	plain := make([]float64, n*dv)
-	if err := ForwardRows(h.O, h.LSE, head, one, some); err != nil {
+	if err := Forward(h.O, h.LSE, head, one, some); err != nil {
 		return h, err
 	}
-	if err := PlainRows(plain, nil, head, one, some); err != nil {
+	if err := Plain(plain, nil, head, one, some); err != nil {
 		return h, err
 	}
 	h.Bound = PlainBound(h.O, plain, h.LSE, Measure(head, one), one)

@@ -22,7 +22,7 @@ func ExampleForward() {
 		8, 1, 0, 0, 0, 0, 0, 0,
 	}
 	o, lse := make([]float64, 8), make([]float64, 1)
-	if err := ref.Forward(o, lse, ref.Inputs[float64]{Q: q, K: k, V: v}, p); err != nil {
+	if err := ref.Forward(o, lse, ref.Inputs[float64]{Q: q, K: k, V: v}, p, nil); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("O   = %.4f %.4f\n", o[0], o[1])

@@ -1,150 +1,167 @@
 package ref
 
 import (
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas64"
+	"fmt"
+	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
-// Forward computes softmax attention in float64 for every batch and head, with
-// all features, by the formulas at attention.Problem:
+// Forward computes softmax attention in float64 with all features, by the formulas at
+// attention.Problem:
 //
 //	S   = Scale * Q * Kᵀ, and what features make of it
 //	P   = softmax(S) over the visible keys of each row and the sink
 //	O   = P * V, of the weights that dropout keeps
 //	LSE = log(sum(exp(S))) of each row, natural logarithm, with the sink
 //
-// All slices are contiguous in logical order; o and lse have the shapes
-// attention.Problem.OShape and LSEShape, and lse may be nil. Query head h reads
-// key head h / (num_heads/num_kv_heads). What a row sees must be finite; what
-// masks hide from it may be anything.
+// Without rows, o and lse have the shapes attention.Problem.OShape and LSEShape. Otherwise row x of o
+// (len(rows), value_dim) and of lse (len(rows)) belongs to rows[x], and the cost is that of the rows.
+// Lse may be nil. Query head h reads key head h / (num_heads/num_kv_heads). What a row sees must be
+// finite; what masks hide from it may be anything.
 //
-// A row that sees no key has O = 0 and LSE = -Inf, or the sink. Rows of a
-// Varlen that are in no sequence keep what o and lse hold.
+// A row that sees no key has O = 0 and LSE = -Inf, or the sink. Rows of a Varlen that are in no
+// sequence keep what o and lse hold.
 //
-// It runs on GOMAXPROCS goroutines, each with at most 4 MiB of scores (or one
-// row of them, if that is longer). It returns an error that names the
-// argument that is not valid.
-func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem) error {
-	return forward(o, lse, &in, p, nil)
+// It returns an error that names the argument that is not valid.
+func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
+	return forward(o, lse, &in, p, rows, exact)
 }
 
-// ForwardRows is Forward for the given rows only: row x of o (len(rows),
-// value_dim) and of lse (len(rows), or nil) belongs to rows[x]. It reads no key
-// head that the rows do not read, and its cost is that of the rows.
-func ForwardRows[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
-	if rows == nil {
-		rows = []Row{} // nil means all rows to forward
-	}
-	return forward(o, lse, &in, p, rows)
+// Plain evaluates the formula of Forward as a straightforward program in the storage type would, one
+// operation after the other:
+//
+//	S   = float32(Scale) * (sum over head_dim, float32)     float32, as is what features make of it
+//	P   = exp(S - max) / sum(exp(S - max))                  float32, then rounded to p.DType
+//	O   = sum over keys of P * V, float32                   rounded to p.DType at the end
+//	LSE = max + log(sum)                                    float32
+//
+// For float32 nothing is rounded further. What it differs from Forward by is the error that the
+// format itself costs, from which PlainBound derives what a kernel is allowed. Inputs are rounded to
+// float32.
+func Plain[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
+	return forward(o, lse, &in, p, rows, p.DType.Round)
 }
 
-const (
-	// scoresPerChunk bounds a worker's S: 2^19 float64 are 4 MiB.
-	scoresPerChunk = 1 << 19
-	// maxChunkRows is the height of S that gonum's 64x64 blocks use fully.
-	maxChunkRows = 64
-	// keysPerBlock keys of K or V are converted at a time: with head_dim 256
-	// they take 256 KiB, which stays in cache. From four 64x64 blocks of S on,
-	// gonum would start goroutines of its own for each product.
-	keysPerBlock = 128
-)
+// exact rounds nothing.
+func exact(x float64) float64 { return x }
 
-// prepare checks the arguments and splits the rows, nil for all, into chunks.
-func prepare[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row, chunkRows int) ([]chunk, error) {
+// chunkRows rows of a key head are computed by one goroutine.
+const chunkRows = 64
+
+// forward computes in arithmetic F; round rounds as the storage type does.
+func forward[F, T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row, round func(F) F) error {
 	if err := in.check(p); err != nil {
-		return nil, err
-	}
-	list, err := chunks(in, p, rows, chunkRows)
-	if err != nil {
-		return nil, err
-	}
-	n := len(rows)
-	if rows == nil {
-		n = rowsOf(p)
-	}
-	return list, checkSlices(false, []slice{{"o", true, len(o), []int{n, p.ValueHeadDim()}}, {"lse", lse != nil, len(lse), []int{n}}})
-}
-
-func forward[T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row) error {
-	chunkRows := min(max(scoresPerChunk/max(p.SeqKV, 1), 1), maxChunkRows)
-	list, err := prepare(o, lse, in, p, rows, chunkRows)
-	if err != nil {
 		return err
 	}
-	parallel.Workers(len(list), func() func(int) {
-		w := &fwdWorker[T]{
-			p:     p,
-			in:    in,
-			q:     make([]float64, chunkRows*p.HeadDim),
-			s:     make([]float64, chunkRows*p.SeqKV),
-			o:     make([]float64, chunkRows*p.ValueHeadDim()),
-			block: make([]float64, keysPerBlock*max(p.HeadDim, p.ValueHeadDim())),
+	n, all := len(rows), rows == nil
+	if all {
+		n, rows = product(p.LSEShape()), AllRows(*in, p)
+	}
+	if err := checkSlices(false, []slice{{"o", true, len(o), []int{n, p.ValueHeadDim()}}, {"lse", lse != nil, len(lse), []int{n}}}); err != nil {
+		return err
+	}
+	l, heads := in.places(p), make([][]int, p.Batch*p.NumKVHeads) // numbers of rows by key head
+	for x, r := range rows {
+		if r.Batch < 0 || r.Batch >= p.Batch || r.Head < 0 || r.Head >= p.NumHeads || r.Row < 0 || r.Row >= l.mask(r.Batch).SeqQ {
+			return fmt.Errorf("attention: row (%d, %d, %d) is outside (batch, num_heads, seq_q) = (%d, %d, %d)",
+				r.Batch, r.Head, r.Row, p.Batch, p.NumHeads, p.SeqQ)
 		}
-		return func(i int) { w.chunk(o, lse, list[i]) }
+		h := r.Batch*p.NumKVHeads + r.Head/(p.NumHeads/p.NumKVHeads)
+		heads[h] = append(heads[h], x)
+	}
+	var chunks [][]int
+	for _, head := range heads {
+		chunks = slices.AppendSeq(chunks, slices.Chunk(head, chunkRows))
+	}
+	parallel.Workers(len(chunks), func() func(int) {
+		w := fwdWorker[F, T]{p: p, in: in, s: make([]F, p.SeqKV), o: make([]F, p.ValueHeadDim()), round: round}
+		return func(i int) {
+			w.load(rows, chunks[i])
+			for _, x := range chunks[i] {
+				sum, at, atLSE := w.row(rows[x]), x, x
+				if all {
+					at, atLSE = l.query(rows[x]), l.lse(rows[x])
+				}
+				for e, y := range w.o {
+					o[at*len(w.o)+e] = float64(y)
+				}
+				if lse != nil {
+					lse[atLSE] = float64(sum)
+				}
+			}
+		}
 	})
 	return nil
 }
 
 // fwdWorker holds the buffers of one goroutine.
-type fwdWorker[T Float] struct {
+type fwdWorker[F, T Float] struct {
 	p     attention.Problem
 	in    *Inputs[T]
-	q     []float64 // (chunk rows, head_dim)
-	o     []float64 // (chunk rows, value_dim)
-	s     []float64 // (chunk rows, keys), S and then P
-	block []float64 // (keysPerBlock, head_dim or value_dim) of K or V
+	round func(F) F
+
+	mask             attention.Mask
+	first            int // the first key in k and v
+	k, v             []F // of the keys that some row of the chunk sees
+	kbuf, vbuf, qbuf []F
+	s, o             []F // scores and then weights of a row; its result
 }
 
-func (w *fwdWorker[T]) chunk(o, lse []float64, c chunk) {
-	p, d, dv := w.p, w.p.HeadDim, w.p.ValueHeadDim()
-	l := w.in.places(p)
-	mask := l.mask(c.batch)
-	lo, hi := c.span(mask)
-	rows, keys := len(c.rows), hi-lo
-	score := make([]scorer[float64, T], rows)
-	for x, r := range c.rows {
-		score[x] = newScorer[float64](w.in, p, mask, r, 1)
-		for e, y := range w.in.Q[l.query(r)*d:][:d] {
-			w.q[x*d+e] = float64(y)
-		}
+// load sets k and v for some rows of a key head.
+func (w *fwdWorker[F, T]) load(rows []Row, chunk []int) {
+	p, l, r := w.p, w.in.places(w.p), rows[chunk[0]]
+	w.mask = l.mask(r.Batch)
+	end := 0
+	w.first = w.mask.SeqKV
+	for _, x := range chunk {
+		lo, hi := w.mask.Keys(rows[x].Row)
+		w.first, end = min(w.first, lo), max(end, hi)
 	}
-	Q := general(w.q, rows, d, d)
-	first, step := l.keys(c.batch, c.kv)
-
-	for j := 0; j < keys; j += keysPerBlock {
-		n := min(keysPerBlock, keys-j)
-		K := general(gather(w.block, w.in.K, first+(lo+j)*step, step, n, d), n, d, d)
-		S := general(w.s[j:], rows, n, keys)
-		blas64.Gemm(blas.NoTrans, blas.Trans, score[0].factor, Q, K, 0, S)
-	}
-	for x, r := range c.rows {
-		s := w.s[x*keys : (x+1)*keys]
-		for j := range s {
-			s[j] = score[x].score(s[j], lo+j)
-		}
-		sum := softmaxRow(s, sink(w.in, p, r.Head, 1))
-		dropRow(s, lo, p, r)
-		if lse != nil {
-			lse[c.lse[x]] = sum
-		}
-	}
-	clear(w.o[:rows*dv])
-	O := general(w.o, rows, dv, dv)
-	for j := 0; j < keys; j += keysPerBlock {
-		n := min(keysPerBlock, keys-j)
-		V := general(gather(w.block, w.in.V, first+(lo+j)*step, step, n, dv), n, dv, dv)
-		P := general(w.s[j:], rows, n, keys)
-		// Gemm passes over a weight of 0, so that a hidden V may be NaN.
-		blas64.Gemm(blas.NoTrans, blas.NoTrans, 1, P, V, 1, O)
-	}
-	for x, at := range c.o {
-		copy(o[at*dv:(at+1)*dv], w.o[x*dv:(x+1)*dv])
-	}
+	first, step := l.keys(r.Batch, r.Head/(p.NumHeads/p.NumKVHeads))
+	first += w.first * step
+	w.k = gather(&w.kbuf, w.in.K, first, step, end-w.first, p.HeadDim)
+	w.v = gather(&w.vbuf, w.in.V, first, step, end-w.first, p.ValueHeadDim())
 }
 
-func general(data []float64, rows, cols, stride int) blas64.General {
-	return blas64.General{Rows: rows, Cols: cols, Stride: stride, Data: data}
+// row computes O of a row and returns its LSE. It subtracts the largest score first, so that no score
+// overflows. The conversions to F forbid fused multiply-add, which some architectures' compilers would
+// use.
+func (w *fwdWorker[F, T]) row(r Row) F {
+	p, d, dv := w.p, w.p.HeadDim, len(w.o)
+	score := newScorer[F](w.in, p, w.mask, r)
+	q, s := gather(&w.qbuf, w.in.Q, w.in.places(p).query(r), 1, 1, d), w.s[:score.hi-score.lo]
+	first, sink := score.lo-w.first, sinkOf[F](w.in, p, r.Head)
+	most := sink
+	for j := range s {
+		s[j] = score.score(F(score.factor*dot(q, w.k[(first+j)*d:][:d])), score.lo+j)
+		most = max(most, s[j])
+	}
+	clear(w.o)
+	if math.IsInf(float64(most), -1) { // no key is seen: S - max would be -Inf - -Inf
+		return most
+	}
+	sum := F(math.Exp(float64(sink - most)))
+	for j, x := range s {
+		s[j] = F(math.Exp(float64(x - most)))
+		sum += s[j]
+	}
+	kept, keep := p.DropoutRow(r.Batch, r.Head, r.Row), F(p.Dropout.KeepScale())
+	for j, x := range s {
+		weight := x / sum
+		if p.Dropout.On() {
+			if weight *= keep; !kept.Kept(score.lo + j) {
+				weight = 0
+			}
+		}
+		if weight = w.round(weight); weight != 0 { // otherwise the key may be hidden, and its V anything
+			add(w.o, weight, w.v[(first+j)*dv:][:dv])
+		}
+	}
+	for i, x := range w.o {
+		w.o[i] = w.round(x)
+	}
+	return most + F(math.Log(float64(sum)))
 }

@@ -77,9 +77,6 @@ func product(shape []int) int {
 	return n
 }
 
-// A Row names one query row of a problem.
-type Row struct{ Batch, Head, Row int }
-
 // places says where the rows and keys of a problem lie, packed or not. All
 // positions and distances are in rows of a tensor.
 type places struct {
@@ -99,18 +96,12 @@ func (l places) mask(batch int) attention.Mask {
 	return l.p.MaskOf(int(l.cuQ[batch+1]-l.cuQ[batch]), int(l.cuKV[batch+1]-l.cuKV[batch]))
 }
 
-// queries returns where the rows of a head begin in Q and O, and their distance.
-func (l places) queries(batch, head int) (first, step int) {
-	if l.p.Varlen.On {
-		return int(l.cuQ[batch])*l.p.NumHeads + head, l.p.NumHeads
-	}
-	return (batch*l.p.NumHeads + head) * l.p.SeqQ, 1
-}
-
 // query returns the position of a row in Q and O.
 func (l places) query(r Row) int {
-	first, step := l.queries(r.Batch, r.Head)
-	return first + r.Row*step
+	if l.p.Varlen.On {
+		return (int(l.cuQ[r.Batch])+r.Row)*l.p.NumHeads + r.Head
+	}
+	return (r.Batch*l.p.NumHeads+r.Head)*l.p.SeqQ + r.Row
 }
 
 // keys returns where the keys of a key head begin in K and V, and their distance.
@@ -127,6 +118,12 @@ func (l places) lse(r Row) int {
 		return r.Head*l.p.Varlen.TotalQ + int(l.cuQ[r.Batch]) + r.Row
 	}
 	return l.query(r)
+}
+
+// KeyAt returns where a key is in whole tensors K and V, in rows.
+func (in Inputs[T]) KeyAt(p attention.Problem, k Key) int {
+	first, step := in.places(p).keys(k.Batch, k.Head)
+	return first + k.Key*step
 }
 
 // At returns where the result of a row is in whole tensors O and LSE, in rows.
@@ -156,7 +153,7 @@ func (in Inputs[T]) Row(p attention.Problem, n int) Row {
 
 // SeesNothing reports whether a row sees no key.
 func (in Inputs[T]) SeesNothing(p attention.Problem, r Row) bool {
-	s := newScorer[float64](&in, p, in.places(p).mask(r.Batch), r, 1)
+	s := newScorer[float64](&in, p, in.places(p).mask(r.Batch), r)
 	for j := s.lo; j < s.hi; j++ {
 		if s.sees(j) {
 			return false
@@ -165,20 +162,20 @@ func (in Inputs[T]) SeesNothing(p attention.Problem, r Row) bool {
 	return true
 }
 
-// rowsOf returns the number of rows of O.
-func rowsOf(p attention.Problem) int { return product(p.LSEShape()) }
-
-// gather returns n rows of d elements of src: the row first and those at a distance
-// of step. It is a part of src where that has the type and is one, and otherwise
-// a copy in buf, which must be long enough.
-func gather[To, From Float](buf []To, src []From, first, step, n, d int) []To {
+// gather returns n rows of d elements of src: the row first and those at a distance of step. It is a
+// part of src where that has the type and is one, and otherwise a copy in buf, which grows.
+func gather[To, From Float](buf *[]To, src []From, first, step, n, d int) []To {
 	if same, ok := any(src).([]To); ok && step == 1 {
 		return same[first*d : (first+n)*d]
 	}
+	if cap(*buf) < n*d {
+		*buf = make([]To, n*d)
+	}
+	to := (*buf)[:n*d]
 	for i := range n {
 		for e, x := range src[(first+i*step)*d:][:d] {
-			buf[i*d+e] = To(x)
+			to[i*d+e] = To(x)
 		}
 	}
-	return buf[:n*d]
+	return to
 }

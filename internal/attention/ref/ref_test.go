@@ -19,7 +19,6 @@ type data struct {
 	in     Inputs[float64]
 	o, lse []float64
 	up     Upstream[float64]
-	g      Gradients
 }
 
 func newData(p attention.Problem) *data {
@@ -34,7 +33,6 @@ func newData(p attention.Problem) *data {
 	d := &data{
 		p: p, o: make([]float64, product(p.OShape())), lse: make([]float64, product(p.LSEShape())),
 		in: Inputs[float64]{Q: normal(p.QShape()), K: normal(p.KShape()), V: normal(p.VShape())},
-		g:  NewGradients(p),
 	}
 	rng = rand.New(rand.NewPCG(2, 2))
 	d.up = Upstream[float64]{DO: normal(p.OShape()), DLSE: normal(p.LSEShape())}
@@ -63,7 +61,7 @@ func newData(p attention.Problem) *data {
 }
 
 func (d *data) forward(t *testing.T) *data {
-	require.NoError(t, Forward(d.o, d.lse, d.in, d.p))
+	require.NoError(t, Forward(d.o, d.lse, d.in, d.p, nil))
 	return d
 }
 
@@ -123,7 +121,7 @@ func (d *data) naive(r Row) (o []float64, lse float64) {
 }
 
 // implementations are all that this package has.
-var implementations = map[string]func(o, lse []float64, in Inputs[float64], p attention.Problem) error{
+var implementations = map[string]func(o, lse []float64, in Inputs[float64], p attention.Problem, rows []Row) error{
 	"forward": Forward[float64],
 	"plain":   Plain[float64],
 }
@@ -138,9 +136,9 @@ func TestForward(t *testing.T) {
 					x[i] = 77
 				}
 			}
-			require.NoError(t, forward(d.o, d.lse, d.in, d.p), name)
+			require.NoError(t, forward(d.o, d.lse, d.in, d.p, nil), name)
 			without := slices.Repeat([]float64{77}, len(d.o))
-			require.NoError(t, forward(without, nil, d.in, d.p), name)
+			require.NoError(t, forward(without, nil, d.in, d.p, nil), name)
 			require.Equal(t, d.o, without, name)
 			off, dv := map[string]float64{"forward": 1e-12, "plain": 2e-4}[kind], d.p.ValueHeadDim()
 			rest, restLSE := slices.Repeat([]float64{77}, len(d.o)), slices.Repeat([]float64{77}, len(d.lse))
@@ -192,15 +190,12 @@ var small = attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 2, SeqQ: 37, Se
 
 // TestFloat32Inputs: results do not depend on the type that carries the inputs.
 func TestFloat32Inputs(t *testing.T) {
-	d := newData(small)
+	d := newData(small).forward(t)
 	narrow := Inputs[float32]{Q: convert[float32](d.in.Q), K: convert[float32](d.in.K), V: convert[float32](d.in.V)}
 	o, lse := make([]float64, len(d.o)), make([]float64, len(d.lse))
-	for i, narrowed := range []func(o, lse []float64, in Inputs[float32], p attention.Problem) error{Forward[float32], Plain[float32]} {
-		require.NoError(t, narrowed(o, lse, narrow, d.p))
-		require.NoError(t, implementations[[]string{"forward", "plain"}[i]](d.o, d.lse, d.in, d.p))
-		require.Equal(t, d.o, o)
-		require.Equal(t, d.lse, lse)
-	}
+	require.NoError(t, Forward(o, lse, narrow, d.p, nil))
+	require.Equal(t, d.o, o)
+	require.Equal(t, d.lse, lse)
 }
 
 // TestRows: single rows, in any order and repeated, are the rows of the whole. Other heads may hold
@@ -208,35 +203,29 @@ func TestFloat32Inputs(t *testing.T) {
 func TestRows(t *testing.T) {
 	p := small
 	p.Causal, p.CausalAlign = true, attention.TopLeft
-	for _, d := range []*data{newData(p), packed()} {
-		plain, dv := make([]float64, len(d.o)), d.p.ValueHeadDim()
-		require.NoError(t, Plain(plain, nil, d.in, d.p))
-		d.forward(t)
-		rows := SampleRows(d.in, d.p, 40)
-		rows = append(rows, rows[7], rows[3])
-		if !d.p.Varlen.On {
-			rows = []Row{{1, 4, 3}, {1, 3, 9}, {1, 4, 3}} // key head 1 of batch 1, keys 0..9
-			first := 3 * d.p.SeqKV * d.p.HeadDim
-			for i := range d.in.K {
-				if i < first || i >= first+10*d.p.HeadDim {
-					d.in.K[i], d.in.V[i] = math.NaN(), math.NaN()
+	for _, whole := range []*data{newData(p), packed()} {
+		for name, forward := range implementations {
+			d, dv := *whole, whole.p.ValueHeadDim()
+			require.NoError(t, forward(d.o, d.lse, d.in, d.p, nil))
+			rows := SampleRows(d.in, d.p, 40)
+			rows = append(rows, rows[7], rows[3])
+			if !d.p.Varlen.On {
+				rows = []Row{{1, 4, 3}, {1, 3, 9}, {1, 4, 3}} // key head 1 of batch 1, keys 0..9
+				first := 3 * d.p.SeqKV * d.p.HeadDim
+				d.in.K, d.in.V = slices.Clone(d.in.K), slices.Clone(d.in.V)
+				for i := range d.in.K {
+					if i < first || i >= first+10*d.p.HeadDim {
+						d.in.K[i], d.in.V[i] = math.NaN(), math.NaN()
+					}
 				}
 			}
-		}
-		o, lse := make([]float64, len(rows)*dv), make([]float64, len(rows))
-		for want, f := range map[*float64]func(o, lse []float64, in Inputs[float64], p attention.Problem, rows []Row) error{&d.o[0]: ForwardRows[float64], &plain[0]: PlainRows[float64]} {
-			whole := d.o
-			if want == &plain[0] {
-				whole = plain
-			}
-			require.NoError(t, f(o, lse, d.in, d.p, rows))
+			o, lse := make([]float64, len(rows)*dv), make([]float64, len(rows))
+			require.NoError(t, forward(o, lse, d.in, d.p, rows))
 			for x, r := range rows {
 				at, atLSE := d.in.At(d.p, r)
-				// Sums of other heights round in another order.
-				require.InDeltaSlice(t, whole[at*dv:][:dv], o[x*dv:][:dv], 1e-14, "%v", r)
-				require.InDelta(t, d.lse[atLSE], lse[x], 1e-5, "%v", r)
+				require.Equal(t, d.o[at*dv:][:dv], o[x*dv:][:dv], "%s %v", name, r)
+				require.Equal(t, d.lse[atLSE], lse[x], "%s %v", name, r)
 			}
-			require.NoError(t, f(nil, nil, d.in, d.p, nil))
 		}
 	}
 }
@@ -285,47 +274,41 @@ func TestErrors(t *testing.T) {
 		d := newData(tiny)
 		change(d)
 		for name, forward := range implementations {
-			require.EqualError(t, forward(d.o, d.lse, d.in, d.p), "attention: "+want, name)
+			require.EqualError(t, forward(d.o, d.lse, d.in, d.p, nil), "attention: "+want, name)
 		}
 		for name, backward := range backwards {
-			require.EqualError(t, backward(d.g, d.up, d.in, d.p), "attention: "+want, name)
+			_, err := backward(d.up, d.in, d.p)
+			require.EqualError(t, err, "attention: "+want, name)
 		}
 	}
 	d := newData(tiny)
-	require.EqualError(t, Forward(d.o[1:], d.lse, d.in, d.p), "attention: o has 191 elements, want 192 of shape [24 8]")
-	require.EqualError(t, Plain(d.o, d.lse[1:], d.in, d.p), "attention: lse has 23 elements, want 24 of shape [24]")
-	require.EqualError(t, ForwardRows(d.o[:8], nil, d.in, d.p, []Row{{0, 6, 0}}), "attention: row (0, 6, 0) is outside (batch, num_heads, seq_q) = (2, 4, 3)")
+	require.EqualError(t, Forward(d.o[1:], d.lse, d.in, d.p, nil), "attention: o has 191 elements, want 192 of shape [24 8]")
+	require.EqualError(t, Plain(d.o, d.lse[1:], d.in, d.p, nil), "attention: lse has 23 elements, want 24 of shape [24]")
+	require.EqualError(t, Forward(d.o[:8], nil, d.in, d.p, []Row{{0, 6, 0}}), "attention: row (0, 6, 0) is outside (batch, num_heads, seq_q) = (2, 4, 3)")
 	some := packed()
-	require.EqualError(t, ForwardRows(some.o[:16], nil, some.in, some.p, []Row{{2, 0, 1}}), "attention: row (2, 0, 1) is outside (batch, num_heads, seq_q) = (4, 4, 9)")
+	require.EqualError(t, Forward(some.o[:16], nil, some.in, some.p, []Row{{2, 0, 1}}), "attention: row (2, 0, 1) is outside (batch, num_heads, seq_q) = (4, 4, 9)")
 	some.in.CuSeqlensKV[2] = 99
-	require.EqualError(t, Forward(some.o, nil, some.in, some.p), "attention: cu_seqlens_kv[2]=99 is beyond the tensor, total_kv=25")
-	for want, change := range map[string]func(d *data){
-		"do has 0 elements, want 192 of shape [2 4 3 8]":   func(d *data) { d.up.DO = nil },
-		"dlse has 3 elements, want 24 of shape [2 4 3]":    func(d *data) { d.up.DLSE = make([]float64, 3) },
-		"dq has 191 elements, want 192 of shape [2 4 3 8]": func(d *data) { d.g.DQ = d.g.DQ[1:] },
-		"dbias is given, but the problem has none":         func(d *data) { d.g.DBias = make([]float64, 5) },
-		"dsinks has 3 elements, want 4 of shape [4]": func(d *data) {
-			d.p.Sinks, d.in.Sinks, d.g.DSinks = true, make([]float64, 4), make([]float64, 3)
-		},
-		"": func(d *data) { d.p.Sinks, d.in.Sinks, d.up.DLSE = true, make([]float64, 4), nil }, // dsinks is left out
+	require.EqualError(t, Forward(some.o, nil, some.in, some.p, nil), "attention: cu_seqlens_kv[2]=99 is beyond the tensor, total_kv=25")
+	rows, keys := AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9)
+	for _, x := range []struct {
+		o, lse []float64
+		up     Upstream[float64]
+		rows   []Row
+		want   string
+	}{
+		{d.o[1:], d.lse, d.up, rows, "o has 191 elements, want 192 of shape [2 4 3 8]"},
+		{d.o, nil, d.up, rows, "lse has 0 elements, want 24 of shape [2 4 3]"},
+		{d.o, d.lse, Upstream[float64]{}, rows, "do has 0 elements, want 192 of shape [2 4 3 8]"},
+		{d.o, d.lse, Upstream[float64]{d.up.DO, d.lse[:3]}, rows, "dlse has 3 elements, want 24 of shape [2 4 3]"},
+		{d.o, d.lse, d.up, nil, "a sample of 0 rows and 9 keys: it needs one of each"},
 	} {
-		for name, backward := range backwards {
-			d := newData(tiny)
-			change(d)
-			if err := backward(d.g, d.up, d.in, d.p); want == "" {
-				require.NoError(t, err, name)
-			} else {
-				require.EqualError(t, err, "attention: "+want, name)
-			}
+		_, _, err := SampleBackward(x.o, x.lse, x.up, d.in, d.p, x.rows, keys)
+		require.EqualError(t, err, "attention: "+x.want)
+		if x.rows != nil {
+			_, err = PlainBackward(x.o, x.lse, x.up, d.in, d.p)
+			require.EqualError(t, err, "attention: "+x.want)
 		}
 	}
-	require.EqualError(t, PlainBackward(d.g, d.o[1:], d.lse, d.up, d.in, d.p), "attention: o has 191 elements, want 192 of shape [2 4 3 8]")
-	_, _, err := SampleBackward(d.o, nil, d.up, d.in, d.p, AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9))
-	require.EqualError(t, err, "attention: lse has 0 elements, want 24 of shape [2 4 3]")
-	_, _, err = SampleBackward(d.o, d.lse, Upstream[float64]{}, d.in, d.p, AllRows(d.in, d.p), SampleKeys(d.in, d.p, 9))
-	require.EqualError(t, err, "attention: do has 0 elements, want 192 of shape [2 4 3 8]")
-	_, _, err = SampleBackward(d.o, d.lse, d.up, d.in, d.p, nil, SampleKeys(d.in, d.p, 9))
-	require.EqualError(t, err, "attention: a sample of 0 rows and 9 keys: it needs one of each")
 }
 
 // TestHidden: NaN and Inf in keys that masks hide reach no row that does not see them, and no
@@ -345,34 +328,21 @@ func TestHidden(t *testing.T) {
 		}
 	}
 	for name, forward := range implementations {
-		require.NoError(t, forward(d.o, d.lse, d.in, p))
+		require.NoError(t, forward(d.o, d.lse, d.in, p, nil))
 		o, lse := make([]float64, len(d.o)), make([]float64, len(d.lse))
-		require.NoError(t, forward(o, lse, poisoned, p))
+		require.NoError(t, forward(o, lse, poisoned, p, nil))
 		require.InDeltaSlice(t, d.o, o, 1e-6, name)
 		require.InDeltaSlice(t, d.lse, lse, 1e-6, name)
 	}
 	for name, backward := range backwards {
-		require.NoError(t, backward(d.g, d.up, d.in, p), name)
-		g := NewGradients(p)
-		require.NoError(t, backward(g, d.up, poisoned, p), name)
-		require.Equal(t, d.g, g, name)
+		want, err := backward(d.up, d.in, p)
+		require.NoError(t, err, name)
+		g, err := backward(d.up, poisoned, p)
+		require.NoError(t, err, name)
+		require.Equal(t, want, g, name)
 		for _, j := range hidden {
 			require.Equal(t, make([]float64, 8), g.DK[j*8:][:8], "%s key %d", name, j)
 			require.Equal(t, make([]float64, 8), g.DV[j*8:][:8], "%s key %d", name, j)
 		}
 	}
-}
-
-// TestBigSingleRow: more keys than a worker's buffer of scores holds rows for.
-func TestBigSingleRow(t *testing.T) {
-	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: scoresPerChunk + 1, HeadDim: 8}
-	d := newData(p)
-	clear(d.in.Q)
-	d.forward(t)
-	mean := 0.0
-	for j := range p.SeqKV {
-		mean += d.in.V[j*8] / float64(p.SeqKV)
-	}
-	require.InDelta(t, mean, d.o[0], 1e-12)
-	require.InDelta(t, math.Log(scoresPerChunk+1), d.lse[2], 1e-12)
 }

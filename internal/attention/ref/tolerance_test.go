@@ -25,7 +25,7 @@ func TestPlainBound(t *testing.T) {
 			p.DType, p.Causal = dt, causal
 			d := newData(p).forward(t)
 			plain := make([]float64, len(d.o))
-			require.NoError(t, Plain(plain, nil, d.in, p))
+			require.NoError(t, Plain(plain, nil, d.in, p, nil))
 			s := Measure(d.in, p)
 			b := PlainBound(d.o, plain, d.lse, s, p)
 			require.GreaterOrEqual(t, b.O, 2*guard.MaxDiff(plain, d.o).Off)
@@ -50,7 +50,7 @@ func TestPlainRounds(t *testing.T) {
 		p.DType = dt
 		d := newData(p).forward(t)
 		o := make([]float64, len(d.o))
-		require.NoError(t, Plain(o, nil, d.in, p))
+		require.NoError(t, Plain(o, nil, d.in, p, nil))
 		for _, x := range o {
 			require.Equal(t, x, float64(dt.Round(float32(x))))
 		}
@@ -65,7 +65,7 @@ func TestBoundOneKey(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 100, SeqKV: 1, HeadDim: 8, DType: dtype.Float16}
 	d := newData(p).forward(t)
 	plain := make([]float64, len(d.o))
-	require.NoError(t, Plain(plain, nil, d.in, p))
+	require.NoError(t, Plain(plain, nil, d.in, p, nil))
 	require.Equal(t, d.o, plain)
 	b := PlainBound(d.o, plain, d.lse, Measure(d.in, p), p)
 	require.Greater(t, b.O, 0x1p-12)
