@@ -27,12 +27,6 @@ var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 		return c
 	},
 	Candidates: backwardCandidates, Variants: backwardVariants,
-	Source: func(p Problem, c BackwardConfig) (string, string, BackwardConfig) {
-		formats, shape := sourceShape(&p, c.Impl)
-		c.Splits, c.Chunk = 0, 0 // the numbers are p's
-		return formats, shape, c
-	},
-	Order:    func(p *Problem, c *BackwardConfig) []int { return order(p, c.Impl) },
 	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
 	Module: func(p *Problem, c *BackwardConfig) string { return moduleHash(bwdModules, c.Impl, p.DType) },
 })

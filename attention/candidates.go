@@ -1,11 +1,9 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -169,30 +167,6 @@ func decodeVariants(_ *vk.Caps, _ DecodeProblem, c DecodeConfig) []DecodeConfig 
 		list[i].Groups *= i + 2
 	}
 	return list
-}
-
-// sourceShape returns formats and shape of a row of a table as Go source.
-func sourceShape(p *Problem, impl Impl) (formats, shape string) {
-	if onMatrices(impl) {
-		formats = "table.Of16Bits"
-		if p.DType == dtype.Float32 {
-			formats = "table.OfFloat32"
-		}
-	}
-	shape = fmt.Sprintf("headDim: %d", p.HeadDim)
-	if p.Causal {
-		shape += ", causal: true"
-	}
-	return formats, shape
-}
-
-// order sorts rows of a path. Causal rows come first, since the others match causal problems, too.
-func order(p *Problem, impl Impl) []int {
-	all := 1
-	if p.Causal {
-		all = 0
-	}
-	return []int{int(impl), int(p.DType), p.HeadDim, all}
 }
 
 // blocks returns the number of blocks of rows of p. A block whose keys are divided among workgroups

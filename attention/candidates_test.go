@@ -167,24 +167,3 @@ func TestCandidatesVary(t *testing.T) {
 		require.GreaterOrEqual(t, len(seen), least, name)
 	}
 }
-
-// TestTableRow has the row of a configuration as the table has it.
-func TestTableRow(t *testing.T) {
-	caps, least := nvidia("NVIDIA A30", 56, true), leastDevice()
-	p := Problem{Batch: 1, NumHeads: 8, NumKVHeads: 8, SeqQ: 500, SeqKV: 512, HeadDim: 64, DType: dtype.Float16, Causal: true}
-	plain := p
-	plain.Causal = false
-	row := func(caps *vk.Caps, pass kit.Pass, p Problem, c table.Config) string {
-		space := table.SpaceOf("attention", pass, p)
-		text, comment, _ := strings.Cut(space.Row(caps, c, space.Fill(caps, c)), " // ")
-		require.Equal(t, p.String(), comment)
-		return text
-	}
-	scalar := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 32, BlockN: 16, Depth: 8, ValueRows: 4}
-	tile := BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 32, PeelMask: true}
-	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: words("coopmat2 sg4 rt2 bn64 prefetch")},`,
-		row(&caps, kit.Forward, p, Config{Impl: CoopMat2, Subgroups: 4, RowTiles: 2, BlockN: 64, Prefetch: true, Splits: 2}))
-	require.Equal(t, `{Shape: shape{headDim: 64}, Config: words("scalar 32x16 t8x8 depth8 rows4")},`, row(&least, kit.Forward, plain, scalar))
-	require.Equal(t, `{Family: "ampere", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Fill: 0.57, Config: words("coopmat2 dkv sg4 rt2 by32 peel dq sg4 rt2 by32 peel")},`,
-		row(&caps, kit.Backward, p, BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}))
-}

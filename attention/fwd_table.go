@@ -26,12 +26,6 @@ var fwdTable = table.New(table.Table[Problem, Config, shape]{
 		return c
 	},
 	Candidates: candidates, Variants: variants,
-	Source: func(p Problem, c Config) (string, string, Config) {
-		formats, shape := sourceShape(&p, c.Impl)
-		c.Splits = 0 // the number is p's: Choose finds the next problem's
-		return formats, shape, c
-	},
-	Order:    func(p *Problem, c *Config) []int { return order(p, c.Impl) },
 	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
 	Module: func(p *Problem, c *Config) string { return moduleHash(fwdModules, c.Impl, p.DType) },
 })

@@ -58,8 +58,7 @@ does not come back is reported and dropped. The choice of the built-in table is 
 among those timed again.
 
 The winner of each path goes to a file in the user's cache folder, for this device and
-driver. The other commands use it, and flashvk tune show lists it. --wide and --format
-markdown also print the winner as a row of the built-in table, if there is one.`
+driver. The other commands use it, and flashvk tune show lists it.`
 
 func (t *tuneKernel) add(f *pflag.FlagSet) {
 	t.addSizes(f, true)
@@ -209,10 +208,14 @@ func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error 
 		}
 		done = append(done, tuned)
 	}
-	if len(done) == 0 {
+	if len(done) == 0 || s.format != bench.Benchfmt {
 		return err
 	}
-	return errors.Join(err, s.summary(done))
+	report := bench.Report{Env: s.env}
+	for _, tuned := range done {
+		report.Results = append(report.Results, tuned.Results()...)
+	}
+	return errors.Join(err, report.Write(s.a.stdout, s.format))
 }
 
 // accept keeps the winners of a problem, at once, so that an interruption loses one problem at
@@ -228,31 +231,6 @@ func (s *tuneSession) accept(tuned bench.Tuned) error {
 		}
 		return err
 	})
-}
-
-// summary writes the rows of the built-in table, which are longer than a line of a terminal, or
-// the benchmark lines.
-func (s *tuneSession) summary(done []bench.Tuned) error {
-	if s.format == bench.Benchfmt {
-		report := bench.Report{Env: s.env}
-		for _, tuned := range done {
-			report.Results = append(report.Results, tuned.Results()...)
-		}
-		return report.Write(s.a.stdout, s.format)
-	}
-	if !s.wide && s.format != bench.Markdown {
-		return nil
-	}
-	list := bench.TableRows(s.caps, done)
-	if len(list) == 0 {
-		return nil
-	}
-	rows := strings.Join(list, "\n")
-	if s.format == bench.Markdown {
-		rows = "\n```go\n" + rows + "\n```"
-	}
-	_, err := fmt.Fprintf(s.a.stdout, "\nrows for %s, measured on %v\n%s\n", s.kernel.Tune.Table, s.env, rows)
-	return err
 }
 
 // maxLost bounds how often a search starts again without the candidate that

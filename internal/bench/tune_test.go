@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -40,9 +39,6 @@ func (o tunedCopy) choices() Tunable {
 		return []Candidate{copyChoice("table"), copyChoice("spoils"), copyChoice("other"), copyChoice("spoils all")}, nil
 	}
 	x.Variants = func(_ *vk.Caps, c Candidate) []Candidate { return []Candidate{c.(copyChoice) + "s"} }
-	x.Row = func(_ *vk.Caps, c Candidate, fill float64) string { return fmt.Sprintf("{%v, %v}", c, fill) }
-	x.Fill = func(*vk.Caps, Candidate) float64 { return 2 }
-	x.Order = func(Candidate) []int { return nil }
 	return x
 }
 
@@ -115,8 +111,6 @@ func TestTune(t *testing.T) {
 	require.Len(t, tuned.Results(), finals)
 	require.Len(t, tuned.Winners(), 1)
 	require.Contains(t, tunedText(t, tuned), "copy_of forward, a copy")
-	best := tuned.Winners()[0].Choice
-	require.Equal(t, []string{"{" + best + ", 2}", "{" + best + ", 0}"}, TableRows(d.Caps(), []Tuned{tuned, tuned}))
 }
 
 // TestTuneFaults: a candidate that does not compile or does not come back is dropped and named.
@@ -179,25 +173,4 @@ func TestTuneFaults(t *testing.T) {
 	s.Impls = []string{"copy"}
 	_, err = Tune(ctx, d, op, s, nil)
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-// TestTableRows says that sizes of one problem become rows by how much they
-// fill the device, the fullest first, and causal rows before those for all.
-func TestTableRows(t *testing.T) {
-	caps := &vk.Caps{ComputeUnits: 100, SubgroupSize: 32}
-	tuned := func(headDim, seq, rows int, causal bool) Tuned {
-		p := attention.Problem{Batch: 1, NumHeads: 10, NumKVHeads: 10, SeqQ: seq, SeqKV: seq, HeadDim: headDim, Causal: causal}
-		list, err := opOf(t, p).(Tuner).Tunables(nil, Forward)
-		require.NoError(t, err)
-		c := attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: rows, BlockN: 16, Depth: 8, ValueRows: 8}
-		return Tuned{Of: list[0], Trials: []Trial{{Configuration: c, Result: Result{Impl: "scalar", Status: StatusOK, Timing: Timing{DeviceNS: []float64{1}}}}}}
-	}
-	row := func(shape, more string, rows int) string {
-		return fmt.Sprintf("{Shape: shape{headDim: %s}, %sConfig: words(\"scalar %dx16 t8x8 depth8 rows8\")},", shape, more, rows)
-	}
-	rows := TableRows(caps, []Tuned{tuned(128, 512, 16, false), tuned(64, 512, 16, false), tuned(64, 4096, 32, false), tuned(64, 512, 32, true)})
-	for i := range rows {
-		rows[i], _, _ = strings.Cut(rows[i], " // ") // the problem
-	}
-	require.Equal(t, []string{row("64, causal: true", "", 32), row("64", "Fill: 12.8, ", 32), row("64", "", 16), row("128", "", 16)}, rows)
 }

@@ -1,13 +1,10 @@
 package bench
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/text"
-	"github.com/flashvk/flashvk/vk"
 )
 
 // Sheet returns the trials for people: those that were timed, the best first, then those that
@@ -56,36 +53,4 @@ func (t *Tuned) Results() []Result {
 		}
 	}
 	return list
-}
-
-// TableRows returns rows for the built-in tuning tables, as Go source, that give each problem the
-// winner of each path. If a problem has several sizes, all but the smallest get their fill,
-// largest first.
-func TableRows(caps *vk.Caps, list []Tuned) []string {
-	type entry struct {
-		of    Tunable
-		c     Candidate
-		fill  float64
-		order []int
-	}
-	var entries []entry
-	for _, t := range list {
-		for _, w := range t.Winners() {
-			c := w.Configuration
-			entries = append(entries, entry{t.Of, c, t.Of.Fill(caps, c), t.Of.Order(c)})
-		}
-	}
-	slices.SortStableFunc(entries, func(a, b entry) int {
-		return cmp.Or(slices.Compare(a.order, b.order), cmp.Compare(b.fill, a.fill))
-	})
-	var rows []string
-	for i, e := range entries {
-		if i+1 == len(entries) || !slices.Equal(e.order, entries[i+1].order) {
-			e.fill = 0
-		}
-		if row := e.of.Row(caps, e.c, e.fill); row != "" {
-			rows = append(rows, row)
-		}
-	}
-	return rows
 }

@@ -65,7 +65,7 @@ after the last sequence have o = 0 and lse = -Inf. With --backward there are
 		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
 		Tune: &Tune{
 			About: "But headdim is 64 and 128 (64 on a CPU device), and causal is both.",
-			Table: "attention/fwd_table.go or bwd_table.go", Impls: []string{"coopmat2", "coopmat", "scalar"},
+			Impls: []string{"coopmat2", "coopmat", "scalar"},
 			Unless: func(cpu bool) []string {
 				if cpu {
 					return []string{"headdim=64", "causal=both", "heads=4"}

@@ -53,7 +53,7 @@ the other; --trans is nn by default.`,
 			About: `Tile sizes come first, in the order of an estimate, for as long as the budget lasts, then the
 other choices around the best of them. With --config, tune tries the neighbours of that
 configuration instead. bench gemm --config takes the words of the column configuration.`,
-			Table: productTable, Impls: implNames()[1:],
+			Impls: implNames()[1:],
 		},
 	}
 }

@@ -14,10 +14,6 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// productTable is the file with the rows of products, which also hold for the kernels that share
-// their tiles.
-const productTable = "internal/pipelines/gemm/engine/tuning.go"
-
 // gemmChoices returns the choices of a product. With --config only that is compared with the table's.
 func gemmChoices(op tunedOp[*call.Gemm]) bench.Tunable {
 	x := bench.Tunable{Op: op, Space: *table.SpaceOf("gemm", kit.Forward, op.c.Problem), With: func(c bench.Candidate) bench.Op {
@@ -100,7 +96,6 @@ func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Pa
 		}
 		return op.Use(one)
 	}}
-	x.Row = func(*vk.Caps, bench.Candidate, float64) string { return "" } // the built-in rows are those of products
 	x.Candidates = func(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
 		if impl != engine.CoopMat.String() {
 			return nil, engine.Unsupported("%s: hidden units stay on the chip in kernels on matrices only", impl)

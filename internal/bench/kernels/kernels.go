@@ -41,7 +41,6 @@ type Kernel struct {
 // Tune says how to look for configurations.
 type Tune struct {
 	About  string                  // more help of tune
-	Table  string                  // file of the built-in table
 	Impls  []string                // paths, unless they are given
 	Unless func(cpu bool) []string // flags that are set unless they are given, as in headdim=64; nil: none
 }

@@ -47,7 +47,7 @@ and with --backward
 		Tune: &Tune{
 			About: `It tries the fused kernel of the forward pass or, where outputs are in memory (as with
 --backward), the products and kernels of grouped. ` + tunesProducts,
-			Table: productTable, Impls: implNames()[1:],
+			Impls: implNames()[1:],
 		},
 	}
 }

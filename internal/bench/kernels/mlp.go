@@ -50,7 +50,7 @@ kernel.`,
 		Tune: &Tune{
 			About: tunesProducts + ` Path fused is not
 tuned; bench mlp --config forces its tile sizes.`,
-			Table: productTable, Impls: implNames()[1:],
+			Impls: implNames()[1:],
 		},
 	}
 }
@@ -93,7 +93,7 @@ func perceptrons() Kernel {
 		},
 		Tune: &Tune{
 			About: "It tries kernels that keep hidden units on the chip, and products. " + tunesProducts,
-			Table: productTable, Impls: implNames()[1:],
+			Impls: implNames()[1:],
 		},
 	}
 }

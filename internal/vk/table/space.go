@@ -3,11 +3,9 @@ package table
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"math/bits"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/vk"
 )
@@ -27,13 +25,6 @@ type Space struct {
 	// Variants returns configurations that differ from c in a choice that Candidates does not
 	// vary.
 	Variants func(caps *vk.Caps, c Config) []Config
-	// Row returns the row of the table that gives c to problems like this one on devices like caps,
-	// as Go source, or "" if the table has no such rows. It has a fill unless that is 0. Order
-	// returns numbers that sort rows as the table needs them; rows of equal numbers differ in fill
-	// only. Fill is the blocks of the problem with c per compute unit, 0 if they are not known.
-	Row   func(caps *vk.Caps, c Config, fill float64) string
-	Order func(c Config) []int
-	Fill  func(caps *vk.Caps, c Config) float64
 	// Keep adds c to a tuning, with the device time of a call.
 	Keep func(t *Tuning, c Config, ns float64) error
 }
@@ -60,26 +51,6 @@ func (t *Table[P, C, S]) space(problem any) *Space {
 			of := any(c).(C)
 			return t.feasible(caps, &p, of, t.Variants(caps, p, of))[1:]
 		},
-		Row: func(caps *vk.Caps, c Config, fill float64) string {
-			if t.Source == nil {
-				return ""
-			}
-			return t.sourceRow(caps, p, any(c).(C), fill)
-		},
-		Order: func(c Config) []int {
-			if t.Order == nil {
-				return nil
-			}
-			of := any(c).(C)
-			return t.Order(&p, &of)
-		},
-		Fill: func(caps *vk.Caps, c Config) float64 {
-			if t.Blocks == nil {
-				return 0
-			}
-			of := any(c).(C)
-			return Fill(caps, t.Blocks(&of, caps, &p))
-		},
 		Keep: func(to *Tuning, c Config, ns float64) error { return t.add(to, p, c, ns) },
 	}
 }
@@ -100,28 +71,6 @@ func (t *Table[P, C, S]) feasible(caps *vk.Caps, p *P, first C, list []C) []Conf
 		seen[c] = true
 	}
 	return all
-}
-
-// sourceRow returns a row as Go source. Its fill is rounded down: the row is for the problem that it
-// was measured on, too.
-func (t *Table[P, C, S]) sourceRow(caps *vk.Caps, p P, c C, fill float64) string {
-	formats, shape, row := t.Source(p, c)
-	var b strings.Builder
-	b.WriteString("{")
-	if family := t.Family(caps); family != "" {
-		fmt.Fprintf(&b, "Family: %q, ", family)
-	}
-	if formats != "" {
-		fmt.Fprintf(&b, "Formats: %s, ", formats)
-	}
-	if shape != "" {
-		fmt.Fprintf(&b, "Shape: shape{%s}, ", shape)
-	}
-	if fill != 0 {
-		fmt.Fprintf(&b, "Fill: %v, ", math.Floor(fill*100)/100)
-	}
-	fmt.Fprintf(&b, "Config: words(%q)}, // %v", any(row), any(p))
-	return b.String()
 }
 
 // Grid returns a configuration with all combinations of values that the tags of its fields have

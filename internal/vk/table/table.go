@@ -49,13 +49,9 @@ type Table[P, C comparable, S Shape[P]] struct {
 
 	// For a Space. Candidates returns configurations of the path of start, which the table takes,
 	// the likeliest first, and Variants some that differ from c in one choice; they may be
-	// infeasible, and occur twice. Source returns the formats and the shape of a row for problems
-	// like p, as Go source, and its configuration: c without what follows from sizes. Nil: the table
-	// has no rows. Order is that of Space.
+	// infeasible, and occur twice.
 	Candidates func(caps *vk.Caps, p P, start C) []C
 	Variants   func(caps *vk.Caps, p P, c C) []C
-	Source     func(p P, c C) (formats, shape string, row C)
-	Order      func(p *P, c *C) []int
 
 	// For a Tuning. Likeness says which problems a measurement stands for. Same reports whether two
 	// problems differ only in ways that no kernel depends on (nil: ==). Module is a hash of the

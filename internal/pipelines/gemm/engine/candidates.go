@@ -2,7 +2,6 @@ package engine
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/chips"
@@ -241,21 +240,4 @@ func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 		}
 	}
 	return all
-}
-
-// source returns formats and shape of a row of the tuning table, as Go source, and its
-// configuration: splits are left to Choose.
-func source(p Problem, c Config) (formats, shape string, row Config) {
-	shape = fmt.Sprintf("trans: %q", p.Transposes())
-	switch {
-	case c.inParts(&p): // f32x2 has one layout for all transposes
-		formats, shape = "table.OfFloat32", ""
-	case c.Impl == CoopMat:
-		formats = "table.Of16Bits"
-	}
-	if c.PackB {
-		shape += ", m: leastRows"
-	}
-	c.Splits, c.Rows = 0, 0
-	return formats, shape, c
 }

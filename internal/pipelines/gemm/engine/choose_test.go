@@ -305,20 +305,6 @@ func TestCandidatesOrder(t *testing.T) {
 	}
 }
 
-// TestTableRow wants rows that can be pasted: without splits, with what the table asks.
-func TestTableRow(t *testing.T) {
-	p, c := half(0, 4096, 4096, 4096, "nt"), parsed(t, "coopmat s4x2 t3x4 k64 loadahead1 align packb g10 splits2 rows3840")
-	row := func(caps *vk.Caps, p Problem, c Config) string {
-		space := table.SpaceOf("gemm", kit.Forward, p)
-		text, _, _ := strings.Cut(space.Row(caps, c, space.Fill(caps, c)), " // ")
-		return text
-	}
-	require.Equal(t, `{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "nt", m: leastRows}, Fill: 5.33, Config: words("coopmat s4x2 t3x4 k64 loadahead1 align packb g10")},`, row(device(), p, c))
-	unknown := device(func(caps *vk.Caps) { caps.Name, caps.ComputeUnits = "new", 0 })
-	require.Equal(t, `{Formats: table.OfFloat32, Config: words("coopmat s4x2 t3x4 k64 g10")},`, row(unknown, float(4096, 4096, 4096), parsed(t, "coopmat s4x2 t3x4 k64 g10")))
-	require.Equal(t, `{Shape: shape{trans: "nt"}, Config: words("scalar 32x16 t8x8 k8 g8")},`, row(unknown, p, parsed(t, "scalar 32x16 t8x8 k8 g8")))
-}
-
 // TestWithSplits compares the choice with the estimates of all rows and products that may be shared and
 // all numbers of splits.
 func TestWithSplits(t *testing.T) {

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"slices"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/table"
@@ -33,14 +31,7 @@ func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 			}
 			return c
 		},
-		Candidates: candidates, Variants: func(caps *vk.Caps, p Problem, c Config) []Config { return Variants(caps, p, c) }, Source: source,
-		// Float32 products on float16 matrices have rows of their own, for all transposes.
-		Order: func(p *Problem, c *Config) []int {
-			if c.inParts(p) {
-				return []int{int(c.Impl), 1, 0}
-			}
-			return []int{int(c.Impl), 0, slices.Index([]string{"tn", "tt", "nn", "nt"}, p.Transposes())}
-		},
+		Candidates: candidates, Variants: func(caps *vk.Caps, p Problem, c Config) []Config { return Variants(caps, p, c) },
 		Likeness: likeness,
 		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), modules...) },
 		Large:    []string{"Rows"},
