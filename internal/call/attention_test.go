@@ -95,63 +95,19 @@ func TestAttentionDistribution(t *testing.T) {
 	}
 }
 
-// TestAttentionMistakes says that the bounds of problems find wrong results: those of another call, or
-// from other inputs.
-func TestAttentionMistakes(t *testing.T) {
-	vktest.Sequential(t)
-	for name, mistake := range map[string]func(a *Attention, x Values){
-		"a tile of hidden keys is visible": func(a *Attention, x Values) {
-			const tile = 16
-			for j := 0; a.KeyMask && j+tile <= a.SeqKV; j += tile {
-				if keys := x["key_mask"][j : j+tile]; slices.Max(keys) == 0 {
-					keys[0] = 1
-				}
-			}
-		},
-		"a key more to the left of a window": func(a *Attention, _ Values) {
-			if a.Window.On && a.Window.Left >= 0 {
-				a.Window.Left++
-			}
-		},
-		"float32 with the scores of bfloat16": func(a *Attention, x Values) {
-			for i, k := range x["k"] {
-				if a.DType == dtype.Float32 {
-					x["k"][i] = float64(dtype.BFloat16.Round(float32(k)))
-				}
-			}
-		},
-		"dLSE left out": func(_ *Attention, x Values) { delete(x, "dlse") },
-		"other sinks": func(_ *Attention, x Values) {
-			for i := range x["sinks"] {
-				x["sinks"][i]++
-			}
-		},
-	} {
-		found := map[bool]bool{} // by Backward
-		for n := range 400 {
-			a := drawAttentionNumber(n, Space{Soft: true, Work: 3e5})
-			if a.Sample > 0 || found[a.Backward] {
-				continue
-			}
-			wrong, x := *a, Inputs(a)
-			mistake(&wrong, x)
-			got := wrong.Want(x, a.Pass())
-			for name, w := range a.Want(Inputs(a), a.Pass()) {
-				if a.Backward && (name == "o" || name == "lse") {
-					continue // of the forward pass before
-				}
-				for i, want := range w.Want {
-					bound := w.Bound
-					if w.Bounds != nil {
-						bound = w.Bounds[i]
-					}
-					if bound > 0 && math.Abs(got[name].Want[i]-want) > bound {
-						found[a.Backward] = true
-					}
-				}
-			}
+// TestPlaces wants each layout to have a place of its own, so that a kernel that takes one for another is
+// found out.
+func TestPlaces(t *testing.T) {
+	for _, x := range []struct {
+		shape  []int
+		packed bool
+		want   int // of packed sequences, SBHD is BSHD
+	}{{[]int{2, 3, 5, 8}, false, 8}, {[]int{5, 3, 8}, true, 7}} {
+		seen := map[string]bool{}
+		for _, letter := range AlignedLayouts + OddLayouts {
+			seen[fmt.Sprint(*place(byte(letter), x.shape, x.packed))] = true
 		}
-		require.True(t, found[true] && (found[false] || name == "dLSE left out"), "%s: %v", name, found)
+		require.Len(t, seen, x.want)
 	}
 }
 

@@ -2,7 +2,9 @@ package attntest
 
 import (
 	"cmp"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -22,6 +24,7 @@ type mistake struct {
 	inputs  func(c *Case, x call.Values)
 	results func(c *Case, out call.Outputs)
 	passes  []kit.Pass // that must find it; nil: both
+	random  bool       // random calls must find it, too
 }
 
 // of returns the change of a tensor's numbers.
@@ -87,7 +90,7 @@ var mistakes = []mistake{
 	{name: "scale ignored", problem: func(p *attention.Problem) { p.Scale = 0 }},
 	{name: "sign of scale lost", problem: func(p *attention.Problem) { p.Scale = math.Abs(p.Scale) }},
 	{name: "window ignored", problem: func(p *attention.Problem) { p.Window = attention.Window{} }},
-	{name: "window: one key more to the left", problem: func(p *attention.Problem) { p.Window.Left += min(1, p.Window.Left+1) }},
+	{name: "window: one key more to the left", problem: func(p *attention.Problem) { p.Window.Left += min(1, p.Window.Left+1) }, random: true},
 	{name: "window: one key fewer to the right", problem: func(p *attention.Problem) { p.Window.Right = max(p.Window.Right-1, min(p.Window.Right, 0)) }},
 	{name: "window: open to the right", problem: func(p *attention.Problem) { p.Window.Right -= p.Window.Right + 1 }},
 	{name: "softcap ignored", problem: func(p *attention.Problem) { p.Softcap = 0 }},
@@ -119,16 +122,23 @@ var mistakes = []mistake{
 		for j := 0; j+16 <= len(x["key_mask"]); j += c.SeqKV {
 			copy(x["key_mask"][j:j+16], slices.Repeat([]float64{1}, 16))
 		}
-	}},
+	}, random: true},
 	{name: "sinks ignored", inputs: of("sinks", func(int, float64) float64 { return math.Inf(-1) })},
 	{name: "sinks scaled", inputs: func(c *Case, x call.Values) {
 		of("sinks", func(_ int, v float64) float64 { return v * c.EffectiveScale() })(c, x)
-	}},
+	}, random: true},
 	{name: "sink of the first head", inputs: first("sinks", func(p *attention.Problem) int { return p.NumHeads })},
 	{name: "q of 8 bits", inputs: of("q", bits8)},
+	{name: "float32 with keys of bfloat16", inputs: func(c *Case, x call.Values) {
+		for i, v := range x["k"] {
+			if c.DType == dtype.Float32 {
+				x["k"][i] = float64(dtype.BFloat16.Round(float32(v)))
+			}
+		}
+	}, random: true},
 	{name: "v of 8 bits", inputs: of("v", bits8)},
 	{name: "dO of 8 bits", inputs: of("do", bits8), passes: backward},
-	{name: "dLSE ignored", inputs: of("dlse", func(int, float64) float64 { return 0 }), passes: backward},
+	{name: "dLSE ignored", inputs: of("dlse", func(int, float64) float64 { return 0 }), passes: backward, random: true},
 	{name: "dLSE added", inputs: of("dlse", negated), passes: backward},
 
 	{name: "LSE in base 2", results: scaled("lse", constant(math.Log2E)), passes: forward},
@@ -150,19 +160,32 @@ func few(c *Case) bool {
 	return (plain || len(c.Features()) >= Several && c.DType == dtype.Float16) && c.FLOPs() < 5e6
 }
 
-// TestMistakes wants some case of those that stand for all, and that every path runs, to be farther from
-// the results with a mistake than its bounds allow.
+// drawn returns random calls of a pass.
+func drawn(pass kit.Pass) (list []*Case) {
+	for n := range uint64(200) {
+		c := call.All()[0].Draw(rand.New(rand.NewPCG(1, n)), rand.New(rand.NewPCG(2, n)), call.Space{Soft: true, Work: 1e5})
+		if a := c.(*call.Attention); a.Sample == 0 && a.Pass() == pass {
+			list = append(list, &Case{Attention: *a, want: new(memo)})
+		}
+	}
+	return list
+}
+
+// TestMistakes wants some case of those that stand for all, and that every path runs, and some random
+// call, to be farther from the results with a mistake than its bounds allow.
 func TestMistakes(t *testing.T) {
 	vktest.Sequential(t)
 	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
 		cases := StandIns(slices.DeleteFunc(Cases(Short, pass), func(c *Case) bool { return !few(c) }))
-		slices.SortStableFunc(cases, func(a, b *Case) int { return cmp.Compare(a.FLOPs(), b.FLOPs()) })
-		for _, m := range mistakes {
-			if m.passes == nil || slices.Contains(m.passes, pass) {
-				t.Run(pass.String()+"/"+m.name, func(t *testing.T) {
-					t.Parallel()
-					require.True(t, slices.ContainsFunc(cases, func(c *Case) bool { return m.shows(c, pass) }))
-				})
+		for source, list := range map[string][]*Case{"cases": cases, "drawn": drawn(pass)} {
+			slices.SortStableFunc(list, func(a, b *Case) int { return cmp.Compare(a.FLOPs(), b.FLOPs()) })
+			for _, m := range mistakes {
+				if (m.passes == nil || slices.Contains(m.passes, pass)) && (m.random || source == "cases") {
+					t.Run(fmt.Sprintf("%v/%s/%s", pass, source, m.name), func(t *testing.T) {
+						t.Parallel()
+						require.True(t, slices.ContainsFunc(list, func(c *Case) bool { return m.shows(c, pass) }))
+					})
+				}
 			}
 		}
 	}
