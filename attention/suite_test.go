@@ -229,7 +229,7 @@ func combined(d *vk.Device, c *attntest.Case) bool {
 
 // small are plain cases of narrow heads.
 func small(d *vk.Device, c *attntest.Case) bool {
-	return c.Plain() && c.HeadDim <= setOf(d).HeadDims().Odd && c.FLOPs() < 4e6
+	return c.Plain() && c.HeadDim <= setOf(d).Dim("$odd") && c.FLOPs() < 4e6
 }
 
 // and are cases of all of several choices.
@@ -244,7 +244,7 @@ func half(_ *vk.Device, c *attntest.Case) bool { return c.DType == dtype.Float16
 // TestConfigs runs cases on configurations that the tuning table does not take on this device.
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	dims, thorough := setOf(d).HeadDims(), vktest.Thorough(d)
+	odd, narrow, thorough := setOf(d).Dim("$odd"), setOf(d).Dim("$narrow"), vktest.Thorough(d)
 	rows, _ := heavy(d)
 	heads := func(d *vk.Device, c *attntest.Case) bool {
 		return (named(c, "head-dim/") || named(c, "value-dim/") && !software(d)) && c.HeadDim <= 24
@@ -257,16 +257,16 @@ func TestConfigs(t *testing.T) {
 	}
 	values := func(_ *vk.Device, c *attntest.Case) bool { return named(c, "value-dim/8to72", "value-dim/72to8") }
 	masks := func(_ *vk.Device, c *attntest.Case) bool { // edges, masks, layouts, decode
-		return (c.HeadDim == dims.Feature || c.HeadDim == dims.Odd) && c.Problem.FLOPs() < 1e7
+		return (c.HeadDim == narrow || c.HeadDim == odd) && c.Problem.FLOPs() < 1e7
 	}
 	extremes := func(_ *vk.Device, c *attntest.Case) bool { // maxima far apart, usual heads
-		return named(c, "extreme/") || c.HeadDim == dims.Odd
+		return named(c, "extreme/") || c.HeadDim == odd
 	}
 	fewer := func(d *vk.Device, c *attntest.Case) bool { // of decoding, what sees one key: shares see none
 		return thorough || light(d, c) && (c.SeqQ > 1 || !c.Causal || c.CausalAlign == attention.TopLeft)
 	}
 	stripes := func(d *vk.Device, c *attntest.Case) bool {
-		return c.Plain() && !named(c, "decode") && light(d, c) && c.Problem.FLOPs() < 1e7 && (c.HeadDim <= dims.Odd || thorough)
+		return c.Plain() && !named(c, "decode") && light(d, c) && c.Problem.FLOPs() < 1e7 && (c.HeadDim <= odd || thorough)
 	}
 	type config = attention.Config
 	scalar := config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}
@@ -348,7 +348,7 @@ func TestLimits(t *testing.T) {
 			few = c.Plain() || len(c.Features()) >= attntest.Several || vktest.Thorough(d) // one more is another kernel on every path
 			several = few && c.NumHeads <= 2*c.NumKVHeads && c.FLOPs() < 4e6 && c.DType == dtype.Float16
 		}
-		return c.Batch > 1 && c.HeadDim <= setOf(d).HeadDims().Odd && several && float64(c.SeqQ)*float64(c.SeqKV) < 1e5
+		return c.Batch > 1 && c.HeadDim <= setOf(d).Dim("$odd") && several && float64(c.SeqQ)*float64(c.SeqKV) < 1e5
 	}
 	turns := func(_ *vk.Device, c *attntest.Case) bool {
 		return c.Causal && c.Batch*c.NumHeads > 3 && c.SeqQ <= 48 && c.DType == dtype.Float16 && c.FLOPs() < 4e6

@@ -345,4 +345,10 @@ func TestHidden(t *testing.T) {
 			require.Equal(t, make([]float64, 8), g.DV[j*8:][:8], "%s key %d", name, j)
 		}
 	}
+	rows, keys := AllRows(d.in, p), SampleKeys(d.in, p, p.SeqKV)
+	want, _, err := SampleBackward(d.o, d.lse, d.up, d.in, p, rows, keys)
+	require.NoError(t, err)
+	got, _, err := SampleBackward(d.o, d.lse, d.up, poisoned, p, rows, keys)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
