@@ -140,6 +140,7 @@ func newCase(name string, t dtype.DType, fields ...string) *Case {
 	c.Seed = hash.Sum64()
 	return c
 }
+
 // Several is a number of features. Cases with at least that many at once find all that cases of
 // single features find, as TestMistakes checks: where each choice takes long to compile, cases with
 // fewer may be left out. Every feature comes alone in every dtype, then in pairs.
