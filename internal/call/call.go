@@ -31,6 +31,7 @@ package call
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -357,4 +358,39 @@ func Test(t guard.T, d *vk.Device, c Call, x Values, layout guard.Layout, passes
 		}
 		t.Log(pass, report)
 	}
+}
+
+// TestDrawn checks n drawn calls of a kernel that the device takes, four times as many where that is a
+// GPU. Two draws each share what a pipeline is compiled for. Change, if it is not nil, changes a drawn
+// call before it is tested. The error is that of Choose if the device takes none.
+func TestDrawn(t guard.T, d *vk.Device, kernel string, n int, s Space, change func(c Call)) (err error) {
+	t.Helper()
+	all := All()
+	k := all[slices.IndexFunc(all, func(k Kernel) bool { return k.Name == kernel })]
+	if s.Work, s.Soft = 2e6, d.Caps().Type == vk.CPU; !s.Soft {
+		n *= 4
+	}
+	ran := 0
+	for i := uint64(0); ran < n && i < 400; i++ {
+		c := k.Draw(rand.New(rand.NewPCG(5, i/2)), rand.New(rand.NewPCG(6, i)), s)
+		if c == nil {
+			continue
+		}
+		if change != nil {
+			change(c)
+		}
+		if _, refused := c.Choose(d.Caps(), c.Pass()); refused != nil {
+			err = refused
+			continue
+		}
+		Test(t, d, c, nil, guard.Packed, c.Pass())
+		if x, ok := c.(interface{ Close() }); ok {
+			x.Close()
+		}
+		ran++
+	}
+	if ran > 0 {
+		err = nil
+	}
+	return err
 }

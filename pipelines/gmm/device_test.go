@@ -18,36 +18,18 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-var both = []kit.Pass{kit.Forward, kit.Backward}
-
 // newCall returns a call with all outputs.
 func newCall(p gmm.Problem) *call.GMM { return &call.GMM{Problem: p, LogP: true, Loss: true} }
 
-// TestSuite runs both passes in every format and layout: one component and more than a batch of
-// loads, tokens that do and do not fill a workgroup, logits of ordinary size and of 10000, and
-// gradients in other formats than the mixtures.
-func TestSuite(t *testing.T) {
+// TestDrawn checks calls of all three functions, and both passes of mixtures with logits of 10000 and with
+// more components than a batch of loads.
+func TestDrawn(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	for i, size := range [][2]int{{1, 1}, {1, 10}, {2, 3}, {63, 10}, {64, 1}, {65, 7}, {200, 10}, {20, 16}, {9, 17}, {3, 1000}, {5000, 2}} {
-		for j, format := range dtype.All() {
-			c := newCall(gmm.Problem{Tokens: size[0], Components: size[1], DType: format, Grad: dtype.Some(dtype.All()[(i+j)%3])})
-			c.Magnitude, c.DLoss = []float64{1, 1e4}[(i+j)%2], []float64{0, -2.5, 0}[j]
-			layout := guard.Layout((i + j) % 3)
-			t.Run(fmt.Sprintf("%dx%d/%v/logits of %g/layout %d", size[0], size[1], format, c.Magnitude, layout), func(t *testing.T) {
-				call.Test(t, d, c, nil, layout, both...)
-			})
-		}
-	}
-}
-
-// TestInterleaved runs both passes on tensors (tokens, components, 3). The memory between their
-// rows is watched.
-func TestInterleaved(t *testing.T) {
-	d := vktest.Open(t, vktest.WholeBuffers)
-	c := newCall(gmm.Problem{Tokens: 70, Components: 5})
-	c.Interleaved = true
-	for layout := range guard.Layouts {
-		call.Test(t, d, c, nil, layout, both...)
+	require.NoError(t, call.TestDrawn(t, d, "gmm", 40, call.Space{}, nil))
+	for i, components := range []int{1, 16, 17, 1000} {
+		c := newCall(gmm.Problem{Tokens: 64 + i, Components: components, DType: dtype.All()[i%3]})
+		c.Magnitude, c.DLoss = 1e4, -2.5
+		call.Test(t, d, c, nil, guard.Layout(i%3), kit.Forward, kit.Backward)
 	}
 }
 

@@ -23,33 +23,13 @@ var both = []kit.Pass{kit.Forward, kit.Backward}
 // newCall returns a call with all outputs.
 func newCall(p norm.Problem) *call.Norm { return &call.Norm{Problem: p, Save: true, DResidual: true} }
 
-// problems returns what the suite varies: every format, both formulas, a residual, sizes of 1 and
-// odd sizes, more rows than one workgroup has, and sizes on both sides of what a subgroup of 8 or
-// 32 and a workgroup keep in registers.
-func problems() []norm.Problem {
-	var list []norm.Problem
-	for i, size := range [][2]int{{1, 1}, {1, 7}, {3, 1}, {5, 8}, {2, 255}, {9, 256}, {4, 257}, {7, 512}, {2, 1365}, {3, 4096}, {1, 8200}, {300, 33}, {1000, 64}} {
-		for j, format := range dtype.All() {
-			p := norm.Problem{Rows: size[0], Cols: size[1], Eps: 1e-5, DType: format, RMS: (i+j)%2 == 1, Residual: (i/2+j)%2 == 1}
-			if (i+j)%3 == 0 {
-				p.WeightDType = format
-			}
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// TestSuite runs forward and backward pass of every problem in every layout.
-func TestSuite(t *testing.T) {
+// TestDrawn checks drawn calls, and drawn rows in every way to share them that the device can take.
+func TestDrawn(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	for _, p := range problems() {
-		for layout := range guard.Layouts {
-			if layout != guard.Packed && (p.Rows*p.Cols > 4096 || (p.Cols+int(layout)+int(p.DType))%2 == 0) {
-				continue // half of the small ones will do
-			}
-			t.Run(fmt.Sprintf("%v/layout=%d", p, layout), func(t *testing.T) { call.Test(t, d, newCall(p), nil, layout, both...) })
-		}
+	require.NoError(t, call.TestDrawn(t, d, "norm", 40, call.Space{}, nil))
+	for _, config := range configs(int(d.Caps().SubgroupSize)) {
+		err := call.TestDrawn(t, d, "norm", 3, call.Space{}, func(c call.Call) { c.(*call.Norm).Config = &config })
+		require.True(t, err == nil || config.Loads > 0, "%v: %v", config, err)
 	}
 }
 
@@ -64,28 +44,6 @@ func configs(size int) []norm.Config {
 		{Threads: 64, Loads: 1, Rows: 1, Ahead: true, Groups: 1}, {Threads: 128, Loads: 4, Rows: 1, Groups: 1},
 		{Threads: 64, Rows: 1, Groups: 1}, {Threads: 256, Rows: 1, Ahead: true, Groups: 2},
 	}
-}
-
-// TestConfigs runs every way to share rows that the device can take.
-func TestConfigs(t *testing.T) {
-	d := vktest.Open(t)
-	size := int(d.Caps().SubgroupSize)
-	ran := map[bool]int{}
-	for _, config := range configs(size) {
-		for i, cols := range []int{5, 8 * size, 100} {
-			p := norm.Problem{Rows: 21, Cols: cols, Eps: 1e-5, DType: dtype.All()[i], RMS: i == 1, Residual: i == 2}
-			if err := config.Feasible(d.Caps(), p); err != nil {
-				require.ErrorIs(t, err, vk.ErrUnsupported)
-				continue
-			}
-			ran[config.Loads == 0]++
-			c := newCall(p)
-			c.Config = &config
-			t.Run(fmt.Sprintf("%v/%v", config, c), func(t *testing.T) { call.Test(t, d, c, nil, guard.Layout(i), both...) })
-		}
-	}
-	require.Equal(t, 6, ran[true])
-	require.GreaterOrEqual(t, ran[false], 12)
 }
 
 // meanRows are rows whose result is wrong if the mean has the error of a float32 sum. Elements

@@ -11,47 +11,16 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestSuite makes a step of tensors of one element to several pieces: with gradients and copies
-// of every format, the first step and a later one, with clipping and without.
-func TestSuite(t *testing.T) {
-	d := vktest.Open(t)
-	sizes := []int{1, 3, 4, 255, optim.ChunkElements - 1, optim.ChunkElements, optim.ChunkElements + 5, 3 * optim.ChunkElements}
-	clip := optim.Default()
-	clip.MaxNorm, clip.LR = 1, 1e-2
-	loose := optim.Default()
-	loose.MaxNorm = 1e6
-	odd := optim.Problem{LR: 1e-2, Beta1: 0, Beta2: 0.5, Eps: 0.1, WeightDecay: 0.3, MaxNorm: math.Inf(1)}
-	f32, f16, bf16 := dtype.Float32, dtype.Float16, dtype.BFloat16
-	for _, x := range []struct {
-		name         string
-		sizes        []int
-		grad, copyTo dtype.DType // copyTo is Float32 for no copy
-		p            optim.Problem
-		done         int
-		layout       guard.Layout
-	}{
-		{"first step", sizes, f32, f32, optim.Default(), 0, guard.Packed},
-		{"bfloat16 copy", sizes, f32, bf16, clip, 3, guard.Padded},
-		{"float16 gradients", sizes, f16, f16, loose, 100000, guard.Odd},
-		{"bfloat16 gradients", sizes, bf16, bf16, clip, 1, guard.Packed},
-		{"bfloat16 gradients, no copy", sizes[:5], bf16, f32, odd, 0, guard.Odd},
-		{"float16 copy, no clipping", []int{7}, f32, f16, odd, 12, guard.Padded},
-	} {
-		t.Run(x.name, func(t *testing.T) {
-			o := &call.Optim{Problem: x.p, Sizes: x.sizes, Grad: x.grad, Copy: x.copyTo, HasCopy: x.copyTo != f32, Done: x.done}
-			o.Strict = true
-			defer o.Close()
-			call.Test(t, d, o, nil, x.layout, kit.Forward)
-		})
-	}
+// TestDrawn makes drawn steps: of tensors of one element to several pieces, with gradients and copies of
+// every format.
+func TestDrawn(t *testing.T) {
+	require.NoError(t, call.TestDrawn(t, vktest.Open(t), "optim", 40, call.Space{}, func(c call.Call) { c.(*call.Optim).Strict = true }))
 }
 
 // count reads a tensor of one element.

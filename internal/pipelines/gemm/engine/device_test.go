@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -39,195 +37,63 @@ func on(d *vk.Device, config string) (impl, words string) {
 	return config, ""
 }
 
-// run checks the calls that the device takes: n of them where a driver compiles each for seconds, other
-// ones in each row; some more on other devices.
-func run[C call.Call](t *testing.T, d *vk.Device, impl string, row, n int, cases []C) {
-	t.Helper()
-	var last error
-	cases = slices.DeleteFunc(cases, func(c C) bool {
-		_, err := c.Choose(d.Caps(), kit.Forward)
-		if err != nil {
-			require.ErrorIs(t, err, vk.ErrUnsupported)
-			last = err
-		}
-		return err != nil
-	})
-	if len(cases) == 0 && !strings.HasSuffix(t.Name(), "/"+dtype.Float16.String()) {
-		t.Skip(last) // a device with matrices may have none of this format
+// TestDrawn checks drawn products and groups on the paths, and on configurations that the table and the
+// draws do not take on this device: grids and tiles of other shapes, operands that are loaded ahead, and
+// shared k.
+func TestDrawn(t *testing.T) {
+	product := func(change func(g *call.Gemm)) func(c call.Call) {
+		return func(c call.Call) { change(c.(*call.Gemm)) }
 	}
-	if len(cases) == 0 {
-		vktest.Require(t, impl, last)
-	}
-	if vktest.Thorough(d) {
-		n *= 16
-	}
-	step := max(1, len(cases)/n)
-	for i := row % step; i < len(cases); i += step {
-		t.Run(fmt.Sprint(cases[i]), func(t *testing.T) { call.Test(t, d, cases[i], nil, guard.Packed, kit.Forward) })
-	}
-}
-
-// A list has cases.
-type list []*call.Gemm
-
-// add adds a product whose tensors lie as a letter of Data.Layout says.
-func (l *list) add(layout string, p engine.Problem, change ...func(g *call.Gemm)) {
-	g := &call.Gemm{Problem: p, Data: call.Data{Seed: uint64(len(*l)), Layout: layout}}
-	for _, f := range change {
-		f(g)
-	}
-	*l = append(*l, g)
-}
-
-// transposes are nn, nt, tn and tt.
-var transposes = [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}}
-
-// sizes has, with every transpose, 1, one less and one more than 16, 32 and 64, depths that end within
-// a k-tile, within 8 elements, and at them; rows that start anywhere.
-func sizes(format dtype.DType) (l list) {
-	for i, s := range [][3]int{
-		{1, 1, 1}, {1, 40, 24}, {37, 1, 9}, {16, 16, 16}, {15, 17, 8}, {33, 31, 65}, {64, 72, 128}, {65, 63, 100}, {130, 20, 7}, {24, 131, 33},
-	} {
-		for _, x := range transposes {
-			p := engine.Problem{Batch: i % 2, M: s[0], N: s[1], K: s[2], TransA: x[0], TransB: x[1], DType: format, Out: format}
-			l.add("t", p)
-			l.add("e", p)
-		}
-	}
-	return l
-}
-
-// epilogues has every activation with and without residual, alpha and beta, in every output format, in
-// aligned rows and others; and batches, which may share A.
-func epilogues(format dtype.DType) (l list) {
-	for _, out := range dtype.All() {
-		for i, act := range problem.Activations() {
-			p := engine.Problem{M: 35, N: 22, K: 20, Out: out, Activation: act, TransB: true, DType: format}
-			l.add("t", p)
-			l.add("e", p)
-			p.Residual, p.Beta, p.Alpha = true, -0.75, 1.5
-			l.add("e", p)
-			p.Batch, p.Residual, p.N = 2, i%2 == 0, 23
-			l.add("o", p)
-		}
-	}
-	for _, layout := range []string{"t", "a", "o"} {
-		p := engine.Problem{Batch: 3, M: 20, N: 18, K: 30, TransA: layout == "a", DType: format, Out: format}
-		l.add(layout, p)
-		l.add(layout, p, func(g *call.Gemm) { g.Broadcast = true })
-	}
-	return l
-}
-
-// deep has a k that is worth dividing, and what lies beside the workspace watched.
-func deep(format dtype.DType) (l list) {
-	for i, act := range problem.Activations() {
-		p := engine.Problem{M: 19, N: 21 + i, K: 515, DType: format, Out: format, Activation: act, Batch: i % 2, TransA: i%2 == 0}
-		l.add("t", p)
-		p.Residual, p.Beta, p.N, p.Out = true, 0.5, 20, dtype.Float32
-		l.add("e", p, func(g *call.Gemm) { g.Data.Workspace = true })
-	}
-	return l
-}
-
-// shared has batches whose last products may be shared.
-func shared(format dtype.DType) (l list) {
-	for i, act := range problem.Activations() {
-		p := engine.Problem{Batch: 5, M: 19, N: 21, K: 77, TransA: i%2 == 0, TransB: i%3 == 0, Activation: act, DType: format, Out: format}
-		l.add("tao"[i%3:][:1], p, func(g *call.Gemm) { g.Broadcast = i%3 == 2 })
-		p.Residual, p.Beta, p.Alpha, p.Out, p.N, p.K = true, -0.5, 1.5, dtype.Float32, 40, 96
-		l.add("aot"[i%3:][:1], p, func(g *call.Gemm) { g.Data.Workspace = true })
-	}
-	return l
-}
-
-// packed has less than a k-tile of k, whole ones, and some and a part, and columns that do not fill a
-// panel, for a packed op(B), of which b may be a corner.
-func packed(format dtype.DType) (l list) {
-	for i, k := range []int{9, 17, 32, 64, 91, 179} {
-		for _, x := range transposes {
-			p := engine.Problem{M: 37, N: 45, K: k, TransA: x[0], TransB: x[1], Activation: engine.SiLU, DType: format, Out: format}
-			l.add("e", p)
-			l.add("o", p, func(g *call.Gemm) { g.PadK, g.PadN = i%8, 11*(i%3) })
-		}
-	}
-	return l
-}
-
-// direct has every epilogue where results leave straight from registers, in runs of 16 bytes: whole
-// blocks, and those that end within a run.
-func direct(format dtype.DType) (l list) {
-	for i, act := range problem.Activations() {
-		for j, out := range []dtype.DType{format, dtype.BFloat16, dtype.Float32} {
-			p := engine.Problem{M: 19, N: 86, K: 21 + 200*(j%2), TransB: i%2 == 0, DType: format, Out: out, Activation: act, Residual: i%3 == 1, Beta: float64(i%2) / 2}
-			l.add("e", p)
-		}
-	}
-	return l
-}
-
-// copied has operands that are copied first: one, the other, both, and one that all products share;
-// promised to be aligned, which they are not, they are not copied.
-func copied(format dtype.DType) (l list) {
-	for _, s := range [][3]int{{20, 256, 9}, {256, 17, 8}, {257, 259, 21}} {
-		for _, trans := range []bool{false, true} {
-			p := engine.Problem{Batch: 2, M: s[0], N: s[1], K: s[2], TransA: trans, TransB: trans, DType: format, Out: format}
-			l.add("o", p, func(g *call.Gemm) { g.Broadcast = trans })
-			l.add("o", p, func(g *call.Gemm) { g.AlignedA, g.AlignedB = true, true })
-		}
-	}
-	return l
-}
-
-// TestProducts runs cases on the paths, and on configurations that the table does not take on this
-// device: grids and tiles of other shapes, operands that are loaded ahead, and shared k.
-func TestProducts(t *testing.T) {
+	batch := product(func(g *call.Gemm) { g.Batch, g.M, g.N, g.K, g.Sample = 5, 19, 21, 77, 0 })
+	deep := product(func(g *call.Gemm) { g.M, g.N, g.K = min(g.M, 24), min(g.N, 24), 515 })
+	wide := product(func(g *call.Gemm) { g.M, g.N, g.Sample = g.M+256, g.N+256, 0 })
+	padded := product(func(g *call.Gemm) { g.PadK, g.PadN = min(g.K-1, g.K%8), min(g.N-1, 11*(g.N%3)) })
 	for row, x := range []struct {
-		config string
-		n      int
-		cases  []func(dtype.DType) list
+		kernel, config string
+		n              int
+		change         func(c call.Call)
 	}{
-		{"coopmat", 4, []func(dtype.DType) list{sizes, epilogues}},
-		{"scalar", 5, []func(dtype.DType) list{sizes, epilogues}},
-		{"coopmat s1x2 t2x1 k16 g2", 1, []func(dtype.DType) list{sizes, epilogues}},
-		{"coopmat s2x2 t1x2 k$2 loadahead1 g3", 1, []func(dtype.DType) list{sizes, epilogues}},
-		{"coopmat s2x1 t2x2 k$1 g4", 1, []func(dtype.DType) list{sizes, epilogues}},
-		{"coopmat s1x1 t3x1 k$3 align g1", 1, []func(dtype.DType) list{sizes, epilogues}},
-		{"coopmat s1x2 t2x3 k$1 g1", 1, []func(dtype.DType) list{epilogues}}, // C leaves in strips of two and one matrices
-		{"coopmat s1x2 t1x1 k$1 g2 splits2 rows16", 1, []func(dtype.DType) list{sizes, deep}},
-		{"coopmat s2x1 t1x3 k$1 g8 splits3", 1, []func(dtype.DType) list{deep, shared}},
-		{"coopmat s2x1 t1x1 k$1 g8 splits200", 1, []func(dtype.DType) list{deep}},
-		{"scalar 16x32 t4x8 k8 g1", 1, []func(dtype.DType) list{sizes, epilogues}},
-		{"scalar 64x64 t8x16 k16 g8 splits2", 1, []func(dtype.DType) list{sizes, deep}},
-		{"scalar 32x32 t8x8 k32 g8 splits200", 1, []func(dtype.DType) list{deep}},
-		{"scalar 16x16 t4x4 k8 g2 splits3 rows76", 1, []func(dtype.DType) list{shared}},
-		{"coopmat s1x1 t1x2 k$2 g2 splits3 rows38", 1, []func(dtype.DType) list{shared}},
-		{"coopmat s2x1 t1x1 k$1 g1 splits200 rows19", 1, []func(dtype.DType) list{shared}},
-		{"coopmat s2x2 t1x2 k$4 align packb g3", 2, []func(dtype.DType) list{packed}},
-		{"coopmat s1x2 t1x2 k$4 loadahead1 packb g1", 2, []func(dtype.DType) list{packed, epilogues}},
-		{"coopmat s2x2 t1x2 k$4 packb g3 splits3 rows16", 1, []func(dtype.DType) list{packed}},
-		{"coopmat s1x1 t1x8 k$1 packb g2", 2, []func(dtype.DType) list{direct}},
-		{"coopmat s1x2 t2x2 k$4 packb g2 splits2 rows16", 1, []func(dtype.DType) list{direct}},
-		{"coopmat s2x2 t1x1 k16 align g2 splits2", 1, []func(dtype.DType) list{copied}},
+		{"gemm", "coopmat", 4, nil},
+		{"gemm", "scalar", 10, nil},
+		{"gemm", "coopmat s1x2 t2x1 k16 g2", 1, nil},
+		{"gemm", "coopmat s2x2 t1x2 k$2 loadahead1 g3", 1, nil},
+		{"gemm", "coopmat s2x1 t2x2 k$1 g4", 1, nil},
+		{"gemm", "coopmat s1x1 t3x1 k$3 align g1", 1, nil},
+		{"gemm", "coopmat s1x2 t2x3 k$1 g1", 1, nil}, // C leaves in strips of two and one matrices
+		{"gemm", "coopmat s1x2 t1x1 k$1 g2 splits2 rows16", 1, deep},
+		{"gemm", "coopmat s2x1 t1x3 k$1 g8 splits3", 1, batch},
+		{"gemm", "coopmat s2x1 t1x1 k$1 g8 splits200", 1, deep},
+		{"gemm", "scalar 16x32 t4x8 k8 g1", 4, nil},
+		{"gemm", "scalar 64x64 t8x16 k16 g8 splits2", 4, nil},
+		{"gemm", "scalar 32x32 t8x8 k32 g8 splits200", 4, deep},
+		{"gemm", "scalar 16x16 t4x4 k8 g2 splits3 rows76", 4, batch},
+		{"gemm", "coopmat s1x1 t1x2 k$2 g2 splits3 rows38", 1, batch},
+		{"gemm", "coopmat s2x1 t1x1 k$1 g1 splits200 rows19", 1, batch},
+		{"gemm", "coopmat s2x2 t1x2 k$4 align packb g3", 2, padded},
+		{"gemm", "coopmat s1x2 t1x2 k$4 loadahead1 packb g1", 2, padded},
+		{"gemm", "coopmat s2x2 t1x2 k$4 packb g3 splits3 rows16", 1, deep},
+		{"gemm", "coopmat s1x1 t1x8 k$1 packb g2", 2, nil},
+		{"gemm", "coopmat s1x2 t2x2 k$4 packb g2 splits2 rows16", 1, deep},
+		{"gemm", "coopmat s2x2 t1x1 k16 align g2 splits2", 2, wide}, // operands are copied first
+		{"gemm-group", "coopmat", 3, nil},
+		{"gemm-group", "scalar", 8, nil},
+		{"gemm-group", "coopmat s1x2 t2x1 k16 loadahead1 g2", 1, nil},
+		{"gemm-group", "coopmat s2x1 t1x2 k$3 g3", 1, nil},
+		{"gemm-group", "scalar 16x32 t4x8 k8 g1", 4, nil},
 	} {
-		t.Run(x.config, func(t *testing.T) {
+		t.Run(x.kernel+" "+x.config, func(t *testing.T) {
 			d := vktest.Open(t)
 			impl, config := on(d, x.config)
-			for _, format := range dtype.All() {
-				t.Run(format.String(), func(t *testing.T) {
-					var all list
-					for _, cases := range x.cases {
-						all = append(all, cases(format)...)
-					}
-					for _, g := range all {
-						g.Impl, g.Config = impl, config
-					}
-					if format != dtype.Float16 && row%5 > 1 && !vktest.Thorough(d) {
-						t.Skip("float16 has what the format does not change")
-					}
-					run(t, d, impl, 7*row+3*int(format), x.n, all)
-				})
+			s := call.Space{Impls: []string{impl}}
+			if impl == "coopmat" && row%5 > 1 && !vktest.Thorough(d) { // what the format does not change
+				s.DTypes = []dtype.DType{dtype.Float16}
 			}
+			vktest.Require(t, impl, call.TestDrawn(t, d, x.kernel, x.n, s, func(c call.Call) {
+				call.Field(c, "config").SetString(config)
+				if x.change != nil {
+					x.change(c)
+				}
+			}))
 		})
 	}
 }
@@ -254,63 +120,21 @@ func TestManyProducts(t *testing.T) {
 	}
 }
 
-// groups has, with every transpose, products of one element, of one block and of several, without rows,
-// columns or k; every activation, with factors that differ from product to product; more products than
-// one command writes to the table, of every size up to a few elements; one product; only empty sums.
-func groups(format dtype.DType) (l []*call.GemmGroup) {
-	add := func(lie call.GemmLie, g call.GemmGroup) {
-		g.DType, g.Lie, g.Data = format, lie, call.Data{Seed: uint64(len(l)), Workspace: len(l)%3 == 1}
-		l = append(l, &g)
-	}
-	sizes := []call.GemmProduct{
-		{M: 0, N: 20, K: 16}, {M: 1, N: 1, K: 1}, {M: 35, N: 40, K: 16}, {M: 70, N: 37, K: 33}, {M: 12, N: 0, K: 9}, {M: 7, N: 24, K: 0}, {M: 24, N: 9, K: 80}, {M: 40, N: 40, K: 7},
-	}
-	for i, x := range transposes {
-		g := call.GemmGroup{Products: sizes, TransA: x[0], TransB: x[1], Out: format}
-		add(call.GemmLie{Pad: -1}, g)
-		add(call.GemmLie{Offset: 3 * (i % 2), Pad: i}, g)
-	}
-	for i, act := range problem.Activations() {
-		g := call.GemmGroup{Activation: act, TransB: true, Residual: i%2 == 0, Out: []dtype.DType{format, dtype.Float32}[i%2]}
-		for j, x := range sizes {
-			x.Alpha, x.Beta = []float64{0, 1.5, -1}[j%3], []float64{0, -0.75}[(i+j)%2]
-			g.Products = append(g.Products, x)
-		}
-		add([]call.GemmLie{{Pad: -1}, {Offset: 5, Pad: 1}}[i/2%2], g)
-	}
-	many := call.GemmGroup{Out: format}
-	for i := range 700 {
-		many.Products = append(many.Products, call.GemmProduct{M: i % 4, N: 1 + i%5, K: i % 3})
-	}
-	add(call.GemmLie{}, many)
-	for _, products := range [][]call.GemmProduct{sizes[3:4], {{M: 16, N: 24, K: 48}, {M: 9, N: 7, K: 5}}, {{M: 3, N: 20}, {M: 20, N: 3}}} {
-		add(call.GemmLie{}, call.GemmGroup{Products: products, Out: format})
-	}
-	return l
-}
-
-// TestGroups runs groups on the paths, and on configurations that the table does not take.
+// TestGroups runs more products than one command writes to the table, of every size up to a few
+// elements; one product; and only empty sums.
 func TestGroups(t *testing.T) {
-	for row, x := range []struct {
-		config string
-		n      int
-	}{{"coopmat", 5}, {"scalar", 5}, {"coopmat s1x2 t2x1 k16 loadahead1 g2", 1}, {"coopmat s2x1 t1x2 k$3 g3", 1}, {"scalar 16x32 t4x8 k8 g1", 1}} {
-		t.Run(x.config, func(t *testing.T) {
-			d := vktest.Open(t)
-			impl, config := on(d, x.config)
-			for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32} {
-				if format == dtype.Float32 && impl == "coopmat" {
-					continue // no kernel
-				}
-				t.Run(format.String(), func(t *testing.T) {
-					all := groups(format)
-					for _, g := range all {
-						g.Impl, g.Config = impl, config
-					}
-					run(t, d, impl, 7*row+3*int(format), x.n, all)
-				})
-			}
-		})
+	d := vktest.Open(t)
+	many := make([]call.GemmProduct, 700)
+	for i := range many {
+		many[i] = call.GemmProduct{M: i % 4, N: 1 + i%5, K: i % 3}
+	}
+	for _, products := range [][]call.GemmProduct{many, {{M: 70, N: 37, K: 33}}, {{M: 3, N: 20}, {M: 20, N: 3}}} {
+		for _, impl := range engine.Impls() {
+			g := &call.GemmGroup{Products: products, DType: dtype.Float16, Out: dtype.Float16, Impl: impl.String()}
+			_, err := g.Choose(d.Caps(), kit.Forward)
+			vktest.Require(t, impl.String(), err)
+			call.Test(t, d, g, nil, guard.Packed, kit.Forward)
+		}
 	}
 }
 
