@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/mixture/ref"
@@ -20,50 +21,29 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestPasses runs both passes on every path, in every format and layout: sizes 1 and odd ones,
-// groups of heads that are equal and that are not, backward with all heads at a time and with
-// fewer.
-func TestPasses(t *testing.T) {
+// TestDrawn checks drawn calls on every path.
+func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
-	for _, impl := range engine.Impls() {
-		for _, format := range dtype.All() {
-			if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
-				continue
-			}
-			for i, s := range []struct{ tokens, heads, in, hidden, groups, atATime int }{
-				{1, 1, 1, 1, 0, 0}, // one of everything
-				{37, 5, 20, 45, 2, 0},
-				{70, 3, 16, 33, 3, 2},
-				{9, 2, 3, 17, 0, 1},
-				{300, 10, 11, 13, 4, 0}, // enough tokens for copies of w1, where those pay
-			} {
-				if impl == engine.CoopMat && !vktest.Thorough(d) && i != 1 && (i != 2 || format == dtype.Float32) {
-					continue // path scalar has them, and compiles in no time
-				}
-				p := mixture.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, DType: format, Grad: dtype.Some(dtype.All()[i%3])}
-				layout := guard.Layout(i) % guard.Layouts
-				t.Run(fmt.Sprintf("%v/%v/groups=%d/layout=%d", impl, p, s.groups, layout), func(t *testing.T) {
-					for _, x := range []struct {
-						pass    kit.Pass
-						outputs bool
-						dloss   float64
-					}{{kit.Forward, false, 0}, {kit.Forward, true, 0}, {kit.Backward, false, []float64{0, -2.5}[i%2]}} {
-						m := &call.Mixture{
-							Problem: p, Impl: impl.String(), Groups: s.groups, Outputs: x.outputs, HeadsAtATime: s.atATime,
-							LogP: true, Loss: true, DLoss: x.dloss, Data: call.Data{Workspace: i%2 > 0},
-						}
-						c, record, err := call.Case(d.Caps(), m, x.pass, call.Inputs(m))
-						require.NoError(t, err)
-						if c.Layout = layout; impl == engine.CoopMat && x.pass == kit.Forward && !x.outputs {
-							var in ref.Inputs
-							call.Bind(call.Inputs(m), &in)
-							tighten(&c, p, in)
-						}
-						t.Logf("%+v", x)
-						c.Test(t, d, record)
-					}
-				})
-			}
+	for impl, n := range map[engine.Impl]int{engine.Scalar: 24, engine.CoopMat: 5} {
+		vktest.Require(t, impl.String(), call.TestDrawn(t, d, "mixture", n, call.Space{Impls: []string{impl.String()}}, nil))
+	}
+}
+
+// TestUnrounded wants the one kernel of the forward pass to round nothing between operands and results:
+// groups of heads that are equal and that are not.
+func TestUnrounded(t *testing.T) {
+	d := vktest.Open(t)
+	for format := range chipstest.MatrixFormats(t, d) {
+		for i, p := range []mixture.Problem{{Tokens: 37, Heads: 5, In: 20, Hidden: 45}, {Tokens: 70, Heads: 3, In: 16, Hidden: 33}, {Tokens: 300, Heads: 10, In: 11, Hidden: 13}} {
+			p.DType = format
+			m := &call.Mixture{Problem: p, Impl: engine.CoopMat.String(), Groups: 2 + i, LogP: true, Loss: true, Data: call.Data{Workspace: i > 0}}
+			c, record, err := call.Case(d.Caps(), m, kit.Forward, call.Inputs(m))
+			require.NoError(t, err)
+			var in ref.Inputs
+			call.Bind(call.Inputs(m), &in)
+			c.Layout = guard.Layout(i)
+			tighten(&c, p, in)
+			c.Test(t, d, record)
 		}
 	}
 }

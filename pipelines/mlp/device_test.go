@@ -10,68 +10,13 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/internal/chips/chipstest"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/mlp/fused"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// A testCase is a problem and a number of heads at a time.
-type testCase struct{ tokens, heads, in, hidden, out, atATime int }
-
-var (
-	oneCases = []testCase{
-		{1, 0, 1, 1, 1, 0}, // one of everything
-		{37, 0, 20, 45, 18, 0},
-		{70, 0, 16, 33, 5, 0},
-		{600, 0, 8, 21, 9, 0},
-	}
-	headsCases = []testCase{
-		{1, 1, 1, 1, 1, 0},
-		{37, 5, 20, 45, 3, 2},
-		{70, 3, 16, 33, 1, 0},
-		{9, 2, 1, 7, 18, 1},
-		{50, 3, 17, 21, 8, 2},  // as many outputs as one kernel takes
-		{20, 5, 4, 210, 2, 0},  // rows of hidden units with a gap behind them
-		{300, 2, 11, 13, 3, 0}, // enough tokens for copies of W1, where those pay
-	}
-)
-
-// run calls f for the cases in every format, with weight gradients in the format and in float32,
-// and all heads at a time or fewer.
-func run(t *testing.T, d *vk.Device, impl engine.Impl, list []testCase, f func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout)) {
-	for _, format := range dtype.All() {
-		if engine.Supports(d.Caps(), impl, engine.Problem{M: 1, N: 1, K: 1, DType: format, Out: format}) != nil {
-			continue
-		}
-		for i, s := range list {
-			if impl == engine.CoopMat && !vktest.Thorough(d) && !slices.Contains(representative(format), i) {
-				continue
-			}
-			p := mlp.Problem{Tokens: s.tokens, Heads: s.heads, In: s.in, Hidden: s.hidden, Out: s.out, DType: format, Grad: dtype.Some(format)}
-			if i%2 == 0 {
-				p.Grad = dtype.Some(dtype.Float32)
-			}
-			layout := guard.Layout(i) % guard.Layouts
-			t.Run(fmt.Sprintf("%v/%v/%v/layout=%d", impl, format, p, layout), func(t *testing.T) {
-				f(t, p, mlp.Options{Impl: impl, HeadsAtATime: s.atATime}, layout)
-			})
-		}
-	}
-}
-
-// representative returns the cases that stand for all where kernels on matrices take seconds to
-// compile: odd sizes. Path scalar has the others there.
-func representative(format dtype.DType) []int {
-	if format == dtype.Float32 {
-		return []int{1}
-	}
-	return []int{1, 2}
-}
 
 // newCall returns the call of a pass alone.
 func newCall(p mlp.Problem, o mlp.Options, pass kit.Pass) *call.MLP {
@@ -81,37 +26,31 @@ func newCall(p mlp.Problem, o mlp.Options, pass kit.Pass) *call.MLP {
 	}
 }
 
-// compare runs a pass alone.
-func compare(t *testing.T, d *vk.Device, p mlp.Problem, o mlp.Options, layout guard.Layout, pass kit.Pass) {
-	t.Helper()
-	c := newCall(p, o, pass)
-	c.Workspace = layout != guard.Packed
-	call.Test(t, d, c, nil, layout, pass)
-}
-
 var passes = []kit.Pass{kit.Forward, kit.Backward}
 
-// TestPasses runs both passes of one perceptron and of heads on every path, with all that can be kept,
-// y in float32, products where one kernel would do, and workspaces of the least bytes, full of NaN.
-func TestPasses(t *testing.T) {
+// TestDrawn checks drawn calls of one perceptron and of heads on every path, and as one kernel: x in shared
+// memory, in the cache, and both; grids of subgroups for hidden units of one row and of several; one chunk
+// of hidden units in shared memory and two; blocks that share rows, all of them or those from a row on.
+func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
-	for _, list := range [][]testCase{oneCases, headsCases} {
-		for _, impl := range engine.Impls() {
-			run(t, d, impl, list, func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
-				for i := range 8 * len(mlp.Keeps()) {
-					pass := passes[i&1]
-					p.Float32, o.Products, p.Keep = i&2 != 0, i&4 != 0, mlp.Keeps()[i/8]
-					switch {
-					case p.Float32 && (pass == kit.Backward || p.DType == dtype.Float32):
-					case p.Heads == 0 && (o.Products || p.Float32 != (pass == kit.Forward && p.Keep == mlp.KeepPre)):
-					case p.Heads > 0 && p.Keep == mlp.KeepHidden:
-					default:
-						t.Logf("%v keep=%v products=%v float32=%v", pass, p.Keep, o.Products, p.Float32)
-						compare(t, d, p, o, layout, pass)
-					}
-				}
-			})
+	for _, impl := range engine.Impls() {
+		for _, kernel := range []string{"mlp", "grouped"} {
+			n, change := 16, func(c call.Call) { c.(*call.MLP).Skinny = false }
+			if impl == engine.CoopMat {
+				n = 4
+			}
+			vktest.Require(t, impl.String(), call.TestDrawn(t, d, kernel, n, call.Space{Impls: []string{impl.String()}}, change))
 		}
+	}
+	for _, config := range []string{
+		"pair s2 t2x2 h1x1 x4 ahead2", "pair s2 t1x3 h1x3 x0 ahead3 loadahead1 double", "pair s3 t2x2 h2x2 x1 ahead2 splits2 rows32",
+		"pair s4 t2x1 h1x2 x2 ahead4 double splits3", "",
+	} {
+		s := call.Space{Impls: []string{engine.CoopMat.String()}, DTypes: []dtype.DType{dtype.Float16, dtype.BFloat16}}
+		vktest.Require(t, engine.CoopMat.String(), call.TestDrawn(t, d, "mlp", 2, s, func(c call.Call) {
+			m := c.(*call.MLP)
+			m.Backward, m.Keep, m.Fused, m.FusedConfig, m.Float32 = false, mlp.KeepNothing, mlp.FusedOn, config, m.Tokens%2 > 0
+		}))
 	}
 }
 
@@ -120,13 +59,16 @@ func TestPasses(t *testing.T) {
 func TestBackwardLoss(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
-		run(t, d, impl, slices.Concat(headsCases, oneCases), func(t *testing.T, p mlp.Problem, o mlp.Options, layout guard.Layout) {
+		for i, p := range []mlp.Problem{
+			{Tokens: 37, In: 20, Hidden: 45, Out: 18}, {Tokens: 37, Heads: 5, In: 20, Hidden: 45, Out: 3, DType: dtype.Float16}, {Tokens: 9, Heads: 2, In: 1, Hidden: 7, Out: 18, DType: dtype.Float16},
+		} {
+			o := mlp.Options{Impl: impl, HeadsAtATime: i}
 			m := newCall(p, o, kit.Backward)
 			c, _, err := call.Case(d.Caps(), m, kit.Backward, call.Inputs(m))
-			require.NoError(t, err)
-			c.Layout = layout
+			vktest.Require(t, impl.String(), err)
+			c.Layout = guard.Layout(i) % guard.Layouts
 			for _, o.Products = range []bool{false, true} {
-				t.Logf("products=%v", o.Products)
+				t.Logf("%v products=%v", m, o.Products)
 				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
 					var t mlp.Tensors
 					var g mlp.Gradients
@@ -136,7 +78,7 @@ func TestBackwardLoss(t *testing.T) {
 					return mlp.BackwardLoss(c, t, g, func(c *vk.Cmd, dy, y vk.Tensor) error { return engine.Pad(c, matrices(dy), matrices(given)) }, p, o)
 				})
 			}
-		})
+		}
 	}
 }
 
@@ -157,7 +99,7 @@ func TestMany(t *testing.T) {
 	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)
 	for _, pass := range passes {
-		compare(t, d, p, mlp.Options{}, guard.Packed, pass)
+		call.Test(t, d, newCall(p, mlp.Options{}, pass), nil, guard.Packed, pass)
 	}
 }
 
@@ -269,48 +211,6 @@ func TestLossArguments(t *testing.T) {
 	require.ErrorContains(t, mlp.BackwardLoss(c, x, g, nil, p, mlp.Options{}), "mlp: dy ")
 	p.Keep = mlp.KeepPre
 	require.EqualError(t, mlp.BackwardLoss(c, x, g, nil, p, mlp.Options{}), "mlp: keep=pre, but BackwardLoss computes pre")
-}
-
-// TestFused runs the forward pass as one kernel, and wants the plan to say so: x in shared memory, in
-// the cache, and both; grids of subgroups for hidden units of one row and of several; one chunk of
-// hidden units in shared memory and two; blocks that share rows, all of them or those from a row on.
-// Sizes are 1, whole blocks and chunks, and tails of all four.
-func TestFused(t *testing.T) {
-	d := vktest.Open(t)
-	for format, shape := range chipstest.MatrixFormats(t, d) {
-		m := int(shape.M)
-		for i, config := range []string{
-			"pair s2 t2x2 h1x1 x4 ahead2",
-			"pair s2 t1x3 h1x3 x0 ahead3 loadahead1 double",
-			fmt.Sprintf("pair s3 t2x2 h2x2 x1 ahead2 splits2 rows%d", 2*m),
-			"pair s4 t2x1 h1x2 x2 ahead4 double splits3",
-			"",
-		} {
-			columns := 4 * m
-			if c, err := fused.ParseConfig(config); err == nil {
-				columns = c.Subgroups * c.TilesN * m
-			}
-			for j, p := range []mlp.Problem{
-				{Tokens: 1, In: 1, Hidden: 1, Out: 1, Float32: true},
-				{Tokens: 4 * m, In: 4 * m, Hidden: 12 * m, Out: columns},
-				{Tokens: 5*m + 3, In: 5*m + 1, Hidden: 9*m + 5, Out: columns - 3},
-				{Tokens: 3*m - 1, In: m - 1, Hidden: 14*m - 1, Out: 5, Float32: true},
-			} {
-				if (i+j)%2 == 0 && !vktest.Thorough(d) {
-					continue // every other case of a configuration; the next one has the others
-				}
-				p.DType = format
-				c := newCall(p, mlp.Options{Fused: mlp.FusedOn}, kit.Forward)
-				c.FusedConfig, c.Workspace = config, j%2 == 0
-				t.Run(fmt.Sprintf("%v/%s", p, config), func(t *testing.T) {
-					plan, err := c.Choose(d.Caps(), kit.Forward)
-					vktest.Require(t, engine.CoopMat.String(), err)
-					require.Regexp(t, `^pair s\d`, plan.String())
-					call.Test(t, d, c, nil, guard.Layout(j)%guard.Layouts, kit.Forward)
-				})
-			}
-		}
-	}
 }
 
 // TestFusedUnsupported wants the reason where there is no such kernel, and two products where the

@@ -17,7 +17,6 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/gmm"
-	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -57,31 +56,27 @@ func each(t *testing.T, d *vk.Device, f func(format dtype.DType, config func(str
 	}
 }
 
-// TestHeads compares the kernels with products in float64: with the table's tiles, and with others. The
-// forward pass writes hidden units or not. Dpre has rows of a multiple of 8 elements, which it fills with
-// zeros.
-func TestHeads(t *testing.T) {
-	keep := func(m *call.MLP) { m.Keep = mlp.KeepPre }
-	back := func(m *call.MLP) { m.Backward, m.Grad = true, dtype.Some(dtype.Float32) }
-	turned := func(m *call.MLP) { m.TransA, m.TransB = true, true }
-	times := func(m *call.MLP) { m.Alpha = 0.5 }
+// TestDrawn checks drawn calls of the kernels with the table's tiles, and with others.
+func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	each(t, d, func(format dtype.DType, config func(string) string) {
-		for i, m := range []*call.MLP{
-			heads([5]int{1, 1, 1, 1, 1}, ""), heads([5]int{3, 37, 45, 19, 3}, "", times, keep), heads([5]int{2, 37, 150, 9, 8}, strips),
-			heads([5]int{2, 37, 150, 9, 8}, strips, keep), heads([5]int{2, 21, 50, 9, 2}, wide, keep), heads([5]int{3, 37, 45, 19, 3}, fragments),
-			heads([5]int{2, 37, 45, 40, 8}, fragments, keep), heads([5]int{2, 21, 88, 40, 3}, runs), heads([5]int{2, 21, 88, 40, 3}, runs, keep),
-			heads([5]int{1, 21, 83, 9, 2}, runs, times), heads([5]int{1, 21, 83, 9, 2}, runs, times, keep), heads([5]int{1, 20, 70, 40, 5}, strips, turned),
-			heads([5]int{2, 21, 45, 19, 3}, alone, times, func(m *call.MLP) { m.Float32 = true }),
-
-			heads([5]int{1, 1, 1, 1, 1}, "", back), heads([5]int{3, 130, 45, 19, 3}, "", times, back, func(m *call.MLP) { m.Grad = 0 }),
-			heads([5]int{2, 37, 149, 9, 8}, stages, back), heads([5]int{2, 117, 43, 9, 2}, high, back), heads([5]int{1, 50, 70, 40, 5}, stages, turned, back),
-
-			heads([5]int{1, 1, 1, 7, 1}, "", back, keep), heads([5]int{3, 257, 45, 7, 3}, "", back, keep), heads([5]int{2, 37, 131, 7, 8}, "", back, keep),
-			heads([5]int{1, 520, 256, 7, 2}, "", back, keep), heads([5]int{2, 33, 7, 7, 5}, "", back, keep), heads([5]int{1, 255, 129, 7, 4}, "", back, keep),
-		} {
-			m.DType, m.Config, m.Data = format, config(m.Config), call.Data{Seed: uint64(i), Layout: []string{"p", "a", "o"}[i%3], Workspace: i%2 == 0}
-			t.Run(fmt.Sprintf("%d %v %v %v %s", i, m.Pass(), m.Problem, m.Alpha, m.Config), func(t *testing.T) { call.Test(t, d, m, nil, guard.Packed, m.Pass()) })
+		s := call.Space{Impls: []string{"coopmat"}, DTypes: []dtype.DType{format}}
+		for i, words := range []string{"", strips, wide, stages, high, fragments, alone, runs} {
+			for _, backward := range []bool{false, true} {
+				if backward && strings.Contains(words, "packb") {
+					continue // there are no fragments
+				}
+				require.NoError(t, call.TestDrawn(t, d, "grouped", 1, s, func(c call.Call) {
+					m := c.(*call.MLP)
+					m.Skinny, m.Config, m.Out, m.Backward = true, config(words), min(m.Out, 8), backward
+				}), words)
+			}
+			if i < 3 {
+				require.NoError(t, call.TestDrawn(t, d, "mixture", 2, s, func(c call.Call) {
+					m := c.(*call.Mixture)
+					m.Backward, m.Direct, m.Config = false, true, config(words)
+				}))
+			}
 		}
 	})
 }
@@ -123,26 +118,6 @@ func TestForwardParts(t *testing.T) {
 		}
 		c.Layout = guard.Odd
 		c.Test(t, d, record)
-	})
-}
-
-// TestMixture compares with products in float64: with the table's tiles, with tiles whose rows leave in
-// several strips, with subgroups side by side, several blocks of columns, and heads in groups of
-// different sizes.
-func TestMixture(t *testing.T) {
-	d := vktest.Open(t)
-	each(t, d, func(format dtype.DType, config func(string) string) {
-		for i, m := range []*call.Mixture{
-			{Problem: mixture.Problem{Heads: 1, Tokens: 1, Hidden: 1, In: 1}, Groups: 1},
-			{Problem: mixture.Problem{Heads: 3, Tokens: 37, Hidden: 45, In: 19}, Groups: 2},
-			{Problem: mixture.Problem{Heads: 5, Tokens: 37, Hidden: 150, In: 9}, Groups: 1, Config: strips},
-			{Problem: mixture.Problem{Heads: 7, Tokens: 21, Hidden: 50, In: 9}, Groups: 3, Config: wide},
-			{Problem: mixture.Problem{Heads: 2, Tokens: 20, Hidden: 70, In: 40}, Groups: 2, Config: strips, TransA: true, TransB: true},
-		} {
-			m.Direct, m.LogP, m.Impl, m.DType, m.Config = true, true, "coopmat", format, config(m.Config)
-			m.Data = call.Data{Seed: uint64(i), Layout: []string{"p", "a", "o"}[i%3]}
-			t.Run(fmt.Sprintf("%d %v", i, m.Problem), func(t *testing.T) { call.Test(t, d, m, nil, guard.Packed, kit.Forward) })
-		}
 	})
 }
 
