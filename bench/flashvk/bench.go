@@ -46,7 +46,7 @@ calls, the paths taking turns. The format benchfmt has a line per sample, for be
 // benchText returns the help of bench for a kernel.
 func benchText(k *kernels.Kernel, flags kernels.Flags) string {
 	text := "Measures " + k.Title + ", as flashvk bench --help says:\n" + k.Formulas + "\n\n" + k.About + "\n\n" + gridHelp
-	if list := kernels.Suites(flags); len(list) > 1 {
+	if list := flags.Suites(); len(list) > 1 {
 		text += "\n\nThe suites are"
 		for _, s := range list {
 			text += fmt.Sprintf("\n    %-12s %s", s.Name, s.About)

@@ -95,7 +95,7 @@ func (k *kernelFlags) addSizes(f *pflag.FlagSet, lists bool) {
 }
 
 func (k *kernelFlags) addSuite(f *pflag.FlagSet) {
-	suites := kernels.Suites(k.flags)
+	suites := k.flags.Suites()
 	var names []string
 	for _, s := range suites {
 		names = append(names, s.Name)
@@ -135,7 +135,7 @@ func (k *kernelFlags) addClose(f *pflag.FlagSet) {
 
 // addPasses adds the flags of passes, if the kernel has a backward pass.
 func (k *kernelFlags) addPasses(f *pflag.FlagSet) {
-	if bench.HasBackward(k.flags.Suite(true)[0]) {
+	if k.kernel.Backward {
 		f.BoolVar(&k.backward, "backward", false, "measure the backward pass instead: the gradients")
 		f.BoolVar(&k.both, "both", false, "measure the forward pass followed by the backward pass as one call; with peers also each pass alone")
 	}
@@ -143,7 +143,7 @@ func (k *kernelFlags) addPasses(f *pflag.FlagSet) {
 
 // addTuning adds the flags of tuning, if the kernel has a file of configurations.
 func (k *kernelFlags) addTuning(f *pflag.FlagSet) {
-	if _, ok := k.flags.Suite(true)[0].(bench.Tuner); ok {
+	if k.kernel.Tune != nil {
 		f.StringVar(&k.tuning, "tuning", "", "file of flashvk tune to use (default: the one in the user's cache folder, if there is one)")
 		f.BoolVar(&k.noTuning, "no-tuning", false, "use the built-in configurations only")
 	}
@@ -223,7 +223,7 @@ func (k *kernelFlags) ops(cpu bool) (ops []bench.Op, suite *bench.Suite, err err
 			}
 		}
 		small := k.small || cpu && !k.set.Changed("small")
-		suite, ops, err = kernels.Cases(k.flags, *k.suite, small)
+		suite, ops, err = k.flags.Cases(*k.suite, small)
 	}
 	if err != nil {
 		err = usageError{err}
@@ -245,13 +245,7 @@ func (k *kernelFlags) problems(cpu bool) ([]bench.Op, error) {
 			k.presets = append(k.presets, name)
 		}
 	}
-	return each(k.axes, func() ([]bench.Op, error) {
-		if m, ok := k.flags.(kernels.Multiple); ok {
-			return m.Several(cpu)
-		}
-		op, err := k.flags.FromFlags(cpu)
-		return []bench.Op{op}, err
-	})
+	return each(k.axes, func() ([]bench.Op, error) { return k.flags.Ops(cpu) })
 }
 
 // on returns the problems for a device, with its tuning.

@@ -44,7 +44,7 @@ table.`, k.Name),
 		if cmd.Flags().Lookup("backward") != nil {
 			cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
 		}
-		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite %s --format markdown", k.Name, kernels.Suites(p.flags)[0].Name)
+		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite %s --format markdown", k.Name, p.flags.Suites()[0].Name)
 		return cmd
 	})
 }

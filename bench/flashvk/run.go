@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -46,7 +45,7 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 		implVar(f, &r.impl, k, "path to use")
 		deviceVar(f, &r.device)
 		r.addTuning(f)
-		if bench.HasBackward(r.flags.Suite(true)[0]) {
+		if r.kernel.Backward {
 			f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
 		}
 	}, func(ctx context.Context) error { return r.run(ctx, a) })
@@ -59,7 +58,7 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 	case r.out == "":
 		return usagef("run %s needs --out FILE", r.kernel.Name)
 	}
-	if _, err := r.flags.FromFlags(true); err != nil { // finds flags that are wrong with any file
+	if _, err := r.flags.Ops(true); err != nil { // finds flags that are wrong with any file
 		return usageError{err}
 	}
 	if err := r.checkTuning(); err != nil {
@@ -75,10 +74,7 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	source, op, err := r.problemOf(in)
-	if wrong := (kernels.FlagError{}); errors.As(err, &wrong) {
-		return usageError{wrong}
-	}
+	source, op, err := r.names.Read(in, r.flags, r.backward)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
@@ -88,10 +84,8 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 	return a.onDevice(r.device, func(d *vk.Device, env bench.Environment) error {
 		announce(a.stderr, env)
 		fmt.Fprintf(a.stderr, "flashvk: %s %s\n", r.kernel.Name, op.Describe())
-		if o, ok := r.flags.(kernels.Ordered); ok {
-			for _, text := range o.Doubts(source) {
-				fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
-			}
+		for _, text := range r.flags.Doubts(op) {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %s\n", text)
 		}
 		ops := []bench.Op{op}
 		if err := r.use(a.stderr, d.Caps(), ops); err != nil {
@@ -109,51 +103,11 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 	})
 }
 
-// problemOf returns a file in the kernel's names, and its problem.
-func (r *runKernel) problemOf(in kernels.File) (*kernels.Source, bench.Op, error) {
-	source, err := r.names.Source(in, r.flags)
-	if err != nil {
-		return nil, nil, err
-	}
-	op, err := r.flags.FromFile(kernels.InOrder(source, r.flags))
-	if err == nil {
-		err = source.For(op, r.backward)
-	}
-	if err == nil {
-		err = kernels.CheckFile(kernels.InOrder(source, r.flags).Tensors(), op, r.backward)
-	}
-	if err == nil {
-		err = checkCounts(source, op)
-	}
-	return source, op, err
-}
-
 // checkReplaced returns an error if the output would replace an input that has more than the
 // outputs.
 func checkReplaced(in, out string) error {
 	if files.Same(in, out) {
 		return usagef("--out %s is the input, whose other tensors would be lost", out)
-	}
-	return nil
-}
-
-// checkCounts returns an error unless the counts in a file are in their ranges. kernels.CheckFile
-// has checked the rest.
-func checkCounts(in kernels.File, op bench.Op) error {
-	for _, t := range op.Tensors() {
-		if t.DType != dtype.Int32 || t.Free {
-			continue
-		}
-		x, _ := in.Tensor(t.Name)
-		counts, err := kernels.ReadInt32(in, x)
-		if err != nil {
-			return err
-		}
-		for _, n := range counts {
-			if n < 0 || int(n) > t.Most {
-				return fmt.Errorf("tensor %q: %d is not in 0..%d", t.Name, n, t.Most)
-			}
-		}
 	}
 	return nil
 }
@@ -172,7 +126,7 @@ type warner interface {
 }
 
 // compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernels.File, op bench.Op) error {
+func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kernels.Source, op bench.Op) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
@@ -187,7 +141,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 		if !pass.Reads(t.Role) && !pass.Writes(t.Role) {
 			continue
 		}
-		axes := r.axes(t)
+		axes := r.flags.Axes(t.Name, len(t.Shape))
 		x, err := d.NewTensor(t.Name, t.DType, kernels.Permuted(t.Shape, axes)...)
 		if err != nil {
 			return err
@@ -242,7 +196,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in kernel
 			if err := a.warnOfOverflow(ctx, t, x); err != nil {
 				return err
 			}
-			if axes := r.axes(t); axes != nil {
+			if axes := r.flags.Axes(t.Name, len(t.Shape)); axes != nil {
 				x = x.Permute(axes...) // back to the file's order
 			}
 			outputs = append(outputs, bench.FileTensor{Name: t.Name, Tensor: x})
@@ -275,20 +229,12 @@ func (a *app) warnOfOverflow(ctx context.Context, t call.Tensor, x vk.Tensor) er
 	return nil
 }
 
-// axes returns the order of axes of a tensor in files, nil if it is the kernel's.
-func (r *runKernel) axes(t call.Tensor) []int {
-	if o, ok := r.flags.(kernels.Ordered); ok {
-		return o.Axes(t.Name, len(t.Shape))
-	}
-	return nil
-}
-
 // transferBytes is the size of pieces that tensors are copied in between a file and a buffer, so
 // that the host never holds a whole tensor.
 const transferBytes = 64 << 20
 
 // upload copies a tensor of the file to the start of b.
-func upload(ctx context.Context, b *vk.Buffer, in kernels.File, name string) error {
+func upload(ctx context.Context, b *vk.Buffer, in *kernels.Source, name string) error {
 	t, _ := in.Tensor(name)
 	piece := make([]byte, min(t.Bytes(), transferBytes))
 	for at := int64(0); at < t.Bytes(); at += int64(len(piece)) {

@@ -63,7 +63,7 @@ driver. The other commands use it, and flashvk tune show lists it.`
 func (t *tuneKernel) add(f *pflag.FlagSet) {
 	t.addSizes(f, true)
 	t.addSuite(f)
-	if bench.HasBackward(t.flags.Suite(true)[0]) {
+	if t.kernel.Backward {
 		f.BoolVar(&t.backward, "backward", false, "tune the backward pass: the gradients")
 	}
 	if paths := t.kernel.Impls[1:]; len(paths) > 0 {

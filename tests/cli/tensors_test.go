@@ -124,8 +124,7 @@ func (c *command) passes() ([]bench.Pass, bench.Pass) {
 // ordered returns a tensor of a file in the order of the kernel, or the other way round: axes of
 // heads and of the sequence are exchanged, where the flags say so.
 func (c *command) ordered(name string, shape []int, x []byte) ([]int, []byte) {
-	o, ok := c.flags.(kernels.Ordered)
-	if !ok || o.Axes(name, len(shape)) == nil {
+	if c.flags.Axes(name, len(shape)) == nil {
 		return shape, x
 	}
 	b, h, s := shape[0], shape[1], shape[2]
@@ -148,8 +147,9 @@ func right(ts *testscript.TestScript, caps *vk.Caps, args []string) {
 			ts.Fatalf("no flag %s", word)
 		}
 	}
-	op, err := problem.flags.FromFlags(true)
+	ops, err := problem.flags.Ops(true)
 	ts.Check(err)
+	op := ops[0]
 	passes, all := run.passes()
 	var list []safetensors.Tensor
 	data := map[string][]byte{}
@@ -206,7 +206,7 @@ func (c *command) compare(ts *testscript.TestScript, inPath, outPath string) str
 	out, err := safetensors.Open(ts.MkAbs(outPath))
 	ts.Check(err)
 	defer out.Close()
-	op, err := c.flags.FromFile(kernels.InOrder(in, c.flags))
+	_, op, err := new(kernels.FileFlags).Read(in, c.flags, c.backward)
 	ts.Check(err)
 	read := func(f *safetensors.File, t call.Tensor) []float32 {
 		x, ok := f.Tensor(t.Name)

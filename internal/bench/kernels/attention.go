@@ -1,14 +1,18 @@
 package kernels
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/enum"
+	"github.com/flashvk/flashvk/safetensors"
 )
 
 // softmaxAttention is the row of attention.
@@ -19,7 +23,7 @@ func softmaxAttention() Kernel {
 	}
 	return Kernel{
 		Name: "attention", Title: "softmax attention", Impls: impls, AllPaths: true, How: []string{"dtype"},
-		New: func() Flags { return &attentionFlags{callFlags: attentionCalls().New().(*callFlags[*attending])} },
+		New: attentionCalls().New, Backward: true,
 		Formulas: `
     x   = softcap(scale * q * kᵀ) + bias - slope * |i + shift - j|
     o   = softmax(x) * v
@@ -79,8 +83,10 @@ after the last sequence have o = 0 and lse = -Inf. With --backward there are
 // attentionCalls are the calls that commands make.
 func attentionCalls() *calls[*attending] {
 	return &calls[*attending]{
-		name: "attention", describe: describeAttention, keys: attentionKeys, check: (*attending).prepare, tensors: attentionTensors,
-		flags: []flag{
+		name: "attention", describe: func(a *attending) string { return DescribeAttention(a.Problem) }, keys: attentionKeys,
+		check: checkAttention, tensors: attentionTensors, file: attentionFile, axes: attentionAxes, doubts: attentionDoubts,
+		aliases: map[string]string{"cu_seqlens_k": "cu_seqlens_kv"}, // flash-attn's name
+		flags: slices.Concat([]flag{
 			{name: "batch", usage: "number of sequences", size: true},
 			{name: "heads", field: "num_heads", usage: "query heads", size: true},
 			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: heads)", size: true},
@@ -90,40 +96,55 @@ func attentionCalls() *calls[*attending] {
 			{name: "dtype", usage: "float16 (default), bfloat16 or float32", size: true},
 			{name: "layout", field: "order", file: true, value: parsed(OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"),
 				usage: "order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, (batch, seq, heads, headdim), as in flash-attn"},
-			{name: "causal", usage: "hide the keys after each query"},
-			{name: "causal-align", usage: "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left", value: parsed(parseAlign, "CORNER")},
-			{name: "scale", usage: "factor of the scores (default 1/√headdim)"},
-			{name: "window", usage: "hide keys more than L before or R after each query's own; -1 is unlimited", value: parsed(parseWindow, "L,R")},
-			{name: "softcap", usage: "replace each score x by F*tanh(x/F)"},
-			{name: "dropout", field: "drop", usage: "drop each weight with probability P; needs --seed", value: parsed(ParseFloat, "P")},
-			{name: "seed", field: "drop_seed", usage: "seed of the dropout", value: parsed(parseSeed, intKind)},
-			{name: "value-dim", usage: "elements of a head of V and O (default: headdim)", size: true},
-			{name: "alibi", usage: "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads", size: true, value: parsed(parseALiBi, "SLOPES"), unsaid: attention.ALiBiPerHead.String()},
-			{name: "bias", usage: "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them", size: true, value: parsed(parseBias, "AXES")},
-			{name: "bias-dtype", usage: "type of the bias: float32 (default) or that of --dtype", size: true},
+			{name: "causal-align", usage: "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left",
+				value: named("CORNER", attention.BottomRight, attention.TopLeft)},
+			{name: "dropout", field: "dropout.P", usage: "drop each weight with probability P; needs --seed", value: parsed(ParseFloat, "P")},
+			{name: "seed", field: "dropout.Seed", usage: "seed of the dropout", value: parsed(parseSeed, intKind)},
+		}, scoreFlags, []flag{
+			{name: "bias", usage: "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them", size: true, value: biasValue},
+			{name: "bias-dtype", field: "bias.DType", usage: "type of the bias: float32 (default) or that of --dtype", size: true},
 			{name: "key-mask", usage: "hide one key in eight from all queries of a batch, at random", size: true},
-			{name: "sinks", usage: "give each head a sink", size: true},
 			{name: "varlen", field: "packed", usage: "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again", size: true},
 			{name: "config", field: "chosen", usage: "how work is divided, in the words of the column runs of the pass, instead of the choice of flashvk", size: true, value: parsed(parseAttentionConfig, "CONFIG")},
-		},
+		}),
 		base: newAttending,
-		path: (*attending).on,
-		sample: func(a *attending) int {
-			return max(int(checkOperations/(4*float64(a.SeqKV)*float64(a.HeadDim+a.ValueHeadDim()))), minCheckRows)
+		unsaid: func(a *attending, f *pflag.FlagSet) {
+			if f.Changed("heads") && !f.Changed("kv-heads") {
+				a.NumKVHeads = a.NumHeads
+			}
+			if f.Changed("seqlen") && !f.Changed("seqlen-kv") {
+				a.SeqKV = a.SeqQ
+			}
 		},
-		tune: tuneAttention,
+		suites:  bench.Suites(),
+		problem: func(s *bench.Suite, i int) *attending { return newProblem(s.Problems[i]) },
+		path:    (*attending).on,
+		sample:  func(a *attending) int { return sampleRows(&a.Problem) },
+		tune:    tuneAttention,
 	}
 }
 
-const (
-	// checkOperations is how many operations a reference may take: some seconds at most on a few
-	// cores.
-	checkOperations = 2e9
-	// minCheckRows are compared even if they take more.
-	minCheckRows = 32
-	// maxPacked bounds the sequences of --varlen.
-	maxPacked = 1 << 20
-)
+// scoreFlags are the flags of all kernels with scores.
+var scoreFlags = []flag{
+	{name: "causal", usage: "hide the keys after each query"},
+	{name: "scale", usage: "factor of the scores (default 1/√headdim)"},
+	{name: "window", usage: "hide keys more than L before or R after each query's own; -1 is unlimited", value: parsed(parseWindow, "L,R")},
+	{name: "softcap", usage: "replace each score x by F*tanh(x/F)"},
+	{name: "value-dim", usage: "elements of a head of V and O (default: headdim)", size: true},
+	{name: "alibi", usage: "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads", size: true,
+		value: named("SLOPES", attention.ALiBiPerHead, attention.ALiBiPerBatchHead), unsaid: attention.ALiBiPerHead.String()},
+	{name: "sinks", usage: "give each head a sink", size: true},
+}
+
+// maxPacked bounds the sequences of flags.
+const maxPacked = 1 << 20
+
+// sampleRows returns the rows that are compared: those of a reference of some seconds at most on a few
+// cores, but not fewer than 32.
+func sampleRows(p *attention.Problem) int {
+	const operations, least = 2e9, 32
+	return max(int(operations/(4*float64(p.SeqKV)*float64(p.HeadDim+p.ValueHeadDim()))), least)
+}
 
 // parseAttentionConfig reads a configuration of either pass.
 func parseAttentionConfig(text string) (any, error) {
@@ -138,39 +159,26 @@ func parseAttentionConfig(text string) (any, error) {
 	return c, nil
 }
 
-func parseALiBi(text string) (attention.ALiBi, error) {
-	for _, a := range []attention.ALiBi{attention.ALiBiPerHead, attention.ALiBiPerBatchHead} {
-		if text == a.String() {
-			return a, nil
+// biasValue is the value of --bias, which leaves the format as it is.
+func biasValue(to any) pflag.Value {
+	bias := to.(*attention.Bias)
+	return Value[attention.Bias]{bias, func(text string) (attention.Bias, error) {
+		b := attention.Bias{On: true, DType: bias.DType}
+		if text == "shared" {
+			return b, nil
 		}
-	}
-	return 0, enum.NotOneOf{attention.ALiBiPerHead.String(), attention.ALiBiPerBatchHead.String()}
-}
-
-func parseBias(text string) (attention.Bias, error) {
-	b := attention.Bias{On: true}
-	if text == "shared" {
+		for _, name := range strings.Split(text, ",") {
+			axis, ok := map[string]*bool{"batch": &b.Batch, "heads": &b.Heads, "rows": &b.Rows}[name]
+			if !ok {
+				return b, fmt.Errorf("%q is not one of batch, heads, rows", name)
+			}
+			if *axis {
+				return b, fmt.Errorf("%q occurs twice", name)
+			}
+			*axis = true
+		}
 		return b, nil
-	}
-	for _, name := range strings.Split(text, ",") {
-		axis, ok := map[string]*bool{"batch": &b.Batch, "heads": &b.Heads, "rows": &b.Rows}[name]
-		if !ok {
-			return b, fmt.Errorf("%q is not one of batch, heads, rows", name)
-		}
-		if *axis {
-			return b, fmt.Errorf("%q occurs twice", name)
-		}
-		*axis = true
-	}
-	return b, nil
-}
-
-func parseAlign(text string) (attention.Align, error) {
-	a, err := attention.ParseAlign(text)
-	if err != nil {
-		return 0, enum.NotOneOf{"bottom-right", "top-left"}
-	}
-	return a, nil
+	}, "AXES"}
 }
 
 // parseWindow reads two numbers of keys. A window that is unlimited to both
@@ -198,99 +206,130 @@ func parseSeed(text string) (uint64, error) {
 	return n, nil
 }
 
-// attentionFlags are the flags of all commands.
-type attentionFlags struct{ *callFlags[*attending] }
-
-// FromFlags implements Flags.
-func (f *attentionFlags) FromFlags(cpu bool) (bench.Op, error) {
-	a := f.base(cpu)
-	f.change(a, true)
-	if f.set.Changed("heads") && !f.set.Changed("kv-heads") {
-		a.NumKVHeads = a.NumHeads
-	}
-	if f.set.Changed("seqlen") && !f.set.Changed("seqlen-kv") {
-		a.SeqKV = a.SeqQ
-	}
-	if err := f.contradiction(a); err != nil {
-		return nil, err
-	}
-	if f.set.Lookup("batch") == nil { // the alignment may be that of ALiBi, which a file has as a tensor
-		a.CausalAlign = attention.BottomRight
-	} else if err := f.misaligned(a); err != nil {
-		return nil, err
-	}
-	return f.valid(a, true)
-}
-
-// contradiction returns an error if flags contradict each other. It sets the dropout.
-func (f *attentionFlags) contradiction(a *attending) error {
-	given := f.set.Changed
-	a.Dropout = attention.Dropout{P: a.Drop, Seeded: given("seed"), Seed: a.DropSeed}
+// checkAttention returns an error if flags contradict each other, and sets what follows from them.
+func checkAttention(a *attending, f *pflag.FlagSet) error {
+	a.Dropout.Seeded = a.Dropout.Seeded || f.Changed("seed")
+	aligned := a.Causal || a.Window.On || a.ALiBi != attention.ALiBiOff
 	switch {
-	case a.Drop != 0 && !given("seed"):
-		return fmt.Errorf("--dropout %v needs --seed", a.Drop)
-	case given("seed") && !given("dropout"):
-		return fmt.Errorf("--seed %d needs --dropout", a.DropSeed)
-	case given("scale") && a.Scale == 0:
-		return fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
-	case given("softcap") && a.Softcap == 0:
-		return fmt.Errorf("--softcap 0 is not possible; leave it out for none")
-	case given("value-dim") && a.ValueDim == 0: // 0 would mean headdim
-		return fmt.Errorf("--value-dim 0 is not positive")
-	case given("bias-dtype") && !a.Bias.On:
-		return fmt.Errorf("--bias-dtype %v needs --bias", a.BiasDType)
+	case a.Dropout.P != 0 && !a.Dropout.Seeded:
+		return fmt.Errorf("--dropout %v needs --seed", a.Dropout.P)
+	case f.Changed("seed") && !f.Changed("dropout"):
+		return fmt.Errorf("--seed %d needs --dropout", a.Dropout.Seed)
+	case f.Changed("bias-dtype") && !a.Bias.On:
+		return fmt.Errorf("--bias-dtype %v needs --bias", a.Bias.DType)
 	case a.Packed && a.Batch > maxPacked:
 		return fmt.Errorf("--varlen with --batch %d is more than %d sequences", a.Batch, maxPacked)
-	}
-	return nil
-}
-
-// misaligned returns an error if --causal-align is given and nothing is aligned.
-func (f *attentionFlags) misaligned(a *attending) error {
-	if f.set.Changed("causal-align") && !a.Causal && !a.Window.On && a.ALiBi == attention.ALiBiOff {
+	case f.Lookup("layout") != nil && !a.file: // the slopes of ALiBi may be in a file
+		a.CausalAlign = attention.BottomRight
+	case f.Changed("causal-align") && !aligned:
 		return fmt.Errorf("--causal-align %v needs --causal, --window or ALiBi's slopes", a.CausalAlign)
 	}
+	return cmp.Or(checkScores(&a.Problem, f), a.prepare())
+}
+
+// checkScores returns an error for zeros that would mean something else.
+func checkScores(p *attention.Problem, f *pflag.FlagSet) error {
+	switch {
+	case f.Changed("scale") && p.Scale == 0:
+		return errors.New("--scale 0 is not possible; leave it out for the default, 1/√headdim")
+	case f.Changed("softcap") && p.Softcap == 0:
+		return errors.New("--softcap 0 is not possible; leave it out for none")
+	case f.Changed("value-dim") && p.ValueDim == 0: // 0 would mean headdim
+		return errors.New("--value-dim 0 is not positive")
+	}
 	return nil
 }
 
-// Suite implements Flags.
-func (f *attentionFlags) Suite(small bool) []bench.Op {
-	s, err := bench.ParseSuite(bench.TrainingSuite)
-	if err == nil {
-		var list []bench.Op
-		if _, list, err = f.cases(*s, small); err == nil {
-			return list
-		}
+// The orders of axes that files of attention may have.
+const (
+	layoutBHSD = "bhsd"
+	layoutBSHD = "bshd" // flash-attn's
+)
+
+// attentionAxes exchanges the axes of heads and of the sequence for flash-attn's order. Packed
+// sequences, of three axes, are (total, heads, headdim) in both orders.
+func attentionAxes(a *attending, tensor string, rank int) []int {
+	if a.Order != layoutBSHD || rank != 4 || !slices.Contains([]string{"q", "k", "v", "o", "do", "dq", "dk", "dv"}, tensor) {
+		return nil
 	}
-	panic(err) // of constants
+	return []int{0, 2, 1, 3}
 }
 
-// Suites implements Suited.
-func (f *attentionFlags) Suites() []bench.Suite { return bench.Suites() }
-
-// Cases implements Suited.
-func (f *attentionFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
-	if f.set.Changed("dtype") {
-		typed, err := s.Retype(f.given.DType)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--dtype %v: %w", f.given.DType, err)
-		}
-		s = *typed
+// attentionDoubts doubts the order of axes if no flag says it, there are fewer queries than heads, and
+// the other order would be valid, too; and the corner of a causal mask if no flag says it, and that of
+// PyTorch gives another mask.
+func attentionDoubts(a *attending, f *pflag.FlagSet) (list []string) {
+	other := a.Problem
+	other.NumHeads, other.SeqQ, other.NumKVHeads, other.SeqKV = a.SeqQ, a.NumHeads, a.SeqKV, a.NumKVHeads
+	plain := !a.Varlen.On && !a.Bias.On && !a.KeyMask && !a.Sinks && a.ALiBi == attention.ALiBiOff // others show the order
+	if plain && !f.Changed("layout") && a.SeqQ < a.NumHeads && other.Validate() == nil {
+		list = append(list, fmt.Sprintf("q %v has %d heads and sequences of %d: if the axes are (batch, seq, heads, headdim), as flash-attn has them, say --layout bshd; --layout bhsd says that they are not",
+			a.QShape(), a.NumHeads, a.SeqQ))
 	}
-	return f.cases(s, small)
+	q, kv := a.CuSeqlens()
+	if same := a.SeqQ == a.SeqKV && slices.Equal(q, kv); a.Causal && !f.Changed("causal-align") && !same {
+		list = append(list, fmt.Sprintf("the causal mask of %d queries and %d keys ends in the bottom right corner, as flash-attn has it; is_causal=True of PyTorch's scaled_dot_product_attention is the other one, --causal-align top-left; --causal-align bottom-right says that this is meant",
+			a.SeqQ, a.SeqKV))
+	}
+	return list
 }
 
-func (f *attentionFlags) cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
-	if small {
-		s = s.Small()
+// attentionFile sets sizes, formats and features from the tensors of a file.
+func attentionFile(s *Source, a *attending) error {
+	p := &a.Problem
+	a.file, a.DLSE = true, s.has("dlse")
+	cuQ, errQ := s.ints("cu_seqlens_q", "batch+1")
+	cuKV, errKV := s.ints("cu_seqlens_kv", "batch+1")
+	p.Varlen.On = s.has("cu_seqlens_q") || s.has("cu_seqlens_kv")
+	q := []string{"batch", "num_heads", "seq_q", "head_dim"}
+	k := []string{"batch", "num_kv_heads", "seq_kv", "head_dim"}
+	if p.Varlen.On {
+		q, k = []string{"total", "num_heads", "head_dim"}, []string{"total", "num_kv_heads", "head_dim"}
 	}
-	var list []bench.Op
-	for _, p := range s.Problems {
-		op, err := Attention(p)
-		if err != nil {
-			return nil, nil, err
+	v := append(slices.Clone(k[:len(k)-1]), "value_dim")
+	if err := cmp.Or(errQ, errKV, s.into(a, "q", "dtype", q...), s.into(a, "k", "", k...), s.into(a, "v", "", v...)); err != nil {
+		return err
+	}
+	if p.ValueDim == p.HeadDim {
+		p.ValueDim = 0
+	}
+	if p.Varlen.On {
+		if len(cuQ) < 2 || len(cuKV) != len(cuQ) {
+			return fmt.Errorf(`tensors "cu_seqlens_q" and "cu_seqlens_kv": %d and %d entries are not batch+1 each`, len(cuQ), len(cuKV))
 		}
-		list = append(list, op)
+		of, _ := s.Tensor("q")
+		kv, _ := s.Tensor("k")
+		p.Batch, p.SeqQ, p.SeqKV = len(cuQ)-1, 1, 1
+		p.Varlen.TotalQ, p.Varlen.TotalKV = of.Shape[0], kv.Shape[0]
+		for b := range p.Batch {
+			n := [2]int{int(cuQ[b+1] - cuQ[b]), int(cuKV[b+1] - cuKV[b])}
+			a.Lengths, p.SeqQ, p.SeqKV = append(a.Lengths, n), max(p.SeqQ, n[0]), max(p.SeqKV, n[1])
+		}
+		if err := p.CheckCuSeqlens(cuQ, cuKV); err != nil {
+			return err
+		}
 	}
-	return &s, list, nil
+	return scoresOfFile(s, p)
+}
+
+// scoresOfFile sets the features that tensors show.
+func scoresOfFile(s *Source, p *attention.Problem) error {
+	p.KeyMask, p.Sinks = s.has("key_mask"), s.has("sinks")
+	if slopes, ok := s.Tensor("alibi_slopes"); ok {
+		if p.ALiBi = attention.ALiBiPerHead; len(slopes.Shape) == 2 {
+			p.ALiBi = attention.ALiBiPerBatchHead
+		}
+	}
+	bias, ok := s.Tensor("bias")
+	if !ok {
+		return nil
+	}
+	if _, err := s.shape("bias", "batch or 1", "heads or 1", "seq_q or 1", "seq_kv"); err != nil {
+		return err
+	}
+	p.Bias = attention.Bias{On: true, Batch: bias.Shape[0] != 1, Heads: bias.Shape[1] != 1, Rows: bias.Shape[2] != 1}
+	if bias.DType != safetensors.F32 {
+		p.Bias.DType = p.DType
+	}
+	return nil
 }

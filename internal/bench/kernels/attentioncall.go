@@ -6,12 +6,13 @@ import (
 	"math"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -21,20 +22,21 @@ import (
 // lengths.
 type attending struct {
 	call.Attention
-	Order     string // of the axes of files
-	Drop      float64
-	DropSeed  uint64
-	BiasDType dtype.DType
-	Packed    bool
-	Chosen    any // the configuration of --config, of either pass
-	file      bool
+	Order  string // of the axes of files
+	Packed bool
+	Chosen any // the configuration of --config, of either pass
+	file   bool
 }
 
 // Attention returns a problem of attention as it is measured.
 func Attention(p attention.Problem) (bench.Op, error) {
-	a := &attending{Packed: p.Varlen.On, BiasDType: p.Bias.DType}
+	return attentionCalls().valid(newProblem(p), pflag.NewFlagSet("", pflag.PanicOnError), true)
+}
+
+func newProblem(p attention.Problem) *attending {
+	a := &attending{Packed: p.Varlen.On}
 	a.Problem = p
-	return attentionCalls().valid(a, true)
+	return a
 }
 
 // newAttending returns the call of no flags. The first fills a large GPU; a CPU device computes the
@@ -60,7 +62,7 @@ func (a *attending) prepare() error {
 	if a.file {
 		return nil
 	}
-	a.Bias.DType, a.NoDBias = a.BiasDType, true
+	a.NoDBias = true
 	if !a.Packed {
 		return nil
 	}
@@ -188,9 +190,6 @@ func visible(x float64) float64 {
 	return 1
 }
 
-// describeAttention returns the problem in words.
-func describeAttention(a *attending) string { return DescribeAttention(a.Problem) }
-
 // DescribeAttention returns a problem of attention in words.
 func DescribeAttention(p attention.Problem) string {
 	var b strings.Builder
@@ -275,15 +274,5 @@ func tuneAttention(_ *vk.Caps, op tunedOp[*attending], p bench.Pass) ([]bench.Tu
 	if !op.c.Plain() {
 		return nil, fmt.Errorf("attention: %s: the table has no rows for features", op.Describe())
 	}
-	x := bench.Tunable{Op: op, Pass: p, Space: *table.SpaceOf("attention", p.Kit(), op.c.Problem), With: func(c bench.Candidate) bench.Op {
-		return op.with(func(a *attending) {
-			switch c := c.(type) {
-			case attention.Config:
-				a.Config = &c
-			case attention.BackwardConfig:
-				a.BackwardConfig = &c
-			}
-		})
-	}}
-	return []bench.Tunable{x}, nil
+	return op.choices(p, op.c.Problem, nil), nil
 }

@@ -1,13 +1,16 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
+	"github.com/spf13/pflag"
+
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -16,7 +19,7 @@ func decoder() Kernel {
 	impls := []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()}
 	return Kernel{
 		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"}, Impls: impls,
-		New: func() Flags { return &decodeFlags{decodeCalls().New().(*callFlags[*decoding])} },
+		New: decodeCalls().New,
 		Formulas: `
     o = softmax(scale * q * kᵀ) * v
 The queries are at the last positions: in a sequence with n keys, new ones included, query i
@@ -104,17 +107,18 @@ const maxSteps = 1000
 func decodeCalls() *calls[*decoding] {
 	parts := OneOf([]string{string(readPart), string(appendPart), string(stepPart), string(prefillPart)})
 	return &calls[*decoding]{
-		name: "decode", describe: describeDecode, keys: decodeKeys, check: (*decoding).prepare, tensors: decodeTensors,
-		flags: []flag{
+		name: "decode", describe: describeDecode, keys: decodeKeys, check: checkDecode, tensors: decodeTensors, file: decodeFile,
+		aliases: map[string]string{"cache_seqlens": "seq_lens"}, // flash-attn's lengths do not count new keys either
+		flags: slices.Concat([]flag{
 			{name: "batch", usage: "number of sequences (default 16 on a GPU, 2 on a CPU device)", size: true},
 			{name: "heads", field: "num_heads", usage: "query heads (default 32, or 4)", size: true},
 			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: a quarter of heads if that is one, else heads)", size: true},
 			{name: "keys", usage: "keys of each sequence; FIRST..LAST are sequences of different lengths (default 4096, or 300)", size: true, value: parsed(parseKeys, intKind)},
 			{name: "queries", field: "seq_q", usage: "queries of each sequence, the last ones", size: true},
 			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256 (default 128, or 64)", size: true},
-			{name: "value-dim", usage: "elements of a head of V and O (default: headdim)", size: true},
 			{name: "dtype", usage: "float16, bfloat16 (default on a GPU) or float32", size: true},
-			{name: "cache-dtype", field: "cache", usage: "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits", size: true, value: parsed(parseCacheFormat, "FORMAT")},
+			{name: "cache-dtype", field: "cache", usage: "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits", size: true,
+				value: named("FORMAT", attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0)},
 			{name: "page-size", usage: "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages", size: true},
 			{
 				name: "part", field: "parts", size: true, value: parsed(ListOf(func(text string) (decodePart, error) { part, err := parts(text); return decodePart(part), err }), "PARTS"),
@@ -122,15 +126,39 @@ func decodeCalls() *calls[*decoding] {
 			},
 			{name: "steps", usage: "steps of a call of --part step, one after the other", size: true},
 			{name: "layout", field: "order", usage: "axes of the cache: nhd (default) has keys before heads, hnd heads before keys", value: parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER")},
-			{name: "causal", usage: "hide the keys after each query"},
-			{name: "scale", usage: "factor of the scores (default 1/√headdim)"},
-			{name: "window", usage: "hide keys more than L before or R after each query's own; -1 is unlimited", value: parsed(parseWindow, "L,R")},
-			{name: "softcap", usage: "replace each score x by F*tanh(x/F)"},
-			{name: "alibi", usage: "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads", size: true, value: parsed(parseALiBi, "SLOPES"), unsaid: attention.ALiBiPerHead.String()},
-			{name: "sinks", usage: "give each head a sink", size: true},
+		}, scoreFlags, []flag{
 			{name: "config", usage: "how work is divided, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(parseDecodeConfig, "CONFIG")},
-		},
+		}),
 		base: newDecoding,
+		unsaid: func(d *decoding, f *pflag.FlagSet) {
+			if !f.Changed("kv-heads") {
+				if d.NumKVHeads = d.NumHeads; d.NumHeads%4 == 0 {
+					d.NumKVHeads /= 4
+				}
+			}
+		},
+		several: func(given *decoding) (list []*decoding) {
+			for _, part := range given.Parts {
+				d := call.Copy(given).(*decoding)
+				if d.Part = part; part != stepPart {
+					d.Steps = min(d.Steps, 1)
+				}
+				list = append(list, d)
+			}
+			return list
+		},
+		suites: []bench.Suite{{Name: "decode", About: "bfloat16, headdim 128, heads 32 of 8 where nothing else is said: caches of lengths, pages and features that serving has"}},
+		cases: []string{
+			"--batch=1 --keys=1024", "--batch=1 --keys=4096", "--batch=1 --keys=16384", "--batch=1 --keys=65536", "--batch=1 --keys=16384 --kv-heads=32",
+			"--keys=1024", "--keys=4096", "--keys=16384", "--kv-heads=32", "--batch=64 --keys=1024", "--batch=64",
+			"--batch=1 --keys=16384 --queries=4", "--batch=1 --keys=16384 --queries=8", "--queries=4", "--queries=8",
+			"--headdim=64", "--headdim=96", "--headdim=256", "--page-size=16", "--batch=64 --page-size=16",
+			"--batch=64 --window=511,0", "--softcap=30", "--sinks", "--alibi", "--batch=64 --keys=100..16000 --page-size=16",
+		},
+		shrink: func(d *decoding) {
+			d.DType, d.NumHeads, d.NumKVHeads, d.Batch = dtype.Float16, d.NumHeads/8, d.NumKVHeads/8, max(d.Batch/8, 1)
+			d.Keys, d.Window.Left = keyCounts{d.Keys.first / 32, d.Keys.last / 32}, d.Window.Left/32
+		},
 		path: func(d *decoding, impl string, _ bench.Pass) (err error) {
 			d.Impl, err = attention.ParseImpl(impl)
 			return err
@@ -144,13 +172,16 @@ func parseDecodeConfig(text string) (*attention.DecodeConfig, error) {
 	return &c, err
 }
 
-// parseCacheFormat reads --cache-dtype.
-func parseCacheFormat(text string) (attention.CacheFormat, error) {
-	f, err := attention.ParseCacheFormat(text)
-	if err != nil {
-		return 0, fmt.Errorf("not same, e4m3 or q8_0")
+// checkDecode returns an error for flags that contradict each other, and sets what follows from them.
+func checkDecode(d *decoding, f *pflag.FlagSet) error {
+	switch {
+	case d.Steps < 1 || d.Steps > maxSteps:
+		return fmt.Errorf("--steps %d is not in 1..%d", d.Steps, maxSteps)
+	case f.Changed("steps") && !slices.Contains(d.Parts, stepPart):
+		return fmt.Errorf("--steps needs --part %s", stepPart)
 	}
-	return f, nil
+	d.Causal = d.Causal && (!d.Tree || f.Changed("causal"))
+	return cmp.Or(checkScores(&d.Problem, f), d.prepare())
 }
 
 // tuneDecode has the configurations of Decode. With --config only that is compared with what flashvk
@@ -159,132 +190,8 @@ func tuneDecode(_ *vk.Caps, op tunedOp[*decoding], p bench.Pass) ([]bench.Tunabl
 	if op.c.Part != readPart {
 		return nil, fmt.Errorf("decode: --part %s has no configurations of its own", op.c.Part)
 	}
-	x := bench.Tunable{Op: op, Pass: p, Space: *table.SpaceOf("decode", p.Kit(), op.c.DecodeProblem), With: func(c bench.Candidate) bench.Op {
-		config := c.(attention.DecodeConfig)
-		return op.with(func(d *decoding) { d.Config = &config })
-	}}
 	if op.c.Config != nil {
-		onlyConfig(&x, *op.c.Config)
+		return op.choices(p, op.c.DecodeProblem, *op.c.Config), nil
 	}
-	return []bench.Tunable{x}, nil
-}
-
-// decodeFlags are the flags of all commands.
-type decodeFlags struct{ *callFlags[*decoding] }
-
-// Several implements Multiple: a problem for each part.
-func (f *decodeFlags) Several(cpu bool) (list []bench.Op, err error) {
-	given := f.base(cpu)
-	f.change(given, true)
-	switch {
-	case given.Steps < 1 || given.Steps > maxSteps:
-		return nil, fmt.Errorf("--steps %d is not in 1..%d", given.Steps, maxSteps)
-	case given.Steps > 1 && !slices.Contains(given.Parts, stepPart):
-		return nil, fmt.Errorf("--steps needs --part %s", stepPart)
-	case f.set.Changed("value-dim") && given.ValueDim == 0: // 0 would mean headdim
-		return nil, fmt.Errorf("--value-dim 0 is not positive")
-	case f.set.Changed("scale") && given.Scale == 0:
-		return nil, fmt.Errorf("--scale 0 is not possible; leave it out for the default, 1/√headdim")
-	case f.set.Changed("softcap") && given.Softcap == 0:
-		return nil, fmt.Errorf("--softcap 0 is not possible; leave it out for none")
-	case !f.set.Changed("kv-heads"):
-		given.NumKVHeads = quarter(given.NumHeads)
-	}
-	for _, part := range given.Parts {
-		d := call.Copy(given).(*decoding)
-		if d.Part = part; part != stepPart {
-			d.Steps = 1
-		}
-		op, err := f.valid(d, true)
-		if err == nil && part == prefillPart {
-			op, err = newPrefill(op.(tunedOp[*decoding]))
-		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, op)
-	}
-	return list, nil
-}
-
-// FromFlags implements Flags.
-func (f *decodeFlags) FromFlags(cpu bool) (bench.Op, error) {
-	list, err := f.Several(cpu)
-	if err == nil && len(list) > 1 {
-		err = fmt.Errorf("--part: %d parts where one is measured", len(list))
-	}
-	if err != nil {
-		return nil, err
-	}
-	return list[0], nil
-}
-
-// Suite implements Flags.
-func (f *decodeFlags) Suite(small bool) (list []bench.Op) {
-	for _, d := range decodeCases() {
-		if small {
-			d.shrink()
-		}
-		f.change(d, false)
-		op, err := f.valid(d, true)
-		if err != nil {
-			panic(err) // of constants
-		}
-		list = append(list, op)
-	}
-	return list
-}
-
-// Suites implements Suited.
-func (f *decodeFlags) Suites() []bench.Suite {
-	return []bench.Suite{{Name: "decode", About: "bfloat16, headdim 128, heads 32 of 8 where nothing else is said: caches of lengths, pages and features that serving has"}}
-}
-
-// Cases implements Suited.
-func (f *decodeFlags) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
-	if small {
-		s = s.Small()
-	}
-	return &s, f.Suite(small), nil
-}
-
-// decodeCases returns the cases of the suite: batches and lengths, heads, several queries, head
-// dimensions, pages, features, and lengths that differ.
-func decodeCases() (list []*decoding) {
-	add := func(batch, keys int, change ...func(d *decoding)) {
-		d := newDecoding(false)
-		d.Batch, d.Keys = batch, keyCounts{keys, keys}
-		for _, f := range change {
-			f(d)
-		}
-		list = append(list, d)
-	}
-	all := func(d *decoding) { d.NumKVHeads = 32 }
-	for _, keys := range []int{1024, 4096, 16384, 65536} {
-		add(1, keys)
-	}
-	add(1, 16384, all)
-	for _, keys := range []int{1024, 4096, 16384} {
-		add(16, keys)
-	}
-	add(16, 4096, all)
-	add(64, 1024)
-	add(64, 4096)
-	for _, batch := range []int{1, 16} {
-		for _, n := range []int{4, 8} {
-			add(batch, 65536/max(batch, 4), func(d *decoding) { d.SeqQ = n })
-		}
-	}
-	for _, n := range []int{64, 96, 256} {
-		add(16, 4096, func(d *decoding) { d.HeadDim = n })
-	}
-	for _, batch := range []int{16, 64} {
-		add(batch, 4096, func(d *decoding) { d.PageSize = 16 })
-	}
-	add(64, 4096, func(d *decoding) { d.Window = attention.Window{On: true, Left: 511} })
-	add(16, 4096, func(d *decoding) { d.Softcap = 30 })
-	add(16, 4096, func(d *decoding) { d.Sinks = true })
-	add(16, 4096, func(d *decoding) { d.ALiBi = attention.ALiBiPerHead })
-	add(64, 0, func(d *decoding) { d.PageSize, d.Keys = 16, keyCounts{100, 16000} })
-	return list
+	return op.choices(p, op.c.DecodeProblem, nil), nil
 }

@@ -1,7 +1,9 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -34,23 +36,6 @@ func newDecoding(cpu bool) *decoding {
 	}
 	d.Steps = 1
 	return d
-}
-
-// quarter returns the key heads of a number of query heads.
-func quarter(heads int) int {
-	if heads%4 == 0 {
-		return heads / 4
-	}
-	return heads
-}
-
-// shrink makes a case of the suite smaller, for a CPU device.
-func (d *decoding) shrink() {
-	d.DType, d.NumHeads, d.NumKVHeads, d.Batch = dtype.Float16, d.NumHeads/8, d.NumKVHeads/8, max(d.Batch/8, 1)
-	d.Keys = keyCounts{d.Keys.first / 32, d.Keys.last / 32}
-	if d.Window.On {
-		d.Window.Left /= 32
-	}
 }
 
 // prepare sets what follows from the flags: lengths, the capacity, and as many pages as the keys need.
@@ -111,6 +96,10 @@ func (d *decoding) of() call.Call {
 		return &d.Decode
 	case stepPart:
 		return &d.Step
+	case prefillPart:
+		p := &prefill{Append: d.Append(), forward: call.Attention{Problem: d.Problem, Impl: d.Impl, Data: d.Data}}
+		p.forward.Sample = sampleRows(&d.Problem)
+		return p
 	}
 	return d.Append()
 }
@@ -131,6 +120,80 @@ func (d *decoding) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffe
 
 // Sampled implements sampler.
 func (d *decoding) Sampled(x map[string][]float32) call.Outputs { return d.of().(sampler).Sampled(x) }
+
+// A prefill is the beginning of a generation: Append of all keys to empty sequences, then Forward of as
+// many queries with the keys in the cache.
+type prefill struct {
+	*call.Append
+	forward call.Attention
+}
+
+// Validate implements call.Call.
+func (p *prefill) Validate() error { return cmp.Or(p.Append.Validate(), p.forward.Validate()) }
+
+// Tensors implements call.Call. K and V of the forward pass are in the cache.
+func (p *prefill) Tensors() (list []call.Tensor) {
+	for _, t := range p.forward.Tensors() {
+		if t.Role <= call.Output && t.Name != "k" && t.Name != "v" {
+			list = append(list, t)
+		}
+	}
+	for _, t := range p.Append.Tensors() {
+		if t.Role == call.Update && !t.State {
+			t.Role = call.Output
+		}
+		if t.Name != "q" {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// A prefillPlan is the plan of the forward pass after Append.
+type prefillPlan struct {
+	attention.Plan
+	before kit.Plan
+}
+
+// Kernels implements kit.Plan.
+func (p prefillPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.Kernels()...) }
+
+// Choose implements call.Call.
+func (p *prefill) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	before, err := p.Append.Choose(caps, pass)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := p.forward.Choose(caps, pass)
+	if err != nil {
+		return nil, err
+	}
+	return prefillPlan{plan.(attention.Plan), before}, nil
+}
+
+// Record implements call.Call.
+func (p *prefill) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+	if err := p.Append.Record(c, t, nil, pass); err != nil {
+		return err
+	}
+	t = maps.Clone(t)
+	for _, name := range []string{"k", "v"} {
+		if p.KeysFirst {
+			t[name] = t[name].Permute(0, 2, 1, 3)
+		}
+	}
+	return p.forward.Record(c, t, workspace, pass)
+}
+
+// Sampled implements sampler.
+func (p *prefill) Sampled(x map[string][]float32) call.Outputs {
+	in := call.Values{}
+	for name, values := range x {
+		in[name] = wide(values)
+	}
+	in["k"], in["v"] = in["new_k"], in["new_v"]
+	return p.forward.Want(in, kit.Forward)
+}
 
 // decodeTensors completes what is measured. Rows rotate by angles of 0, so that calls can be repeated,
 // and what Append writes in 8 bits is exact.
@@ -220,7 +283,11 @@ func (d *decoding) appendBytes() float64 {
 
 // FLOPs returns the operations of a call.
 func (d *decoding) FLOPs() (sum float64) {
-	if d.Part != appendPart {
+	switch d.Part {
+	case appendPart:
+	case prefillPart:
+		return d.Problem.FLOPs()
+	default:
 		d.each(func(lens []int32) { sum += d.FLOPsOf(lens) })
 	}
 	return sum
@@ -231,6 +298,8 @@ func (d *decoding) Bytes() (sum float64) {
 	switch d.Part {
 	case appendPart:
 		return d.appendBytes()
+	case prefillPart:
+		return d.appendBytes() + d.Problem.Bytes()
 	case stepPart:
 		sum = float64(d.Steps) * d.appendBytes()
 	}
@@ -242,8 +311,11 @@ func (d *decoding) Bytes() (sum float64) {
 func (d *decoding) Amounts() []bench.Amount {
 	read := 0.0
 	d.each(func(lens []int32) { read += d.CacheBytesOf(lens) })
-	if d.Part == appendPart {
+	switch d.Part {
+	case appendPart:
 		read = d.appendBytes()
+	case prefillPart: // the cache is written and read
+		read = 2 * float64(d.DType.Size()*(call.Product(d.KShape())+call.Product(d.VShape())))
 	}
 	return []bench.Amount{
 		{Name: "tokens", Key: "token", Unit: "token", N: float64(d.Batch * d.SeqQ * d.Steps)},
@@ -308,15 +380,18 @@ func decodeKeys(d *decoding) []bench.Key {
 
 // Note says what the dispatches of a call do.
 func (d *decoding) Note(plan kit.Plan, list []bench.DispatchProfile) {
+	if p, ok := plan.(prefillPlan); ok {
+		newProblem(d.Problem).Note(p.Plan, list)
+	}
 	decode, _ := plan.(attention.Plan)
 	step := 0 // of stepPart
 	for i := range list {
 		x := &list[i].Note
 		switch {
-		case isAppend(list[i].Kernel):
-			x.Bytes = d.appendBytes()
+		case strings.HasPrefix(list[i].Kernel, "attention_append"):
+			x.FLOPs, x.Bytes = 0, d.appendBytes()
 			continue
-		case !strings.HasPrefix(list[i].Kernel, "attention_decode"):
+		case d.Part == prefillPart || !strings.HasPrefix(list[i].Kernel, "attention_decode"):
 			continue
 		}
 		lens := make([]int32, len(d.Lens))
@@ -331,9 +406,6 @@ func (d *decoding) Note(plan kit.Plan, list []bench.DispatchProfile) {
 		x.Matrices, x.DType, x.Text = decode.Decode.Impl == attention.CoopMat, d.DType, describeDecode(d)
 	}
 }
-
-// isAppend reports whether a kernel is that of Append.
-func isAppend(kernel string) bool { return strings.HasPrefix(kernel, "attention_append") }
 
 // keyCounts are the numbers of keys of --keys: equal steps from first to last, in random order.
 type keyCounts struct{ first, last int }
@@ -374,4 +446,108 @@ func (k keyCounts) lens(batch int) []int {
 	}
 	rand.New(rand.NewPCG(2, 2)).Shuffle(batch, func(i, j int) { lens[i], lens[j] = lens[j], lens[i] })
 	return lens
+}
+
+// decodeFile sets sizes, formats and features from the tensors of a file. The presence of k_scale and
+// v_scale is part of the format of the cache.
+func decodeFile(s *Source, d *decoding) error {
+	d.file, d.Part, d.Steps = true, readPart, 1
+	lens, errLens := s.ints("seq_lens", "batch")
+	blocks, errBlocks := s.ints("block_table", "batch", "max_pages")
+	rows, errRows := s.ints("cache_batch_idx", "batch")
+	axes := []string{"batch", "max_keys", "kv-heads", "headdim"}
+	if s.has("block_table") {
+		axes[0], axes[1] = "pages", "page"
+	}
+	keys, heads := 1, 2
+	if d.Order == layoutHND {
+		keys, heads, axes[1], axes[2] = 2, 1, axes[2], axes[1]
+	}
+	k, errK := s.shape("k_cache", axes...)
+	v, errV := s.shape("v_cache", append(axes[:3:3], "valuedim")...)
+	if err := cmp.Or(errLens, errBlocks, errRows, s.into(d, "q", "dtype", "batch", "num_heads", "seq_q", "head_dim"), errK, errV); err != nil {
+		return err
+	}
+	switch k.DType {
+	case bench.FileDType(dtype.E4M3):
+		d.Cache = attention.CacheE4M3
+		if s.has("k_scale") || s.has("v_scale") {
+			d.Scales = call.AllScales
+		}
+	case bench.FileDType(dtype.Int8):
+		d.Cache = attention.CacheQ8_0
+	}
+	if d.SeqKV, d.NumKVHeads, d.LeftPad = k.Shape[keys], k.Shape[heads], s.has("left_pad"); v.Shape[3] != d.HeadDim {
+		d.ValueDim = v.Shape[3]
+	}
+	if s.has("cache_batch_idx") {
+		d.CacheRows = k.Shape[0]
+	}
+	if table, ok := s.Tensor("block_table"); ok {
+		if d.PageSize, d.Pages = d.SeqKV, k.Shape[0]; d.PageSize == 0 {
+			return fmt.Errorf(`tensor "k_cache": pages of 0 keys`)
+		}
+		d.SeqKV *= table.Shape[1]
+	}
+	for _, n := range lens {
+		d.Lens = append(d.Lens, int(n))
+	}
+	d.Tree = s.has("tree_mask")
+	if s.has("k_new") {
+		added, err := s.shape("k_new", "batch", "kv-heads", "keys", "headdim")
+		if err != nil {
+			return err
+		}
+		if d.NewKeys, d.Part = added.Shape[2], stepPart; d.NewKeys == 0 {
+			return fmt.Errorf(`tensor "k_new": shape %v has no keys`, added.Shape)
+		}
+	}
+	if err := scoresOfFile(s, &d.Problem); err != nil {
+		return err
+	}
+	return d.checkTables(blocks, rows)
+}
+
+// checkTables checks three things: every length, with the new keys, is within the capacity; every
+// page that a sequence needs is in the cache; no two sequences write new keys to the same place.
+func (d *decoding) checkTables(blocks, rows []int32) error {
+	p := &d.DecodeProblem
+	each := 0
+	if p.PageSize > 0 {
+		each = p.SeqKV / p.PageSize
+	}
+	writer := map[int32]int{} // the sequence that writes new keys to a page, or to a row of the cache
+	writes := func(b int, table string, place int32) error {
+		if other, ok := writer[place]; ok && other != b {
+			return fmt.Errorf(`tensor %q: new keys of sequences %d and %d go to the same place, %d`, table, other, b, place)
+		}
+		writer[place] = b
+		return nil
+	}
+	for b, n := range d.Lens {
+		end := n + p.NewKeys
+		if n < 0 || end > p.SeqKV {
+			return fmt.Errorf(`tensor "seq_lens": %d keys of sequence %d, with %d new ones, are not from 0 to %d, which the cache has room for`, n, b, p.NewKeys, p.SeqKV)
+		}
+		if p.NewKeys > 0 && b < len(rows) {
+			if err := writes(b, "cache_batch_idx", rows[b]); err != nil {
+				return err
+			}
+		}
+		if each == 0 || (b+1)*each > len(blocks) {
+			continue
+		}
+		for i, page := range blocks[b*each:][:(end+p.PageSize-1)/p.PageSize] {
+			if page < 0 || int(page) >= p.Pages {
+				return fmt.Errorf(`tensor "block_table": page %d of sequence %d is %d, and not one of the %d pages`, i, b, page, p.Pages)
+			}
+			if p.NewKeys == 0 || (i+1)*p.PageSize <= n {
+				continue
+			}
+			if err := writes(b, "block_table", page); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

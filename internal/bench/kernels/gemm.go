@@ -1,10 +1,13 @@
 package kernels
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
@@ -19,7 +22,7 @@ import (
 func matrixMultiply() Kernel {
 	return Kernel{
 		Name: "gemm", Title: "matrix products", Impls: implNames(),
-		New: func() Flags { return &gemmFlags{callFlags: gemmCalls().New().(*callFlags[*call.Gemm])} },
+		New: gemmCalls().New,
 		Formulas: `
     v = alpha * op(a) * op(b) + beta * c
     x = v                      --activation silu-keep
@@ -97,18 +100,11 @@ func gemmCalls() *calls[*call.Gemm] {
 			return &call.Gemm{Problem: p}
 		},
 		file: gemmFile,
-		suite: func(small bool) (list []*call.Gemm) {
-			for _, s := range [][3]int{
-				{8192, 8192, 8192}, {4096, 4096, 4096}, {11000, 1365, 512}, {11000, 512, 1365}, {205000, 1365, 512}, {18048, 1536, 512},
-			} {
-				p := engine.Problem{M: s[0], N: s[1], K: s[2], TransB: true, DType: dtype.BFloat16, Out: dtype.BFloat16}
-				if small {
-					p = engine.Problem{M: (p.M + 63) / 64, N: (p.N + 31) / 32, K: (p.K + 15) / 16, TransB: true, DType: dtype.Float16, Out: dtype.Float16}
-				}
-				list = append(list, &call.Gemm{Problem: p})
-			}
-			return list
+		cases: []string{
+			"--trans=nt --m=8192 --n=8192 --k=8192", "--trans=nt --m=4096 --n=4096 --k=4096", "--trans=nt --m=11000 --n=1365 --k=512",
+			"--trans=nt --m=11000 --n=512 --k=1365", "--trans=nt --m=205000 --n=1365 --k=512", "--trans=nt --m=18048 --n=1536 --k=512",
 		},
+		shrink: func(g *call.Gemm) { g.M, g.N, g.K, g.DType = (g.M+63)/64, (g.N+31)/32, (g.K+15)/16, dtype.Float16 },
 		describe: func(g *call.Gemm) string {
 			batch := ""
 			if g.Batches() > 1 {
@@ -120,9 +116,10 @@ func gemmCalls() *calls[*call.Gemm] {
 			return productKeys(g.Problem, bench.Key{Name: "batch", Value: g.Batches()}, bench.Key{Name: "m", Value: g.M}, bench.Key{Name: "n", Value: g.N}, bench.Key{Name: "k", Value: g.K})
 		},
 		check:  checkGemm,
+		op:     productOp,
 		sample: func(g *call.Gemm) int { return max(4, mostChecked/(g.Batches()*g.N*g.K)) },
 		tune: func(_ *vk.Caps, op tunedOp[*call.Gemm], _ bench.Pass) ([]bench.Tunable, error) {
-			return []bench.Tunable{gemmChoices(op)}, nil
+			return gemmChoices(op), nil
 		},
 	}
 }
@@ -130,7 +127,12 @@ func gemmCalls() *calls[*call.Gemm] {
 const mostChecked = 1 << 30 // multiplications of the reference
 
 // checkGemm sets fields from flags of other types.
-func checkGemm(g *call.Gemm) (err error) {
+func checkGemm(g *call.Gemm, f *pflag.FlagSet) (err error) {
+	for _, size := range []string{"m", "n", "k", "batch"} {
+		if g.Group != "" && f.Changed(size) {
+			return fmt.Errorf("--group and --%s contradict each other", size)
+		}
+	}
 	if g.Alpha == 0 {
 		return errors.New("gemm: alpha=0 leaves no product")
 	}
@@ -150,30 +152,22 @@ func checkGemm(g *call.Gemm) (err error) {
 }
 
 // gemmFile sets sizes and formats from the tensors of a file.
-func gemmFile(h Header, g *call.Gemm) (err error) {
-	_, g.Residual = h.Tensor("r")
-	if g.Group != "" {
+func gemmFile(s *Source, g *call.Gemm) (err error) {
+	if g.Residual = s.has("r"); g.Group != "" {
 		g.Batch, g.M, g.N, g.K = 1, 1, 1, 1
-		g.DType, err = h.Float("a")
+		g.DType, err = s.float("a")
 		return err
 	}
-	axes := []string{"rows", "columns"}
-	if a, ok := h.Tensor("a"); ok && len(a.Shape) == 3 {
-		axes = []string{"batch", "rows", "columns"}
+	axes := []string{"batch", "rows", "columns"}
+	if a, ok := s.Tensor("a"); ok && len(a.Shape) == 2 {
+		g.NoBatch, axes = true, axes[1:]
 	}
-	a, format, err := h.Floats("a", axes...)
-	if err != nil {
+	if err := cmp.Or(s.into(g, "a", "dtype", axes...), s.into(g, "b", "", axes...)); err != nil {
 		return err
 	}
-	b, _, err := h.Floats("b", axes...)
-	if err != nil {
-		return err
-	}
-	g.DType, g.NoBatch = format, len(axes) == 2
-	if !g.NoBatch {
-		g.Batch = a[0]
-		a, b = a[1:], b[1:]
-	}
+	x, _ := s.Tensor("a")
+	y, _ := s.Tensor("b")
+	a, b := x.Shape[len(axes)-2:], y.Shape[len(axes)-2:]
 	candidates := []string{"nn", "nt", "tn", "tt"}
 	if g.Trans != "" {
 		candidates = []string{g.Trans}
@@ -229,29 +223,11 @@ func productKeys(p problem.Problem, sizes ...bench.Key) []bench.Key {
 	})
 }
 
-// gemmFlags are the flags of a product or, with --group, of a group.
-type gemmFlags struct{ *callFlags[*call.Gemm] }
-
-// FromFlags implements Flags.
-func (f *gemmFlags) FromFlags(cpu bool) (bench.Op, error) {
-	op, err := f.callFlags.FromFlags(cpu)
-	for _, size := range []string{"m", "n", "k", "batch"} {
-		if f.given.Group != "" && f.set.Changed(size) {
-			return nil, fmt.Errorf("--group and --%s contradict each other", size)
-		}
+// productOp returns the product, or with --group a group of products that are otherwise like it.
+func productOp(p *call.Gemm, lines bool) (bench.Op, error) {
+	if p.Group == "" {
+		return gemmCalls().newOp(p, lines), nil
 	}
-	return f.group(op, err)
-}
-
-// FromFile implements Flags.
-func (f *gemmFlags) FromFile(in File) (bench.Op, error) { return f.group(f.callFlags.FromFile(in)) }
-
-// group returns the product, or with --group a group of products that are otherwise like it.
-func (f *gemmFlags) group(op bench.Op, err error) (bench.Op, error) {
-	if err != nil || f.given.Group == "" {
-		return op, err
-	}
-	p := op.(tunedOp[*call.Gemm]).c
 	g := &call.GemmGroup{
 		TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.Out, Config: p.Config, Whole: true,
 	}

@@ -14,31 +14,13 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// gemmChoices returns the choices of a product. With --config only that is compared with the table's.
-func gemmChoices(op tunedOp[*call.Gemm]) bench.Tunable {
-	x := bench.Tunable{Op: op, Space: *table.SpaceOf("gemm", kit.Forward, op.c.Problem), With: func(c bench.Candidate) bench.Op {
-		return op.with(func(g *call.Gemm) { g.Config = c.String() })
-	}}
+// gemmChoices returns the choices of a product.
+func gemmChoices(op tunedOp[*call.Gemm]) []bench.Tunable {
 	if c, err := engine.ParseConfig(op.c.Config); err == nil {
 		c.Splits = max(c.Splits, 1)
-		onlyConfig(&x, c)
+		return op.choices(bench.Forward, op.c.Problem, c)
 	}
-	return x
-}
-
-// onlyConfig makes one configuration the only candidate beside the table's choice.
-func onlyConfig(x *bench.Tunable, c bench.Candidate) {
-	all := x.Candidates
-	x.Candidates = func(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
-		list, err := all(caps, impl)
-		if err != nil {
-			return nil, err
-		}
-		if list = list[:1]; x.Path(c) == impl && c != list[0] {
-			list = append(list, c)
-		}
-		return list, nil
-	}
+	return op.choices(bench.Forward, op.c.Problem, nil)
 }
 
 // partTunables returns the choices of the parts of a pass, each once. Products are measured alone.
@@ -61,7 +43,7 @@ func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (
 			continue
 		}
 		if part.Kernel == "gemm" {
-			list = append(list, gemmChoices(tunedOp[*call.Gemm]{calledOp[*call.Gemm]{of: gemmCalls(), c: &call.Gemm{Problem: part.Problem}}}))
+			list = append(list, gemmChoices(tunedOp[*call.Gemm]{calledOp[*call.Gemm]{of: gemmCalls(), c: &call.Gemm{Problem: part.Problem}}})...)
 			continue
 		}
 		list = append(list, skinnyChoices(caps, op, pass, part, columns))

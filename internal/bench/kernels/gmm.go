@@ -11,7 +11,7 @@ import (
 // mixtures is the row of gmm.
 func mixtures() Kernel {
 	return Kernel{
-		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"}, New: gmmCalls.New,
+		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"}, New: gmmCalls.New, Backward: true,
 		Fixed: "its workgroups are of one size on every device",
 		Formulas: `
     log_w = log_softmax(logit)
@@ -44,36 +44,22 @@ var gmmCalls = calls[*call.GMM]{
 		{name: "components", usage: "components of a mixture", size: true},
 		{name: "dtype", usage: "format of the mixtures: float16, bfloat16 or float32 (default)", size: true},
 	},
-	base: func(bool) *call.GMM { return newGMM(16000) },
-	file: func(h Header, g *call.GMM) error {
-		_, g.Interleaved = h.Tensor("p")
-		if _, given := h.Tensor("dloss"); given {
+	base: func(bool) *call.GMM {
+		return &call.GMM{Problem: gmm.Problem{Tokens: 16000, Components: 10}, LogP: true, Loss: true, Interleaved: true}
+	},
+	file: func(s *Source, g *call.GMM) error {
+		if g.Interleaved = s.has("p"); s.has("dloss") {
 			g.DLoss = 1
 		}
 		if !g.Interleaved {
-			return h.into(g, "logit", "dtype", "tokens", "components")
+			return s.into(g, "logit", "dtype", "tokens", "components")
 		}
-		if err := h.into(g, "p", "dtype", "tokens", "components", "logit mu log_sigma"); err != nil {
-			return err
-		}
-		if p, _ := h.Tensor("p"); p.Shape[2] != 3 {
-			return fmt.Errorf(`tensor "p": shape %v has a last axis of %d, want 3: logit, mu, log sigma`, p.Shape, p.Shape[2])
-		}
-		return nil
+		return s.into(g, "p", "dtype", "tokens", "components", "logit mu log_sigma")
 	},
-	suite: func(small bool) []*call.GMM {
-		if small {
-			return []*call.GMM{newGMM(1600), newGMM(500)}
-		}
-		return []*call.GMM{newGMM(16000), newGMM(5000)}
-	},
+	cases:  []string{"--tokens=16000", "--tokens=5000"},
+	shrink: func(g *call.GMM) { g.Tokens /= 10 },
 	describe: func(g *call.GMM) string {
 		return fmt.Sprintf("%v: tokens %d, components %d", g.DType, g.Tokens, g.Components)
 	},
 	keys: func(g *call.GMM) []bench.Key { return fieldKeys(g, "dtype", "tokens", "components") },
-}
-
-// newGMM returns a call with all outputs.
-func newGMM(tokens int) *call.GMM {
-	return &call.GMM{Problem: gmm.Problem{Tokens: tokens, Components: 10}, LogP: true, Loss: true, Interleaved: true}
 }

@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
@@ -15,7 +14,7 @@ import (
 func headMixture() Kernel {
 	return Kernel{
 		Name: "mixture", Title: "the log-probability of Gaussian mixtures whose components are heads", Impls: implNames(),
-		New: mixtureCalls.New, How: []string{"outputs"},
+		New: mixtureCalls.New, Backward: true, How: []string{"outputs"},
 		Formulas: `
     (logit, mu, log_sigma)[:,k] = silu(x * w1[k]) * w2[k]      silu(v) = v / (1 + exp(-v))
     log_w = log_softmax(logit)
@@ -67,25 +66,17 @@ var mixtureCalls = calls[*call.Mixture]{
 		{name: "dtype", usage: "format of x, w1 and w2: float16, bfloat16 (default on a GPU) or float32", size: true},
 	},
 	base: newMixture,
-	file: func(h Header, m *call.Mixture) error {
-		if _, ok := h.Tensor("dloss"); ok {
+	file: func(s *Source, m *call.Mixture) error {
+		if s.has("dloss") {
 			m.DLoss = 1
 		}
-		err := h.into(m, "w2", "dtype", "heads", "hidden", "logit mu log_sigma")
-		if w2, _ := h.Tensor("w2"); err == nil && w2.Shape[2] != 3 {
-			err = fmt.Errorf(`tensor "w2": shape %v has a last axis of %d, want 3: logit, mu, log sigma`, w2.Shape, w2.Shape[2])
-		}
-		return cmp.Or(h.into(m, "x", "dtype", "tokens", "in"), err)
+		return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "heads", "hidden", "logit mu log_sigma"))
 	},
-	suite: func(small bool) (list []*call.Mixture) {
-		for _, tokens := range []int{16000, 5000} {
-			m := newMixture(small)
-			if m.Tokens = tokens; small {
-				m.Tokens /= 200
-			}
-			list = append(list, m)
-		}
-		return list
+	cases: []string{"--tokens=16000", "--tokens=5000"},
+	shrink: func(m *call.Mixture) {
+		tokens := m.Tokens
+		m.Problem = newMixture(true).Problem
+		m.Tokens = tokens / 200
 	},
 	describe: func(m *call.Mixture) string { return describePerceptron(m.Perceptrons()) },
 	keys: func(m *call.Mixture) []bench.Key {

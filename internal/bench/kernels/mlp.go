@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/spf13/pflag"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
@@ -21,7 +23,7 @@ const fusedImpl = "fused"
 func perceptron() Kernel {
 	return Kernel{
 		Name: "mlp", Title: "a two-layer perceptron with SiLU", Impls: slices.Insert(implNames(), 1, fusedImpl),
-		New: perceptronCalls(false).New, How: []string{"keep"},
+		New: perceptronCalls(false).New, Backward: true, How: []string{"keep"},
 		Formulas: `
     pre  = x * w1
     y    = silu(pre) * w2                      silu(v) = v / (1 + exp(-v))
@@ -67,7 +69,7 @@ const perceptronGradients = `and with --backward
 func perceptrons() Kernel {
 	return Kernel{
 		Name: "grouped", Title: "perceptron heads with SiLU that share their input", Impls: implNames(),
-		New: perceptronCalls(true).New, How: []string{"products", "keep"},
+		New: perceptronCalls(true).New, Backward: true, How: []string{"products", "keep"},
 		Formulas: `
     pre[k]  = x * w1[k]
     y[:,k]  = silu(pre[k]) * w2[k]             silu(v) = v / (1 + exp(-v))
@@ -106,7 +108,7 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		sample: func(m *call.MLP) int { return sampleTokens(m.Problem) },
 		flags: []flag{
 			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
-			{name: "keep", value: keeps(mlp.Keeps()), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
+			{name: "keep", value: named("WHAT", mlp.Keeps()...), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
 			{name: "tokens", usage: "rows of x (default 18048 on a GPU, 128 on a CPU device)", size: true},
 			{name: "in", usage: "columns of x (default 512, or 32)", size: true},
 			{name: "hidden", usage: "hidden units (default 1365, or 85)", size: true},
@@ -115,33 +117,36 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 			{name: "config", field: "FusedConfig", usage: "tile sizes of path fused, in the words of the column runs, instead of the table's", size: true},
 		},
 		base: func(cpu bool) *call.MLP { return newMLP(18048, 0, 512, cpu) },
-		file: func(h Header, m *call.MLP) error {
-			err := h.into(m, "w2", "dtype", "hidden", "out")
-			return cmp.Or(h.into(m, "x", "dtype", "tokens", "in"), err)
+		file: func(s *Source, m *call.MLP) error {
+			return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "hidden", "out"))
 		},
+		cases: []string{"--tokens=18048", "--tokens=11000", "--tokens=205000"},
 		tune: func(caps *vk.Caps, op tunedOp[*call.MLP], p bench.Pass) ([]bench.Tunable, error) {
 			return partTunables(caps, op, p, op.c.Out)
 		},
 	}
-	tokens := []int{18048, 11000, 205000}
+	k.shrink = func(m *call.MLP) {
+		tokens := m.Tokens
+		m.Problem = k.base(true).Problem
+		m.Tokens = tokens / 200
+	}
 	if grouped {
-		k.name, tokens = "grouped", []int{16000, 5000}
+		k.name, k.cases = "grouped", []string{"--tokens=16000", "--tokens=5000"}
 		k.flags = slices.Concat(headFlags, k.flags[:len(k.flags)-1])
 		k.base = func(cpu bool) *call.MLP { return newMLP(16000, 10, 3, cpu) }
-		k.check = func(m *call.MLP) error {
+		k.check = func(m *call.MLP, f *pflag.FlagSet) error {
 			if m.Heads < 1 {
 				return fmt.Errorf("grouped: heads=%d is not positive", m.Heads)
 			}
-			return checkMLP(m)
+			return checkMLP(m, f)
 		}
-		k.file = func(h Header, m *call.MLP) error {
-			err := h.into(m, "w2", "dtype", "heads", "hidden", "out")
-			return cmp.Or(h.into(m, "x", "dtype", "tokens", "in"), err)
+		k.file = func(s *Source, m *call.MLP) error {
+			return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "heads", "hidden", "out"))
 		}
 		for i := range k.flags {
 			switch x := &k.flags[i]; x.name {
 			case "keep":
-				x.value, x.usage = keeps(mlp.Keeps()[:2]), "what the forward pass writes for the backward pass: nothing (default) or pre"
+				x.value, x.usage = named("WHAT", mlp.Keeps()[:2]...), "what the forward pass writes for the backward pass: nothing (default) or pre"
 			case "tokens":
 				x.usage = "rows of x (default 16000 on a GPU, 128 on a CPU device)"
 			case "hidden":
@@ -150,16 +155,6 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 				x.usage = "columns of y of a head (default 3)"
 			}
 		}
-	}
-	k.suite = func(small bool) (list []*call.MLP) {
-		for _, n := range tokens {
-			m := k.base(small)
-			if m.Tokens = n; small {
-				m.Tokens = n / 200
-			}
-			list = append(list, m)
-		}
-		return list
 	}
 	return k
 }
@@ -181,7 +176,7 @@ func newMLP(tokens, heads, out int, cpu bool) *call.MLP {
 }
 
 // checkMLP names the flag of a configuration that is wrong.
-func checkMLP(m *call.MLP) error {
+func checkMLP(m *call.MLP, _ *pflag.FlagSet) error {
 	if err := (mlp.Options{FusedConfig: m.FusedConfig}).Validate(); err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -15,7 +14,7 @@ import (
 // normalization is the row of norm.
 func normalization() Kernel {
 	return Kernel{
-		Name: "norm", Title: "layer normalization", Impls: []string{"auto"}, New: normCalls.New,
+		Name: "norm", Title: "layer normalization", Impls: []string{"auto"}, New: normCalls.New, Backward: true,
 		Formulas: `
     s       = round(x + residual)                    to the format of x, if there is a residual; else x
     mean[r] = mean(s[r,:])                           0 with --rms
@@ -65,19 +64,14 @@ var normCalls = calls[*call.Norm]{
 		}
 		return newNorm(205000, 512, dtype.BFloat16)
 	},
-	file: func(h Header, n *call.Norm) error {
-		_, n.Residual = h.Tensor("residual")
-		return cmp.Or(h.into(n, "x", "dtype", "rows", "cols"), h.into(n, "w", "weight_dtype", "cols"))
+	file: func(s *Source, n *call.Norm) error {
+		n.Residual = s.has("residual")
+		return cmp.Or(s.into(n, "x", "dtype", "rows", "cols"), s.into(n, "w", "weight_dtype", "cols"))
 	},
-	suite: func(small bool) (list []*call.Norm) {
-		for _, s := range [][2]int{{18048, 512}, {11000, 512}, {205000, 512}, {16384, 4096}} {
-			if small {
-				s[0] /= 100
-			}
-			list = append(list, newNorm(s[0], s[1], dtype.BFloat16))
-		}
-		return list
+	cases: []string{
+		"--dtype=bfloat16 --rows=18048", "--dtype=bfloat16 --rows=11000", "--dtype=bfloat16 --rows=205000", "--dtype=bfloat16 --rows=16384 --cols=4096",
 	},
+	shrink: func(n *call.Norm) { n.Rows /= 100 },
 	describe: func(n *call.Norm) string {
 		s := fmt.Sprintf("%v: %s, rows %d, cols %d, weight %v", n.DType, normKind(n), n.Rows, n.Cols, n.WeightDType)
 		if n.Residual {
@@ -89,10 +83,7 @@ var normCalls = calls[*call.Norm]{
 		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
 	},
 	tune: func(_ *vk.Caps, op tunedOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
-		return []bench.Tunable{{Op: op, Pass: p, Space: *table.SpaceOf("norm", p.Kit(), op.c.Problem), With: func(c bench.Candidate) bench.Op {
-			config := c.(norm.Config)
-			return op.with(func(n *call.Norm) { n.Config = &config })
-		}}}, nil
+		return op.choices(p, op.c.Problem, nil), nil
 	},
 }
 

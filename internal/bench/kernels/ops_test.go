@@ -114,9 +114,9 @@ func opOf(t *testing.T, kernel string, args []string) bench.Op {
 		}
 	}
 	require.NoError(t, set.Parse(list))
-	op, err := flags.FromFlags(true)
+	ops, err := flags.Ops(true)
 	require.NoError(t, err)
-	return op
+	return ops[0]
 }
 
 // order returns the kernels of a call.
@@ -139,6 +139,13 @@ func flagsOf(t *testing.T, kernel string) kernels.Flags {
 	k, ok := kernels.Find(kernel)
 	require.True(t, ok)
 	return k.New()
+}
+
+// casesOf returns the cases of the first suite.
+func casesOf(t *testing.T, flags kernels.Flags, small bool) []bench.Op {
+	_, ops, err := flags.Cases(flags.Suites()[0], small)
+	require.NoError(t, err)
+	return ops
 }
 
 // traced records passes on a path and returns its dispatches.
@@ -185,7 +192,7 @@ func TestNotes(t *testing.T) {
 		if k.Name == "attention" || k.Name == "decode" {
 			continue // these have a method Note, and tests of their own
 		}
-		op := k.New().Suite(true)[0]
+		op := casesOf(t, k.New(), true)[0]
 		for pass := bench.Forward; pass <= bench.Backward; pass++ {
 			if pass == bench.Backward && !bench.HasBackward(op) {
 				continue
@@ -218,7 +225,7 @@ func TestNotes(t *testing.T) {
 // knows the lengths of sequences.
 func TestNoteOfDecode(t *testing.T) {
 	d := vktest.Open(t)
-	for _, op := range flagsOf(t, "decode").Suite(true) {
+	for _, op := range casesOf(t, flagsOf(t, "decode"), true) {
 		list := []bench.DispatchProfile{{TracedDispatch: vk.TracedDispatch{Kernel: "attention_decode.f16"}}}
 		require.NoError(t, op.(bench.Noter).Note(d.Caps(), "scalar", bench.Forward, list))
 		flops, bytes := op.Cost(bench.Forward)
@@ -278,9 +285,9 @@ func TestDescribe(t *testing.T) {
 		for _, cpu := range []bool{false, true} {
 			flags := k.New()
 			flags.Add(pflag.NewFlagSet(k.Name, pflag.ContinueOnError), true)
-			op, err := flags.FromFlags(cpu)
+			ops, err := flags.Ops(cpu)
 			require.NoError(t, err, k.Name)
-			for _, op := range append(flags.Suite(cpu), op) {
+			for _, op := range append(casesOf(t, flags, cpu), ops...) {
 				require.Regexp(t, `^(float16|bfloat16|float32): [A-Za-z-]+( [a-z]+)*( \S*[0-9]\S*|, )`, op.Describe(), k.Name)
 				require.NotRegexp(t, `  |, ,|[0-9] (tokens|heads|parameters)`, op.Describe(), k.Name)
 			}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
@@ -67,21 +69,10 @@ var optimCalls = calls[*call.Optim]{
 		}
 		return newOptim(512 * 1365)
 	},
-	check: checkOptim,
-	file:  optimOfFile,
-	suite: func(small bool) (list []*call.Optim) {
-		for i := range 3 {
-			o := newOptim(map[bool]int{false: 512 * 1365, true: 1000}[small])
-			if i > 0 {
-				o.Copy, o.HasCopy = dtype.BFloat16, true
-			}
-			if i > 1 {
-				o.Grad, o.MaxNorm = dtype.BFloat16, 1
-			}
-			list = append(list, o)
-		}
-		return list
-	},
+	check:  checkOptim,
+	file:   optimOfFile,
+	cases:  []string{"--tensors=60", "--copy=bfloat16", "--copy=bfloat16 --grad-dtype=bfloat16 --max-norm=1"},
+	shrink: func(o *call.Optim) { o.Each = 1000 },
 	describe: func(o *call.Optim) string {
 		s := fmt.Sprintf("float32: parameters %d, tensors %d, gradients %v", o.Size(), len(o.Sizes), o.Grad)
 		if o.HasCopy {
@@ -121,7 +112,7 @@ func newOptim(elements int) *call.Optim {
 const maxTensors = 100_000
 
 // checkOptim checks what the package does not.
-func checkOptim(o *call.Optim) error {
+func checkOptim(o *call.Optim, _ *pflag.FlagSet) error {
 	o.Copy, o.HasCopy = o.CopyTo.Or(dtype.Float32), o.CopyTo != 0
 	switch {
 	case o.HasCopy && o.Copy == dtype.Float32:
@@ -140,9 +131,9 @@ func checkOptim(o *call.Optim) error {
 }
 
 // optimOfFile sets the parameters to those of a file.
-func optimOfFile(h Header, o *call.Optim) error {
+func optimOfFile(s *Source, o *call.Optim) error {
 	o.Sizes = nil
-	for _, t := range h {
+	for _, t := range s.list {
 		name, found := strings.CutPrefix(t.Name, "param")
 		if !found || name != "" && name[0] != '.' {
 			continue
@@ -150,7 +141,7 @@ func optimOfFile(h Header, o *call.Optim) error {
 		if t.DType != bench.FileDType(dtype.Float32) {
 			return fmt.Errorf("tensor %q: dtype %s is not F32", t.Name, t.DType)
 		}
-		format, err := h.Float("grad" + name)
+		format, err := s.float("grad" + name)
 		if err != nil {
 			return err
 		}
@@ -160,16 +151,11 @@ func optimOfFile(h Header, o *call.Optim) error {
 		if slices.Contains(t.Shape, 0) {
 			return fmt.Errorf("tensor %q: shape %v is empty", t.Name, t.Shape)
 		}
-		n := 1
-		for _, s := range t.Shape {
-			n *= s
-		}
-		o.Names, o.Shapes, o.Sizes, o.Grad = append(o.Names, name), append(o.Shapes, t.Shape), append(o.Sizes, n), format
+		o.Names, o.Shapes, o.Sizes, o.Grad = append(o.Names, name), append(o.Shapes, t.Shape), append(o.Sizes, call.Product(t.Shape)), format
 	}
 	if len(o.Names) == 0 {
 		return errors.New(`there is no tensor "param" or "param.NAME"`)
 	}
-	_, step := h.Tensor("step")
-	o.Arena, o.Done, o.NoStep, o.NoState = false, 0, !step, false
+	o.Arena, o.Done, o.NoStep, o.NoState = false, 0, !s.has("step"), false
 	return nil
 }

@@ -1,15 +1,17 @@
 package kernels
 
 import (
+	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/safetensors"
@@ -63,55 +65,66 @@ func (m mapFlag) String() string { return "" }
 // Type implements pflag.Value.
 func (m mapFlag) Type() string { return "NAME=OTHER" }
 
-// A namer is Flags that know all names of tensors that a file may hold, and other programs' names
-// of some.
-type namer interface {
-	Inputs() []string
-	Aliases() map[string]string // by the kernel's names
-}
-
-// A Source is a file whose tensors have the kernel's names. Offsets, lengths and tables of 64 bits
-// become 32 bits; reading a larger value is an error.
+// A Source is a file whose tensors have the kernel's names and order of axes. Offsets, lengths and
+// tables of 64 bits become 32 bits; reading a larger value is an error.
 type Source struct {
-	flags *FileFlags
-	in    File
+	in    *safetensors.File
 	list  []safetensors.Tensor
 	files map[string]safetensors.Tensor // what they are in the file
 }
 
-// Source returns the file for the flags of a kernel.
-func (x *FileFlags) Source(in File, flags Flags) (*Source, error) {
-	s := &Source{flags: x, in: in, files: map[string]safetensors.Tensor{}}
-	renames := slices.Clone(x.renames)
-	for _, r := range renames {
+// Read returns a file with the kernel's names, and its problem. It checks that the file holds exactly
+// the tensors that the passes read, in their shapes and formats, and that counts are in their ranges.
+func (x *FileFlags) Read(in *safetensors.File, flags Flags, backward bool) (*Source, bench.Op, error) {
+	s, err := x.source(in, flags)
+	if err != nil {
+		return nil, nil, err
+	}
+	op, err := flags.read(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, op, s.check(op, x, backward)
+}
+
+// source returns the file for the flags of a kernel.
+func (x *FileFlags) source(in *safetensors.File, flags Flags) (*Source, error) {
+	s := &Source{in: in, files: map[string]safetensors.Tensor{}}
+	for _, r := range x.renames {
 		if _, ok := in.Tensor(r.inFile); !ok {
 			return nil, fmt.Errorf("--map %s=%s: there is no tensor %s, but %s", r.name, r.inFile, shortName(r.inFile), someNames(in))
 		}
 	}
-	known, _ := flags.(namer)
-	if known != nil {
-		for name, alias := range known.Aliases() {
-			_, named := in.Tensor(name)
-			_, there := in.Tensor(alias)
-			if there && !named && !slices.ContainsFunc(renames, func(r rename) bool { return r.name == name }) {
-				renames = append(renames, rename{name, alias})
-			}
-		}
+	taken := func(name string) bool {
+		return slices.ContainsFunc(x.renames, func(r rename) bool { return r.name == name })
 	}
 	for _, t := range in.Tensors() {
-		renamed := false
-		for _, r := range renames {
+		names := []string{}
+		for _, r := range x.renames {
 			if r.inFile == t.Name {
-				s.add(r.name, t)
-				renamed = true
+				names = append(names, r.name)
 			}
 		}
-		if !renamed && !slices.ContainsFunc(renames, func(r rename) bool { return r.name == t.Name }) {
-			s.add(t.Name, t)
+		if len(names) == 0 {
+			name := t.Name
+			if own := flags.alias(name); own != "" {
+				if _, there := in.Tensor(own); !there && !taken(own) {
+					name = own
+				}
+			}
+			if !taken(name) {
+				names = append(names, name)
+			}
 		}
-	}
-	if x.extra && known != nil {
-		s.only(known.Inputs())
+		for _, name := range names {
+			s.files[name] = t
+			t.Name, t.Shape = name, Permuted(t.Shape, flags.Axes(name, len(t.Shape)))
+			if counts(t) {
+				t.DType = "I32"
+			}
+			s.list = append(s.list, t)
+			t = s.files[name]
+		}
 	}
 	return s, nil
 }
@@ -119,54 +132,170 @@ func (x *FileFlags) Source(in File, flags Flags) (*Source, error) {
 // counts reports whether a tensor may hold offsets, lengths or a table of 64 bits.
 func counts(t safetensors.Tensor) bool { return t.DType == "I64" && len(t.Shape) <= 2 }
 
-func (s *Source) add(name string, t safetensors.Tensor) {
-	s.files[name] = t
-	t.Name = name
-	if counts(t) {
-		t.DType = "I32"
+// Permuted returns the shape whose axis i is axis axes[i] of shape; shape where axes is nil.
+func Permuted(shape, axes []int) []int {
+	if axes == nil {
+		return shape
 	}
-	s.list = append(s.list, t)
+	to := make([]int, len(axes))
+	for i, a := range axes {
+		to[i] = shape[a]
+	}
+	return to
 }
 
-// only leaves out the tensors of other names.
-func (s *Source) only(names []string) {
-	s.list = slices.DeleteFunc(s.list, func(t safetensors.Tensor) bool { return !slices.Contains(names, t.Name) })
+// Tensor returns the tensor of that name.
+func (s *Source) Tensor(name string) (safetensors.Tensor, bool) {
+	i := slices.IndexFunc(s.list, func(t safetensors.Tensor) bool { return t.Name == name })
+	if i < 0 {
+		return safetensors.Tensor{}, false
+	}
+	return s.list[i], true
 }
 
-// For leaves out the tensors that the passes of op do not read, if the flags allow such. It is an
-// error if a flag names such a tensor.
-func (s *Source) For(op bench.Op, backward bool) error {
-	var names []string
-	for _, t := range op.Tensors() {
-		if t.Role == call.Input || t.Role == call.Update || backward && t.Role == call.Upstream {
-			names = append(names, t.Name)
+func (s *Source) has(name string) bool {
+	_, ok := s.Tensor(name)
+	return ok
+}
+
+// shape returns a tensor, whose axes have names in messages.
+func (s *Source) shape(name string, axes ...string) (safetensors.Tensor, error) {
+	t, ok := s.Tensor(name)
+	if !ok {
+		return t, fmt.Errorf("tensor %q is missing", name)
+	}
+	if len(t.Shape) != len(axes) {
+		return t, fmt.Errorf("tensor %q: shape %v has %d axes, want %d: %s", name, t.Shape, len(t.Shape), len(axes), strings.Join(axes, ", "))
+	}
+	return t, nil
+}
+
+// float returns the format of a tensor of floating-point numbers.
+func (s *Source) float(name string) (dtype.DType, error) {
+	t, ok := s.Tensor(name)
+	if !ok {
+		return 0, fmt.Errorf("tensor %q is missing", name)
+	}
+	for _, format := range dtype.All() {
+		if bench.FileDType(format) == t.DType {
+			return format, nil
 		}
 	}
-	for _, r := range s.flags.renames {
-		if !slices.Contains(names, r.name) {
-			return fmt.Errorf("--map %s=%s: %s is not one of the tensors read, %s", r.name, r.inFile, r.name, strings.Join(names, ", "))
-		}
+	return 0, fmt.Errorf("tensor %q: dtype %s is not one of F16, BF16, F32", name, t.DType)
+}
+
+// into sets the fields of a call that have the names of a tensor's format and axes. The first tensor
+// with an axis says its size.
+func (s *Source) into(c call.Call, tensor, format string, axes ...string) error {
+	t, err := s.shape(tensor, axes...)
+	if err != nil {
+		return err
 	}
-	if s.flags.extra {
-		s.only(names)
+	x, err := s.float(tensor)
+	if err != nil {
+		return err
+	}
+	if to := call.Field(c, format); to.IsValid() {
+		to.Set(reflect.ValueOf(x))
+	}
+	for i, axis := range axes {
+		if to := call.Field(c, axis); to.IsValid() && to.IsZero() {
+			to.SetInt(int64(t.Shape[i]))
+		}
 	}
 	return nil
 }
 
-// Tensors implements File.
-func (s *Source) Tensors() []safetensors.Tensor { return slices.Clone(s.list) }
-
-// Tensor implements File.
-func (s *Source) Tensor(name string) (safetensors.Tensor, bool) { return Header(s.list).Tensor(name) }
-
-// ReadAt implements File.
-func (s *Source) ReadAt(t safetensors.Tensor, raw []byte, at int64) error {
-	from, ok := s.files[t.Name]
-	if !ok || !counts(from) {
-		return s.in.ReadAt(t, raw, at)
+// ints reads a tensor of integers, nil if there is none.
+func (s *Source) ints(name string, axes ...string) ([]int32, error) {
+	if !s.has(name) {
+		return nil, nil
 	}
-	if at%4 != 0 || len(raw)%4 != 0 {
-		return errors.New("kernels: a part of an integer")
+	t, err := s.shape(name, axes...)
+	if err == nil && t.DType != "I32" {
+		err = fmt.Errorf("tensor %q: dtype %s, want I32", name, t.DType)
+	}
+	if err != nil {
+		return nil, err
+	}
+	raw := make([]byte, t.Bytes())
+	if err := s.ReadAt(t, raw, 0); err != nil {
+		return nil, err
+	}
+	list := make([]int32, len(raw)/4)
+	for i := range list {
+		list[i] = int32(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return list, nil
+}
+
+// check returns an error unless the file holds what passes of op read. With --ignore-extra it leaves
+// out all else.
+func (s *Source) check(op bench.Op, flags *FileFlags, backward bool) error {
+	var names []string
+	wanted := map[string]call.Tensor{}
+	for _, t := range op.Tensors() {
+		if t.Role == call.Input || t.Role == call.Update || t.Role == call.Upstream && backward {
+			names, wanted[t.Name] = append(names, t.Name), t
+		} else if t.Role == call.Upstream && s.has(t.Name) && !flags.extra {
+			return fmt.Errorf("tensor %q is for --backward only", t.Name)
+		}
+	}
+	for _, r := range flags.renames {
+		if !slices.Contains(names, r.name) {
+			return fmt.Errorf("--map %s=%s: %s is not one of the tensors read, %s", r.name, r.inFile, r.name, strings.Join(names, ", "))
+		}
+	}
+	if flags.extra {
+		s.list = slices.DeleteFunc(s.list, func(t safetensors.Tensor) bool { return !slices.Contains(names, t.Name) })
+	}
+	for _, t := range s.list {
+		want, ok := wanted[t.Name]
+		if !ok {
+			return fmt.Errorf("tensor %s is not one of %s", shortName(t.Name), strings.Join(names, ", "))
+		}
+		if format := bench.FileDType(want.DType); t.DType != format {
+			return fmt.Errorf("tensor %q: dtype %s, want %s", t.Name, t.DType, format)
+		}
+		if !slices.Equal(t.Shape, want.Shape) {
+			return fmt.Errorf("tensor %q: shape %v, want %v", t.Name, t.Shape, want.Shape)
+		}
+	}
+	for _, name := range names {
+		if !s.has(name) && wanted[name].Role == call.Upstream {
+			return fmt.Errorf("tensor %q is missing: --backward needs it", name)
+		} else if !s.has(name) {
+			return fmt.Errorf("tensor %q is missing", name)
+		}
+	}
+	return s.checkCounts(wanted)
+}
+
+// checkCounts returns an error unless counts are in their ranges.
+func (s *Source) checkCounts(wanted map[string]call.Tensor) error {
+	for _, t := range s.list {
+		want := wanted[t.Name]
+		if want.DType != dtype.Int32 || want.Free {
+			continue
+		}
+		list, err := s.ints(t.Name, make([]string, len(t.Shape))...)
+		if err != nil {
+			return err
+		}
+		for _, n := range list {
+			if n < 0 || int(n) > want.Most {
+				return fmt.Errorf("tensor %q: %d is not in 0..%d", t.Name, n, want.Most)
+			}
+		}
+	}
+	return nil
+}
+
+// ReadAt reads bytes of a tensor, from a place on. They have the file's order of axes.
+func (s *Source) ReadAt(t safetensors.Tensor, raw []byte, at int64) error {
+	from := s.files[t.Name]
+	if !counts(from) {
+		return s.in.ReadAt(from, raw, at)
 	}
 	wide := make([]byte, 2*len(raw))
 	if err := s.in.ReadAt(from, wide, 2*at); err != nil {
@@ -183,7 +312,7 @@ func (s *Source) ReadAt(t safetensors.Tensor, raw []byte, at int64) error {
 }
 
 // someNames lists what a file has, or the first few.
-func someNames(in File) string {
+func someNames(in *safetensors.File) string {
 	const most = 8
 	var names []string
 	for _, t := range in.Tensors() {
@@ -193,8 +322,14 @@ func someNames(in File) string {
 		}
 		names = append(names, shortName(t.Name))
 	}
-	if len(names) == 0 {
-		return "none"
+	return cmp.Or(strings.Join(names, ", "), "none")
+}
+
+// shortName quotes a name from a file, cut to a reasonable length.
+func shortName(name string) string {
+	const most = 80
+	if len(name) > most {
+		return fmt.Sprintf("%q…", strings.ToValidUTF8(name[:most], ""))
 	}
-	return strings.Join(names, ", ")
+	return fmt.Sprintf("%q", name)
 }

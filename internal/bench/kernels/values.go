@@ -11,7 +11,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/enum"
-	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
 // A Value is a flag whose text Parse reads. Its messages name the rule; those of pflag's own types
@@ -141,19 +140,17 @@ func parseOption(text string) (dtype.Option, error) {
 	return dtype.Some(t), err
 }
 
-// keeps returns the value of --keep: the name of what a kernel can keep.
-func keeps(of []mlp.Keep) func(to any) pflag.Value {
-	return parsed(func(text string) (mlp.Keep, error) {
-		k, err := mlp.ParseKeep(text)
-		if err != nil || !slices.Contains(of, k) {
-			names := make([]string, len(of))
-			for i, k := range of {
-				names[i] = k.String()
+// named returns the value of a flag that takes the names of some constants.
+func named[T fmt.Stringer](kind string, of ...T) func(to any) pflag.Value {
+	return parsed(func(text string) (x T, err error) {
+		names := make(enum.NotOneOf, len(of))
+		for i, x := range of {
+			if names[i] = x.String(); names[i] == text {
+				return x, nil
 			}
-			return k, enum.NotOneOf(names)
 		}
-		return k, nil
-	}, "WHAT")
+		return x, names
+	}, kind)
 }
 
 // A defaulted is a value whose default help prints.

@@ -1,0 +1,294 @@
+package kernels
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/vk/table"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A calledOp is a call as a bench.Op.
+type calledOp[C call.Call] struct {
+	of     *calls[C]
+	c      C
+	lines  bool                 // rows lie at whole lines of memory if call.Tensor.Lines says so
+	states map[string]vk.Tensor // what call.Tensor.State says, by name; copies of the op share them
+}
+
+// op returns the call as a bench.Tuner if there are configurations.
+func (o calledOp[C]) op() bench.Op {
+	if o.of.tune != nil {
+		return tunedOp[C]{o}
+	}
+	return o
+}
+
+// Name implements bench.Op.
+func (o calledOp[C]) Name() string { return o.of.name }
+
+// Describe implements bench.Op.
+func (o calledOp[C]) Describe() string { return o.of.describe(o.c) }
+
+// Keys implements bench.Op.
+func (o calledOp[C]) Keys() []bench.Key { return o.of.keys(o.c) }
+
+// Close frees what Record made.
+func (o calledOp[C]) Close() {
+	for name, t := range o.states {
+		t.Close()
+		delete(o.states, name)
+	}
+	if c, ok := any(o.c).(interface{ Close() }); ok {
+		c.Close()
+	}
+}
+
+// Of returns the call.
+func (o calledOp[C]) Of() any { return o.c }
+
+// Note implements bench.Noter.
+func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
+	c, ok := any(o.c).(interface {
+		Note(plan kit.Plan, list []bench.DispatchProfile)
+	})
+	if !ok {
+		return nil
+	}
+	if p == bench.Both {
+		p = bench.Forward
+	}
+	plan, err := o.Choose(caps, impl, p)
+	if err == nil {
+		c.Note(plan, list)
+	}
+	return err
+}
+
+// Tensors implements bench.Op.
+func (o calledOp[C]) Tensors() (list []call.Tensor) {
+	for _, t := range o.c.Tensors() {
+		if t.Off || t.State {
+			continue
+		}
+		if stride := o.stride(&t); stride > 0 {
+			t.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
+		}
+		t.Name = cmp.Or(t.File, t.Name)
+		list = append(list, t)
+	}
+	if o.of.tensors != nil {
+		o.of.tensors(o.c, list)
+	}
+	return list
+}
+
+// stride returns the elements from row to row of a tensor whose rows lie apart; 0: they do not.
+func (o calledOp[C]) stride(t *call.Tensor) int {
+	if cols := t.Shape[len(t.Shape)-1]; o.lines && t.Lines && engine.RowStride(cols) > cols {
+		return engine.RowStride(cols)
+	}
+	return 0
+}
+
+// on returns the call on a path.
+func (o calledOp[C]) on(impl string, p bench.Pass) (C, error) {
+	c := call.Copy(o.c).(C)
+	if o.of.path != nil {
+		return c, o.of.path(c, impl, p)
+	}
+	if field := call.Field(c, "impl"); field.IsValid() {
+		field.SetString(impl)
+	}
+	return c, nil
+}
+
+// Choose implements bench.Op.
+func (o calledOp[C]) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
+	c, err := o.on(impl, p)
+	if err != nil {
+		return nil, err
+	}
+	return c.Choose(caps, p.Kit())
+}
+
+// Record implements bench.Op.
+func (o calledOp[C]) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
+	of, err := o.on(impl, p)
+	if err != nil {
+		return err
+	}
+	t = maps.Clone(t)
+	for _, x := range of.Tensors() {
+		if on, ok := t[cmp.Or(x.File, x.Name)]; ok {
+			if o.stride(&x) > 0 {
+				on.Shape = x.Shape
+			}
+			t[x.Name] = on
+		} else if x.State {
+			if t[x.Name], err = o.state(c.Device(), &x); err != nil {
+				return err
+			}
+		}
+	}
+	return of.Record(c, t, workspace, p.Kit())
+}
+
+// state returns a tensor of zeros, which is made once.
+func (o calledOp[C]) state(d *vk.Device, x *call.Tensor) (t vk.Tensor, err error) {
+	if t, ok := o.states[x.Name]; ok {
+		return t, nil
+	}
+	if t, err = d.NewTensor(x.Name, x.DType, x.Shape...); err != nil {
+		return t, err
+	}
+	o.states[x.Name] = t
+	return t, t.Zero(context.Background())
+}
+
+// A sampler is a call that computes what some elements should be from tensors in float32, which are
+// too large for float64.
+type sampler interface {
+	Sampled(x map[string][]float32) call.Outputs
+}
+
+// Reference implements bench.Op.
+func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expectations, error) {
+	c := call.Copy(o.c).(C)
+	if o.of.sample != nil {
+		c.Given().Sample = o.of.sample(c)
+	}
+	var want call.Outputs
+	roles := map[string]call.Tensor{}
+	for _, x := range o.Tensors() {
+		roles[x.Name] = x
+	}
+	if s, ok := any(c).(sampler); ok {
+		t = maps.Clone(t)
+		for _, x := range c.Tensors() {
+			if values, ok := t[x.File]; ok {
+				t[x.Name] = values
+			}
+		}
+		want = s.Sampled(t)
+	} else {
+		x := call.Values{}
+		for name, values := range t {
+			x[name] = wide(values)
+		}
+		want = c.Want(x, p.Kit())
+	}
+	var list bench.Expectations
+	for _, t := range c.Tensors() {
+		w, ok := want.Of(t.Name)
+		if role := roles[cmp.Or(t.File, t.Name)]; ok && !t.Off && !t.State && p.Writes(role.Role) {
+			list = append(list, o.expected(&t, w))
+		}
+	}
+	return list, nil
+}
+
+// expected returns an output, in rows that may lie apart.
+func (o calledOp[C]) expected(t *call.Tensor, w call.Wanted) bench.Expected {
+	e := bench.Expected{Name: cmp.Or(t.File, t.Name), Want: w.Want, Limit: w.Bound, Limits: w.Bounds, At: w.Sample}
+	if e.Stride = o.stride(t); e.Stride == 0 {
+		return e
+	}
+	e.At, e.Columns = make([]int, len(w.Want)), t.Shape[len(t.Shape)-1]
+	for i := range e.At {
+		at := i
+		if w.Sample != nil {
+			at = w.Sample[i]
+		}
+		e.At[i] = at/e.Columns*e.Stride + at%e.Columns
+	}
+	return e
+}
+
+// A tunedOp is a calledOp with configurations: a bench.Tuner.
+type tunedOp[C call.Call] struct{ calledOp[C] }
+
+// with returns the op of a copy of the call.
+func (o calledOp[C]) with(change func(c C)) bench.Op {
+	c := call.Copy(o.c).(C)
+	change(c)
+	return calledOp[C]{o.of, c, o.lines, o.states}.op()
+}
+
+// Use implements bench.Tuner.
+func (o tunedOp[C]) Use(tuning *kit.Tuning) bench.Op {
+	return o.with(func(c C) { c.Given().Tuning = tuning })
+}
+
+// Tunables implements bench.Tuner.
+func (o tunedOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	return o.of.tune(caps, o, p)
+}
+
+// choices returns the configurations of the table of a problem. They go into the field of their type, or
+// as text into the field config. Only, if it is not nil, is the only one beside the table's choice.
+func (o tunedOp[C]) choices(p bench.Pass, problem any, only bench.Candidate) []bench.Tunable {
+	x := bench.Tunable{Op: o, Pass: p, Space: *table.SpaceOf(o.of.name, p.Kit(), problem), With: func(c bench.Candidate) bench.Op {
+		return o.with(func(to C) {
+			for _, name := range []string{"config", "backward_config"} {
+				if field := call.Field(to, name); field.IsValid() && field.Kind() == reflect.String {
+					field.SetString(c.String())
+				} else if field.IsValid() && field.Type().Elem() == reflect.TypeOf(c) {
+					field.Set(reflect.New(field.Type().Elem()))
+					field.Elem().Set(reflect.ValueOf(c))
+				}
+			}
+		})
+	}}
+	all := x.Candidates
+	x.Candidates = func(caps *vk.Caps, impl string) ([]bench.Candidate, error) {
+		list, err := all(caps, impl)
+		if err != nil || only == nil {
+			return list, err
+		}
+		if list = list[:1]; x.Path(only) == impl && only != list[0] {
+			list = append(list, only)
+		}
+		return list, nil
+	}
+	return []bench.Tunable{x}
+}
+
+// costs are the operations and the least traffic of a problem. One with a backward pass also has
+// BackwardFLOPs and BackwardBytes.
+type costs interface {
+	FLOPs() float64
+	Bytes() float64
+}
+
+// Cost implements bench.Op.
+func (o calledOp[C]) Cost(p bench.Pass) (flops, bytes float64) {
+	if p == bench.Backward {
+		back := any(o.c).(interface {
+			BackwardFLOPs() float64
+			BackwardBytes() float64
+		})
+		return back.BackwardFLOPs(), back.BackwardBytes()
+	}
+	of := any(o.c).(costs)
+	return of.FLOPs(), of.Bytes()
+}
+
+// wide returns x in float64, nil for nil.
+func wide(x []float32) []float64 {
+	if x == nil {
+		return nil
+	}
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
