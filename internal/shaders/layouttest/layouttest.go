@@ -91,122 +91,6 @@ func CheckWithin(t *testing.T, maxBytes int, m shaders.Module, params, spec any,
 	}
 }
 
-func compare(m *spirv.Module, maxBytes int, params, spec any, bindings []string) []string {
-	return slices.Concat(compareParams(m.PushConstants, maxBytes, params), compareSpec(m.Specs, spec), compareBindings(m.Bindings, bindings))
-}
-
-// A field is one number of a Go struct, in the words of spirv.Member.
-type field = spirv.Member
-
-// fields returns the numbers of a struct type in order, those of nested structs
-// included, and what is wrong with it. The fields of a struct are members of a struct of the shader, too,
-// NAME.FIELD, or, where their tags begin with _, members of the block that have the beginning NAME
-// in common.
-func fields(t reflect.Type, prefix string, offset int) (list []field, problems []string) {
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, at := f.Tag.Get("glsl"), offset+int(f.Offset)
-		if f.Anonymous && f.Type.Kind() == reflect.Struct {
-			l, p := fields(f.Type, prefix, at)
-			list, problems = append(list, l...), append(problems, p...)
-			continue
-		}
-		if name == "" {
-			problems = append(problems, fmt.Sprintf("%s has no glsl tag", f.Name))
-		}
-		if f.Type.Kind() == reflect.Struct {
-			if f.Type.NumField() > 0 && !strings.HasPrefix(f.Type.Field(0).Tag.Get("glsl"), "_") {
-				name += "."
-			}
-			l, p := fields(f.Type, prefix+name, at)
-			list, problems = append(list, l...), append(problems, p...)
-			continue
-		}
-		typ := glslType(f.Type)
-		if typ == "" {
-			problems = append(problems, fmt.Sprintf("%s is a %s, which no shader type equals", f.Name, f.Type))
-		}
-		list = append(list, field{Name: prefix + name, Type: typ, Offset: at, Size: int(f.Type.Size())})
-	}
-	return list, problems
-}
-
-// glslType returns the GLSL type with the memory of a Go type, "" if none has.
-func glslType(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Uint32:
-		return "uint"
-	case reflect.Int32:
-		return "int"
-	case reflect.Float32:
-		return "float"
-	case reflect.Bool:
-		return "bool"
-	case reflect.Uint64:
-		return "uint64_t"
-	case reflect.Int64:
-		return "int64_t"
-	case reflect.Array:
-		// Arrays of small types have strides of their own in GLSL.
-		if e := glslType(t.Elem()); e != "" && e != "bool" && t.Elem().Kind() != reflect.Array {
-			return fmt.Sprintf("%s[%d]", e, t.Len())
-		}
-	}
-	return ""
-}
-
-// structOf returns the struct type of v, for messages its name, and whether it is one.
-func structOf(v any) (reflect.Type, string, bool) {
-	t := reflect.TypeOf(v)
-	if t == nil {
-		return nil, "", false
-	}
-	return t, t.Name(), t.Kind() == reflect.Struct
-}
-
-func compareParams(block *spirv.Block, maxBytes int, params any) []string {
-	t, name, ok := structOf(params)
-	switch {
-	case t == nil && block == nil:
-		return nil
-	case t == nil:
-		return []string{fmt.Sprintf("the shader has push constants %s, the host none", block.Name)}
-	case !ok:
-		return []string{fmt.Sprintf("%s is not a struct", t)}
-	case block == nil:
-		return []string{fmt.Sprintf("%s: the shader has no push constants", name)}
-	}
-	problems := compareBlock(block, t, name)
-	if size := max(int(t.Size()), block.Size); size > maxBytes {
-		problems = append(problems, fmt.Sprintf("%s has %d bytes, more than %d", name, size, maxBytes))
-	}
-	return problems
-}
-
-func compareBlock(block *spirv.Block, t reflect.Type, name string) []string {
-	got, problems := fields(t, "", 0)
-	for i := range problems {
-		problems[i] = name + ": " + problems[i]
-	}
-	if len(got) != len(block.Members) {
-		problems = append(problems, fmt.Sprintf("%s has %d fields, want the %d of %s", name, len(got), len(block.Members), block.Name))
-	}
-	for i := range min(len(got), len(block.Members)) {
-		problems = append(problems, compareField(name, i, got[i], block.Members[i])...)
-	}
-	end := 0
-	for _, f := range got {
-		if f.Offset != end {
-			problems = append(problems, fmt.Sprintf("%s has a hole of %d bytes before %s", name, f.Offset-end, f.Name))
-		}
-		end = f.Offset + f.Size
-	}
-	if size := int(t.Size()); size != end {
-		problems = append(problems, fmt.Sprintf("%s has a hole of %d bytes at its end", name, size-end))
-	}
-	return problems
-}
-
 // CheckRows fails t wherever a struct differs from the rows of a table in module m, the
 // buffer block of that name, as in `buffer Table { Row rows[]; }`. The rules for the struct
 // are those of Check for params.
@@ -222,88 +106,141 @@ func CheckRows(t *testing.T, m shaders.Module, table string, row any) {
 	}
 }
 
-func compareRows(bindings []spirv.Binding, table string, row any) []string {
-	t, name, ok := structOf(row)
-	if !ok {
-		return []string{fmt.Sprintf("%T is not a struct", row)}
+func compare(m *spirv.Module, maxBytes int, params, spec any, bindings []string) []string {
+	problems := differences(structLines(params), blockLines(m.PushConstants))
+	if m.PushConstants != nil && m.PushConstants.Size > maxBytes {
+		problems = append(problems, fmt.Sprintf("%d bytes of push constants are more than %d", m.PushConstants.Size, maxBytes))
 	}
+	var constants, bound, names []string
+	for _, s := range m.Specs {
+		constants = append(constants, fmt.Sprintf("constant %d %s %s", s.ID, s.Type, s.Name))
+	}
+	for i, b := range m.Bindings {
+		name := strings.Join(b.Names, "/")
+		if i < len(bindings) && slices.Contains(b.Names, bindings[i]) {
+			name = bindings[i]
+		}
+		bound = append(bound, fmt.Sprintf("%s at binding %d of set %d", name, b.Binding, b.Set))
+	}
+	for i, name := range bindings {
+		names = append(names, fmt.Sprintf("%s at binding %d of set 0", name, i))
+	}
+	return slices.Concat(problems, differences(specLines(spec), constants), differences(names, bound))
+}
+
+func compareRows(bindings []spirv.Binding, table string, row any) []string {
 	i := slices.IndexFunc(bindings, func(b spirv.Binding) bool { return b.Rows != nil && slices.Contains(b.Names, table) })
 	if i < 0 {
 		return []string{fmt.Sprintf("the shader has no table %s of structs", table)}
 	}
-	problems := compareBlock(bindings[i].Rows, t, name)
-	if size, want := int(t.Size()), bindings[i].Rows.Size; size != want {
-		problems = append(problems, fmt.Sprintf("%s has %d bytes, want the %d of a row of %s", name, size, want, table))
-	}
-	return problems
+	return differences(structLines(row), blockLines(bindings[i].Rows))
 }
 
-// compareField compares field i; the message has the types only where they differ.
-func compareField(name string, i int, got, want field) []string {
-	switch {
-	case got == want:
-		return nil
-	case got.Type == want.Type:
-		return []string{fmt.Sprintf("%s field %d is {%s %d}, want {%s %d}", name, i, got.Name, got.Offset, want.Name, want.Offset)}
+// differences compares what the host has with what a shader declares, one by one.
+func differences(host, shader []string) (list []string) {
+	at := func(lines []string, i int) string {
+		if i < len(lines) {
+			return lines[i]
+		}
+		return "nothing"
 	}
-	return []string{fmt.Sprintf("%s field %d is {%s %s %d}, want {%s %s %d}", name, i,
-		got.Name, got.Type, got.Offset, want.Name, want.Type, want.Offset)}
-}
-
-// specFields returns the fields of a struct, with those of structs among them in
-// their place.
-func specFields(t reflect.Type) (list []reflect.StructField) {
-	for i := range t.NumField() {
-		if f := t.Field(i); f.Type.Kind() == reflect.Struct {
-			list = append(list, specFields(f.Type)...)
-		} else {
-			list = append(list, f)
+	for i := range max(len(host), len(shader)) {
+		if h, s := at(host, i), at(shader, i); h != s {
+			list = append(list, fmt.Sprintf("the host has %s, the shader %s", h, s))
 		}
 	}
 	return list
 }
 
-func compareSpec(specs []spirv.Spec, spec any) []string {
-	t, name, ok := structOf(spec)
-	switch {
-	case t == nil && len(specs) == 0:
+func blockLines(b *spirv.Block) (lines []string) {
+	if b == nil {
 		return nil
-	case t == nil:
-		return []string{fmt.Sprintf("the shader has %d specialization constants, the host none", len(specs))}
-	case !ok:
-		return []string{fmt.Sprintf("%s is not a struct", t)}
 	}
-	var problems []string
-	fields := specFields(t)
-	if n := len(fields); n != len(specs) {
-		problems = append(problems, fmt.Sprintf("%s has %d fields, want one for each of %d specialization constants", name, n, len(specs)))
+	for _, m := range b.Members {
+		lines = append(lines, fmt.Sprintf("%s %s at %d", m.Type, m.Name, m.Offset))
 	}
-	for i := range min(len(fields), len(specs)) {
-		f, want := fields[i], specs[i]
-		typ := glslType(f.Type)
-		if tag := f.Tag.Get("glsl"); tag != want.Name || typ != want.Type {
-			problems = append(problems, fmt.Sprintf("%s field %d is {%s %s}, want {%s %s}", name, i, tag, typ, want.Name, want.Type))
-		}
-		if int(want.ID) != i {
-			problems = append(problems, fmt.Sprintf("%s: %s has constant_id %d, want %d", name, want.Name, want.ID, i))
-		}
-	}
-	return problems
+	return append(lines, fmt.Sprintf("%d bytes", b.Size))
 }
 
-func compareBindings(got []spirv.Binding, want []string) []string {
-	var problems []string
-	if len(got) != len(want) {
-		problems = append(problems, fmt.Sprintf("the shader has %d bindings, want %d (%s)", len(got), len(want), strings.Join(want, ", ")))
+// structLines returns what blockLines does of the block that a struct equals. Bytes between fields would
+// be copied as they are, so there may be none even where the shader has the same.
+func structLines(v any) []string {
+	t := reflect.TypeOf(v)
+	if t == nil {
+		return nil
 	}
-	for i := range min(len(got), len(want)) {
-		b := got[i]
-		if b.Set != 0 || int(b.Binding) != i {
-			problems = append(problems, fmt.Sprintf("%s is binding %d of set %d, want binding %d of set 0", strings.Join(b.Names, "/"), b.Binding, b.Set, i))
+	if t.Kind() != reflect.Struct {
+		return []string{fmt.Sprintf("%v, not a struct", t)}
+	}
+	lines, end := fieldLines(t, "", 0, 0)
+	if end != int(t.Size()) {
+		lines = append(lines, "a hole at its end")
+	}
+	return append(lines, fmt.Sprintf("%d bytes", t.Size()))
+}
+
+// fieldLines returns the numbers of a struct in order, those of nested structs included, and where
+// the last one ends. The struct begins at offset, and the number before it ended at end. The fields of a
+// struct are members of a struct of the shader, too, NAME.FIELD, or, where their tags begin with _,
+// members of the block that have the beginning NAME in common.
+func fieldLines(t reflect.Type, prefix string, offset, end int) (lines []string, last int) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, at := prefix+f.Tag.Get("glsl"), offset+int(f.Offset)
+		if f.Type.Kind() == reflect.Struct {
+			if !f.Anonymous && f.Type.NumField() > 0 && !strings.HasPrefix(f.Type.Field(0).Tag.Get("glsl"), "_") {
+				name += "."
+			}
+			var inner []string
+			inner, end = fieldLines(f.Type, name, at, end)
+			lines = append(lines, inner...)
+			continue
 		}
-		if !slices.Contains(b.Names, want[i]) {
-			problems = append(problems, fmt.Sprintf("binding %d is %s, want %s", i, strings.Join(b.Names, "/"), want[i]))
+		line := fmt.Sprintf("%s %s at %d", glslType(f.Type), name, at)
+		if at != end {
+			line += " behind a hole"
+		}
+		lines, end = append(lines, line), at+int(f.Type.Size())
+	}
+	return lines, end
+}
+
+// specLines returns the fields of a specialization, those of structs in their place.
+func specLines(spec any) (lines []string) {
+	var add func(t reflect.Type)
+	add = func(t reflect.Type) {
+		for i := range t.NumField() {
+			if f := t.Field(i); f.Type.Kind() == reflect.Struct {
+				add(f.Type)
+			} else {
+				lines = append(lines, fmt.Sprintf("constant %d %s %s", len(lines), glslType(f.Type), f.Tag.Get("glsl")))
+			}
 		}
 	}
-	return problems
+	if spec != nil {
+		add(reflect.TypeOf(spec))
+	}
+	return lines
+}
+
+// glslType returns the GLSL type with the memory of a Go type, or Go's name of one that none has.
+func glslType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Uint32:
+		return "uint"
+	case reflect.Int32:
+		return "int"
+	case reflect.Float32:
+		return "float"
+	case reflect.Uint64:
+		return "uint64_t"
+	case reflect.Int64:
+		return "int64_t"
+	case reflect.Array:
+		// Arrays of small types have strides of their own in GLSL.
+		if size := t.Elem().Size(); (size == 4 || size == 8) && t.Elem().Kind() != reflect.Array {
+			return fmt.Sprintf("%s[%d]", glslType(t.Elem()), t.Len())
+		}
+	}
+	return t.String()
 }
