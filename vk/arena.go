@@ -117,17 +117,14 @@ func (c *Cmd) endScope(s *scopeMark) {
 }
 
 func (c *Cmd) takeScratch(a *arena, name string, bytes int64) (*Buffer, error) {
-	if bytes <= 0 {
-		return nil, fmt.Errorf("vk: buffer %q of %d bytes: the size must be positive", name, bytes)
-	}
-	if limit := min(c.d.caps.MaxAllocationBytes, c.d.caps.MaxBufferBytes); uint64(bytes) > limit {
-		return nil, fmt.Errorf("vk: buffer %q of %d bytes: more than one allocation may have, %d bytes: %w", name, bytes, limit, ErrUnsupported)
+	if err := c.d.checkSize(bytes); err != nil {
+		return nil, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, err)
 	}
 	need := (bytes + arenaUnit - 1) &^ (arenaUnit - 1)
 	block, at := c.findScratch(a, need, need <= overlapBytes)
 	if block == nil {
 		var err error
-		size := a.blockBytes(&c.d.caps, need)
+		size := a.blockBytes(c.d, need)
 		block, err = c.newArenaBlock(a, name, size)
 		if err != nil && size > max(need, leastBlock) {
 			block, err = c.newArenaBlock(a, name, need)
@@ -141,10 +138,7 @@ func (c *Cmd) takeScratch(a *arena, name string, bytes int64) (*Buffer, error) {
 	block.live.add(at, at+need)
 	block.used = max(block.used, at+need)
 	a.taken = append(a.taken, taken{block, span{at, at + need}})
-	b := &Buffer{root: block.buffer, at: at}
-	b.bytes = bytes
-	b.d, b.kind, b.name, b.owned = c.d, "slice", name, true
-	return b, nil
+	return block.buffer.part(name, at, bytes), nil
 }
 
 // findScratch returns the first need bytes of a block that no scratch buffer has. With settled it
@@ -198,7 +192,7 @@ func (t *tracker) nextPending(u *use, start, end int64) int64 {
 
 // blockBytes returns the size of the next block: as much as all so far have, so that their
 // number stays small, or as much as the recording before took.
-func (a *arena) blockBytes(caps *Caps, need int64) int64 {
+func (a *arena) blockBytes(d *Device, need int64) int64 {
 	if a.dry {
 		return dryBytes
 	}
@@ -209,7 +203,7 @@ func (a *arena) blockBytes(caps *Caps, need int64) int64 {
 			size = min(size+b.buffer.bytes, 4*overlapBytes)
 		}
 	}
-	return max(need, min(size, int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes))))
+	return max(need, min(size, d.largest()))
 }
 
 func (c *Cmd) newArenaBlock(a *arena, name string, bytes int64) (*arenaBlock, error) {

@@ -1,6 +1,7 @@
 package vk_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -224,19 +225,24 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, start, d.Memory())
 }
 
-// TestZeros wants memory of zeros, whatever Scratch had, and again what commands leave there.
+// TestZeros wants memory of zeros, and again what commands leave there. Scratch memory holds the
+// word of PoisonScratch each time that it is taken, also where the recording before wrote it.
 func TestZeros(t *testing.T) {
 	d := vktest.Open(t, func(o *vk.Options) { o.PoisonScratch = 0xffffffff })
-	c, to := newCmd(t, d), newBuffer(t, d, "to", 64)
+	c, to, poison := newCmd(t, d), newBuffer(t, d, "to", 64), newBuffer(t, d, "poison", 64)
 	for range 2 {
 		end := c.Scope()
 		z := c.Zeros("z", 60)
 		c.Copy(to, 0, z, 0, 60)
-		require.NotEqual(t, memory(z), memory(c.Scratch("s", 60)))
+		s := c.Scratch("s", 60)
+		require.NotEqual(t, memory(z), memory(s))
 		require.NotEqual(t, offset(z), offset(c.Zeros("other", 60)))
+		c.Copy(poison, 0, s, 0, 60)
+		c.Fill(s, 0, 60, 0)
 		end()
 		submit(t, c)
 		wantBytes(t, to, make([]byte, 60))
+		wantBytes(t, poison, bytes.Repeat([]byte{0xff}, 60))
 		c.Reset()
 	}
 	bytes, err := d.Measure(func(c *vk.Cmd) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 
 	vulkan "github.com/vulkan-go/vulkan"
@@ -130,14 +131,12 @@ func (d *Device) allocateNow(name string, bytes int64, wishes []memoryWish) (_ b
 	fail := func(err error) (block, error) {
 		return block{}, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, err)
 	}
-	if bytes <= 0 {
-		return fail(fmt.Errorf("the size must be positive"))
-	}
-	if limit := min(d.caps.MaxAllocationBytes, d.caps.MaxBufferBytes); uint64(bytes) > limit {
-		return fail(fmt.Errorf("more than one allocation may have, %d bytes: %w", limit, ErrUnsupported))
-	}
-	if err := d.countAllocation(); err != nil {
+	if err := d.checkSize(bytes); err != nil {
 		return fail(err)
+	}
+	if limit := int64(d.caps.MaxAllocations); d.numAllocs.Add(1) > limit { // there may be as few as 4096
+		d.numAllocs.Add(-1)
+		return fail(fmt.Errorf("%d buffers are open, the most that the device allows: %w", limit, ErrOutOfDeviceMemory))
 	}
 	bl := block{bytes: bytes, label: name}
 	defer func() {
@@ -201,15 +200,20 @@ func (d *Device) bindMemory(bl *block, wishes []memoryWish) error {
 	return partError("vkMapMemory", int32(r))
 }
 
-// countAllocation takes one of the device's allocations, of which there may be
-// as few as 4096.
-func (d *Device) countAllocation() error {
-	limit := int64(d.caps.MaxAllocations)
-	if n := d.numAllocs.Add(1); n > limit {
-		d.numAllocs.Add(-1)
-		return fmt.Errorf("%d buffers are open, the most that the device allows: %w", limit, ErrOutOfDeviceMemory)
+// checkSize checks the size of a buffer.
+func (d *Device) checkSize(bytes int64) error {
+	if bytes <= 0 {
+		return fmt.Errorf("the size must be positive")
+	}
+	if limit := d.largest(); bytes > limit {
+		return fmt.Errorf("more than one allocation may have, %d bytes: %w", limit, ErrUnsupported)
 	}
 	return nil
+}
+
+// largest returns the bytes of the largest buffer.
+func (d *Device) largest() int64 {
+	return int64(min(d.caps.MaxAllocationBytes, d.caps.MaxBufferBytes, math.MaxInt64))
 }
 
 func (d *Device) free(bl block) {
@@ -297,9 +301,13 @@ func (b *Buffer) Slice(offset, bytes int64) (*Buffer, error) {
 	if align := b.d.sliceAlignment(); offset%align != 0 {
 		return nil, fmt.Errorf("vk: slice of %v: offset %d is not a multiple of %d", b, offset, align)
 	}
+	return b.part(b.name, offset, bytes), nil
+}
+
+func (b *Buffer) part(name string, offset, bytes int64) *Buffer {
 	s := &Buffer{root: b.whole(), at: b.at + offset, block: block{bytes: bytes}}
-	s.d, s.kind, s.name, s.owned = b.d, "slice", b.name, true
-	return s, nil
+	s.d, s.kind, s.name, s.owned = b.d, "slice", name, true
+	return s
 }
 
 // sliceAlignment returns what slices begin at multiples of: what descriptors demand, and

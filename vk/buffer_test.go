@@ -92,29 +92,6 @@ func TestNotCoherent(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory takes memory until there is none, where that does not hurt
-// the machine: a CPU device would take the host's.
-func TestOutOfMemory(t *testing.T) {
-	d := vktest.Open(t)
-	if d.Caps().Type == vk.CPU || testing.Short() {
-		t.Skip("takes all memory")
-	}
-	var list []*vk.Buffer
-	for {
-		b, err := d.NewBuffer("hoard", int64(d.Caps().MaxAllocationBytes/2))
-		if err != nil {
-			require.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
-			break
-		}
-		defer b.Close()
-		list = append(list, b)
-	}
-	if len(list) > 0 { // closing one makes room again
-		list[0].Close()
-		newBuffer(t, d, "after", int64(d.Caps().MaxAllocationBytes/2))
-	}
-}
-
 func TestTransferRefuses(t *testing.T) {
 	d := vktest.Open(t)
 	b := newBuffer(t, d, "ten", 10)

@@ -39,8 +39,7 @@ import (
 // need no barrier between them. Interleaved parts, such as columns of a matrix, count from their
 // first to their last byte.
 //
-// Barrier, BarrierToTransfer and BarrierFromTransfer record one more. They are for dependencies
-// that Cmd cannot see, of kernels that reach memory through addresses, and for measurements.
+// Barrier records one more, between dispatches. It is for measurements.
 //
 // Separate submissions need no barriers.
 type Cmd struct {
@@ -244,24 +243,13 @@ func (c *Cmd) checkUses() error {
 
 // Barrier makes the dispatches after it wait for, and see the writes of, the
 // dispatches before it.
-func (c *Cmd) Barrier() { c.separate(computeScope(), computeScope()) }
-
-// BarrierToTransfer makes the transfers after it wait for, and see the writes
-// of, the dispatches before it.
-func (c *Cmd) BarrierToTransfer() { c.separate(computeScope(), transferScope()) }
-
-// BarrierFromTransfer makes the dispatches and transfers after it wait for,
-// and see the writes of, the transfers before it.
-func (c *Cmd) BarrierFromTransfer() { c.separate(transferScope(), anyScope()) }
-
-// separate is barrier as a call of its own.
-func (c *Cmd) separate(from, to scope) {
+func (c *Cmd) Barrier() {
 	if c.begin() {
 		defer c.leave()
 		c.settle()
-		c.barrier(from, to)
+		c.barrier(computeScope(), computeScope())
 		if c.later != nil {
-			c.later.given.barrier(from, to)
+			c.later.given.barrier(computeScope(), computeScope())
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package vk_test
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"math/rand"
 	"sync"
 	"testing"
 
@@ -30,7 +32,7 @@ func TestConcurrent(t *testing.T) {
 	wantTensor(t, shared, 1, 2, 3, 4)
 }
 
-// work makes, uses and closes objects of every kind.
+// work makes, uses and closes objects of every kind, and moves up to some megabytes.
 func work(d *vk.Device, shared vk.Tensor, w, rounds int) error {
 	for r := range rounds {
 		// Some specializations are the same in several goroutines.
@@ -53,7 +55,7 @@ func work(d *vk.Device, shared vk.Tensor, w, rounds int) error {
 		if err != nil {
 			return err
 		}
-		err = y.Upload(background(), []float32{float32(w), 0, 0, 0})
+		err = cmp.Or(copies(d, rand.New(rand.NewSource(int64(100*w+r)))), y.Upload(background(), []float32{float32(w), 0, 0, 0}))
 		k.Dispatch(c, vk.Groups{}, axpyParams{N: 4, A: 1}, shared, y)
 		got := make([]float32, 4)
 		err = cmp.Or(err, c.Submit(background()), c.Submit(background()), y.Download(background(), got))
@@ -68,6 +70,22 @@ func work(d *vk.Device, shared vk.Tensor, w, rounds int) error {
 		}
 	}
 	return nil
+}
+
+// copies uploads and downloads bytes.
+func copies(d *vk.Device, rng *rand.Rand) error {
+	want := random(rng, 1+rng.Intn(1<<(10+rng.Intn(13))))
+	b, err := d.NewBuffer("b", int64(len(want)))
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	got := make([]byte, len(want))
+	err = cmp.Or(b.Upload(background(), 0, want), b.Download(background(), 0, got))
+	if err == nil && !bytes.Equal(want, got) {
+		err = errors.New("other bytes")
+	}
+	return err
 }
 
 // TestConcurrentOpen opens and closes devices side by side; run it with -race.

@@ -1,13 +1,8 @@
 package vk
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"encoding/json"
-	"errors"
-	"math/rand/v2"
 	"reflect"
-	"slices"
 	"testing"
 	"unsafe"
 
@@ -20,15 +15,7 @@ import (
 
 func TestResult(t *testing.T) {
 	require.EqualError(t, callError("vkQueueSubmit", -4), "vk: vkQueueSubmit: VK_ERROR_DEVICE_LOST")
-	sentinels := []error{ErrOutOfHostMemory, ErrOutOfDeviceMemory, ErrDeviceLost, ErrUnsupported}
-	for i, r := range []int32{-1, -2, -4} {
-		for j, sentinel := range sentinels {
-			require.Equal(t, i == j, errors.Is(callError("call", r), sentinel))
-		}
-	}
-	for _, r := range []int32{0, 2, 5} {
-		require.NoError(t, callError("call", r))
-	}
+	require.NoError(t, callError("call", 2))
 	require.Equal(t, "VkResult(-77)", Result(-77).Error())
 }
 
@@ -93,47 +80,39 @@ func TestCapsJSON(t *testing.T) {
 	}
 }
 
-// TestFeatureChain: what is true in Caps is turned on, and nothing else.
+// TestFeatureChain: what is true in Caps is turned on, and nothing else. Extensions are for devices that
+// lack the feature in their core.
 func TestFeatureChain(t *testing.T) {
-	c, api := Caps{}, MakeVersion(1, 2, 0)
-	has := map[string]bool{}
+	c, api, has := Caps{}, MakeVersion(1, 2, 0), map[string]bool{}
 	for _, f := range c.features() {
 		has[f.extension] = true
 	}
-	known, extensions := c.available(api, has)
+	known, _ := c.available(api, has)
 	require.Len(t, known, len(c.features()))
-	require.NotEmpty(t, extensions)
-	check := func(want uint32) {
-		t.Helper()
+	for _, on := range []bool{false, true} {
+		c.Float64, c.Int64, c.Int16 = on, on, on
+		want := [][]uint32{make([]uint32, numCoreFeatures)}
+		want[0][coreFloat64], want[0][coreInt64], want[0][coreInt16] = onOff(on), onOff(on), onOff(on)
+		for _, f := range known {
+			var words []uint32
+			for _, bit := range f.bits {
+				if bit != nil {
+					*bit = on
+				}
+				words = append(words, onOff(on && bit != nil))
+			}
+			want = append(want, words)
+		}
 		ch := c.enabled(api, has)
-		defer ch.free()
-		require.Len(t, ch.links, len(known)+2, "the core features before, timeline semaphores behind")
-		payload := func(link, n int) []uint32 { return unsafe.Slice((*uint32)(unsafe.Add(ch.links[link], linkBytes)), n) }
-		core := make([]uint32, numCoreFeatures)
-		core[coreFloat64], core[coreInt64], core[coreInt16] = want, want, want
-		require.Equal(t, core, payload(0, numCoreFeatures))
-		for i, f := range known {
-			for j, got := range payload(i+1, len(f.bits)) {
-				require.Equal(t, want*onOff(f.bits[j] != nil), got, "feature %d of structure %d", j, f.sType)
-			}
+		for i, words := range append(want, []uint32{1}) { // timeline semaphores
+			require.Equal(t, words, unsafe.Slice((*uint32)(unsafe.Add(ch.links[i], linkBytes)), len(words)))
 		}
+		require.Len(t, ch.links, len(want)+1)
+		ch.free()
 	}
-	check(0)
-	for _, f := range known {
-		for _, bit := range f.bits {
-			if bit != nil {
-				*bit = true
-			}
-		}
-	}
-	c.Float64, c.Int64, c.Int16 = true, true, true
-	check(1)
-	// Extensions are for devices that lack the feature in their core.
 	older, _ := c.available(api, nil)
 	newer, extensions := c.available(MakeVersion(1, 3, 0), nil)
-	require.NotEmpty(t, older)
-	require.Greater(t, len(newer), len(older))
-	require.Less(t, len(newer), len(known))
+	require.True(t, 0 < len(older) && len(older) < len(newer) && len(newer) < len(known))
 	require.Empty(t, extensions)
 }
 
@@ -245,26 +224,16 @@ func TestStructs(t *testing.T) {
 		return reflect.Zero(reflect.StructOf(list)).Interface()
 	}
 	type two struct{ A, B uint32 }
-	for _, c := range []struct {
-		params any
-		bytes  int // -1: refused
-	}{
-		{of(), 0},
-		{of(uint32(0), int32(0), float32(0)), 12},
-		{of(uint64(0), uint32(0), uint32(0)), 16},
-		{of([3]uint32{}, two{}), 20},
-		{of(uint32(0), uint64(0)), -1}, // a hole
-		{of(uint64(0), uint32(0)), -1}, // a hole at the end
-		{of(false), -1},
-		{of(uint16(0)), -1},
-		{of(new(uint32)), -1},
-		{of(0), -1},
-		{of([]uint32{}), -1},
-		{uint32(0), -1},
+	for _, good := range []any{of(), of(uint32(0), int32(0), float32(0)), of(uint64(0), uint32(0), uint32(0)), of([3]uint32{}, two{})} {
+		got, err := checkParams(reflect.TypeOf(good))
+		require.NoError(t, err)
+		require.Equal(t, reflect.TypeOf(good).Size(), uintptr(got))
+	}
+	for _, bad := range []any{ // the first two have holes
+		of(uint32(0), uint64(0)), of(uint64(0), uint32(0)), of(false), of(uint16(0)), of(new(uint32)), of(0), of([]uint32{}), uint32(0),
 	} {
-		got, err := checkParams(reflect.TypeOf(c.params))
-		require.Equal(t, c.bytes < 0, err != nil, "%T", c.params)
-		require.True(t, err != nil || got == c.bytes, "%T: %d", c.params, got)
+		_, err := checkParams(reflect.TypeOf(bad))
+		require.Error(t, err, "%T", bad)
 	}
 	got, err := specWords(struct {
 		A uint32
@@ -276,9 +245,6 @@ func TestStructs(t *testing.T) {
 	}{7, -2, 1.5, true, two{8, 9}, false})
 	require.NoError(t, err)
 	require.Equal(t, []uint32{7, 0xfffffffe, 0x3fc00000, 1, 8, 9, 0}, got)
-	got, err = specWords(nil)
-	require.NoError(t, err)
-	require.Nil(t, got)
 	for _, bad := range []any{of(uint64(0)), of(""), of(0), of(of(0)), 7, &struct{}{}} {
 		_, err := specWords(bad)
 		require.Error(t, err, "%T", bad)
@@ -381,61 +347,5 @@ func TestBlocks(t *testing.T) {
 	} {
 		got, _ := Tensor{DType: dtype.Float16, Shape: c.shape, Strides: c.strides, Offset: 5}.blocks(c.waste)
 		require.Equal(t, c.want, got, c)
-	}
-}
-
-// FuzzCheckCache says that of a cache file nothing reaches the driver but the data of a whole
-// one of this device.
-func FuzzCheckCache(f *testing.F) {
-	header := []byte("flashvk1 device")
-	file := func(data []byte) []byte {
-		sum := sha256.Sum256(data)
-		return slices.Concat(header, sum[:], data)
-	}
-	good := file([]byte("pipelines"))
-	require.Equal(f, "pipelines", string(checkCache(good, header)))
-	require.Nil(f, checkCache(good, []byte("flashvk1 of another")))
-	for i := range good {
-		f.Add(good, uint16(i), byte(1))
-		f.Add(good[:i], uint16(i), byte(0))
-	}
-	f.Fuzz(func(t *testing.T, data []byte, at uint16, flip byte) {
-		got := checkCache(data, header)
-		if got == nil {
-			require.False(t, bytes.Equal(data, good))
-			return
-		}
-		require.Equal(t, file(got), data)
-		if flip != 0 {
-			data = bytes.Clone(data)
-			data[int(at)%len(data)] ^= flip
-			require.Nil(t, checkCache(data, header), at)
-		}
-	})
-}
-
-// TestSpans compares spans with a set of bytes.
-func TestSpans(t *testing.T) {
-	for seed := range uint64(200) {
-		rng := rand.New(rand.NewPCG(seed, 2))
-		var s spans
-		var set [64]bool
-		for range 30 {
-			start := rng.Int64N(60)
-			end := start + 1 + rng.Int64N(4)
-			require.Equal(t, slices.Contains(set[start:end], true), s.meet(start, end), seed)
-			if rng.IntN(2) == 0 {
-				s.add(start, end)
-				for i := start; i < end; i++ {
-					set[i] = true
-				}
-			} else if !slices.Contains(set[start:end], false) { // remove is for what is there
-				s.remove(start, end)
-				clear(set[start:end])
-			}
-		}
-		for i, x := range s {
-			require.True(t, x.start < x.end && (i == 0 || s[i-1].end < x.start), "seed %d: %v", seed, s)
-		}
 	}
 }

@@ -15,30 +15,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// TestSpecialization: every kind of constant arrives in its place.
-func TestSpecialization(t *testing.T) {
-	d := vktest.Open(t)
-	for _, c := range []struct {
-		spec any
-		want float32
-	}{
-		{nil, 3}, // the shader's defaults: SCALE 1, NEGATE false, BIAS 0
-		{axpySpec{Scale: 5}, 15},
-		{axpySpec{Scale: 5, Negate: true}, -15},
-		{axpySpec{Scale: 2, Bias: 0.5}, 6.5},
-	} {
-		k, err := vk.NewKernel[axpyParams](d, "axpy", axpySPIRV, c.spec, vk.KernelOptions{})
-		require.NoError(t, err)
-		x, y := tensor(t, d, "x", 3), tensor(t, d, "y", 0)
-		cmd := newCmd(t, d)
-		k.Dispatch(cmd, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
-		submit(t, cmd)
-		wantTensor(t, y, c.want)
-		k.Close()
-		k.Close()
-	}
-}
-
 // TestWorkgroups looks at the workgroup from inside.
 func TestWorkgroups(t *testing.T) {
 	d := vktest.Open(t)

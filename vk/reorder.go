@@ -38,8 +38,7 @@ const mostDeferred = 2048
 // The results are the same, bit for bit. A command that writes memory that another has read depends
 // on it too, so memory that is reused soon leaves less to move.
 //
-// No command moves past Barrier, BarrierToTransfer, BarrierFromTransfer, Timestamp or Trace. A part
-// inside another changes nothing. Between a Reorder and its end, Barriers counts the barriers
+// No command moves past Barrier, Timestamp or Trace. A part inside another changes nothing. Between a Reorder and its end, Barriers counts the barriers
 // before the part.
 func (c *Cmd) Reorder() (end func()) {
 	if !c.begin() {

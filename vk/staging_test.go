@@ -5,12 +5,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -300,34 +298,4 @@ func TestUploadFails(t *testing.T) {
 	z.Close()
 	c.Close()
 	require.NoError(t, d.Close())
-}
-
-// TestUploadTogether uploads and downloads from several goroutines; run it with -race.
-func TestUploadTogether(t *testing.T) {
-	d := vktest.Open(t)
-	c := spinning(t, d)
-	var wg sync.WaitGroup
-	for w := range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			rng := rand.New(rand.NewSource(int64(w)))
-			for range 6 {
-				n := 1 + rng.Intn(1<<(10+rng.Intn(13)))
-				b, err := d.NewBuffer("b", int64(n))
-				if !assert.NoError(t, err) {
-					return
-				}
-				want, got := random(rng, n), make([]byte, n)
-				assert.NoError(t, b.Upload(background(), 0, want))
-				if w%2 == 0 {
-					assert.NoError(t, b.Download(background(), 0, got))
-					assert.True(t, bytes.Equal(want, got), "other bytes")
-				}
-				b.Close()
-			}
-		}()
-	}
-	wg.Wait()
-	require.NoError(t, c.Wait(background()))
 }

@@ -119,8 +119,8 @@ func (t *tracker) note(s stage) {
 	t.touches = t.touches[:0]
 }
 
-// separation returns the barrier between all that is pending and commands of some stages:
-// as the forms of Cmd.Barrier, for dispatches alone where no transfer has a part in it.
+// separation returns the barrier between all that is pending and commands of some stages, for
+// dispatches alone where no transfer has a part in it.
 func (t *tracker) separation(stages ...stage) (from, to scope) {
 	if t.wide {
 		return anyScope(), anyScope()

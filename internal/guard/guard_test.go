@@ -104,11 +104,9 @@ func record(list []write, runs map[int][]write) guard.Record {
 		for _, w := range slices.Concat(list, runs[run]) {
 			last[place{w.name, t[w.name].Offset + w.row*t[w.name].Strides[0] + w.col}] = w.value
 		}
-		c.BarrierToTransfer()
 		for p, value := range last {
 			c.Fill(t[p.name].Buffer, 4*int64(p.at), 4, math.Float32bits(float32(value)))
 		}
-		c.BarrierFromTransfer()
 		run++
 		return nil
 	}
@@ -211,7 +209,6 @@ func TestReplay(t *testing.T) {
 				return err
 			}
 			c.Copy(t["y"].Buffer, 4*int64(t["y"].Offset), kept, 0, 4)
-			c.BarrierFromTransfer()
 			c.Fill(kept, 0, 4, math.Float32bits(1.5))
 			return nil
 		})

@@ -102,9 +102,7 @@ func (m *made) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pas
 	case m.Do == "differ" && m.runs == 2:
 		value = 0.5
 	}
-	c.BarrierToTransfer()
 	c.Fill(t["y"].Buffer, 4*int64(t["y"].Offset), 64, math.Float32bits(value))
-	c.BarrierFromTransfer()
 	return nil
 }
 
