@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
-	"sync"
+
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 const manifestName = "manifest.txt"
@@ -20,17 +19,19 @@ const manifestName = "manifest.txt"
 // this package escapes. If a row does not compile, nothing is written and the
 // error names every problem.
 func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
-	spv := filepath.Join(dir, "spv")
-	kept := make([][]byte, len(rows))
-	if changed {
-		kept = current(dir, rows, c)
+	code := make([][]byte, len(rows))
+	if m, err := readManifest(dir); changed && err == nil && m.Compiler == c.Version {
+		for i, r := range rows {
+			if checkRow(dir, r, m, nil) == nil {
+				code[i], _ = os.ReadFile(modulePath(dir, r.Name))
+			}
+		}
 	}
-	code, errs := compileAll(dir, rows, kept, c)
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(compileAll(dir, rows, code, c)...); err != nil {
 		return err
 	}
 	m := &Manifest{Compiler: c.Version, Entries: map[string]Entry{}}
-	if err := os.MkdirAll(spv, 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "spv"), 0o777); err != nil {
 		return err
 	}
 	for i, r := range rows {
@@ -39,11 +40,11 @@ func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
 			return err
 		}
 		m.Entries[r.Name] = Entry{Source: source, SPIRV: Hash(code[i])}
-		if err := writeChanged(filepath.Join(spv, r.Name+".spv"), code[i]); err != nil {
+		if err := writeChanged(modulePath(dir, r.Name), code[i]); err != nil {
 			return err
 		}
 	}
-	orphans, err := orphans(spv, rows)
+	orphans, err := orphans(dir, rows)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,17 @@ func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
 			return err
 		}
 	}
-	return writeChanged(filepath.Join(spv, manifestName), m.Format())
+	return writeChanged(filepath.Join(dir, "spv", manifestName), m.Format())
+}
+
+func modulePath(dir, name string) string { return filepath.Join(dir, "spv", name+".spv") }
+
+func readManifest(dir string) (*Manifest, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "spv", manifestName))
+	if err != nil {
+		return nil, err
+	}
+	return ParseManifest(text)
 }
 
 // Check compares dir/spv with the rows and their sources and returns what is
@@ -60,26 +71,20 @@ func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
 // same bytes if it is the compiler of the manifest; without one (c == nil), the
 // manifest's hashes decide.
 func Check(dir string, rows []Row, c *Compiler) []error {
-	spv := filepath.Join(dir, "spv")
-	text, err := os.ReadFile(filepath.Join(spv, manifestName))
-	if err != nil {
-		return []error{err}
-	}
-	m, err := ParseManifest(text)
+	m, err := readManifest(dir)
 	if err != nil {
 		return []error{err}
 	}
 	var errs []error
-	var code [][]byte
+	code := make([][]byte, len(rows))
 	if c != nil {
-		code, errs = compileAll(dir, rows, make([][]byte, len(rows)), c)
+		errs = compileAll(dir, rows, code, c)
 	}
 	for i, r := range rows {
-		var fresh []byte
-		if c != nil && c.Version == m.Compiler {
-			fresh = code[i]
+		if c != nil && c.Version != m.Compiler {
+			code[i] = nil
 		}
-		if err := checkRow(dir, r, m, fresh); err != nil {
+		if err := checkRow(dir, r, m, code[i]); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -88,7 +93,7 @@ func Check(dir string, rows []Row, c *Compiler) []error {
 			errs = append(errs, fmt.Errorf("%s: %s has a line, but no row in variants.go", manifestName, name))
 		}
 	}
-	paths, err := orphans(spv, rows)
+	paths, err := orphans(dir, rows)
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -100,7 +105,7 @@ func Check(dir string, rows []Row, c *Compiler) []error {
 
 // checkRow checks one committed module; fresh is its SPIR-V of just now, or nil.
 func checkRow(dir string, r Row, m *Manifest, fresh []byte) error {
-	code, err := os.ReadFile(filepath.Join(dir, "spv", r.Name+".spv"))
+	code, err := os.ReadFile(modulePath(dir, r.Name))
 	if err != nil {
 		return err
 	}
@@ -122,49 +127,15 @@ func checkRow(dir string, r Row, m *Manifest, fresh []byte) error {
 	return nil
 }
 
-// current returns the modules that are what the manifest says of their sources and
-// of the compiler, nil for the others.
-func current(dir string, rows []Row, c *Compiler) [][]byte {
-	code := make([][]byte, len(rows))
-	spv := filepath.Join(dir, "spv")
-	text, err := os.ReadFile(filepath.Join(spv, manifestName))
-	if err != nil {
-		return code
-	}
-	m, err := ParseManifest(text)
-	if err != nil || m.Compiler != c.Version {
-		return code
-	}
-	for i, r := range rows {
-		if checkRow(dir, r, m, nil) == nil {
-			code[i], _ = os.ReadFile(filepath.Join(spv, r.Name+".spv"))
-		}
-	}
-	return code
-}
-
-// compileAll compiles the rows side by side that kept has no module of: one module
-// per row, nil where an error was met. Rows that fail alike (one file, several types)
-// give one error.
-func compileAll(dir string, rows []Row, kept [][]byte, c *Compiler) ([][]byte, []error) {
-	code := slices.Clone(kept)
+// compileAll compiles the rows side by side that code has no module of. Rows that fail alike (one
+// file, several types) give one error.
+func compileAll(dir string, rows []Row, code [][]byte, c *Compiler) (errs []error) {
 	failed := make([]error, len(rows))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, runtime.NumCPU())
-	for i, r := range rows {
-		if code[i] != nil {
-			continue
+	parallel.For(len(rows), func(i int) {
+		if code[i] == nil {
+			code[i], failed[i] = c.Compile(dir, rows[i])
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			code[i], failed[i] = c.Compile(dir, r)
-		}()
-	}
-	wg.Wait()
-	var errs []error
+	})
 	seen := map[string]bool{}
 	for _, err := range failed {
 		if err != nil && !seen[err.Error()] {
@@ -172,19 +143,15 @@ func compileAll(dir string, rows []Row, kept [][]byte, c *Compiler) ([][]byte, [
 			errs = append(errs, err)
 		}
 	}
-	return code, errs
+	return errs
 }
 
-// orphans returns the .spv files in the folder spv that no row makes.
-func orphans(spv string, rows []Row) ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(spv, "*.spv"))
-	if err != nil {
-		return nil, err
-	}
+// orphans returns the .spv files of the folder that no row makes.
+func orphans(dir string, rows []Row) ([]string, error) {
+	paths, err := filepath.Glob(modulePath(dir, "*"))
 	return slices.DeleteFunc(paths, func(path string) bool {
-		name := strings.TrimSuffix(filepath.Base(path), ".spv")
-		return slices.ContainsFunc(rows, func(r Row) bool { return r.Name == name })
-	}), nil
+		return slices.ContainsFunc(rows, func(r Row) bool { return modulePath(dir, r.Name) == path })
+	}), err
 }
 
 // writeChanged writes data to path unless that is what it holds: an unchanged

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -32,12 +33,7 @@ func (m *Manifest) Format() []byte {
 	var b bytes.Buffer
 	b.WriteString(header + "# module, SHA-256 of its source and flags, SHA-256 of its SPIR-V\n")
 	fmt.Fprintf(&b, "compiler %s\n", m.Compiler)
-	names := make([]string, 0, len(m.Entries))
-	for name := range m.Entries {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(m.Entries)) {
 		fmt.Fprintf(&b, "%s %s %s\n", name, m.Entries[name].Source, m.Entries[name].SPIRV)
 	}
 	return b.Bytes()
@@ -46,25 +42,18 @@ func (m *Manifest) Format() []byte {
 // ParseManifest reads the text of a manifest.
 func ParseManifest(text []byte) (*Manifest, error) {
 	m := &Manifest{Entries: map[string]Entry{}}
-	n := 0
 	for line := range strings.Lines(string(text)) {
-		n++
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if version, ok := strings.CutPrefix(line, "compiler "); ok && m.Compiler == "" {
-			m.Compiler = version
-			continue
-		}
 		f := strings.Fields(line)
-		if len(f) != 3 || len(f[1]) != 64 || len(f[2]) != 64 {
-			return nil, fmt.Errorf("manifest line %d is not a name and two hashes: %q", n, line)
+		version, isCompiler := strings.CutPrefix(line, "compiler ")
+		switch {
+		case len(f) == 0 || strings.HasPrefix(line, "#"):
+		case isCompiler:
+			m.Compiler = strings.TrimSpace(version)
+		case len(f) != 3 || len(f[1]) != 64 || len(f[2]) != 64 || m.Entries[f[0]] != (Entry{}):
+			return nil, fmt.Errorf("manifest line is not a name, which occurs once, and two hashes: %q", line)
+		default:
+			m.Entries[f[0]] = Entry{Source: f[1], SPIRV: f[2]}
 		}
-		if _, ok := m.Entries[f[0]]; ok {
-			return nil, fmt.Errorf("manifest line %d: %s is there twice", n, f[0])
-		}
-		m.Entries[f[0]] = Entry{Source: f[1], SPIRV: f[2]}
 	}
 	return m, nil
 }
