@@ -1,8 +1,12 @@
 package vk
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -347,5 +351,41 @@ func TestBlocks(t *testing.T) {
 	} {
 		got, _ := Tensor{DType: dtype.Float16, Shape: c.shape, Strides: c.strides, Offset: 5}.blocks(c.waste)
 		require.Equal(t, c.want, got, c)
+	}
+}
+
+// TestCheckCache: of a cache file nothing reaches the driver but the data of a whole one of this device.
+func TestCheckCache(t *testing.T) {
+	header, sum := []byte("flashvk1 device"), sha256.Sum256([]byte("pipelines"))
+	good := slices.Concat(header, sum[:], []byte("pipelines"))
+	require.Equal(t, "pipelines", string(checkCache(good, header)))
+	for i := range good {
+		bad := bytes.Clone(good)
+		bad[i] ^= 1
+		require.Nil(t, checkCache(bad, header), i)
+		require.Nil(t, checkCache(good[:i], header), i)
+	}
+}
+
+// TestSpans compares spans with a set of bytes.
+func TestSpans(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var s spans
+	var set [64]bool
+	for range 3000 {
+		start := rng.Int64N(60)
+		end := start + 1 + rng.Int64N(4)
+		require.Equal(t, slices.Contains(set[start:end], true), s.meet(start, end))
+		add := rng.IntN(2) == 0
+		if add {
+			s.add(start, end)
+		} else if slices.Contains(set[start:end], false) { // remove is for what is there
+			continue
+		} else {
+			s.remove(start, end)
+		}
+		for i := start; i < end; i++ {
+			set[i] = add
+		}
 	}
 }
