@@ -55,8 +55,6 @@ type Place struct {
 	After   int
 	// Tight makes the memory end with the last element, if no tensor follows.
 	Tight bool
-	// Broadcast makes all matrices of three axes the same one.
-	Broadcast bool
 }
 
 // A Layout says how the rows of a Case's tensors lie. Neighbours have different strides, so that
@@ -142,15 +140,15 @@ func (c *Case) compare(views []*View) (r Report, err error) {
 		if t.Want == nil {
 			continue
 		}
-		d, err := views[i].compareTensor(t)
+		off, bound, err := views[i].compareTensor(t)
 		if err != nil {
 			return r, err
 		}
-		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, d.Off, d.Bound)
+		text := fmt.Sprintf("%s off by %.3g of %.3g; ", t.Name, off, bound)
 		if n++; n <= reported {
 			r.Text += text
 		}
-		if share := d.Off / math.Max(d.Bound, math.SmallestNonzeroFloat64); closest == "" || share > r.Worst {
+		if share := off / math.Max(bound, math.SmallestNonzeroFloat64); closest == "" || share > r.Worst {
 			closest, r.Worst = text, share
 		}
 	}
@@ -270,10 +268,6 @@ func (c *Case) view(i, begin int) (v *View, end int) {
 	if t.Part != nil {
 		v.Shape = t.Part
 	}
-	if place.Broadcast {
-		stride = v.Strides[0]
-		v.Strides[0] = 0
-	}
 	if !place.Tight && place.Strides == nil {
 		return v, v.Offset + stride + guard
 	}
@@ -331,13 +325,12 @@ func (c *Case) Outputs(ctx context.Context, d Device, record Record) (map[string
 		if t.Want == nil || err != nil {
 			continue
 		}
-		n := 1
-		for _, size := range t.Shape {
-			n *= size
+		got := v.Gather()
+		if n := slices.IndexFunc(got, math.IsNaN); n >= 0 {
+			return nil, v.unwritten(n, got[n])
 		}
-		out[t.Name] = make([]float64, n)
-		t.whole(out[t.Name]).Scatter(v.Gather())
-		err = v.check(math.IsNaN)
+		out[t.Name] = make([]float64, (&View{Shape: t.Shape}).NumElements())
+		t.whole(out[t.Name]).Scatter(got)
 	}
 	return out, err
 }

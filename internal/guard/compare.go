@@ -3,65 +3,50 @@ package guard
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
-// A Diff is the worst disagreement of two slices.
-type Diff struct {
-	Index     int
-	Got, Want float64
-	Off       float64 // |Got - Want|; +Inf if only one is NaN or infinite
-	Bound     float64 // how far it may be off
-}
-
-// MaxDiff returns the worst disagreement of got and want, which have the same length. Equal
-// infinities agree. NaN agrees with nothing. Index is -1 if the slices are empty.
-func MaxDiff(got, want []float64) Diff {
-	worst := Diff{Index: -1, Off: -1}
+// Off returns the largest |got - want| of two slices of the same length, +Inf where only one is NaN or
+// infinite. Equal infinities agree. NaN agrees with nothing.
+func Off(got, want []float64) (worst float64) {
 	for i, w := range want {
-		g := got[i]
-		off := math.Abs(g - w)
-		if g == w {
-			off = 0 // Inf - Inf is NaN
-		}
-		if math.IsNaN(off) {
+		off := math.Abs(got[i] - w)
+		if math.IsNaN(off) && got[i] != w { // Inf - Inf is NaN
 			off = math.Inf(1)
 		}
-		if off > worst.Off {
-			worst = Diff{Index: i, Got: g, Want: w, Off: off}
+		if off > worst {
+			worst = off
 		}
 	}
-	worst.Off = max(worst.Off, 0)
 	return worst
 }
 
 // compareTensor compares an output that was full of poison with what t wants: no NaN where t has
-// none, infinities equal, and the worst error within its bound.
-func (v *View) compareTensor(t *Tensor) (Diff, error) {
-	bound := func(int) float64 { return t.Bound }
-	all, want, at, bounds := v.Gather(), t.Want, t.Sample, t.Bounds
-	if at == nil {
+// none, infinities equal, and the worst error within its bound. It returns both.
+func (v *View) compareTensor(t *Tensor) (off, bound float64, err error) {
+	got, want, at, bounds := v.Gather(), t.Want, t.Sample, t.Bounds
+	switch {
+	case at == nil:
 		want, bounds = t.part(want), t.part(bounds)
-	} else if t.Part != nil {
+	case t.Part != nil:
 		at = v.positions(t)
 	}
-	if bounds != nil {
-		bound = func(i int) float64 { return bounds[i] }
+	if bounds == nil {
+		bounds = slices.Repeat([]float64{t.Bound}, len(want))
 	}
 	if at == nil {
-		return v.compare(all, want, bound, func(i int) int { return i })
+		return v.compare(got, want, bounds, nil)
 	}
-	got, known := make([]float64, len(at)), map[int]bool{}
+	some, known := make([]float64, len(at)), map[int]bool{}
 	for i, n := range at {
-		if got[i] = all[n]; bounds != nil {
-			known[n] = true
+		some[i], known[n] = got[n], t.Bounds != nil
+	}
+	for i, x := range got {
+		if math.IsNaN(x) || t.Bounds != nil && math.IsInf(x, 0) && !known[i] {
+			return 0, 0, v.unwritten(i, x)
 		}
 	}
-	for i, x := range all {
-		if math.IsNaN(x) || bounds != nil && math.IsInf(x, 0) && !known[i] {
-			return Diff{}, v.unwritten(i, x)
-		}
-	}
-	return v.compare(got, want, bound, func(i int) int { return at[i] })
+	return v.compare(some, want, bounds, at)
 }
 
 // positions returns where the elements of a sample are in the part that counts.
@@ -78,45 +63,41 @@ func (v *View) positions(t *Tensor) []int {
 	return list
 }
 
-func (v *View) compare(got, want []float64, bound func(i int) float64, at func(i int) int) (Diff, error) {
-	for i, w := range want {
-		if math.IsNaN(got[i]) && !math.IsNaN(w) {
-			return Diff{}, fmt.Errorf("%s[%d] = NaN, want %g at %s: not written, or computed from NaN", v.Name, at(i), w, v.Index(at(i)))
+// compare compares elements, those at some places if there are any.
+func (v *View) compare(got, want, bounds []float64, at []int) (off, bound float64, err error) {
+	place := func(i int) int {
+		if at != nil {
+			return at[i]
 		}
+		return i
 	}
-	worst, share := Diff{Index: -1}, math.Inf(-1)
+	worst, share := 0, math.Inf(-1)
 	for i, w := range want {
-		g := got[i]
+		g, n := got[i], place(i)
 		switch {
+		case math.IsNaN(g) && !math.IsNaN(w):
+			return 0, 0, fmt.Errorf("%s[%d] = NaN, want %g at %s: not written, or computed from NaN", v.Name, n, w, v.Index(n))
 		case math.IsNaN(g) || math.IsInf(g, 0) && g == w:
 			continue // want is the same
 		case math.IsInf(g, 0) || math.IsInf(w, 0) || math.IsNaN(w):
-			return Diff{at(i), g, w, math.Inf(1), bound(i)}, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, at(i), g, w, v.Index(at(i)))
+			return 0, 0, fmt.Errorf("%s[%d] = %g, want %g at %s", v.Name, n, g, w, v.Index(n))
 		}
-		off := math.Abs(g - w)
-		part := off / bound(i)
-		if off == 0 {
+		part := math.Abs(g-w) / bounds[i]
+		if g == w {
 			part = 0 // of a bound of 0, too
 		}
 		if !(part <= share) && !math.IsNaN(share) { // a bound of NaN allows nothing
-			worst, share = Diff{at(i), g, w, off, bound(i)}, part
+			worst, share = i, part
 		}
 	}
-	if worst.Index >= 0 && !(worst.Off <= worst.Bound) {
-		return worst, fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.2g at %s",
-			v.Name, worst.Index, worst.Got, worst.Want, worst.Off, worst.Bound, v.Index(worst.Index))
+	if math.IsInf(share, -1) {
+		return 0, 0, nil // nothing is compared
 	}
-	return worst, nil
-}
-
-// check wants wrong to be false for every element.
-func (v *View) check(wrong func(x float64) bool) error {
-	for i, x := range v.Gather() {
-		if wrong(x) {
-			return v.unwritten(i, x)
-		}
+	g, w, n := got[worst], want[worst], place(worst)
+	if off, bound = math.Abs(g-w), bounds[worst]; !(off <= bound) {
+		err = fmt.Errorf("%s[%d] = %.9g, want %.9g: off by %.3g, tolerance %.2g at %s", v.Name, n, g, w, off, bound, v.Index(n))
 	}
-	return nil
+	return off, bound, err
 }
 
 func (v *View) unwritten(i int, x float64) error {

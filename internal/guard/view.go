@@ -80,8 +80,8 @@ func (v *View) Scatter(src []float64) {
 	})
 }
 
-// Encode returns Data in the storage format, little-endian, as in a device's buffer. Encode and
-// Decode keep Inf, values of DType and the NaN of Surroundings.
+// Encode returns Data in the storage format, little-endian, as in a device's buffer. It keeps Inf,
+// values of DType and the NaN of Surroundings.
 func (v *View) Encode() []byte {
 	b := make([]byte, len(v.Data)*v.DType.Size())
 	switch v.DType { // float32 has not all integers
@@ -98,10 +98,10 @@ func (v *View) Encode() []byte {
 	}
 	var part [256]float32
 	for from := 0; from < len(v.Data); from += len(part) {
-		n := copy32(part[:], v.Data[from:])
-		if v.DType == dtype.Int8 { // garbage may be beyond, or NaN
-			for i, x := range part[:n] {
-				part[i] = max(-128, min(x, 127))
+		n := min(len(part), len(v.Data)-from)
+		for i, x := range v.Data[from : from+n] {
+			if part[i] = float32(x); v.DType == dtype.Int8 { // garbage may be beyond, or NaN
+				part[i] = max(-128, min(part[i], 127))
 			}
 		}
 		storage.Encode(v.DType, b[from*v.DType.Size():], part[:n])
@@ -109,27 +109,9 @@ func (v *View) Encode() []byte {
 	return b
 }
 
-// copy32 is copy of numbers that become float32.
-func copy32(to []float32, from []float64) int {
-	n := min(len(to), len(from))
-	for i, x := range from[:n] {
-		to[i] = float32(x)
-	}
-	return n
-}
-
-// Decode sets Data from what Encode returns. It panics if the length differs.
-func (v *View) Decode(b []byte) {
-	v.checkLength(b)
-	for i := range v.Data {
-		v.Data[i] = v.decode(b, i)
-	}
-}
-
-// decodeChanged is Decode that skips bytes that have not changed: a NaN of an input keeps its
-// bits.
+// decodeChanged sets Data from what Encode returned before a call, and what it would return after. It
+// skips bytes that have not changed: a NaN of an input keeps its bits.
 func (v *View) decodeChanged(before, after []byte) {
-	v.checkLength(after)
 	const block = 64 // elements: most memory is as it was
 	size := v.DType.Size()
 	for from := 0; from < len(v.Data); from += block {
@@ -145,28 +127,13 @@ func (v *View) decodeChanged(before, after []byte) {
 	}
 }
 
-func (v *View) checkLength(b []byte) {
-	if len(b) != len(v.Data)*v.DType.Size() {
-		panic(fmt.Sprintf("guard: %s: %d bytes for %d elements of %v", v.Name, len(b), len(v.Data), v.DType))
-	}
-}
-
 func (v *View) decode(b []byte, i int) float64 {
-	switch v.DType {
-	case dtype.Float16:
-		return float64(dtype.FromFloat16(binary.LittleEndian.Uint16(b[2*i:])))
-	case dtype.BFloat16:
-		return float64(dtype.FromBFloat16(binary.LittleEndian.Uint16(b[2*i:])))
-	case dtype.Int32:
+	if v.DType == dtype.Int32 { // float32 has not all integers
 		return float64(int32(binary.LittleEndian.Uint32(b[4*i:])))
-	case dtype.Bool:
-		return float64(b[i])
-	case dtype.E4M3:
-		return float64(dtype.FromE4M3(b[i]))
-	case dtype.Int8:
-		return float64(int8(b[i]))
 	}
-	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+	var x [1]float32
+	storage.Decode(v.DType, x[:], b[i*v.DType.Size():])
+	return float64(x[0])
 }
 
 // Index writes position n, in logical order, as (0, 1, 17, 8).

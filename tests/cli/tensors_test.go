@@ -305,9 +305,9 @@ func model(ts *testscript.TestScript, _ bool, args []string) {
 		if len(got) != len(right) {
 			ts.Fatalf("%s has %d elements, want %d", t.Name, len(got), len(right))
 		}
-		diff := guard.MaxDiff(got, right)
-		if limit := 1e-5 * max(1, slices.Max(right), -slices.Min(right)); diff.Off > limit {
-			ts.Fatalf("%s[%d] is %v, want %v", t.Name, diff.Index, diff.Got, diff.Want)
+		off := guard.Off(got, right)
+		if limit := 1e-5 * max(1, slices.Max(right), -slices.Min(right)); off > limit {
+			ts.Fatalf("%s is off by %g of %g", t.Name, off, limit)
 		}
 	}
 }

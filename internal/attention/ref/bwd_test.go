@@ -149,7 +149,7 @@ func TestGradients(t *testing.T) {
 				few = 100 // scores of ALiBi are 40, and so are the roundings of S - LSE
 			}
 			for _, x := range gradients(plain, want, bound) {
-				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
+				require.LessOrEqual(t, guard.Off(x.got, x.want), few*dt.Eps()*max(largest(x.want), 0.1), "%s %v %s", name, dt, x.name)
 			}
 			d.forward(t)
 			s, of, err := SampleBackward(d.o, d.lse, d.up, d.in, p, AllRows(d.in, p), SampleKeys(d.in, p, 1<<30))
@@ -157,7 +157,7 @@ func TestGradients(t *testing.T) {
 			require.Equal(t, []any{want.DQ, want.DK, want.DV}, []any{s.DQ, s.DK, s.DV}, name)
 			for i, x := range gradients(plain, s, of)[:3] {
 				// O and LSE are exact here, which makes plain a little better.
-				require.LessOrEqual(t, guard.MaxDiff(x.got, x.want).Off, x.bound, "%s %v %s", name, dt, x.name)
+				require.LessOrEqual(t, guard.Off(x.got, x.want), x.bound, "%s %v %s", name, dt, x.name)
 				require.InEpsilon(t, []float64{bound.DQ, bound.DK, bound.DV}[i], x.bound, 0.6, "%s %v %s", name, dt, x.name)
 			}
 		}

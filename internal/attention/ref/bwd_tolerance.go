@@ -106,7 +106,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	cancel := (0.4*math.Sqrt(n) + n/8) * roundoff32 * s.Term
 	most := gradientCeilings(s, p)
 	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
-		return min(times*max(guard.MaxDiff(plain, want).Off, half*largest(want), least), ceiling)
+		return min(times*max(guard.Off(plain, want), half*largest(want), least), ceiling)
 	}
 	step, dX, keep := 0.0, cancel, p.Dropout.KeepScale()
 	weights := 1.0 // errors of weights that dV sums up

@@ -72,7 +72,7 @@ func TestGradientBounds(t *testing.T) {
 		list := gradients(plain, want, bound)
 		for i, x := range list {
 			ceiling := gradients(plain, want, most)[i].bound
-			require.GreaterOrEqual(t, x.bound, 2*guard.MaxDiff(x.got, x.want).Off, "%v %s", dt, x.name)
+			require.GreaterOrEqual(t, x.bound, 2*guard.Off(x.got, x.want), "%v %s", dt, x.name)
 			require.Less(t, x.bound, ceiling, "%v %s", dt, x.name)
 			require.Less(t, ceiling, 2e4*x.bound, "%v %s", dt, x.name)
 			if x.name != "dsinks" {

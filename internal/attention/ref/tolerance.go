@@ -102,7 +102,7 @@ func largest[T Float](x []T) float64 {
 //
 // A broken Plain must not excuse a broken kernel, so the bound for O never exceeds ceiling.
 func PlainBound(want, plain, lse []float64, s Scope, p attention.Problem) Bound {
-	off := guard.MaxDiff(plain, want).Off
+	off := guard.Off(plain, want)
 	rounding, half := 0.0, roundoff32*(1+largest(lse)+p.Softcap+truncated(largest(lse), s, p))
 	if p.DType != dtype.Float32 {
 		half = p.DType.Eps()/4 + float64(p.HeadDim)/8*roundoff32*largest(lse)

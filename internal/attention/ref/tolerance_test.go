@@ -28,7 +28,7 @@ func TestPlainBound(t *testing.T) {
 			require.NoError(t, Plain(plain, nil, d.in, p, nil))
 			s := Measure(d.in, p)
 			b := PlainBound(d.o, plain, d.lse, s, p)
-			require.GreaterOrEqual(t, b.O, 2*guard.MaxDiff(plain, d.o).Off)
+			require.GreaterOrEqual(t, b.O, 2*guard.Off(plain, d.o))
 			require.Less(t, b.O, 0.7*ceiling(s, p))
 			require.Greater(t, b.O, dt.Eps()/2)
 			require.Less(t, b.O, 16*dt.Eps())
@@ -54,7 +54,7 @@ func TestPlainRounds(t *testing.T) {
 		for _, x := range o {
 			require.Equal(t, x, float64(dt.Round(float32(x))))
 		}
-		off := guard.MaxDiff(o, d.o).Off
+		off := guard.Off(o, d.o)
 		require.Greater(t, off, dt.Eps()/50, "%v", dt)
 		require.Less(t, off, 4*dt.Eps(), "%v", dt)
 	}
