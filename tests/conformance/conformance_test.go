@@ -2,11 +2,6 @@ package conformance
 
 import (
 	"context"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -107,83 +102,4 @@ func TestMissing(t *testing.T) {
 	require.Empty(t, missing(variants, ran, true, false))
 	delete(ran, "gmm_merge")
 	require.Equal(t, []string{"gmm_merge"}, missing(variants, ran, false, false))
-}
-
-// TestFunctions wants an entry for each exported function of the public packages of kernels that
-// takes a *vk.Cmd, and for no other.
-func TestFunctions(t *testing.T) {
-	var listed []string
-	for _, e := range Table() {
-		listed = append(listed, strings.Fields(e.Functions)...)
-	}
-	slices.Sort(listed)
-	require.Equal(t, recorders(t, filepath.Join("..", "..")), slices.Compact(listed))
-}
-
-// composed are the packages that combine kernels of the others. Their own tests check them.
-var composed = []string{"tnp", "record", "model"}
-
-// recorders returns the functions that take a *vk.Cmd, as package.Function or package.Type.Method.
-func recorders(t *testing.T, root string) (names []string) {
-	t.Helper()
-	folders := []string{filepath.Join(root, "attention")}
-	list, err := os.ReadDir(filepath.Join(root, "pipelines"))
-	require.NoError(t, err)
-	for _, e := range list {
-		if e.IsDir() && !slices.Contains(composed, e.Name()) {
-			folders = append(folders, filepath.Join(root, "pipelines", e.Name()))
-		}
-	}
-	for _, folder := range folders {
-		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
-		require.NoError(t, err)
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") {
-				continue
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-			require.NoError(t, err)
-			for _, decl := range file.Decls {
-				if f, ok := decl.(*ast.FuncDecl); ok && f.Name.IsExported() && records(f) {
-					names = append(names, file.Name.Name+"."+receiver(f)+f.Name.Name)
-				}
-			}
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// records reports whether the first parameter of a function is a *vk.Cmd.
-func records(f *ast.FuncDecl) bool {
-	params := f.Type.Params.List
-	if len(params) == 0 {
-		return false
-	}
-	star, ok := params[0].Type.(*ast.StarExpr)
-	if !ok {
-		return false
-	}
-	selector, ok := star.X.(*ast.SelectorExpr)
-	if !ok || selector.Sel.Name != "Cmd" {
-		return false
-	}
-	of, ok := selector.X.(*ast.Ident)
-	return ok && of.Name == "vk"
-}
-
-// receiver returns the type of a method with a dot, "" for a function.
-func receiver(f *ast.FuncDecl) string {
-	if f.Recv == nil {
-		return ""
-	}
-	of := f.Recv.List[0].Type
-	if star, ok := of.(*ast.StarExpr); ok {
-		of = star.X
-	}
-	name, ok := of.(*ast.Ident)
-	if !ok {
-		return "?."
-	}
-	return name.Name + "."
 }
