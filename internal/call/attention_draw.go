@@ -1,10 +1,8 @@
 package call
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -17,7 +15,6 @@ import (
 func kernelAttention() Kernel {
 	k := Kernel{
 		Name: "attention", Weight: 8, New: func() Call { return &Attention{} }, Draw: drawAttention, Backward: "attention.Backward",
-		Cases: attentionCases(),
 	}
 	plain := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 9, SeqKV: 11, HeadDim: 8, Causal: true}
 	features := plain
@@ -27,47 +24,6 @@ func kernelAttention() Kernel {
 		k.Gradients = append(k.Gradients, &Attention{Problem: plain, Impl: impl, DLSE: true}, &Attention{Problem: features, Impl: impl, DLSE: true})
 	}
 	return k
-}
-
-// attentionCases are calls as in training, with features, and one row whose many keys several
-// workgroups divide.
-func attentionCases() (list []Fixed) {
-	all := make([]string, 0, 4)
-	for _, impl := range attention.Impls() {
-		all = append(all, impl.String())
-	}
-	matrices := []string{attention.CoopMat2.String(), attention.CoopMat.String()}
-	add := func(name string, paths []string, problem string) *Fixed {
-		function := "attention.Forward"
-		if strings.Contains(problem, `"Backward":true`) {
-			function = "attention.Backward"
-		}
-		problem = `"Batch":2,"NumHeads":4,"NumKVHeads":2,"HeadDim":8,"DType":$dtype,"Impl":"$impl",` + problem
-		list = append(list, Fixed{Name: name, Functions: function, Paths: paths, Problem: problem})
-		return &list[len(list)-1]
-	}
-	const trained = `"SeqQ":41,"SeqKV":41,"Causal":true`
-	const features = `"SeqQ":20,"SeqKV":35,"Causal":true,"KeyMask":true,"Sinks":true,"Softcap":20,"Bias":{"On":true,"Rows":true,"Heads":true}`
-	const windows = `"SeqQ":20,"SeqKV":35,"Causal":true,"Window":{"On":true,"Left":9},"KeyMask":true,"Sinks":true,"Bias":{"On":true,"Rows":true}`
-	const stripes = `,"Config":{"Impl":"$impl","Subgroups":4,"RowTiles":1,"BlockN":$side,"Stripes":2,"Detour":`
-	const backward = `,"Backward":true`
-	add("attention", all, trained).Own = true
-	add("attention-features", all, features).Own = true
-	add("attention-decode", all, `"SeqQ":1,"SeqKV":700,"Config":$split`)
-	add("attention-stripes", matrices[:1], trained+stripes+`false}`).Halves = true
-	add("attention-stripes-detour", matrices[:1], trained+stripes+`true}`).Halves = true
-	add("attention-bwd", all, trained+backward).Own = true
-	add("attention-bwd-features", all, features+backward).Own = true
-	fused := backward + `,"BackwardConfig":{"Impl":"$impl","Fused":{"Subgroups":2,"RowTiles":1,"Stream":$side},"Splits":2}`
-	add("attention-bwd-fused", matrices, trained+fused).Halves = true
-	for i, name := range []string{"attention-bwd-stored", "attention-bwd-stored-fragments"} {
-		stored := backward + fmt.Sprintf(
-			`,"BackwardConfig":{"Impl":"$impl","DQ":{"Subgroups":2,"RowTiles":1,"Stream":%s},"Stored":{"Subgroups":2,"RowTiles":%d,"Stream":$side},"Chunk":1}`,
-			[]string{"$side", "$2side"}[i], i+1)
-		add(name, matrices, trained+stored).Halves = true
-		add(name+"-features", matrices, windows+stored).Halves = true
-	}
-	return list
 }
 
 // An attentionDraw draws a problem.

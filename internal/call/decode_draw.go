@@ -1,7 +1,6 @@
 package call
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -9,56 +8,19 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// cachedCase is what the fixed cases of calls with a cache have in common.
-const cachedCase = `"Batch":2,"NumHeads":4,"NumKVHeads":2,"SeqQ":2,"SeqKV":64,"DType":$dtype,"NewKeys":2,"PageSize":16,"Pages":8,"Lens":[3,60]`
-
-// cases8 returns a case of a call with a cache of each format.
-func cases8(c Fixed) []Fixed {
-	list := []Fixed{c}
-	list[0].Problem += `,"HeadDim":40`
-	list[0].Own = true
-	for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
-		x := c
-		x.Name += "-" + format.String()
-		x.Problem += fmt.Sprintf(`,"HeadDim":64,"Scales":"heads","Cache":%d`, format)
-		x.Halves = true
-		list = append(list, x)
-	}
-	return list
-}
-
-// decodePaths are the paths of Decode and Step.
-func decodePaths() []string { return []string{attention.CoopMat.String(), attention.Scalar.String()} }
-
 // kernelDecode is the row of All.
 func kernelDecode() Kernel {
-	return Kernel{
-		Name: "decode", Weight: 3, New: func() Call { return &Decode{} }, Draw: drawDecode,
-		Cases: cases8(Fixed{
-			Name: "decode", Functions: "attention.Decode attention.KVCache.Decode", Paths: decodePaths(),
-			Problem: cachedCase + `,"Causal":true,"Softcap":20,"Sinks":true,"Impl":"$impl"`,
-		}),
-	}
+	return Kernel{Name: "decode", Weight: 3, New: func() Call { return &Decode{} }, Draw: drawDecode}
 }
 
 // kernelAppend is the row of All.
 func kernelAppend() Kernel {
-	return Kernel{
-		Name: "append", Weight: 2, New: func() Call { return &Append{} }, Draw: drawAppend,
-		Cases: append(cases8(Fixed{Name: "append", Functions: "attention.Append attention.KVCache.Append", Problem: cachedCase + `,"RoPE":{"Dims":24}`}),
-			Fixed{Name: "advance", Functions: "attention.Advance attention.KVCache.Advance", Problem: cachedCase + `,"HeadDim":40,"Advance":5`}),
-	}
+	return Kernel{Name: "append", Weight: 2, New: func() Call { return &Append{} }, Draw: drawAppend}
 }
 
 // kernelStep is the row of All.
 func kernelStep() Kernel {
-	return Kernel{
-		Name: "step", Weight: 2, New: func() Call { return &Step{} }, Draw: drawStep,
-		Cases: []Fixed{{
-			Name: "step", Functions: "attention.Step attention.KVCache.Step", Paths: decodePaths(), Own: true,
-			Problem: cachedCase + `,"HeadDim":40,"RoPE":{"Dims":32},"Causal":true,"Impl":"$impl","Config":{"Impl":"$impl","Rows":8,"Subgroups":2,"Groups":3,"Append":true}`,
-		}},
-	}
+	return Kernel{Name: "step", Weight: 2, New: func() Call { return &Step{} }, Draw: drawStep}
 }
 
 // drawDecode draws a call of attention.Decode.

@@ -14,14 +14,8 @@ import (
 
 // kernelGemm is the row of All.
 func kernelGemm() Kernel {
-	const one = `"M":35,"N":22,"K":140,"DType":$dtype,"Out":$dtype,"Impl":"$impl","Activation":2,"Residual":true,"Beta":0.5`
 	return Kernel{
 		Name: "gemm", Weight: 4, New: func() Call { return &Gemm{} }, Draw: drawGemm,
-		Cases: []Fixed{
-			{Name: "gemm", Functions: "gemm.Forward", Paths: products(), Problem: one, Own: true},
-			{Name: "gemm-split-k", Functions: "gemm.Forward", Paths: products()[1:], Problem: one + `,"Config":"scalar 16x16 t4x4 k8 g2 splits3"`},
-			{Name: "gemm-packed", Functions: "gemm.Forward", Paths: products()[:1], Problem: one + packedCase, Halves: true},
-		},
 		Contract: Contract{
 			gemm.Problem{M: 3, N: 5, K: 7}, gemm.Forward, nil, gemm.Choose, gemm.Supports, gemm.Workspace,
 			map[string]any{"ForwardGroup": gemm.ForwardGroup},
@@ -31,11 +25,7 @@ func kernelGemm() Kernel {
 
 // kernelGemmGroup is the row of All.
 func kernelGemmGroup() Kernel {
-	const one = `"Products":[{"M":20,"N":9,"K":33},{"M":7,"N":24,"K":8}],"DType":$dtype,"Out":$dtype,"Impl":"$impl"`
-	return Kernel{
-		Name: "gemm-group", Weight: 1, New: func() Call { return &GemmGroup{} }, Draw: drawGemmGroup,
-		Cases: []Fixed{{Name: "gemm-group", Functions: "gemm.ForwardGroup", Paths: products(), Problem: one}},
-	}
+	return Kernel{Name: "gemm-group", Weight: 1, New: func() Call { return &GemmGroup{} }, Draw: drawGemmGroup}
 }
 
 // drawGemm draws a problem.

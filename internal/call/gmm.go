@@ -152,12 +152,8 @@ func (g *GMM) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pa
 
 // kernelGMM is the row of All.
 func kernelGMM() Kernel {
-	const fixed = `"Tokens":37,"Components":5,"DType":$dtype,"Grad":$dtype,"LogP":true,"Loss":true,"Call":`
 	return Kernel{
 		Name: "gmm", Weight: 1, New: func() Call { return &GMM{} }, Draw: drawGMM, Backward: "gmm.Backward",
-		Cases: []Fixed{
-			{Name: "gmm", Functions: "gmm.Forward", Problem: fixed + `"forward"`}, {Name: "gmm-merge", Functions: "gmm.Merge", Problem: fixed + `"merge"`}, {Name: "gmm-bwd", Functions: "gmm.Backward", Problem: fixed + `"backward"`},
-		},
 		Gradients: []Call{&GMM{Problem: gmm.Problem{Tokens: 9, Components: 4}, LogP: true, Loss: true, DLoss: 1}},
 		Contract: Contract{
 			gmm.Problem{Tokens: 3, Components: 5}, gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace, map[string]any{"Merge": gmm.Merge},

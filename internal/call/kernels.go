@@ -1,6 +1,10 @@
 package call
 
-import "math/rand/v2"
+import (
+	_ "embed"
+	"math/rand/v2"
+	"strings"
+)
 
 // A Kernel is a kernel whose calls are described here, with what draws and proves them.
 type Kernel struct {
@@ -25,10 +29,7 @@ type Fixed struct {
 	Name      string
 	Functions string   // that record it: package.Function, separated by spaces
 	Paths     []string // Impl of the call; none: the kernel has one
-	// Problem is the call's JSON without braces and data, with words of tests/conformance: $dtype for
-	// the format of tensors, $half for that or float16 instead of float32, $impl for the path, $side
-	// for the columns of the device's matrices, $2side and $4side for more, $split for a configuration
-	// of attention.Forward in which workgroups divide keys.
+	// Problem is the call's JSON without braces and data, with words of tests/conformance.
 	Problem string
 	Halves  bool // the kernel has no float32
 	// Own says that float32 has kernels of its own on matrices, not only the same source in
@@ -45,10 +46,50 @@ type Contract struct {
 	More map[string]any
 }
 
+// A Line is a line of a table of text. The table has sections, [words] fields, and lines, words fields.
+// Fields are JSON without braces; those of a line follow those of its section, and replace them.
+type Line struct {
+	Section, Words []string
+	Fields         string
+}
+
+// Lines reads a table. Lines that begin with # are comments.
+func Lines(text string) (list []Line) {
+	var section Line
+	for line := range strings.Lines(text) {
+		at := strings.Index(line+`"`, `"`)
+		words, fields := strings.Fields(strings.Trim(line[:at], "[] ")), strings.TrimSpace(line[at:])
+		switch {
+		case strings.TrimSpace(line) == "" || line[0] == '#':
+		case line[0] == '[':
+			section = Line{Section: words, Fields: fields}
+		default:
+			list = append(list, Line{section.Section, words, strings.Trim(section.Fields+","+fields, ",")})
+		}
+	}
+	return list
+}
+
+//go:embed cases.txt
+var cases string
+
 // All lists the kernels.
 func All() []Kernel {
-	return []Kernel{
+	list := []Kernel{
 		kernelAttention(), kernelDecode(), kernelAppend(), kernelStep(), kernelGemm(), kernelGemmGroup(),
 		kernelMLP(), kernelGrouped(), kernelMixture(), kernelGMM(), kernelNorm(), kernelOptim(),
 	}
+	for _, x := range Lines(cases) {
+		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}
+		if x.Words[2] != "-" {
+			c.Paths = strings.Split(x.Words[2], ",")
+		}
+		c.Halves, c.Own = x.Words[3] == "halves", x.Words[3] == "own"
+		for i := range list {
+			if list[i].Name == x.Section[0] {
+				list[i].Cases = append(list[i].Cases, c)
+			}
+		}
+	}
+	return list
 }

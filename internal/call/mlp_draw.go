@@ -10,22 +10,10 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// perceptronCase is what the fixed cases have in common.
-const perceptronCase = `"Tokens":19,"In":24,"Hidden":40,"DType":$dtype,"Grad":$dtype,"Impl":"$impl"`
-
-// packedCase is the configuration of a product whose B is packed.
-const packedCase = `,"Config":"coopmat s1x1 t1x2 k$4side align packb g1"`
-
 // kernelMLP is the row of All.
 func kernelMLP() Kernel {
-	const one = perceptronCase + `,"Out":16`
 	return Kernel{
 		Name: "mlp", Weight: 2, New: func() Call { return &MLP{} }, Draw: drawMLP, Backward: "mlp.Backward", Gradients: mlpGradients(0),
-		Cases: []Fixed{
-			{Name: "mlp", Functions: "mlp.Forward", Paths: products(), Problem: one},
-			{Name: "mlp-one-kernel", Functions: "mlp.Forward", Paths: products()[:1], Problem: one + `,"Fused":1`, Halves: true},
-			{Name: "mlp-bwd", Functions: "mlp.Backward", Paths: products(), Problem: one + `,"Backward":true`},
-		},
 		Contract: Contract{
 			mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
 			map[string]any{"BackwardLoss": mlp.BackwardLoss},
@@ -35,27 +23,13 @@ func kernelMLP() Kernel {
 
 // kernelGrouped is the row of All.
 func kernelGrouped() Kernel {
-	const heads = perceptronCase + `,"Heads":3,"Out":3`
-	return Kernel{
-		Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped, Backward: "mlp.Backward", Gradients: mlpGradients(3),
-		Cases: []Fixed{
-			{Name: "heads", Functions: "mlp.Forward", Paths: products(), Problem: heads},
-			{Name: "heads-packed", Functions: "mlp.Forward", Paths: products()[:1], Problem: heads + `,"Narrow":true,"Alpha":1` + packedCase, Halves: true},
-			{Name: "heads-bwd", Functions: "mlp.Backward", Paths: products(), Problem: heads + `,"Backward":true`},
-			{Name: "heads-bwd-pre", Functions: "mlp.Backward", Paths: products(), Problem: heads + `,"Backward":true,"Keep":1`},
-		},
-	}
+	return Kernel{Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped, Backward: "mlp.Backward", Gradients: mlpGradients(3)}
 }
 
 // kernelMixture is the row of All.
 func kernelMixture() Kernel {
-	const heads = perceptronCase + `,"Heads":5,"LogP":true,"Loss":true`
 	k := Kernel{
 		Name: "mixture", Weight: 2, New: func() Call { return &Mixture{} }, Draw: drawMixture, Backward: "mixture.Backward mlp.BackwardLoss",
-		Cases: []Fixed{
-			{Name: "mixture", Functions: "mixture.Forward gmm.Merge", Paths: products(), Problem: heads},
-			{Name: "mixture-bwd", Functions: "mixture.Backward mlp.BackwardLoss", Paths: products(), Problem: heads + `,"Backward":true,"DLoss":0.5`},
-		},
 		Contract: Contract{
 			mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace, nil,
 		},

@@ -12,10 +12,6 @@ import (
 func kernelNorm() Kernel {
 	k := Kernel{
 		Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawNorm, Backward: "norm.Backward",
-		Cases: []Fixed{
-			{Name: "norm", Functions: "norm.Forward", Problem: `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Save":true`},
-			{Name: "norm-bwd", Functions: "norm.Backward", Problem: `"Rows":19,"Cols":70,"Residual":true,"Eps":1e-5,"DType":$dtype,"WeightDType":$dtype,"Backward":true,"DResidual":true`},
-		},
 		Contract: Contract{norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil},
 	}
 	for i := range 4 {

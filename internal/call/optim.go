@@ -334,11 +334,7 @@ func (o *Optim) Close() {
 
 // kernelOptim is the row of All.
 func kernelOptim() Kernel {
-	const fixed = `"Sizes":[300,7],"Grad":$dtype,"Copy":$half,"HasCopy":true,"Beta1":0.9,"Beta2":0.95,"Eps":1e-8,"WeightDecay":0.1,"Clip":"clip","ClipBy":0.5,"LR":0.001,"Done":3`
-	return Kernel{
-		Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim,
-		Cases: []Fixed{{Name: "adamw", Functions: "optim.AdamW.Step", Problem: fixed}},
-	}
+	return Kernel{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim}
 }
 
 // drawOptim draws steps of AdamW.

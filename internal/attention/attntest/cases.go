@@ -91,21 +91,16 @@ var table string
 // of the forward pass that have an LSE, with a normal dO, and some that only this pass has.
 func Cases(set Set, pass kit.Pass) (list []*Case) {
 	text := strings.NewReplacer(append(slices.Clone(words[set]), "$packed", packed, "$seeded", seeded)...)
-	group, of, common := "", "", ""
-	for line := range strings.Lines(text.Replace(table)) {
-		f := append(strings.Fields(line), "", "")
-		switch {
-		case f[0] == "" || f[0][0] == '#':
-		case f[0][0] == '[':
-			group, of, common = f[0][1:], strings.TrimSuffix(f[1], "]"), f[2]
-		case of == "full" && set == Short || of == "backward" && pass == kit.Forward:
-		default:
-			for _, t := range dtype.All() {
-				if f[1] == "all" || slices.Contains(strings.Split(f[1], ","), t.Short()) {
-					c := newCase(fmt.Sprintf("%s/%s/%v", group, f[0], t), t, common, f[2])
-					if c.Backward = pass == kit.Backward; !c.NoLSE || !c.Backward {
-						list = append(list, c)
-					}
+	for _, line := range call.Lines(text.Replace(table)) {
+		group, of, name := line.Section[0], line.Section[1], line.Words[0]
+		if of == "full" && set == Short || of == "backward" && pass == kit.Forward {
+			continue
+		}
+		for _, t := range dtype.All() {
+			if line.Words[1] == "all" || slices.Contains(strings.Split(line.Words[1], ","), t.Short()) {
+				c := newCase(fmt.Sprintf("%s/%s/%v", group, name, t), t, line.Fields)
+				if c.Backward = pass == kit.Backward; !c.NoLSE || !c.Backward {
+					list = append(list, c)
 				}
 			}
 		}
@@ -114,14 +109,12 @@ func Cases(set Set, pass kit.Pass) (list []*Case) {
 }
 
 // newCase returns the case of a line in a format.
-func newCase(name string, t dtype.DType, fields ...string) *Case {
+func newCase(name string, t dtype.DType, fields string) *Case {
 	c := &Case{Name: name, want: new(memo)}
 	p := &c.Problem
 	p.Batch, p.NumHeads, p.DType = 1, 1, t
-	for _, text := range fields {
-		if err := json.Unmarshal([]byte("{"+text+"}"), &c.Attention); err != nil {
-			panic(fmt.Sprintf("attntest: %s: %v", name, err))
-		}
+	if err := json.Unmarshal([]byte("{"+fields+"}"), &c.Attention); err != nil {
+		panic(fmt.Sprintf("attntest: %s: %v", name, err))
 	}
 	if p.NumKVHeads == 0 {
 		p.NumKVHeads = p.NumHeads
