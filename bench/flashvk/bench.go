@@ -114,7 +114,7 @@ the file are not measured again. flashvk plot draws the file.
 
 // addSweep adds the flags of sweep.
 func (b *benchKernel) addSweep(f *pflag.FlagSet) {
-	f.StringVar(&b.csv, "csv", "", "file for the results; one that is there is completed")
+	fileVar(f, &b.csv, "csv", "file for the results; one that is there is completed")
 	b.addSizes(f, true)
 	b.addPasses(f)
 	otherwise := "auto"
@@ -131,8 +131,6 @@ func (b *benchKernel) addSweep(f *pflag.FlagSet) {
 // checkSweep returns a usage error.
 func (b *benchKernel) checkSweep() error {
 	switch lengths := b.unless != nil; {
-	case b.csv == "":
-		return usagef("sweep needs --csv FILE")
 	case lengths && b.min < 1:
 		return usagef("--min-len %d is less than 1", b.min)
 	case lengths && b.max < b.min:

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -53,19 +55,19 @@ func deviceNumbers() []string {
 	return list
 }
 
+// strconvError matches pflag's errors about numbers, which have words of strconv.
+var strconvError = regexp.MustCompile(`strconv\.Parse(Int|Uint|Float): parsing "(?:[^"\\]|\\.)*": .*`)
+
 // flagError is the error of a wrong flag. It names flags that are spelt like an unknown one.
 func flagError(cmd *cobra.Command, err error) error {
-	err = plainFlagError(err)
-	unknown, found := strings.CutPrefix(err.Error(), "unknown flag: --")
-	if !found {
-		return usageError{err}
-	}
+	text := strconvError.ReplaceAllString(err.Error(), "not a number, or out of range")
+	unknown, found := strings.CutPrefix(text, "unknown flag: --")
 	flags := &cobra.Command{SuggestionsMinimumDistance: 2} // cobra compares the names of commands
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
 	})
-	if near := flags.SuggestionsFor(unknown); len(near) > 0 {
-		return usagef("%w; do you mean --%s?", err, strings.Join(near, " or --"))
+	if near := flags.SuggestionsFor(unknown); found && len(near) > 0 {
+		text += "; do you mean --" + strings.Join(near, " or --") + "?"
 	}
-	return usageError{err}
+	return errors.New(text)
 }

@@ -165,7 +165,7 @@ func checkRange(f *pflag.FlagSet, name string, n, least, most int) error {
 func (k *kernelFlags) check() error {
 	if err := cmp.Or(
 		checkRange(k.set, "count", k.count, 1, maxCount), checkRange(k.set, "warmup", k.warmup, 0, math.MaxInt32),
-		checkRange(k.set, "iters", k.iters, 1, k.count*bench.MaxBatchCalls), k.checkTuning(), checkPeers(k.peers, k.peerTime),
+		checkRange(k.set, "iters", k.iters, 1, k.count*bench.MaxBatchCalls), exclusive(k.set, "tuning", "no-tuning"), exclusive(k.set, "backward", "both"), checkPeers(k.peers, k.peerTime),
 	); err != nil {
 		return err
 	}
@@ -177,18 +177,8 @@ func (k *kernelFlags) check() error {
 			return usagef("--%s %v is not a finite number from 0 on", x.name, x.x)
 		}
 	}
-	if k.backward && k.both {
-		return usagef("--backward and --both contradict each other")
-	}
 	_, _, err := k.ops(false)
 	return err
-}
-
-func (k *kernelFlags) checkTuning() error {
-	if k.noTuning && k.tuning != "" {
-		return usagef("--tuning %s and --no-tuning contradict each other", k.tuning)
-	}
-	return nil
 }
 
 func (k *kernelFlags) pass() bench.Pass {
@@ -324,7 +314,7 @@ func (p peerList) Type() string { return "NAME=COMMAND" }
 
 // kernelCommands returns a command with the subcommand of each kernel that make makes.
 func kernelCommands(use, short string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true, Args: subcommandOnly, RunE: subcommandMissing}
+	cmd := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true, Args: subcommand, Run: func(*cobra.Command, []string) {}}
 	for _, k := range kernels.All() {
 		cmd.AddCommand(make(k))
 	}

@@ -26,7 +26,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -68,6 +67,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	a.warnCache()
+	usage := err != nil && !a.begun || errors.As(err, new(usageError))
 	lost := out.err
 	if lost != nil {
 		lost = fmt.Errorf("writing the results: %w", lost)
@@ -86,14 +86,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 	}
 	fmt.Fprintf(stderr, "flashvk: %s\n", message)
-	var usage usageError
-	if errors.As(err, &usage) {
+	if usage {
 		return exitUsage
 	}
 	return exitFailure
 }
 
-// A usageError is a wrong command line.
+// A usageError is a wrong command line that a command itself finds.
 type usageError struct{ err error }
 
 func (e usageError) Error() string { return e.err.Error() }
@@ -119,6 +118,7 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 // An app has what the commands share.
 type app struct {
 	args           []string // the command line without the program
+	begun          bool     // the command line is one of a command
 	stdout, stderr io.Writer
 
 	cached  sync.Mutex
@@ -140,34 +140,14 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 		SilenceErrors:         true,
 		DisableFlagsInUseLine: true,
 		SilenceUsage:          true,
-		Args:                  subcommandOnly,
-		RunE:                  subcommandMissing,
+		Args:                  subcommand,
+		Run:                   func(*cobra.Command, []string) {},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newVersion(a))
 	completeFlags(root)
 	return root
-}
-
-// numberErrors matches pflag's errors about values that are no numbers, which have words of
-// strconv.
-var numberErrors = regexp.MustCompile(`strconv\.Parse(Int|Uint|Float): parsing "(?:[^"\\]|\\.)*": (invalid syntax|value out of range)`)
-
-// plainFlagError replaces these words by what the value is not.
-func plainFlagError(err error) error {
-	text := numberErrors.ReplaceAllStringFunc(err.Error(), func(found string) string {
-		switch {
-		case strings.HasSuffix(found, "range"):
-			return "out of range"
-		case strings.HasPrefix(found, "strconv.ParseFloat"):
-			return "not a number"
-		case strings.HasPrefix(found, "strconv.ParseUint"):
-			return "not an integer from 0 on"
-		}
-		return "not an integer"
-	})
-	return errors.New(text)
 }
 
 func newVersion(a *app) *cobra.Command {
@@ -189,37 +169,55 @@ func (a *app) command(cmd *cobra.Command, add func(f *pflag.FlagSet), run func(c
 	}
 	cmd.Flags().SortFlags = false
 	add(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		a.begun = true
+		return run(cmd.Context())
+	}
 	return cmd
 }
 
 // A value is a flag whose text is read by a parser.
 type value[T any] = kernels.Value[T]
 
+// fileVar adds a flag for a file that a command needs.
+func fileVar(f *pflag.FlagSet, p *string, name, usage string) {
+	f.StringVar(p, name, "", usage)
+	cobra.MarkFlagRequired(f, name) // an error says that there is no such flag
+}
+
+// exclusive returns a usage error if two flags are given that contradict each other.
+func exclusive(f *pflag.FlagSet, one, other string) error {
+	if f.Changed(one) && f.Changed(other) {
+		return usagef("--%s and --%s contradict each other", one, other)
+	}
+	return nil
+}
+
 // noArgs refuses arguments that are not flags.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%sargument %q is not expected", below(cmd), args[0])
+		return fmt.Errorf("%sargument %q is not expected", below(cmd), args[0])
 	}
 	return nil
 }
 
-// subcommandOnly is noArgs for a command that only has subcommands.
-func subcommandOnly(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		text := fmt.Sprintf("%s%q is not one of the commands %s", below(cmd), args[0], subcommands(cmd))
-		cmd.SuggestionsMinimumDistance = 2 // cobra's own, which it sets only where it writes the error
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			text += "; do you mean " + strings.Join(near, " or ") + "?"
+// subcommand is an error, as a command that only has subcommands was called without one of them.
+func subcommand(cmd *cobra.Command, args []string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
 		}
-		return usageError{errors.New(text)}
 	}
-	return nil
-}
-
-// subcommandMissing runs where a subcommand should have been named.
-func subcommandMissing(cmd *cobra.Command, _ []string) error {
-	return usagef("%sa command is missing: %s; see %s --help", below(cmd), subcommands(cmd), cmd.CommandPath())
+	list := strings.Join(names, ", ")
+	if len(args) == 0 {
+		return fmt.Errorf("%sa command is missing: %s; see %s --help", below(cmd), list, cmd.CommandPath())
+	}
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own, which it sets only where it writes the error
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		list += "; do you mean " + strings.Join(near, " or ") + "?"
+	}
+	return fmt.Errorf("%s%q is not one of the commands %s", below(cmd), args[0], list)
 }
 
 // below returns the beginning of a message about cmd: its name without the program's, as in
@@ -229,14 +227,4 @@ func below(cmd *cobra.Command) string {
 		return ""
 	}
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ") + ": "
-}
-
-func subcommands(cmd *cobra.Command) string {
-	var names []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			names = append(names, c.Name())
-		}
-	}
-	return strings.Join(names, ", ")
 }

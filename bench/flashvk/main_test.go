@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,9 +14,6 @@ import (
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
-	"github.com/flashvk/flashvk/internal/bench/selftest"
-	"github.com/flashvk/flashvk/internal/bench/trial"
-	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -141,43 +136,6 @@ func TestLabel(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	require.Equal(t, `flashvk bench --peer 'a=sh -c "x"' '' 'it'\''s' --n=1,2`, commandLine([]string{"bench", "--peer", `a=sh -c "x"`, "", "it's", "--n=1,2"}))
-}
-
-// TestNewRecord makes a record of a made-up fixed suite and made-up random problems. The same run
-// twice is one run.
-func TestNewRecord(t *testing.T) {
-	caps := vk.Caps{Name: "NVIDIA H200", Type: vk.DiscreteGPU, VendorID: 0x10de, DriverName: "NVIDIA", DriverInfo: "580.159.04"}
-	code := []byte{1, 2, 3}
-	fixed := &selftest.Report{Modules: trial.Tally{{ModuleInfo: vk.ModuleInfo{Name: "a", SPIRV: code}, Problems: map[string]int{selftest.Suite: 4}, Failed: 1}}}
-	random := &trial.Result{
-		Seed: 7, Kernels: map[string]int{"gemm": 5, "mlp": 2}, Failures: []trial.Failure{{Kernel: "mlp"}},
-		Modules: trial.Tally{
-			{ModuleInfo: vk.ModuleInfo{Name: "a", SPIRV: code}, Problems: map[string]int{"gemm": 3}},
-			{ModuleInfo: vk.ModuleInfo{Name: "b"}, Problems: map[string]int{"gemm": 5, "mlp": 1}, Failed: 1},
-		},
-	}
-	r := newRecord(&caps, "8f5bb0a", fixed, random)
-	require.Equal(t, "hopper", r.Family)
-	require.Equal(t, []conformance.Module{
-		{Name: "a", SHA256: conformance.Hash(code), Verdict: conformance.Fail, Commit: "8f5bb0a", Fixed: 4, Random: map[string]int{"gemm": 3}, Wrong: 1},
-		{Name: "b", SHA256: conformance.Hash(nil), Verdict: conformance.Fail, Commit: "8f5bb0a", Random: map[string]int{"gemm": 5, "mlp": 1}, Wrong: 1},
-	}, r.Modules)
-	require.Equal(t, []conformance.Random{
-		{Kernel: "gemm", Seed: 7, Commit: "8f5bb0a", Problems: 5}, {Kernel: "mlp", Seed: 7, Commit: "8f5bb0a", Problems: 2, Failed: 1},
-	}, r.Random)
-
-	dir := t.TempDir()
-	path, err := recordFile(dir, &caps)
-	require.NoError(t, err)
-	require.Equal(t, filepath.Join(dir, "nvidia-h200-580.159.04.json"), path)
-	require.NoError(t, os.WriteFile(path, nil, 0o666)) // as mktemp leaves it
-	require.NoError(t, mergeRecord(path, r))
-	first, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoError(t, mergeRecord(path, r))
-	second, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, string(first), string(second))
 }
 
 // FuzzSizes says that no sizes on a command line make the program panic, or take its time before

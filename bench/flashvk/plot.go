@@ -36,12 +36,9 @@ charts numbered -1, -2 and so on, and the rest are bars in rates.svg, as with be
 		},
 	}
 	return a.command(cmd, func(f *pflag.FlagSet) {
-		f.StringVar(&out, "out", "", "file of the drawings, FILE.svg, or a folder for them, made if needed")
+		fileVar(f, &out, "out", "file of the drawings, FILE.svg, or a folder for them, made if needed")
 		f.StringVar(&baseline, "baseline", "", "implementation that speedups are relative to (default unfused, or the first if there is none)")
 	}, func(context.Context) error {
-		if out == "" {
-			return usagef("plot needs --out FILE.svg, or a folder")
-		}
 		drawings, err := readDrawings(cmd.Flags().Arg(0), baseline)
 		if err != nil {
 			return err

@@ -38,8 +38,8 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 		Long: "Computes " + k.Title + ":\n" + k.Formulas + "\n\nThe tensors of the input file, and of the output file where they are written, are" + k.Files,
 	}, func(f *pflag.FlagSet) {
 		r.set = f
-		f.StringVar(&r.in, "in", "", "safetensors file to read")
-		f.StringVar(&r.out, "out", "", "safetensors file to write; may be the one that is read")
+		fileVar(f, &r.in, "in", "safetensors file to read")
+		fileVar(f, &r.out, "out", "safetensors file to write; may be the one that is read")
 		r.names.Add(f)
 		r.flags.Add(f, false)
 		implVar(f, &r.impl, k, "path to use")
@@ -52,16 +52,10 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 }
 
 func (r *runKernel) run(ctx context.Context, a *app) error {
-	switch {
-	case r.in == "":
-		return usagef("run %s needs --in FILE", r.kernel.Name)
-	case r.out == "":
-		return usagef("run %s needs --out FILE", r.kernel.Name)
-	}
 	if _, err := r.flags.Ops(true); err != nil { // finds flags that are wrong with any file
 		return usageError{err}
 	}
-	if err := r.checkTuning(); err != nil {
+	if err := exclusive(r.set, "tuning", "no-tuning"); err != nil {
 		return err
 	}
 	in, err := safetensors.Open(r.in)

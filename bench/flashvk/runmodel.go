@@ -58,9 +58,9 @@ and with --backward, for each parameter,
 		Example: `  flashvk run model --weights model.safetensors --in mine.safetensors --out predicted.safetensors
   flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
 	}, func(f *pflag.FlagSet) {
-		f.StringVar(&r.in, "in", "", "safetensors file to read")
+		fileVar(f, &r.in, "in", "safetensors file to read")
 		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
-		f.StringVar(&r.out, "out", "", "safetensors file to write, another one")
+		fileVar(f, &r.out, "out", "safetensors file to write, another one")
 		kernels.IntVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
 		kernels.IntVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
 		kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
@@ -150,10 +150,6 @@ func (r *runModel) read() (b modelBatch, err error) {
 
 func (r *runModel) run(ctx context.Context, a *app) error {
 	switch {
-	case r.in == "":
-		return usagef("run model needs --in FILE")
-	case r.out == "":
-		return usagef("run model needs --out FILE")
 	case r.context < 0:
 		return usagef("run model: --context %d is negative", r.context)
 	case r.heads < 0:

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,236 +17,303 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/selftest"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// selftestHang is the time after which a call is given up on a GPU, where the longest takes
-// milliseconds.
-const selftestHang = 20 * time.Second
+const (
+	// fixedHang is the time after which a call is given up on a GPU, where the longest takes
+	// milliseconds.
+	fixedHang = 20 * time.Second
+	// randomHang is the time after which a random problem is given up, with compilation and
+	// reference.
+	randomHang = 2 * time.Minute
+	// softHang is both for a software driver, which takes a minute to compile some kernels, and
+	// minutes beside other work.
+	softHang = 20 * time.Minute
+	// randomWork is the cost of the reference of an average problem in operations, a tenth of a
+	// second of a core. softWork is that on a software driver.
+	randomWork, softWork = 5e7, 2e6
+	// repeats is how often --problem checks its problem: a race does not show every time.
+	repeats = 5
+)
 
 // A selftestCommand holds the flags of selftest.
 type selftestCommand struct {
-	set    *pflag.FlagSet
-	impls  []attention.Impl
-	budget time.Duration
-	record string // file; "": none
-	share  bool
-	random randomFlags
+	set              *pflag.FlagSet
+	impls            []attention.Impl
+	budget           time.Duration
+	record           string // file; "": none
+	share            bool
+	problem, modules string
+	random           trial.Options
 	output
 }
 
 func newSelftest(a *app) *cobra.Command {
-	s := &selftestCommand{impls: attention.Impls(), budget: 4 * time.Minute}
+	s := &selftestCommand{impls: attention.Impls(), random: trial.Options{Kernels: call.All()}}
 	return a.command(&cobra.Command{
 		Use:   "selftest",
 		Short: "Test every path on this device",
-		Long: `Runs the conformance suite on every path of the device: attention forward and backward,
-decode and append, cheap cases first, on all cores. It also checks and times loops of
-matrix products, multiply-adds and copies. Each path gets a verdict: right or wrong, and
-whether its matrices are suspiciously slow, as where a driver emulates them.
+		Long: `Runs the conformance suite on every path of the device, cheap cases first, and says of
+each whether it is right, and whether its matrices are suspiciously slow.
 
-With --random it checks random problems of all kernels instead, drawn from all that the
-library accepts: forward and backward passes against float64 references, each twice, with
-NaN in all memory that a kernel might read by mistake, including shared memory and
-registers. A wrong problem is shrunk to a small one; --problem repeats it. One problem at
-a time uses the device, so the one that loses it, or does not come back, is named. With
---budget it ends then with what it has; other seeds, with --record, go on from there.
-
+With --random it checks random problems of all kernels instead, forward and backward,
+amid poisoned memory. A wrong problem is shrunk to a small one; --problem repeats it.
 The last line counts: 0 wrong of N.
 
---record writes which SPIR-V ran and whether it was right, and merges it into the record
-of this device and driver: into the given file, or into the file of that name in the
-given folder. --share prints verdicts, speeds, capabilities and that record as Markdown
-for an issue, and nothing else about the machine.
+--record merges which SPIR-V ran, and whether it was right, into the record of this device
+and driver: the given file, or the file of that name in the given folder. --share prints
+all of it as Markdown for an issue, and nothing else about the machine.
 
 The exit status is 1 if a path or a problem is wrong, hangs or loses the device.`,
 		Example: `  flashvk selftest
   flashvk selftest --random 1000 --seed 7 --kernel attention,gemm
-  flashvk selftest --impl coopmat --budget 30s --format markdown
-  flashvk selftest --record conformance/
+  flashvk selftest --impl coopmat --budget 30s --record conformance/
   flashvk selftest --share > issue.md`,
 	}, s.add, func(ctx context.Context) error { return s.run(ctx, a) })
 }
 
 func (s *selftestCommand) add(f *pflag.FlagSet) {
 	s.set = f
-	var paths []string
+	var paths, names []string
 	for _, i := range s.impls {
 		paths = append(paths, i.String())
 	}
+	for _, k := range s.random.Kernels {
+		names = append(names, k.Name)
+	}
+	parseKernels := func(text string) ([]call.Kernel, error) {
+		chosen, err := kernels.ListOf(kernels.OneOf(names))(text)
+		return slices.DeleteFunc(call.All(), func(k call.Kernel) bool { return !slices.Contains(chosen, k.Name) }), err
+	}
 	f.Var(value[[]attention.Impl]{Target: &s.impls, Parse: kernels.ListOf(oneOf(attention.ParseImpl, paths...)), Kind: "PATHS"}, "impl", "paths, a comma list of "+strings.Join(paths, ", ")+" (default all)")
-	f.DurationVar(&s.budget, "budget", s.budget, "time for all of it, with --random only if it is given; what has begun comes on top")
+	f.DurationVar(&s.budget, "budget", 4*time.Minute, "time for all of it, with --random only if it is given; what has begun comes on top")
 	s.output.add(f, "or markdown", bench.Table, bench.Markdown)
 	f.StringVar(&s.record, "record", "", "merge what passed into this file, or into the device's file in this folder")
 	f.BoolVar(&s.share, "share", false, "print everything as Markdown for an issue")
-	s.random.add(f)
+	f.IntVar(&s.random.Problems, "random", 0, "check this many random problems of all kernels instead of the suite, or as many as --budget has time for")
+	f.Uint64Var(&s.random.Seed, "seed", 1, "seed of random problems: the same seed draws the same ones")
+	f.Var(value[[]call.Kernel]{Target: &s.random.Kernels, Parse: parseKernels, Kind: "NAMES"}, "kernel", "kernels of random problems, a comma list (default all)")
+	f.Var(value[[]dtype.DType]{Target: &s.random.Space.DTypes, Parse: kernels.ListOf(kernels.ParseDType), Kind: "TYPES"}, "dtype", "formats of random problems, a comma list of float16, bfloat16, float32 (default all)")
+	f.IntVar(&s.random.Workers, "workers", 0, "random problems at a time (default two per core)")
+	f.IntVar(&s.random.Failures, "failures", 10, "stop after this many wrong random problems")
+	f.DurationVar(&s.random.Shrink, "shrink", 20*time.Second, "time to shrink each wrong problem")
+	f.StringVar(&s.problem, "problem", "", "check one problem, as printed by a failure")
+	f.StringVar(&s.modules, "modules", "", "folder of SPIR-V modules NAME.spv to test instead of the built-in ones")
 }
 
-func (s *selftestCommand) run(ctx context.Context, a *app) error {
-	r, kept := &s.random, s.record != "" || s.share
-	switch {
-	case r.modules != "" && kept:
-		return usagef("--modules tests what is not built in: --record and --share go without it")
-	case r.problem != "" && kept:
-		return usagef("--problem proves nothing: --record and --share go without it")
-	case s.share && s.set.Changed("format"):
-		return usagef("--share is Markdown: --format goes without it")
-	case s.set.Changed("record") && s.record == "":
-		return usagef("--record needs the name of a file or folder")
-	case s.budget <= 0:
-		return usagef("--budget %v is not positive", s.budget)
-	}
-	if err := r.check(s.set); err != nil {
-		return err
-	}
-	if r.modules != "" {
-		if err := shaders.Use(os.DirFS(r.modules)); err != nil {
-			return fmt.Errorf("--modules %s: %w", r.modules, err)
+// check returns a usage error.
+func (s *selftestCommand) check() error {
+	f := s.set
+	for _, name := range []string{"seed", "kernel", "dtype", "workers", "failures", "shrink"} {
+		if f.Changed(name) && !f.Changed("random") {
+			return usagef("--%s is for --random only", name)
 		}
 	}
 	switch {
-	case r.problem != "":
-		return runProblem(ctx, a, r.problem, s.device)
-	case r.problems > 0:
+	case f.Changed("record") && s.record == "":
+		return usagef("--record needs the name of a file or folder")
+	case s.budget <= 0:
+		return usagef("--budget %v is not positive", s.budget)
+	case s.random.Shrink < 0:
+		return usagef("--shrink %v is negative", s.random.Shrink)
+	}
+	return cmp.Or(
+		exclusive(f, "modules", "record"), exclusive(f, "modules", "share"), exclusive(f, "problem", "record"),
+		exclusive(f, "problem", "share"), exclusive(f, "share", "format"), exclusive(f, "random", "problem"),
+		checkRange(f, "random", s.random.Problems, 1, math.MaxInt32), checkRange(f, "failures", s.random.Failures, 1, math.MaxInt32),
+		checkRange(f, "workers", s.random.Workers, 0, trial.MaxWorkers),
+	)
+}
+
+func (s *selftestCommand) run(ctx context.Context, a *app) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	if s.modules != "" {
+		if err := shaders.Use(os.DirFS(s.modules)); err != nil {
+			return fmt.Errorf("--modules %s: %w", s.modules, err)
+		}
+	}
+	switch {
+	case s.problem != "":
+		return s.runProblem(ctx, a)
+	case s.random.Problems > 0:
 		return s.runRandom(ctx, a)
 	}
 	return s.runFixed(ctx, a)
 }
 
-// locate finds the record's file for a device, before a run of minutes, and says on w what the
-// run cannot prove.
-func (s *selftestCommand) locate(w io.Writer, caps *vk.Caps) (err error) {
+// locate finds the record's file for a device, before a run of minutes, and says what the run cannot
+// prove.
+func (s *selftestCommand) locate(a *app, caps *vk.Caps) error {
 	if s.record == "" {
 		return nil
 	}
 	if bench.ReadBuildInfo().Commit == "" {
-		fmt.Fprintln(w, "flashvk: --record: this program does not know its commit, so a module that the record has as wrong stays wrong: go build stamps a commit in a clone, not in a git worktree")
+		fmt.Fprintln(a.stderr, "flashvk: --record: this program does not know its commit, so a module that the record has as wrong stays wrong: go build stamps a commit in a clone, not in a git worktree")
 	}
-	s.record, err = recordFile(s.record, caps)
-	return err
+	path, err := conformance.File(s.record, conformance.New(caps))
+	if err != nil {
+		return fmt.Errorf("--record %s: %w", s.record, err)
+	}
+	s.record = path
+	return nil
 }
 
 // runFixed runs the conformance suite.
 func (s *selftestCommand) runFixed(ctx context.Context, a *app) error {
-	o := selftest.Options{Impls: s.impls, Budget: s.budget, Hang: selftestHang, Open: func() (*vk.Device, error) { return a.openDevice(s.device) }}
+	o := selftest.Options{Impls: s.impls, Budget: s.budget, Hang: fixedHang, Open: func() (*vk.Device, error) { return a.openDevice(s.device) }}
 	d, err := o.Open() // its name is needed before anything runs
 	if err != nil {
 		return err
 	}
-	found := tested{caps: *d.Caps()}
-	if found.caps.Type == vk.CPU {
+	caps := *d.Caps()
+	if caps.Type == vk.CPU {
 		o.Hang = softHang
 	}
-	if err := d.Close(); err != nil {
-		return err
-	}
-	if err := s.locate(a.stderr, &found.caps); err != nil {
+	if err := cmp.Or(d.Close(), s.locate(a, &caps)); err != nil {
 		return err
 	}
 	bar := newProgress(a.stderr)
-	found.fixed, err = selftest.Run(ctx, environment(&found.caps), o, bar.step)
+	x, err := selftest.Run(ctx, environment(&caps), o, bar.step)
 	bar.finish()
 	if err != nil && !errors.Is(err, trial.ErrHung) {
 		return err
 	}
-	return found.write(a.stdout, s, err)
+	return s.finish(a, &caps, x.Record, func(w io.Writer) error {
+		if s.share {
+			return bench.WriteSheet(w, x.Sheet(), bench.Markdown, true)
+		}
+		return cmp.Or(bench.WriteSheet(w, x.Sheet(), s.format, s.wide), writeLine(w, "\n"+x.Summary()))
+	}, x.Err(), err)
 }
 
-// A tested has the results of a self-test of a device: of the fixed suite, of random problems, or
-// of both; nil was not run.
-type tested struct {
-	caps   vk.Caps
-	fixed  *selftest.Report
-	random *trial.Result
+func writeLine(w io.Writer, text string) error {
+	_, err := fmt.Fprintln(w, text)
+	return err
 }
 
-// record returns what the results prove.
-func (t *tested) record() *conformance.Record {
-	return newRecord(&t.caps, bench.ReadBuildInfo().Commit, t.fixed, t.random)
-}
-
-// write merges the record into its file and prints the results so far, each also if the other
-// cannot be written, and if the run ended with an error. It returns what is wrong with the device.
-func (t *tested) write(w io.Writer, s *selftestCommand, err error) error {
+// finish merges what ran into the record's file and prints the results so far, each also if the
+// other cannot be written, and if the run was cut short by err. Otherwise it returns what is wrong
+// with the device.
+func (s *selftestCommand) finish(a *app, caps *vk.Caps, ran *conformance.Record, print func(w io.Writer) error, wrong, err error) error {
+	ran.At(bench.ReadBuildInfo().Commit)
+	if s.share {
+		err = errors.Join(s.writeIssue(a.stdout, caps, ran, print), err)
+	}
 	if s.record != "" {
-		merged := mergeRecord(s.record, t.record())
-		if t.random != nil && merged == nil && !s.share {
-			merged = writeTotals(w, s.record)
+		all, merged := conformance.MergeFile(s.record, ran)
+		if merged != nil {
+			merged = fmt.Errorf("--record %s: %w", s.record, merged)
+		} else if len(all.Random) > 0 && s.random.Problems > 0 && !s.share {
+			merged = writeTotals(a.stdout, all)
 		}
 		err = errors.Join(merged, err)
 	}
-	if err := errors.Join(t.print(w, s), err); err != nil {
-		return err
+	if !s.share {
+		err = errors.Join(print(a.stdout), err)
 	}
-	return t.failure()
+	return cmp.Or(err, wrong)
 }
 
-// print prints the results.
-func (t *tested) print(w io.Writer, s *selftestCommand) error {
-	if s.share {
-		return t.share(w)
+// writeTotals prints how many random problems of all seeds a record has.
+func writeTotals(w io.Writer, r *conformance.Record) error {
+	problems, failed, seeds := 0, 0, map[uint64]bool{}
+	for _, x := range r.Random {
+		problems, failed, seeds[x.Seed] = problems+x.Problems, failed+x.Failed, true
 	}
-	if t.random != nil {
-		writeRandom(w, t.random)
-	}
-	if t.fixed == nil {
-		return nil
-	}
-	if err := bench.WriteSheet(w, t.fixed.Sheet(), s.format, s.wide); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\n%s\n", t.fixed.Summary())
-	return err
+	return writeLine(w, fmt.Sprintf("the record: %d wrong of %d random problems of %d seeds", failed, problems, len(seeds)))
 }
 
-// share prints the Markdown for an issue. Of the machine it has the device, its driver and its
-// speeds only: no names of hosts or users, no paths.
-func (t *tested) share(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "**%s, %s**\n\n%v\n", t.caps.Name, driver(&t.caps), bench.ReadBuildInfo())
-	if t.random != nil {
-		b.WriteString("\n")
-		writeRandom(&b, t.random)
-	}
-	if t.fixed != nil {
-		b.WriteString("\n")
-		if err := bench.WriteSheet(&b, t.fixed.Sheet(), bench.Markdown, true); err != nil {
-			return err
-		}
-	}
-	var caps strings.Builder
-	describeDevice(&caps, &t.caps)
-	fold(&b, foldCapabilities, "", caps.String())
-	fold(&b, foldRecord, "json", string(conformance.Format(t.record())))
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// The folds of share, which the form for device records names.
+// The folds of an issue, which the form for device records names.
 const foldCapabilities, foldRecord = "Capabilities", "Record"
 
-// fold writes text that GitHub shows on a click.
-func fold(b *strings.Builder, title, language, text string) {
-	fmt.Fprintf(b, "\n<details><summary>%s</summary>\n\n```%s\n%s```\n\n</details>\n", title, language, text)
+// writeIssue prints the Markdown for an issue. Of the machine it has the device, its driver and its
+// speeds only: no names of hosts or users, no paths.
+func (s *selftestCommand) writeIssue(w io.Writer, caps *vk.Caps, ran *conformance.Record, print func(w io.Writer) error) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "**%s, %s**\n\n%v\n\n", caps.Name, driver(caps), bench.ReadBuildInfo())
+	if err := print(&b); err != nil {
+		return err
+	}
+	var about strings.Builder
+	describeDevice(&about, caps)
+	for _, x := range [][3]string{{foldCapabilities, "", about.String()}, {foldRecord, "json", string(conformance.Format(ran))}} {
+		fmt.Fprintf(&b, "\n<details><summary>%s</summary>\n\n```%s\n%s```\n\n</details>\n", x[0], x[1], x[2])
+	}
+	_, err := b.WriteTo(w)
+	return err
 }
 
-// failure returns what is wrong with the device, or nil.
-func (t *tested) failure() error {
-	if t.random != nil && len(t.random.Failures) > 0 {
-		return fmt.Errorf("%d of %d random problems are wrong", len(t.random.Failures), t.random.Problems)
+// poisoned runs f on a device for random problems. Its scratch memory is poisoned, and it does
+// not use the user's cache, which thousands of kernels would fill that nobody calls again.
+// Kernels are bound to slices of buffers, and have the barriers that follow from that, as in a
+// user's program; tests/conformance binds them to whole buffers. A device that hangs stays open.
+func (s *selftestCommand) poisoned(a *app, f func(d *vk.Device) error) error {
+	d, err := vk.Open(vk.Options{Device: s.device, Name: "flashvk", PoisonScratch: trial.ScratchWord})
+	if err != nil {
+		return err
 	}
-	if t.fixed == nil {
-		return nil
+	announce(a.stderr, environment(d.Caps()))
+	if err = f(d); errors.Is(err, trial.ErrHung) {
+		return err
 	}
-	if failed := t.fixed.Failed(); len(failed) > 0 {
-		p := failed[0]
-		return fmt.Errorf("%d of %d paths must not be used, the first %v %v for %v: %s: %s", len(failed), len(t.fixed.Paths), p.Impl, p.What(), p.DType, p.Verdict, p.Why)
+	return errors.Join(err, d.Close())
+}
+
+// runRandom checks random problems and reports those that are wrong.
+func (s *selftestCommand) runRandom(ctx context.Context, a *app) error {
+	o := s.random
+	o.Hang, o.Space.Work = randomHang, randomWork
+	if s.set.Changed("budget") {
+		o.Budget = s.budget
 	}
-	return nil
+	for _, i := range s.impls {
+		if s.set.Changed("impl") {
+			o.Space.Impls = append(o.Space.Impls, i.String())
+		}
+	}
+	return s.poisoned(a, func(d *vk.Device) (err error) {
+		if err := s.locate(a, d.Caps()); err != nil {
+			return err
+		}
+		if d.Caps().Type == vk.CPU {
+			o.Hang, o.Space.Soft, o.Space.Work = softHang, true, softWork
+		}
+		bar := newProgress(a.stderr)
+		x, err := trial.Run(ctx, d, o, bar.step)
+		bar.finish()
+		if x == nil {
+			return err
+		}
+		return s.finish(a, d.Caps(), x.Record, x.Write, x.Err(), err)
+	})
+}
+
+// runProblem checks one problem.
+func (s *selftestCommand) runProblem(ctx context.Context, a *app) error {
+	k, p, err := trial.Decode(s.problem)
+	if err != nil {
+		return usagef("--problem: %v", err)
+	}
+	return s.poisoned(a, func(d *vk.Device) error {
+		if err := trial.Supports(p, d.Caps()); err != nil {
+			return err
+		}
+		for range repeats {
+			if _, err := trial.Examine(ctx, d, k, p, false, softHang); err != nil {
+				return fmt.Errorf("%s, %v: %w", k.Name, trial.Describe(p), err)
+			}
+		}
+		return writeLine(a.stdout, fmt.Sprintf("right, %d times: %s, %v", repeats, k.Name, trial.Describe(p)))
+	})
 }

@@ -16,7 +16,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -93,9 +92,6 @@ func New(caps *vk.Caps) *Record {
 	}
 }
 
-// GPU reports whether a module that passed is proven: the device is no CPU.
-func (r *Record) GPU() bool { return r.Type != vk.CPU }
-
 // String names device and driver.
 func (r *Record) String() string { return fmt.Sprintf("%s, driver %s", r.Device, r.DriverVersion) }
 
@@ -108,35 +104,47 @@ func (r *Record) FileName() string {
 	return strings.Trim(name, "-.") + ".json"
 }
 
-// Add adds a run of a module: m without its Verdict, which follows from the counts. Runs
-// of the same SPIR-V in this record add up.
-func (r *Record) Add(m Module) {
-	m.Random = maps.Clone(m.Random)
-	m.conclude()
-	for i := range r.Modules {
-		x := &r.Modules[i]
-		if x.Name != m.Name || x.SHA256 != m.SHA256 {
-			continue
-		}
-		x.Fixed += m.Fixed
-		x.Wrong += m.Wrong
-		for kernel, n := range m.Random {
-			if x.Random == nil {
-				x.Random = map[string]int{}
-			}
-			x.Random[kernel] += n
-		}
-		x.conclude()
-		return
+// Ran counts a case of the fixed suite, whose kernel is "", or a random problem of a kernel, for a
+// module that it ran.
+func (r *Record) Ran(ran vk.ModuleInfo, kernel string, right bool) {
+	m := r.module(ran.Name)
+	if m == nil {
+		sum := sha256.Sum256(ran.SPIRV)
+		r.Modules = append(r.Modules, Module{Name: ran.Name, SHA256: hex.EncodeToString(sum[:]), Random: map[string]int{}})
+		m = &r.Modules[len(r.Modules)-1]
 	}
-	r.Modules = append(r.Modules, m)
-	r.sort()
+	switch {
+	case !right:
+		m.Wrong++
+	case kernel == "":
+		m.Fixed++
+	default:
+		m.Random[kernel]++
+	}
+	m.conclude()
 }
 
-// AddRandom adds a run of random problems.
-func (r *Record) AddRandom(run Random) {
-	r.Random = append(r.Random, run)
-	r.sort()
+// Problem counts a random problem, right or wrong.
+func (r *Record) Problem(kernel string, seed uint64, right bool) {
+	i := slices.IndexFunc(r.Random, func(x Random) bool { return x.Kernel == kernel && x.Seed == seed })
+	if i < 0 {
+		i, r.Random = len(r.Random), append(r.Random, Random{Kernel: kernel, Seed: seed})
+	}
+	r.Random[i].Problems++
+	if !right {
+		r.Random[i].Failed++
+	}
+}
+
+// At makes r a run of the program at a commit.
+func (r *Record) At(commit string) *Record {
+	for i := range r.Modules {
+		r.Modules[i].Commit = commit
+	}
+	for i := range r.Random {
+		r.Random[i].Commit = commit
+	}
+	return r
 }
 
 // sort brings a record into the order of its text.
@@ -147,7 +155,6 @@ func (r *Record) sort() {
 	})
 }
 
-// conclude sets the verdict.
 func (m *Module) conclude() {
 	m.Verdict = Pass
 	if m.Wrong > 0 {
@@ -164,25 +171,25 @@ func (m *Module) ran() int {
 	return n
 }
 
-// Hash is the SHA-256 of a module, in hexadecimal, as in shaders/spv/manifest.txt.
-func Hash(spirv []byte) string {
-	sum := sha256.Sum256(spirv)
-	return hex.EncodeToString(sum[:])
+// module returns a module by its name, or nil.
+func (r *Record) module(name string) *Module {
+	i := slices.IndexFunc(r.Modules, func(m Module) bool { return m.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Modules[i]
 }
 
-// A Committed is a module of the repository as it stands.
-type Committed struct{ Name, SHA256 string }
-
-// Modules lists the modules of package shaders, by name.
-func Modules() ([]Committed, error) {
-	var list []Committed
+// Committed returns the modules of package shaders as they stand, with name and hash.
+func Committed() ([]Module, error) {
+	var all Record
 	for _, v := range shaders.Variants() {
 		m, err := shaders.Get(v.Kernel, v.Type)
 		if err != nil {
 			return nil, fmt.Errorf("conformance: %w", err)
 		}
-		list = append(list, Committed{m.Name, Hash(m.SPIRV)})
+		all.Ran(vk.ModuleInfo{Name: m.Name, SPIRV: m.SPIRV}, "", true)
 	}
-	slices.SortFunc(list, func(a, b Committed) int { return cmp.Compare(a.Name, b.Name) })
-	return list, nil
+	all.sort()
+	return all.Modules, nil
 }

@@ -1,6 +1,10 @@
 package conformance
 
 import (
+	"bytes"
+	"errors"
+	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,8 +28,10 @@ func h200(modules ...Module) *Record {
 		DriverName: "NVIDIA", DriverInfo: "580.159.04", APIVersion: vk.MakeVersion(1, 4, 312),
 	})
 	for _, m := range modules {
-		r.Add(m)
+		m.conclude()
+		r.Modules = append(r.Modules, m)
 	}
+	r.sort()
 	return r
 }
 
@@ -36,20 +42,25 @@ func softly(modules ...Module) *Record {
 	return r
 }
 
-func TestAdd(t *testing.T) {
+// TestRan counts what ran modules.
+func TestRan(t *testing.T) {
 	r := h200()
 	require.Equal(t, "hopper", r.Family)
 	require.Equal(t, "nvidia-h200-580.159.04.json", r.FileName())
 	require.Equal(t, "llvmpipe-llvm-21.1.8-256-bits-mesa-26.1.6-1-llvm-21.1.8.json", softly().FileName())
-	random := map[string]int{"gemm": 3}
-	r.Add(Module{Name: "b", SHA256: hash("1"), Random: random})
-	r.Add(Module{Name: "a", SHA256: hash("2"), Fixed: 1})
-	r.Add(Module{Name: "b", SHA256: hash("1"), Fixed: 2, Wrong: 1, Random: map[string]int{"gemm": 1, "mlp": 1}})
+	a, b := vk.ModuleInfo{Name: "a", SPIRV: []byte("abc")}, vk.ModuleInfo{Name: "b"}
+	r.Ran(b, "gemm", true)
+	r.Ran(a, "", true)
+	r.Ran(b, "gemm", true)
+	r.Ran(b, "mlp", true)
+	r.Ran(b, "mlp", false)
+	r.Random = []Random{{Kernel: "gemm"}}
+	r.At("8f5bb0a").sort()
 	require.Equal(t, []Module{
-		{Name: "a", SHA256: hash("2"), Verdict: Pass, Fixed: 1},
-		{Name: "b", SHA256: hash("1"), Verdict: Fail, Fixed: 2, Random: map[string]int{"gemm": 4, "mlp": 1}, Wrong: 1},
+		{"a", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", Pass, "8f5bb0a", 1, map[string]int{}, 0, nil},
+		{"b", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", Fail, "8f5bb0a", 0, map[string]int{"gemm": 2, "mlp": 1}, 1, nil},
 	}, r.Modules)
-	require.Equal(t, map[string]int{"gemm": 3}, random, "the caller's map was changed")
+	require.Equal(t, "8f5bb0a", r.Random[0].Commit)
 }
 
 // TestFormat says what a file looks like, and that reading brings it back.
@@ -58,8 +69,7 @@ func TestFormat(t *testing.T) {
 		Module{Name: "norm_fwd.f16", SHA256: hash("b"), Wrong: 2},
 		Module{Name: "gemm_coopmat.f16", SHA256: hash("a"), Commit: "8f5bb0a", Random: map[string]int{"mlp": 2, "gemm": 31}, Fixed: 7},
 	)
-	r.AddRandom(Random{Kernel: "norm", Seed: 18446744073709551615, Problems: 5, Failed: 2})
-	r.AddRandom(Random{Kernel: "gemm", Seed: 1, Commit: "8f5bb0a", Problems: 31})
+	r.Random = []Random{{"norm", 18446744073709551615, "", 5, 2}, {"gemm", 1, "8f5bb0a", 31, 0}}
 	want := `{
 	"device": "NVIDIA H200",
 	"type": "discrete GPU",
@@ -143,15 +153,16 @@ func TestMerge(t *testing.T) {
 		{"of its own commit again", after(run(one, "x", 3, 5, 1), run(one, "y", 3, 0, 0)), run(one, "x", 4, 6, 0), after(run(one, "x", 4, 6, 1), run(one, "y", 3, 0, 0))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := h200(c.a), h200(c.b)
-			before := string(Format(a)) + string(Format(b))
-			got, err := Merge(a, b)
+			b := string(Format(h200(c.b)))
+			got, err := Merge(h200(c.a), h200(c.b))
 			require.NoError(t, err)
 			require.Equal(t, []Module{c.w}, got.Modules)
-			again, err := Merge(got, b)
+			again, err := Parse([]byte(b))
 			require.NoError(t, err)
-			require.Equal(t, string(Format(got)), string(Format(again)), "merging b twice is not merging it once")
-			require.Equal(t, before, string(Format(a))+string(Format(b)), "an argument was changed")
+			once := string(Format(got))
+			again, err = Merge(got, again)
+			require.NoError(t, err)
+			require.Equal(t, once, string(Format(again)), "merging b twice is not merging it once")
 		})
 	}
 }
@@ -164,56 +175,51 @@ func TestMergeLists(t *testing.T) {
 	b.Vulkan = vk.MakeVersion(1, 4, 313)
 	got, err := Merge(a, b)
 	require.NoError(t, err)
-	var names []string
-	for _, m := range got.Modules {
-		names = append(names, m.Name)
-	}
-	require.Equal(t, []string{"a", "b", "c"}, names)
+	require.Len(t, got.Modules, 3)
+	require.Equal(t, "b", got.Modules[1].Name)
 	require.Equal(t, []Random{{"gemm", 1, "x", 100, 2}, {"gemm", 2, "y", 50, 0}, {"mlp", 1, "x", 7, 0}, {"norm", 1, "y", 3, 0}}, got.Random)
-	require.Equal(t, b.Vulkan, got.Vulkan)
-	_, err = Merge(a, softly())
-	require.ErrorContains(t, err, "a record of NVIDIA H200, driver 580.159.04 and one of llvmpipe")
+	require.Equal(t, vk.MakeVersion(1, 4, 313), got.Vulkan)
 	b.DriverVersion = "590.1"
 	_, err = Merge(a, b)
 	require.ErrorContains(t, err, "driver 590.1 do not merge")
 }
 
-// TestFiles writes, reads and replaces a file, and leaves nothing beside it.
+// TestFiles finds, writes and merges the file of a device.
 func TestFiles(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new")
-	r := h200(Module{Name: "a", SHA256: hash("1"), Fixed: 1})
-	path := filepath.Join(dir, r.FileName())
-	require.NoError(t, WriteFile(path, h200()))
-	require.NoError(t, WriteFile(path, r))
-	text, err := os.ReadFile(path)
+	dir, r := t.TempDir(), h200(Module{Name: "a", SHA256: hash("1"), Fixed: 1})
+	path, err := File(dir, r)
 	require.NoError(t, err)
-	require.Equal(t, string(Format(r)), string(text))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 1)
-	info, err := entries[0].Info()
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o644), info.Mode())
-	list, err := Read(os.DirFS(dir))
-	require.NoError(t, err)
-	require.Len(t, list, 1)
+	require.Equal(t, filepath.Join(dir, "nvidia-h200-580.159.04.json"), path)
+	require.NoError(t, os.WriteFile(path, nil, 0o666)) // as mktemp leaves it
+	for range 2 {
+		merged, err := MergeFile(path, h200(r.Modules...))
+		require.NoError(t, err)
+		require.Equal(t, r.Modules, merged.Modules, "the same run twice is one run")
+		list, err := Read(os.DirFS(dir))
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		require.Equal(t, r.Modules, list[0].Modules)
+	}
+	_, err = File(path, softly())
+	require.ErrorContains(t, err, "a record of NVIDIA H200, driver 580.159.04 and one of llvmpipe")
+	_, err = MergeFile(path, softly())
+	require.ErrorContains(t, err, "do not merge")
 	_, err = Read(fstest.MapFS{"x.json": {Data: Format(r)}})
 	require.ErrorContains(t, err, "should be named nvidia-h200-580.159.04.json")
 	_, err = Read(fstest.MapFS{"x.json": {Data: []byte("{}")}})
 	require.ErrorContains(t, err, "x.json: not a record")
-	require.ErrorContains(t, WriteFile(filepath.Join(path, "below"), r), "conformance: ")
 }
 
 // TestCommitted says that the records of the repository are as this package writes them.
 func TestCommitted(t *testing.T) {
-	records, err := Records()
+	records, err := Read(conformance.Records)
 	require.NoError(t, err)
 	for _, r := range records {
 		text, err := conformance.Records.ReadFile(r.FileName())
 		require.NoError(t, err)
 		require.Equal(t, string(Format(r)), string(text), "%s was written by hand", r.FileName())
 	}
-	modules, err := Modules()
+	modules, err := Committed()
 	require.NoError(t, err)
 	require.Len(t, modules, len(shaders.Variants()))
 	manifest, err := os.ReadFile("../../shaders/spv/manifest.txt")
@@ -227,7 +233,7 @@ func TestCommitted(t *testing.T) {
 }
 
 func TestUnproven(t *testing.T) {
-	current := []Committed{{"a", hash("1")}}
+	current := []Module{{Name: "a", SHA256: hash("1")}}
 	pass, fail := Module{Name: "a", SHA256: hash("1"), Fixed: 4}, Module{Name: "a", SHA256: hash("1"), Fixed: 4, Wrong: 1}
 	older := Module{Name: "a", SHA256: hash("2"), Fixed: 4}
 	h100 := func(m Module) *Record {
@@ -250,11 +256,91 @@ func TestUnproven(t *testing.T) {
 		{"on a CPU", []*Record{softly(pass)}, "no record of a GPU, only of llvmpipe (LLVM 21.1.8, 256 bits)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var want []Gap
+			var want []string
 			if c.want != "" {
-				want = []Gap{{"a", c.want}}
+				want = []string{"a: " + c.want}
 			}
 			require.Equal(t, want, Unproven(c.records, current))
 		})
 	}
+}
+
+// FuzzParse says that no record makes us panic, and that one that is accepted is read again as
+// it is written.
+func FuzzParse(f *testing.F) {
+	records, err := Read(conformance.Records)
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, r := range records {
+		small := *r
+		small.Modules, small.Random = r.Modules[:min(3, len(r.Modules))], r.Random[:min(2, len(r.Random))]
+		f.Add(Format(&small))
+	}
+	f.Add([]byte(`{"device": "x", "driver_version": "1", "modules": [{"name": "m", "sha256": "", "verdict": "proven"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r, err := Parse(text)
+		if err != nil {
+			return
+		}
+		once := Format(r)
+		again, err := Parse(once)
+		if err != nil {
+			t.Fatalf("%v of %s", err, once)
+		}
+		if twice := Format(again); !bytes.Equal(once, twice) {
+			t.Errorf("%s is written as %s", once, twice)
+		}
+	})
+}
+
+var update = flag.Bool("update", false, "TestReadme writes the table of devices into README.md")
+
+// What the table stands between in README.md.
+const (
+	tableBegin = "<!-- go test ./internal/conformance -run Readme -update writes this table -->\n"
+	tableEnd   = "<!-- end of the table -->\n"
+)
+
+// TestReadme compares the table of devices in README.md with the records and the
+// modules; with -update it writes the table.
+func TestReadme(t *testing.T) {
+	const path = "../../README.md"
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("README.md is not here")
+	}
+	require.NoError(t, err)
+	records, err := Read(conformance.Records)
+	require.NoError(t, err)
+	modules, err := Committed()
+	require.NoError(t, err)
+	before, rest, ok := strings.Cut(string(text), tableBegin)
+	old, after, ok2 := strings.Cut(rest, tableEnd)
+	require.True(t, ok && ok2, "README.md does not have the lines\n%s%s", tableBegin, tableEnd)
+	want := Table(records, modules)
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(before+tableBegin+want+tableEnd+after), 0o644))
+		return
+	}
+	require.Equal(t, want, old, "go test ./internal/conformance -run Readme -update writes the table anew")
+}
+
+func TestTable(t *testing.T) {
+	current := []Module{{Name: "a", SHA256: hash("1")}, {Name: "b", SHA256: hash("1")}, {Name: "c", SHA256: hash("1")}}
+	require.Equal(t, `No device has a record yet: none of the 3 modules is proven.
+
+No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada, ampere, ampere-rtx, blackwell-rtx, hopper;
+nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).
+`, Table(nil, current))
+	r := h200(Module{Name: "a", SHA256: hash("1"), Fixed: 1}, Module{Name: "b", SHA256: hash("1"), Wrong: 1}, Module{Name: "c", SHA256: hash("2"), Fixed: 1})
+	r.Random = []Random{{"gemm", 1, "x", 100, 1}, {"mlp", 1, "x", 7, 0}}
+	require.Equal(t, `| device | driver | modules proven, of 3 | wrong | random problems passed | failed |
+| --- | --- | --- | --- | --- | --- |
+| NVIDIA H200 | NVIDIA 580.159.04, Vulkan 1.4.312 | 1 | 1 | 106 | 1 |
+| llvmpipe (LLVM 21.1.8, 256 bits) | llvmpipe Mesa 26.1.6-1 (LLVM 21.1.8), Vulkan 1.4.312 | none: it is a CPU, on which 1 are right | 0 | 0 | 0 |
+
+No record covers these families of GPUs: AMD rdna3, rdna4; Intel xe2; NVIDIA ada, ampere, ampere-rtx, blackwell-rtx;
+nor any GPU of a vendor without a family here (Apple, Arm, Imagination, Qualcomm).
+`, Table([]*Record{softly(Module{Name: "a", SHA256: hash("1"), Fixed: 1}), r}, current))
 }

@@ -12,22 +12,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/files"
 )
-
-// Records returns the committed records, by the names of their files.
-func Records() ([]*Record, error) { return Read(conformance.Records) }
 
 // Read returns the records in a folder, by the names of their files. A file that is
 // not named as Record.FileName says is an error, so that there is one for each device
 // and driver.
-func Read(dir fs.FS) ([]*Record, error) {
+func Read(dir fs.FS) (list []*Record, err error) {
 	names, err := fs.Glob(dir, "*.json")
-	if err != nil {
-		return nil, err
-	}
-	var list []*Record
 	for _, name := range names {
 		text, err := fs.ReadFile(dir, name)
 		if err != nil {
@@ -42,64 +34,79 @@ func Read(dir fs.FS) ([]*Record, error) {
 		}
 		list = append(list, r)
 	}
-	return list, nil
+	return list, err
 }
 
-// WriteFile writes r to the file at path, making its folder. Whoever opens the file
-// sees the old content or the new, whole.
-func WriteFile(path string, r *Record) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("conformance: %w", err)
-		}
-	}()
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return err
+// File returns the path of the record of mine: the given file, or in a folder the file of the device
+// and its driver. It is an error if the file has another device's record. A run takes minutes, so
+// File is called before.
+func File(path string, mine *Record) (string, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, mine.FileName())
 	}
-	return files.Write(path, Format(r))
+	// Reading a device may never end, and a rename must not replace it by a file.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return "", errors.New("it is not a regular file")
+	}
+	old, err := ReadFile(path)
+	if err == nil && old != nil {
+		err = SameDevice(old, mine)
+	}
+	return path, err
+}
+
+// ReadFile returns the record of a file, nil if there is no file or it is empty.
+func ReadFile(path string) (*Record, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(bytes.TrimSpace(text)) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return Parse(text)
+}
+
+// MergeFile merges a run into a file, which may be missing, and returns what the file has then.
+func MergeFile(path string, run *Record) (*Record, error) {
+	err := files.Exclusively(path, func() error {
+		old, err := ReadFile(path)
+		if err == nil && old != nil {
+			run, err = Merge(old, run)
+		}
+		if err != nil {
+			return err
+		}
+		return files.Write(path, Format(run))
+	})
+	return run, err
 }
 
 // Format returns the text of a record, JSON with a module or a run on each line, so that
 // two versions of a file differ in the lines that say something else.
 func Format(r *Record) []byte {
-	sorted := *r
-	sorted.Modules, sorted.Random = slices.Clone(r.Modules), slices.Clone(r.Random)
-	sorted.sort()
-	head := sorted
-	head.Modules, head.Random = []Module{}, []Random{}
-	text := strings.TrimSuffix(string(encode(head, "\t")), "\t\"modules\": [],\n\t\"random\": []\n}\n")
-	var b bytes.Buffer
-	b.WriteString(text)
-	writeLines(&b, "modules", sorted.Modules, ",\n")
-	writeLines(&b, "random", sorted.Random, "\n}\n")
-	return b.Bytes()
-}
-
-// writeLines writes a field that is a list with an element on each line.
-func writeLines[T any](b *bytes.Buffer, name string, list []T, end string) {
-	fmt.Fprintf(b, "\t%q: [", name)
-	for i, x := range list {
-		if i > 0 {
-			b.WriteString(",")
-		}
-		fmt.Fprintf(b, "\n\t\t%s", bytes.TrimSpace(encode(x, "")))
-	}
-	if len(list) > 0 {
-		b.WriteString("\n\t")
-	}
-	b.WriteString("]" + end)
-}
-
-// encode returns the JSON of a value that always has one.
-func encode(x any, indent string) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", indent)
-	if err := e.Encode(x); err != nil {
+	r.sort()
+	head := *r
+	head.Modules, head.Random = nil, nil
+	text, err := json.MarshalIndent(head, "", "\t")
+	if err != nil {
 		panic("conformance: a record has no JSON")
 	}
-	return b.Bytes()
+	lists := strings.NewReplacer(`"modules": null`, `"modules": `+lines(r.Modules), `"random": null`, `"random": `+lines(r.Random))
+	return []byte(lists.Replace(string(text)) + "\n")
+}
+
+// lines returns the JSON of a list with an element on each line.
+func lines[T any](list []T) string {
+	if len(list) == 0 {
+		return "[]"
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		panic("conformance: a record has no JSON")
+	}
+	text = bytes.ReplaceAll(text[1:len(text)-1], []byte("},{"), []byte("},\n\t\t{"))
+	return "[\n\t\t" + string(text) + "\n\t]"
 }
 
 // Parse reads the text of a record. A field that it does not know is an error: merging
@@ -138,4 +145,95 @@ func Parse(text []byte) (*Record, error) {
 	}
 	r.sort()
 	return r, nil
+}
+
+// SameDevice returns why a and b cannot be one record, or nil: they are of another device,
+// or of another driver or version of it.
+func SameDevice(a, b *Record) error {
+	if a.Device != b.Device || a.Type != b.Type || a.VendorID != b.VendorID || a.DeviceID != b.DeviceID ||
+		a.Driver != b.Driver || a.DriverVersion != b.DriverVersion {
+		return fmt.Errorf("conformance: a record of %v and one of %v do not merge", a, b)
+	}
+	return nil
+}
+
+// Merge returns what is known after the run b, before which a was. It may change both.
+//
+// Module by module: other SPIR-V in b replaces that of a. Of the same SPIR-V the
+// counts are the larger ones, not the sums, so that merging a run twice is merging it
+// once. If it was wrong in one of them it is wrong, until runs of other commits, with nothing
+// wrong and no wrong one among them, have together run at least as many cases and problems of
+// every kind, those that were wrong included (Module.Since). Without "another commit" a failure that comes and
+// goes could be repeated until it goes; with none at all, the mending of what is not
+// SPIR-V, such as a stride or a missing barrier between two kernels, would never show.
+//
+// A run of random problems in b replaces that of a with the same kernel and seed, if
+// it is of another commit; else the larger counts hold.
+func Merge(a, b *Record) (*Record, error) {
+	if err := SameDevice(a, b); err != nil {
+		return nil, err
+	}
+	// The Vulkan version and the family of b are the program's, and may be newer.
+	for _, old := range a.Modules {
+		if m := b.module(old.Name); m == nil {
+			b.Modules = append(b.Modules, old)
+		} else if m.SHA256 == old.SHA256 {
+			*m = mergeModule(old, *m)
+		}
+	}
+	for _, old := range a.Random {
+		i := slices.IndexFunc(b.Random, func(r Random) bool { return r.Kernel == old.Kernel && r.Seed == old.Seed })
+		if i < 0 {
+			b.Random = append(b.Random, old)
+		} else if r := &b.Random[i]; r.Commit == old.Commit {
+			r.Problems, r.Failed = max(r.Problems, old.Problems), max(r.Failed, old.Failed)
+		}
+	}
+	b.sort()
+	return b, nil
+}
+
+// mergeModule merges runs of the same SPIR-V, b the newer one.
+func mergeModule(a, b Module) Module {
+	if a.Wrong == 0 || b.Wrong > 0 || a.Commit == "" || b.Commit == "" || a.Commit == b.Commit {
+		since := a.Since
+		if b.Wrong > 0 {
+			since = b.Since
+		}
+		a = largest(a, b)
+		a.Since = since
+		return a
+	}
+	since := b
+	if a.Since != nil {
+		since = largest(*a.Since, b)
+	}
+	if since.covers(&a) {
+		return since // its commit, too: it is the first that is right
+	}
+	a.Since = &since
+	return a
+}
+
+// largest returns a with the larger counts of both.
+func largest(a, b Module) Module {
+	a.Fixed, a.Wrong = max(a.Fixed, b.Fixed), max(a.Wrong, b.Wrong)
+	for kernel, n := range b.Random {
+		if a.Random == nil {
+			a.Random = map[string]int{}
+		}
+		a.Random[kernel] = max(a.Random[kernel], n)
+	}
+	a.conclude()
+	return a
+}
+
+// covers reports whether m ran at least what old did, of every kind.
+func (m *Module) covers(old *Module) bool {
+	for kernel, n := range old.Random {
+		if m.Random[kernel] < n {
+			return false
+		}
+	}
+	return m.Fixed >= old.Fixed && m.ran() >= old.ran()+old.Wrong
 }

@@ -6,33 +6,30 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/vk"
 )
 
-// A Gap is a committed module that is not proven.
-type Gap struct{ Name, Why string }
-
-// Unproven returns the modules that no record of a GPU proves as they stand: none has
-// their SPIR-V with the verdict Pass, or one has it with the verdict Fail. A CPU's
-// driver runs a subgroup in lockstep and a workgroup on one core: what it passes is no proof.
-func Unproven(records []*Record, modules []Committed) []Gap {
-	var gaps []Gap
-	for _, m := range modules {
+// Unproven returns a line for each committed module that no record of a GPU proves as it stands,
+// with the reason: none has its SPIR-V with the verdict Pass, or one has it with the verdict Fail. A
+// CPU's driver runs a subgroup in lockstep and a workgroup on one core: what it passes is no proof.
+func Unproven(records []*Record, committed []Module) (lines []string) {
+	for _, m := range committed {
 		if why := unproven(records, m); why != "" {
-			gaps = append(gaps, Gap{m.Name, why})
+			lines = append(lines, m.Name+": "+why)
 		}
 	}
-	return gaps
+	return lines
 }
 
 // unproven returns why a module is not proven, "" if it is.
-func unproven(records []*Record, want Committed) string {
+func unproven(records []*Record, want Module) string {
 	var failed, older, soft []string
 	proven := false
 	for _, r := range records {
 		m := r.module(want.Name)
 		switch {
 		case m == nil:
-		case !r.GPU():
+		case r.Type == vk.CPU:
 			soft = append(soft, r.Device)
 		case m.SHA256 != want.SHA256:
 			older = append(older, r.Device)
@@ -59,17 +56,8 @@ func unproven(records []*Record, want Committed) string {
 	return "no record"
 }
 
-// module returns a module by its name, or nil.
-func (r *Record) module(name string) *Module {
-	i := slices.IndexFunc(r.Modules, func(m Module) bool { return m.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &r.Modules[i]
-}
-
 // count returns how many of the modules r has run as they stand, right and wrong.
-func (r *Record) count(modules []Committed) (right, wrong int) {
+func (r *Record) count(modules []Module) (right, wrong int) {
 	for _, want := range modules {
 		switch m := r.module(want.Name); {
 		case m == nil || m.SHA256 != want.SHA256:
@@ -84,7 +72,7 @@ func (r *Record) count(modules []Committed) (right, wrong int) {
 
 // Table returns the Markdown of the README's list of devices that have records, and of
 // those that have none.
-func Table(records []*Record, modules []Committed) string {
+func Table(records []*Record, modules []Module) string {
 	var b strings.Builder
 	if len(records) == 0 {
 		fmt.Fprintf(&b, "No device has a record yet: none of the %d modules is proven.\n", len(modules))
@@ -93,7 +81,7 @@ func Table(records []*Record, modules []Committed) string {
 	}
 	for _, gpu := range []bool{true, false} {
 		for _, r := range records {
-			if r.GPU() != gpu {
+			if gpu == (r.Type == vk.CPU) {
 				continue
 			}
 			right, wrong := r.count(modules)
@@ -116,7 +104,7 @@ func neverRun(records []*Record) string {
 	var vendors []string
 	families := map[string][]string{}
 	for _, f := range chips.Families() {
-		if slices.ContainsFunc(records, func(r *Record) bool { return r.GPU() && r.Family == f.Family }) {
+		if slices.ContainsFunc(records, func(r *Record) bool { return r.Type != vk.CPU && r.Family == f.Family }) {
 			continue
 		}
 		if families[f.Vendor] == nil {

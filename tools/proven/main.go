@@ -6,32 +6,26 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
 
+	records "github.com/flashvk/flashvk/conformance"
 	"github.com/flashvk/flashvk/internal/conformance"
 )
 
 func main() {
-	records, err := conformance.Records()
-	if err == nil {
-		var modules []conformance.Committed
-		if modules, err = conformance.Modules(); err == nil {
-			os.Exit(run(os.Stdout, records, modules))
-		}
+	list, err := conformance.Read(records.Records)
+	committed, errModules := conformance.Committed()
+	if err = errors.Join(err, errModules); err != nil {
+		fmt.Fprintf(os.Stderr, "proven: %v\n", err)
+		os.Exit(2)
 	}
-	fmt.Fprintf(os.Stderr, "proven: %v\n", err)
-	os.Exit(2)
-}
-
-func run(w io.Writer, records []*conformance.Record, modules []conformance.Committed) int {
-	gaps := conformance.Unproven(records, modules)
-	for _, g := range gaps {
-		fmt.Fprintf(w, "%s: %s\n", g.Name, g.Why)
+	lines := conformance.Unproven(list, committed)
+	for _, line := range lines {
+		fmt.Println(line)
 	}
-	if len(gaps) > 0 {
-		return 1
+	if len(lines) > 0 {
+		os.Exit(1)
 	}
-	return 0
 }

@@ -15,10 +15,13 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // options opens the device of the tests.
@@ -35,46 +38,37 @@ func options(t *testing.T, budget time.Duration, impls ...attention.Impl) (bench
 // TestRun tests the scalar path of the device, on the cheapest cases.
 func TestRun(t *testing.T) {
 	env, o := options(t, time.Hour, attention.Scalar)
-	r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, most: 12, workers: 4, check: check, progress: func(done, total int, what string) {
+	r := newRun(env, o)
+	r.most, r.workers = 12, 4
+	r.progress = func(done, total int, what string) {
 		require.LessOrEqual(t, done, total)
 		require.NotEmpty(t, what)
-	}}
+	}
 	require.NoError(t, r.run(context.Background()))
 	report := r.report
-	require.Empty(t, report.Failed())
+	require.NoError(t, report.Err())
 	require.Len(t, report.Paths, 15)
-	for _, p := range report.Paths {
-		require.Contains(t, []Verdict{Pass, Unsupported}, p.Verdict, p.Why)
-	}
-	float32s := report.Paths[2]
-	require.Equal(t, Pass, float32s.Verdict)
-	gradients := report.Paths[5]
-	require.Equal(t, bench.Backward, gradients.Pass)
-	require.Equal(t, Pass, gradients.Verdict, gradients.Why)
-	require.Greater(t, gradients.Right, 1)
-	for i, kernel := range []string{"decode", "step", "append"} {
-		p := report.Paths[8+3*i]
-		require.Equal(t, kernel, p.What())
-		require.Equal(t, Pass, p.Verdict, p.Why)
-		require.Greater(t, p.Right, 1)
-	}
-	require.Greater(t, gradients.Worst, 0.0)
-	require.LessOrEqual(t, gradients.Worst, 1.0)
-	require.Greater(t, float32s.Right, 1)
-	require.Greater(t, float32s.Worst, 0.0)
-	require.LessOrEqual(t, float32s.Worst, 1.0)
-	require.Len(t, report.Ceilings, 4)
-	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_decode_append.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
-		i := slices.IndexFunc(report.Modules, func(m trial.Module) bool { return m.Name == want })
-		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
-		require.Positive(t, report.Modules[i].Problems[Suite])
-		require.Zero(t, report.Modules[i].Failed)
-	}
-	require.True(t, slices.IsSortedFunc(report.Modules, func(a, b trial.Module) int { return strings.Compare(a.Name, b.Name) }))
 	var text strings.Builder
 	require.NoError(t, bench.WriteSheet(&text, report.Sheet(), bench.Table, true))
-	require.Regexp(t, `\nscalar +forward +float32 +pass +\d+ +0 `, text.String())
-	require.Regexp(t, `\nscalar +decode +float32 +pass +\d+ +0 `, text.String())
+	for i, what := range []string{"forward", "backward", "decode", "step", "append"} {
+		for _, p := range report.Paths[3*i:][:3] {
+			require.Equal(t, what, p.What)
+			require.Contains(t, []Verdict{Pass, Unsupported}, p.Verdict, p.Why)
+		}
+		p := report.Paths[3*i+2] // float32
+		require.Equal(t, Pass, p.Verdict, p.Why)
+		require.Greater(t, p.Right, 1)
+		require.LessOrEqual(t, p.Worst, 1.0)
+		require.True(t, p.Worst > 0 || what == "append")
+		require.Regexp(t, `\nscalar +`+what+` +float32 +pass +\d+ +0 `, text.String())
+	}
+	require.Len(t, report.Ceilings, 4)
+	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_decode_append.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
+		i := slices.IndexFunc(report.Record.Modules, func(m conformance.Module) bool { return m.Name == want })
+		require.GreaterOrEqual(t, i, 0, "%s did not run", want)
+		require.Positive(t, report.Record.Modules[i].Fixed)
+		require.Zero(t, report.Record.Modules[i].Wrong)
+	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -88,7 +82,7 @@ func TestRun(t *testing.T) {
 	require.Positive(t, report.Took)
 	require.Equal(t, NotRun, report.Paths[2].Verdict)
 	require.Contains(t, report.Paths[2].Why, "there was no time for any of ")
-	require.Empty(t, report.Failed())
+	require.NoError(t, report.Err())
 }
 
 // failing returns a check that returns err from the nth call on, of float32.
@@ -97,7 +91,7 @@ func failing(n int, err error) func(context.Context, *trial.Runner, *item) (floa
 	return func(_ context.Context, _ *trial.Runner, it *item) (float64, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if it.DType != dtype.Float32 {
+		if it.format != dtype.Float32 {
 			return 0, nil
 		}
 		if n--; n < 0 {
@@ -128,18 +122,19 @@ func TestVerdicts(t *testing.T) {
 				env, o := options(t, time.Hour, attention.Unfused)
 				opens, open := 0, o.Open
 				o.Open = func() (*vk.Device, error) { opens++; return open() }
-				r := &run{Options: o, start: time.Now(), report: &Report{Env: env}, most: 30, workers: workers, check: failing(c.after, c.err)}
+				r := newRun(env, o)
+				r.most, r.workers, r.check = 30, workers, failing(c.after, c.err)
 				var err error
 				r.d, err = r.Open()
 				require.NoError(t, err)
 				require.NoError(t, r.cases(context.Background()))
 				require.NoError(t, r.d.Close())
 				require.Equal(t, c.opens, opens)
-				bad := slices.IndexFunc(r.report.Paths, func(p Path) bool { return p.DType == dtype.Float32 && p.Verdict != Pass })
+				bad := slices.IndexFunc(r.report.Paths, func(p *Path) bool { return p.DType == dtype.Float32 && p.Verdict != Pass })
 				if c.want == Pass {
 					require.Negative(t, bad)
 					require.Equal(t, 0.5, r.report.Paths[2].Worst)
-					require.Empty(t, r.report.Failed())
+					require.NoError(t, r.report.Err())
 					return
 				}
 				require.GreaterOrEqual(t, bad, 0)
@@ -149,7 +144,7 @@ func TestVerdicts(t *testing.T) {
 				if c.want == Hung || c.want == Lost {
 					require.Equal(t, 1, p.Bad, "a path was used again after it hung")
 				}
-				require.Equal(t, c.want.Bad(), len(r.report.Failed()) > 0)
+				require.Equal(t, c.want != NotRun, r.report.Err() != nil)
 				require.Equal(t, Pass, r.report.Paths[0].Verdict, "another format: %s", r.report.Paths[0].Why)
 			})
 		}
@@ -158,41 +153,42 @@ func TestVerdicts(t *testing.T) {
 
 // made returns items of a lane.
 func made(n int) (list []*item) {
-	of := &lane{begun: map[*item]time.Time{}}
+	of := new(lane)
 	for i := range n {
-		list = append(list, &item{Fixed: trial.Fixed{Name: fmt.Sprint(i)}, path: new(Path), lane: of, rank: i})
+		list = append(list, &item{name: fmt.Sprint(i), path: new(Path), lane: of})
 	}
 	return list
 }
 
-// TestQueue gives one path items that take ten times as long: it gets a tenth as many.
-func TestQueue(t *testing.T) {
+// TestTake gives one path items that take ten times as long: it gets a tenth as many.
+func TestTake(t *testing.T) {
 	slow, fast := made(100), made(100)
-	q := &queue{items: append(slices.Clone(slow), fast...)}
-	now, taken := time.Now(), map[*lane]int{}
+	items := append(slices.Clone(slow), fast...)
+	now, taken := time.Hour, map[*lane]int{}
 	for range 55 {
-		it := q.take(now)
+		it := take(&items, now)
 		if taken[it.lane]++; it.lane == slow[0].lane {
-			now = now.Add(10 * time.Second)
+			now += 10 * time.Second
 		} else {
-			now = now.Add(time.Second)
+			now += time.Second
 		}
-		q.ended(it, now)
+		it.end(now)
 	}
 	require.InDelta(t, 5, taken[slow[0].lane], 1)
 	require.InDelta(t, 50, taken[fast[0].lane], 1)
-	a, b := q.take(now), q.take(now)
+	a, b := take(&items, now), take(&items, now)
 	require.NotSame(t, a.lane, b.lane, "two that begin together are of one path")
 	for range 143 {
-		require.NotNil(t, q.take(now))
+		require.NotNil(t, take(&items, now))
 	}
-	require.Nil(t, q.take(now))
+	require.Nil(t, take(&items, now))
 }
 
 // TestAlone has cases that find no memory beside others, and cases that never find any.
 func TestAlone(t *testing.T) {
 	var running atomic.Int32
-	r := &run{Options: Options{Budget: time.Hour}, start: time.Now(), workers: 4, report: new(Report)}
+	r := newRun(bench.Environment{}, Options{Budget: time.Hour})
+	r.workers = 4
 	r.check = func(context.Context, *trial.Runner, *item) (float64, error) {
 		defer running.Add(-1)
 		if running.Add(1) > 1 {
@@ -205,7 +201,7 @@ func TestAlone(t *testing.T) {
 		items := made(20)
 		require.NoError(t, r.runItems(context.Background(), items, time.Now().Add(time.Hour)))
 		for _, it := range items {
-			require.Equal(t, want, *it.path, "item %s", it.Name)
+			require.Equal(t, want, *it.path, "item %s", it.name)
 		}
 		r.check = func(context.Context, *trial.Runner, *item) (float64, error) { return 0, vk.ErrOutOfDeviceMemory }
 	}
@@ -213,16 +209,15 @@ func TestAlone(t *testing.T) {
 
 // TestSample says that both suites of a GPU compare their largest cases on a sample.
 func TestSample(t *testing.T) {
-	r := &run{Options: Options{Impls: []attention.Impl{attention.Unfused}}, report: new(Report)}
-	for i, s := range r.suites() {
+	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
 		sampled := 0
-		for _, c := range s.cases {
-			if c.Problem.Given().Sample > 0 {
+		for _, it := range ofAttention(attention.Unfused, attntest.Cases(attntest.Full, pass)) {
+			if it.problem.Given().Sample > 0 {
 				sampled++
-				require.Contains(t, c.Name, "large/")
+				require.Contains(t, it.name, "large/")
 			}
 		}
-		require.Equal(t, 21, sampled, i)
+		require.Equal(t, 21, sampled, pass)
 	}
 }
 
@@ -246,60 +241,54 @@ func TestSlow(t *testing.T) {
 		{0, 200, false, Slow, "the cause is not known"},
 		{20e12, 200, true, Slow, "a CPU device has no matrix units"},
 	} {
-		r := &run{report: &Report{
-			Env:      bench.Environment{CPU: c.cpu},
-			Ceilings: []bench.Ceiling{rate("matrix f16", c.matrix), rate("fma f32", 50e12)},
-			Paths: []Path{
-				{Kernel: attentionKernel, Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass},
-				{Kernel: attentionKernel, Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}, {Kernel: attentionKernel, Impl: attention.Unfused, DType: dtype.Float16, Verdict: Pass},
-			},
-		}}
+		paths := []*Path{
+			{What: "forward", Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass},
+			{What: "forward", Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}, {What: "forward", Impl: attention.Unfused, DType: dtype.Float16, Verdict: Pass},
+		}
+		r := &Report{Env: bench.Environment{CPU: c.cpu}, Ceilings: []bench.Ceiling{rate("matrix f16", c.matrix), rate("fma f32", 50e12)}, Paths: paths}
 		r.compare(speedProblem(false, dtype.Float16), []bench.Result{result(attention.CoopMat, c.coopmat), result(attention.Scalar, 100), result(attention.Unfused, 400)})
-		p := r.report.Paths
-		require.Equal(t, c.want, p[0].Verdict)
-		require.Contains(t, p[0].Why, c.why)
-		require.InDelta(t, 100/c.coopmat, p[0].Speed, 1e-12)
-		require.Equal(t, Pass, p[2].Verdict, "the unfused path may be slow")
-		require.InDelta(t, 0.25, p[2].Speed, 1e-12)
-		require.False(t, c.want.Bad())
+		require.Equal(t, c.want, paths[0].Verdict)
+		require.Contains(t, paths[0].Why, c.why)
+		require.InDelta(t, 100/c.coopmat, paths[0].Speed, 1e-12)
+		require.Equal(t, Pass, paths[2].Verdict, "the unfused path may be slow")
+		require.InDelta(t, 0.25, paths[2].Speed, 1e-12)
+		require.NoError(t, r.Err())
+
+		bad := result(attention.CoopMat, 0) // it is wrong at that size only
+		bad.Status, bad.Reason = bench.StatusFailed, "O[0] is 1"
+		r.compare(speedProblem(false, dtype.Float16), []bench.Result{bad, result(attention.Scalar, 100)})
+		require.ErrorContains(t, r.Err(), "1 of 3 paths must not be used, the first coopmat forward for float16: WRONG: ")
+		require.Contains(t, paths[0].Why, "seq_q=2048")
 	}
-	// A path that is wrong at that size only.
-	r := &run{report: &Report{Paths: []Path{{Kernel: attentionKernel, Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Pass}, {Kernel: attentionKernel, Impl: attention.Scalar, DType: dtype.Float16, Verdict: Pass}}}}
-	bad := result(attention.CoopMat, 0)
-	bad.Status, bad.Reason = bench.StatusFailed, "O[0] is 1"
-	r.compare(speedProblem(false, dtype.Float16), []bench.Result{bad, result(attention.Scalar, 100)})
-	require.Equal(t, Wrong, r.report.Paths[0].Verdict)
-	require.Contains(t, r.report.Paths[0].Why, "seq_q=2048")
 }
 
-// TestSheetLeft wants one line for all paths without time, however many they are.
-func TestSheetLeft(t *testing.T) {
-	var r Report
-	for _, format := range formats {
-		r.Paths = append(r.Paths, Path{Kernel: attentionKernel, Impl: attention.CoopMat, DType: format, Verdict: NotRun, Why: "there was no time for any of 9 cases", Left: 9})
-	}
-	r.Paths = append(r.Paths, Path{Kernel: attentionKernel, Impl: attention.Scalar, Verdict: Pass, Right: 3, Left: 2}, Path{Kernel: attentionKernel, Impl: attention.Unfused, Verdict: NotRun, Why: "the test ended before"})
-	var text strings.Builder
-	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table, true))
-	require.Equal(t, 1, strings.Count(text.String(), "there was no time for "), text.String()[strings.Index(text.String(), "path "):])
-	require.Contains(t, text.String(), "there was no time for 29 cases, all those of 3 paths among them: a larger --budget runs them\n")
-	require.Contains(t, text.String(), "the test ended before\n")
-}
-
-// TestSheet says that wrong matrices are named.
+// TestSheet says that wrong matrices are named, and wants one line for all paths without time.
 func TestSheet(t *testing.T) {
 	r := Report{
 		Env:      bench.Environment{Device: "GPU"},
 		Ceilings: []bench.Ceiling{{Name: "matrix f16", Wrong: errors.New("element 3 is 1, want 2")}},
-		Paths:    []Path{{Kernel: attentionKernel, Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Wrong, Why: "case\nx: off", Right: 3, Bad: 2, Left: 7, Worst: 0.5}},
+		Paths:    []*Path{{What: "forward", Impl: attention.CoopMat, DType: dtype.Float16, Verdict: Wrong, Why: "case\nx: off", Right: 3, Bad: 2, Left: 7, Worst: 0.5}},
 		Took:     1234 * time.Millisecond,
 	}
-	var text strings.Builder
-	require.NoError(t, bench.WriteSheet(&text, r.Sheet(), bench.Table, true))
+	text := func() string {
+		var b strings.Builder
+		require.NoError(t, bench.WriteSheet(&b, r.Sheet(), bench.Table, true))
+		return b.String()
+	}
 	for _, want := range []string{
 		"matrix f16 is WRONG and was not timed: element 3 is 1, want 2\n", "coopmat  forward  float16  WRONG        3      2        0     7   0.50      -\n",
 		"coopmat forward, float16: WRONG: case x: off\n", `the device multiplies wrongly: see the loop "matrix f16" above`, "there was no time for 7 cases: a larger --budget runs them\n", "took 1.2s\n",
 	} {
-		require.Contains(t, text.String(), want)
+		require.Contains(t, text(), want)
 	}
+	for _, format := range formats {
+		r.Paths = append(r.Paths, &Path{What: "backward", Impl: attention.CoopMat, DType: format, Left: 9})
+		r.Paths[len(r.Paths)-1].conclude()
+	}
+	r.Paths = append(r.Paths, &Path{What: "backward", Impl: attention.Unfused})
+	r.Paths[4].conclude()
+	require.Equal(t, 1, strings.Count(text(), "there was no time for "))
+	require.Contains(t, text(), "there was no time for 34 cases, all those of 3 paths among them: a larger --budget runs them\n")
+	require.Contains(t, text(), "the test ended before\n")
+	require.Equal(t, "2 wrong of 5 cases, no time for 34", r.Summary())
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // A Failure is a problem with a wrong result. Its texts of problems are those that Encode writes.
 type Failure struct {
-	Kernel   string
 	Problem  string
 	What     string // is wrong with it
 	Smallest string // the smallest problem found that is wrong as well
@@ -28,12 +28,11 @@ type Failure struct {
 
 // A Result is the outcome of Run.
 type Result struct {
+	Record   *conformance.Record
 	Seed     uint64
-	Problems int            // checked, right or wrong
-	Kernels  map[string]int // how many of them, by kernel
-	Refused  int            // drawn, but not supported on the device
+	Problems int // checked, right or wrong
+	Refused  int // drawn, but not supported on the device
 	Failures []Failure
-	Modules  Tally
 	Took     time.Duration
 	Workers  int
 	Compiled int           // kernels
@@ -77,7 +76,7 @@ func Run(ctx context.Context, d *vk.Device, o Options, progress func(done, total
 	}
 	r := &run{
 		Options: o, poison: poison, progress: progress, start: time.Now(),
-		result: &Result{Seed: o.Seed, Workers: o.Workers, Kernels: map[string]int{}},
+		result: &Result{Record: conformance.New(d.Caps()), Seed: o.Seed, Workers: o.Workers},
 	}
 	if o.Budget > 0 {
 		r.end = r.start.Add(o.Budget)
@@ -182,8 +181,10 @@ func (r *run) add(j *job, err error) {
 		return
 	}
 	x.Problems++
-	x.Kernels[j.kernel.Name]++
-	x.Modules.Add(j.runner.Modules(), j.kernel.Name, err == nil)
+	x.Record.Problem(j.kernel.Name, r.Seed, err == nil)
+	for _, m := range j.runner.Modules() {
+		x.Record.Ran(m, j.kernel.Name, err == nil || m.Name == poisonModule) // which has no result that could be wrong
+	}
 	if r.progress != nil {
 		r.progress(x.Problems, r.Problems, fmt.Sprintf("%s, %d wrong", j.kernel.Name, len(x.Failures)))
 	}
@@ -214,7 +215,7 @@ func attempt(ctx context.Context, r *Runner, k *Kernel, p Problem, hang time.Dur
 // shrink looks for the smallest problem that also fails, while the device is not broken. A problem
 // counts as right after three runs, since some defects do not show in every run.
 func (r *run) shrink(ctx context.Context, use Use, j *job, err error) *Failure {
-	f := &Failure{Kernel: j.kernel.Name, Problem: Encode(j.kernel, j.problem), What: err.Error()}
+	f := &Failure{Problem: Encode(j.kernel, j.problem), What: err.Error()}
 	smallest, what, until := j.problem, err, time.Now().Add(r.Shrink)
 	over := func() bool { return time.Now().After(until) || r.spent() || ctx.Err() != nil }
 	for again := true; again && !over() && !Breaks(what); {
@@ -269,14 +270,35 @@ func Examine(ctx context.Context, d *vk.Device, k *Kernel, p Problem, replay boo
 	return modules, err
 }
 
+// Err returns an error if problems are wrong.
+func (x *Result) Err() error {
+	if n := len(x.Failures); n > 0 {
+		return fmt.Errorf("%d of %d random problems are wrong", n, x.Problems)
+	}
+	return nil
+}
+
+// Write prints the wrong problems, with commands that repeat them, and the summary.
+func (x *Result) Write(w io.Writer) error {
+	for _, f := range x.Failures {
+		fmt.Fprintf(w, "WRONG    %s\n         flashvk selftest --problem '%s'\n", f.What, f.Problem)
+		if f.Smallest != f.Problem {
+			fmt.Fprintf(w, "smaller  %s\n         flashvk selftest --problem '%s'\n", f.Smaller, f.Smallest)
+		}
+	}
+	_, err := fmt.Fprintln(w, x.Summary())
+	return err
+}
+
 // Summary says in a line what was checked.
 func (x *Result) Summary() string {
 	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(x.Kernels)) {
-		parts = append(parts, fmt.Sprintf("%s %d", name, x.Kernels[name]))
+	for _, run := range x.Record.Random {
+		parts = append(parts, fmt.Sprintf("%s %d", run.Kernel, run.Problems))
 	}
+	slices.Sort(parts)
 	return fmt.Sprintf("%d wrong of %d random problems of seed %d, %d modules (%s), %d more not supported; %v, %.1f a second; %d kernels compiled in %v of the workers' %v",
-		len(x.Failures), x.Problems, x.Seed, len(x.Modules), strings.Join(parts, ", "), x.Refused,
+		len(x.Failures), x.Problems, x.Seed, len(x.Record.Modules), strings.Join(parts, ", "), x.Refused,
 		x.Took.Round(time.Second), float64(x.Problems)/x.Took.Seconds(),
 		x.Compiled, x.Compile.Round(time.Second), (x.Took * time.Duration(x.Workers)).Round(time.Second))
 }

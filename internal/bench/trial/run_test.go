@@ -123,13 +123,14 @@ func TestRun(t *testing.T) {
 	last := 0
 	x, err := Run(ctx, d, o, func(done, total int, _ string) { last = max(last, done) })
 	require.NoError(t, err)
-	require.Equal(t, []int{100, 100, 100}, []int{x.Problems, last, x.Kernels["a"] + x.Kernels["c"]})
-	require.Positive(t, x.Kernels["a"]*x.Kernels["c"]*x.Refused)
+	require.Len(t, x.Record.Random, 2)
+	a, c := x.Record.Random[0].Problems, x.Record.Random[1].Problems
+	require.Equal(t, []int{100, 100, 100}, []int{x.Problems, last, a + c})
+	require.Positive(t, a*c*x.Refused)
 	require.Empty(t, x.Failures)
-	require.Len(t, x.Modules, 1)
-	require.Equal(t, poisonModule, x.Modules[0].Name)
-	require.NotEmpty(t, x.Modules[0].SPIRV)
-	require.Equal(t, x.Kernels, x.Modules[0].Problems)
+	require.Len(t, x.Record.Modules, 1)
+	require.Equal(t, poisonModule, x.Record.Modules[0].Name)
+	require.Equal(t, map[string]int{x.Record.Random[0].Kernel: a, x.Record.Random[1].Kernel: c}, x.Record.Modules[0].Random)
 
 	// A failure is made smaller, and its text repeats it.
 	o = Options{Problems: 300, Hang: time.Minute, Failures: 2, Shrink: time.Minute, Workers: 1, Kernels: []Kernel{makes("a", made{Wrong: 7})}}
@@ -141,7 +142,8 @@ func TestRun(t *testing.T) {
 	require.True(t, strings.HasPrefix(f.Problem, `a:{"Kind":"normal","Layout":"p","Size":`), f.Problem)
 	require.Contains(t, f.Smallest, `"Wrong":`)
 	require.LessOrEqual(t, len(f.Smallest), len(f.Problem))
-	require.Zero(t, x.Modules[0].Failed) // it is the poison's
+	require.Zero(t, x.Record.Modules[0].Wrong) // it is the poison's
+	require.Equal(t, 2, x.Record.Random[0].Failed)
 
 	// A run ends at its budget with what it has, also while it makes a failure smaller.
 	o = Options{Problems: math.MaxInt, Failures: math.MaxInt, Budget: 100 * time.Millisecond, Hang: time.Minute, Shrink: time.Hour, Kernels: []Kernel{makes("a", made{Least: 1 << 40})}}
@@ -195,23 +197,6 @@ func TestRunHangs(t *testing.T) {
 	require.ErrorIs(t, err, ErrHung)
 	require.ErrorContains(t, err, `a:{"Do":"hang","Kind"`)
 	require.ErrorContains(t, d.Close(), `buffer "sink"`)
-}
-
-// TestTally wants right and wrong problems to be counted by the modules that they ran. The module
-// of the poison never counts as wrong.
-func TestTally(t *testing.T) {
-	gemm, poison := vk.ModuleInfo{Name: "gemm", SPIRV: []byte{1}}, vk.ModuleInfo{Name: poisonModule}
-	var counts Tally
-	for _, x := range []struct {
-		kernel string
-		right  bool
-	}{{"a", true}, {"a", false}, {"b", true}} {
-		counts.Add([]vk.ModuleInfo{poison, gemm}, x.kernel, x.right)
-	}
-	require.Equal(t, Tally{
-		{ModuleInfo: gemm, Problems: map[string]int{"a": 1, "b": 1}, Failed: 1},
-		{ModuleInfo: poison, Problems: map[string]int{"a": 2, "b": 1}},
-	}, counts)
 }
 
 // careless is a kernel that reads shared memory that it has not written, and a buffer.

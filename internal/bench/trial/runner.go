@@ -6,7 +6,6 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -149,29 +148,4 @@ func (r *Runner) Modules() []vk.ModuleInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.modules))
-}
-
-// A Module is a SPIR-V module that problems ran.
-type Module struct {
-	vk.ModuleInfo
-	Problems map[string]int // problems that ran it and were right, by kernel
-	Failed   int            // problems that ran it and were wrong
-}
-
-// A Tally counts problems by module. It is in the order of names.
-type Tally []Module
-
-// Add counts one problem of a kernel, right or wrong, for the modules that it ran.
-func (t *Tally) Add(modules []vk.ModuleInfo, kernel string, right bool) {
-	for _, m := range modules {
-		i, found := slices.BinarySearchFunc(*t, m.Name, func(x Module, name string) int { return strings.Compare(x.Name, name) })
-		if !found {
-			*t = slices.Insert(*t, i, Module{ModuleInfo: m, Problems: map[string]int{}})
-		}
-		if right || m.Name == poisonModule { // it has no result that could be wrong
-			(*t)[i].Problems[kernel]++
-		} else {
-			(*t)[i].Failed++
-		}
-	}
 }
