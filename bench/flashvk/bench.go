@@ -170,9 +170,7 @@ func (b *benchKernel) run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		if report.Suite = suite; suite == nil && len(ops) > 1 {
-			report.Suite = bench.Grid()
-		}
+		report.Suite = suite
 		pr := b.protocol(env.CPU)
 		monitor, err := watch(ctx, d, &pr)
 		if err != nil {

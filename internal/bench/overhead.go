@@ -218,7 +218,7 @@ func (r *OverheadReport) Sheet() sheet.Sheet {
 	var rows []Overhead
 	measured := map[string]bool{}
 	for _, o := range r.List {
-		if text := o.complaint(""); text != "" {
+		if text := o.complaint(); text != "" {
 			x.Note("%s", text)
 			continue
 		}

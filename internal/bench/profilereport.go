@@ -39,7 +39,7 @@ func (t *profileTable) dispatches() sheet.Section {
 	x := &t.Result
 	of := x.Subject
 	s.Add("problem", "%s", of.title)
-	if text := x.complaint(""); text != "" {
+	if text := x.complaint(); text != "" {
 		s.Note("%s", text)
 		return s
 	}
