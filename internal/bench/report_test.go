@@ -195,11 +195,11 @@ check    against a float64 reference, on all rows or elements, or where there ar
 
 batch  heads  seq_q  head_dim  causal  impl        time        ±  ratio           rate     traffic  replayed  recorded   max|Δ|  Δ/limit  mean|Δ|  check  runs
    32     32    512        64  false   auto    687.2 µs  90–110%  1.00x  100.0 TFLOP/s  393.7 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   auto 64x64
-   32     32    512        64  false   scalar  1.374 ms  90–110%  2.00x  50.00 TFLOP/s  196.9 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   scalar 64x64
+   32     32    512        64  false   scalar  1.374 ms  90–110%  2.00x  50.00 TFLOP/s  196.8 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   scalar 64x64
    16     32   1024        64  false   auto           -        -      -              -           -         -         -        -        -        -  -
-   16     32   1024        64  false   scalar  2.749 ms  90–110%  1.00x  50.00 TFLOP/s  98.05 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   scalar 64x64
+   16     32   1024        64  false   scalar  2.749 ms  90–110%  1.00x  50.00 TFLOP/s  98.42 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   scalar 64x64
    32     16    512       128  true    auto           -        -      -              -           -         -         -        -        -        -  -
-   32     16    512       128  true    scalar  688.6 µs  90–110%  1.00x  50.00 TFLOP/s  391.4 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   scalar 64x64
+   32     16    512       128  true    scalar  688.5 µs  90–110%  1.00x  50.00 TFLOP/s  391.4 GB/s         -         -  1.0e-03     0.50  1.0e-04  pass   scalar 64x64
 auto is not supported: too large
 `, table)
 }

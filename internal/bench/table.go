@@ -160,10 +160,10 @@ func noted(s *sheet.Section, rows []row, many bool) (shown []row) {
 	return shown
 }
 
-// differing returns the keys that tell problems apart, without those that repeat another or follow
-// from the head dimension.
+// differing returns the keys that tell problems apart, without those that repeat another, or mostly
+// follow from it.
 func differing(subjects []*Subject) (names []string) {
-	seen := map[string]bool{}
+	seen, from := map[string]bool{}, map[string]string{"scale": "head_dim", "causal_align": "causal"}
 	for _, k := range subjects[0].keys {
 		values, differ := "", false
 		for _, of := range subjects {
@@ -171,7 +171,7 @@ func differing(subjects []*Subject) (names []string) {
 			values += fmt.Sprintln(value)
 			differ = differ || value != k.Value
 		}
-		if differ && !seen[values] && !(k.Name == "scale" && slices.Contains(names, "head_dim")) {
+		if differ && !seen[values] && !slices.Contains(names, from[k.Name]) {
 			names = append(names, k.Name)
 		}
 		seen[values] = true
