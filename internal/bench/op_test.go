@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -152,37 +153,57 @@ func (o copyOp) Reference(t map[string][]float32, p Pass) (Expectations, error) 
 	return Expectations{e}, nil
 }
 
-// TestRun measures an Op that is right in every pass, and finds out one that is
-// wrong.
+// TestRun measures an Op that is right in every pass, and finds out one that is wrong, that writes
+// nothing, and whose outputs change later.
 func TestRun(t *testing.T) {
-	d := vktest.Open(t)
+	d, ctx := vktest.Open(t), context.Background()
 	pr := Protocol{Samples: 1, Iters: 3, WarmupTime: time.Microsecond, WallTime: -1, CacheBytes: 8192}
 	closed := 0
-	measure := func(op copyOp, p Pass) Result {
-		op.closed = &closed
-		results, err := Run(context.Background(), d, Case{Op: op, Pass: p, Impls: []string{"auto"}, Protocol: pr}, nil)
+	for i, c := range []struct {
+		op     copyOp
+		pass   Pass
+		status Status
+		reason string
+	}{
+		{copyOp{}, Forward, StatusOK, ""},
+		{copyOp{}, Backward, StatusOK, ""},
+		{copyOp{off: 1}, Forward, StatusFailed, "off by 1, limit 0"},
+		{copyOp{unsupported: fmt.Errorf("copy_of: auto: no copies: %w", vk.ErrUnsupported)}, Forward, StatusUnsupported, "no copies"},
+	} {
+		c.op.closed = &closed
+		results, err := Run(ctx, d, Case{Op: c.op, Pass: c.pass, Impls: []string{"auto"}, Protocol: pr}, nil)
 		require.NoError(t, err)
-		require.Len(t, results, 1)
-		return results[0]
+		x := results[0]
+		require.Equal(t, c.status, x.Status, x.Reason)
+		require.Contains(t, x.Reason, c.reason)
+		require.Equal(t, "copy_of"+c.pass.suffix(), x.Kernel)
+		require.Equal(t, "copy_of "+c.pass.String()+", a copy", x.Subject.title)
+		require.Equal(t, []any{"n=256", map[Pass]string{Forward: "CopyOfFwd", Backward: "CopyOfBwd"}[c.pass]}, []any{x.Subject.params, x.Subject.benchmark})
+		require.Equal(t, i+1, closed)
+		if c.status == StatusOK {
+			require.Equal(t, []any{256, "vkCmdCopyBuffer", true}, []any{x.Check.Rows, x.Choice, x.NS() > 0})
+		}
 	}
-	for pass, name := range map[Pass]string{Forward: "copy_of_fwd", Backward: "copy_of_bwd"} {
-		x := measure(copyOp{}, pass)
-		require.Equal(t, StatusOK, x.Status, x.Reason)
-		require.Equal(t, name, x.Kernel)
-		require.Equal(t, 256, x.Check.Rows)
-		require.Greater(t, x.NS(), 0.0)
-		require.Equal(t, "copy_of "+pass.String()+", a copy", x.Subject.title)
-		require.Equal(t, "n=256", x.Subject.params)
-	}
-	require.Equal(t, "CopyOfBwd", measure(copyOp{}, Backward).Subject.benchmark)
-	require.Equal(t, "vkCmdCopyBuffer", measure(copyOp{}, Forward).Choice)
-	x := measure(copyOp{off: 1}, Forward)
-	require.Equal(t, StatusFailed, x.Status)
-	require.Contains(t, x.Reason, "off by 1, limit 0")
-	x = measure(copyOp{unsupported: fmt.Errorf("copy_of: auto: no copies: %w", vk.ErrUnsupported)}, Forward)
-	require.Equal(t, StatusUnsupported, x.Status)
-	require.Equal(t, "no copies", x.Reason)
-	require.Equal(t, 6, closed)
-	_, err := Run(context.Background(), d, Case{Op: copyOp{off: 1, closed: &closed}, Pass: Backward, Impls: []string{"auto"}, Protocol: pr}, nil)
+	_, err := Run(ctx, d, Case{Op: copyOp{off: 1, closed: &closed}, Pass: Backward, Impls: []string{"auto"}, Protocol: pr}, nil)
 	require.ErrorContains(t, err, "the forward pass is wrong: y[")
+
+	r := newOpRun(d, Case{Op: copyOp{closed: &closed}})
+	defer r.close()
+	require.NoError(t, r.prepare(ctx))
+	var x Result
+	target, err := r.check(ctx, func(*vk.Cmd, int) error { return nil }, &x)
+	require.NoError(t, err)
+	require.Equal(t, StatusFailed, x.Status)
+	require.Contains(t, x.Reason, "is NaN, want")
+	require.Nil(t, target.Record)
+	// Copies of the inputs give the same outputs.
+	require.NoError(t, r.addSets(ctx, 3))
+	target, err = r.check(ctx, r.call("auto"), &x)
+	require.NoError(t, err)
+	require.Equal(t, StatusOK, x.Status, x.Reason)
+	require.NoError(t, d.Run(ctx, "last set", func(c *vk.Cmd) error { return target.Record(c, 2) }))
+	require.NoError(t, errors.Join(target.Verify(ctx, 2), target.Verify(ctx, 0)))
+	require.Error(t, target.Verify(ctx, 1), "a set that was never computed")
+	require.NoError(t, target.Clear(ctx, 0))
+	require.Error(t, target.Verify(ctx, 0), "cleared outputs")
 }
