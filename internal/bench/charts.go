@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/chart"
 )
 
@@ -57,12 +56,14 @@ func Plots(x *Records, baseline string) (list []Drawing, err error) {
 		}
 		list = append(list, Numbered(drawings, i, len(families))...)
 	}
-	bars, err := rest.bars()
-	if err != nil {
-		return nil, err
-	}
-	if len(bars.Series) > 0 {
-		list = append(list, bars)
+	if rest.Len() > 0 {
+		bars, err := rest.bars()
+		if err != nil {
+			return nil, err
+		}
+		if len(bars.Series) > 0 {
+			list = append(list, bars)
+		}
 	}
 	if len(list) == 0 {
 		return nil, errors.New("no result of it has a time")
@@ -89,46 +90,71 @@ type family struct {
 // minSizes is the number of sizes that make a line.
 const minSizes = 3
 
-// families divides x into families and the rest.
+// families divides x into families and the rest. The size with the most values comes first.
 func (x *Records) families() (families []family, rest *Records) {
-	var lists [][][]int // families of groups
-	var axes []string   // of each family, "" while it has one group
-	for _, g := range x.groups() {
-		at := slices.IndexFunc(lists, func(l [][]int) bool { return x.oneSize(l[0][0], g[0]) != "" })
-		for ; at >= 0 && at < len(lists); at++ {
-			if axis := x.oneSize(lists[at][0][0], g[0]); axis != "" && (axes[at] == "" || axes[at] == axis) {
-				axes[at] = axis
-				break
+	left := make([]int, x.Len())
+	for i := range left {
+		left[i] = i
+	}
+	for {
+		var best [][]int
+		axis, most := "", minSizes-1
+		for _, key := range x.keys() {
+			list, sizes := x.kinds(left, key)
+			if sizes > most {
+				best, axis, most = list, key, sizes
 			}
 		}
-		if at < 0 || at == len(lists) {
-			at, lists, axes = len(lists), append(lists, nil), append(axes, "")
+		if best == nil {
+			slices.SortStableFunc(families, func(a, b family) int { return cmp.Compare(a.line(0), b.line(0)) })
+			return families, x.pick(left)
 		}
-		lists[at] = append(lists[at], g)
-	}
-	var left []int
-	for i, l := range lists {
-		if len(l) < minSizes {
-			left = append(left, slices.Concat(l...)...)
-			continue
+		for _, of := range best {
+			families = append(families, family{x.pick(of), axis})
+			left = slices.DeleteFunc(left, func(i int) bool { return slices.Contains(of, i) })
 		}
-		families = append(families, family{x.pick(slices.Concat(l...)), axes[i]})
 	}
-	return families, x.pick(left)
 }
 
-// groups returns the results, those of one kernel and problem together.
-func (x *Records) groups() (groups [][]int) {
-	for i := range x.Len() {
-		at := slices.IndexFunc(groups, func(g []int) bool {
-			return x.Text(g[0], "kernel") == x.Text(i, "kernel") && len(x.differ(g[0], i)) == 0
-		})
-		if at < 0 {
-			at, groups = len(groups), append(groups, nil)
+// kinds returns those of some results that make lines over a size, each line's together, and the
+// number of sizes of the longest.
+func (x *Records) kinds(of []int, axis string) (list [][]int, most int) {
+	at, sizes := map[string]int{}, []map[string]bool(nil)
+	for _, i := range of {
+		if _, err := strconv.Atoi(x.Text(i, axis)); err != nil {
+			continue
 		}
-		groups[at] = append(groups[at], i)
+		kind := x.kind(i, axis)
+		if _, ok := at[kind]; !ok {
+			at[kind], list, sizes = len(list), append(list, nil), append(sizes, map[string]bool{})
+		}
+		list[at[kind]] = append(list[at[kind]], i)
+		sizes[at[kind]][x.Text(i, axis)] = true
 	}
-	return groups
+	var lines [][]int
+	for n := range list {
+		if len(sizes[n]) >= minSizes {
+			lines, most = append(lines, list[n]), max(most, len(sizes[n]))
+		}
+	}
+	return lines, most
+}
+
+// lengthKey is the size of attention's charts.
+const lengthKey = "seq_q"
+
+// kind returns what tells the kernel and problem of result i from others, without a size and what
+// follows from it: of squares of attention the other length, of its head_dim the other sizes.
+func (x *Records) kind(i int, axis string) string {
+	kind := x.Text(i, "kernel")
+	square := x.Text(i, lengthKey) == x.Text(i, "seq_kv") && x.Text(i, "varlen") == "off"
+	for _, k := range x.keys() {
+		if k == axis || axis == "head_dim" && (k == "value_dim" || k == "scale") || axis == lengthKey && k == "seq_kv" && square {
+			continue
+		}
+		kind += "\n" + k + " " + x.Text(i, k)
+	}
+	return kind
 }
 
 // pick returns some of the results.
@@ -138,40 +164,6 @@ func (x *Records) pick(of []int) *Records {
 		y.rows, y.lines[i] = append(y.rows, x.rows[at]), x.line(at)
 	}
 	return y
-}
-
-// differ returns the keys in which the problems of two results differ.
-func (x *Records) differ(a, b int) []string {
-	return slices.DeleteFunc(slices.Clone(x.keys()), func(k string) bool { return x.Text(a, k) == x.Text(b, k) })
-}
-
-// lengthKey is the size of attention's charts.
-const lengthKey = "seq_q"
-
-// oneSize returns the one size in which the problems of two results of a kernel differ, or "" if
-// they differ in anything else. For squares of attention it is their length. Other sizes of attention
-// follow from its head_dim.
-func (x *Records) oneSize(a, b int) string {
-	differ := x.differ(a, b)
-	if slices.Contains(differ, "head_dim") {
-		differ = slices.DeleteFunc(differ, func(k string) bool { return k == "value_dim" || k == "scale" })
-	}
-	square := func(i int) bool {
-		return x.Text(i, lengthKey) == x.Text(i, "seq_kv") && x.Text(i, "varlen") == "off"
-	}
-	if slices.Equal(differ, []string{lengthKey, "seq_kv"}) && square(a) && square(b) {
-		return lengthKey
-	}
-	if len(differ) != 1 || x.Text(a, "kernel") != x.Text(b, "kernel") || !x.size(a, differ[0]) || !x.size(b, differ[0]) {
-		return ""
-	}
-	return differ[0]
-}
-
-// size reports whether a key of result i is a whole number.
-func (x *Records) size(i int, key string) bool {
-	_, err := strconv.Atoi(x.Text(i, key))
-	return err == nil
 }
 
 // A point is a result that has a time, in seconds. Its interval is the time where it has none.
@@ -246,7 +238,7 @@ func (f family) draw(baseline string) ([]Drawing, error) {
 		{"speedup", "Speedup over " + baseline, "times as fast as " + baseline, "", func(p point, time float64) float64 { return base(p) / time }},
 		{"rate", "Rate of " + what, "%s", "FLOP/s", func(p point, time float64) float64 { return p.flops / time }},
 	} {
-		c := Drawing{d.name, chart.Chart{Title: d.title, Subtitle: f.about() + "\n" + strings.Join(f.constants(), ", ") + f.warning(), X: f.axis, Y: d.y, LogY: d.name == "latency"}}
+		c := Drawing{d.name, chart.Chart{Title: d.title, Subtitle: f.head(), X: f.axis, Y: d.y, LogY: d.name == "latency"}}
 		if f.axis == lengthKey {
 			c.X = "sequence length"
 		}
@@ -304,24 +296,36 @@ func (d *Drawing) scale(unit string) string {
 	return prefixes[n+3] + unit
 }
 
-// bars draws the rates of x, a category for each problem: no series where nothing has one.
+// bars draws the rates of x, a category for each problem: no series where nothing has one. The names
+// of categories are the values that differ.
 func (x *Records) bars() (d Drawing, err error) {
 	d.Name = "rates"
-	for i, g := range x.groups() {
-		d.Categories = append(d.Categories, x.shortName(g[0]))
-		for _, j := range g {
-			if Status(x.Text(j, "status")) != StatusOK {
-				continue
+	differ := slices.DeleteFunc(slices.Clone(x.keys()), func(k string) bool {
+		line, _ := x.different(k, x.Text(0, k))
+		return line == 0
+	})
+	at := map[string]int{}
+	for i := range x.Len() {
+		kind := x.kind(i, "")
+		if _, ok := at[kind]; !ok {
+			var values []string
+			for _, k := range differ {
+				values = append(values, x.Text(i, k))
 			}
-			p, err := x.point(j, "")
-			if err != nil {
-				return d, err
-			}
-			d.Bar(x.Text(j, "impl"), x.Text(j, "peer") == "true", i, p.flops/p.time)
+			at[kind], d.Categories = len(d.Categories), append(d.Categories, strings.Join(values, "\n"))
 		}
+		if Status(x.Text(i, "status")) != StatusOK {
+			continue
+		}
+		p, err := x.point(i, "")
+		if err != nil {
+			return d, err
+		}
+		d.Bar(x.Text(i, "impl"), x.Text(i, "peer") == "true", at[kind], p.flops/p.time)
 	}
 	if len(d.Series) > 0 {
-		d.Title, d.Subtitle, d.Y = "Rate of "+kernelWords(x.Text(0, "kernel")), x.about()+x.warning(), d.scale("FLOP/s")
+		d.Title, d.Subtitle, d.X = "Rate of "+kernelWords(x.Text(0, "kernel")), x.head(), strings.Join(differ, ", ")
+		d.Y = d.scale("FLOP/s")
 	}
 	return d, nil
 }
@@ -336,22 +340,10 @@ func kernelWords(kernel string) string {
 	return kernel
 }
 
-// about says on what device x was measured, for the head of a chart.
-func (x *Records) about() string {
-	return fmt.Sprintf("%s (%s), driver %s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"))
-}
-
-// warning is that of a CPU device, on a line of its own.
-func (x *Records) warning() string {
-	if x.Text(0, "cpu_device") == "true" {
-		return "\n" + CPUWarning
-	}
-	return ""
-}
-
-// constants returns the keys and values that the problems have in common, without features that
-// are off.
-func (x *Records) constants() (list []string) {
+// head says on what device x was measured, and the keys and values that the problems have in common,
+// without features that are off.
+func (x *Records) head() string {
+	var list []string
 	for _, name := range x.keys() {
 		value := x.Text(0, name)
 		if line, _ := x.different(name, value); line > 0 || slices.Contains([]string{"", "0", "off", "none", "false"}, value) {
@@ -359,32 +351,9 @@ func (x *Records) constants() (list []string) {
 		}
 		list = append(list, strings.TrimSuffix(strings.ReplaceAll(name, "_", "-")+" "+value, " true"))
 	}
-	return list
-}
-
-// shortName names the problem of a result in short lines: attention by its sizes, other
-// kernels by all keys that are numbers.
-func (x *Records) shortName(i int) string {
-	size := func(name string) string { return x.Text(i, name) }
-	if size(lengthKey) == "" {
-		var lines []string
-		for _, k := range x.keys() {
-			if x.size(i, k) {
-				lines = append(lines, k+" "+size(k))
-			}
-		}
-		return strings.Join(lines, "\n")
+	text := fmt.Sprintf("%s (%s), driver %s\n%s", x.Text(0, "gpu"), x.Text(0, "gpu_type"), x.Text(0, "driver"), strings.Join(list, ", "))
+	if x.Text(0, "cpu_device") == "true" {
+		text += "\n" + CPUWarning
 	}
-	heads, length, mask := size("heads"), size(lengthKey), ""
-	if kv := size("kv_heads"); kv != heads {
-		heads += "/" + kv
-	}
-	if kv := size("seq_kv"); kv != length {
-		length += "x" + kv
-	}
-	if size("causal") == "true" {
-		mask = "\ncausal"
-	}
-	format, _ := dtype.Parse(size("dtype"))
-	return fmt.Sprintf("B%s H%s\nS%s\nD%s\n%s%s", size("batch"), heads, length, size("head_dim"), format.Short(), mask)
+	return text
 }
