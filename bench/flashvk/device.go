@@ -79,7 +79,7 @@ func announce(w io.Writer, env bench.Environment) {
 // watch makes pr watch the clock of the device. The Monitor is nil if the device cannot run the
 // reference kernel; its methods accept nil.
 func watch(ctx context.Context, d *vk.Device, pr *bench.Protocol) (*bench.Monitor, error) {
-	m, err := bench.NewMonitor(ctx, d)
+	m, err := bench.NewMonitor(d)
 	if errors.Is(err, vk.ErrUnsupported) {
 		return nil, nil
 	}

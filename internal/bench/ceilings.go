@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/bench/micro"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // A Ceiling is the highest rate of one kind of work on a device.
 type Ceiling struct {
-	Name   string // of the loop of package micro
+	Name   string // of the loop
 	Unit   string // FLOP/s or B/s
 	Work   float64
 	Timing Timing
@@ -36,10 +35,10 @@ func (c *Ceiling) Rate() float64 {
 // starting it.
 const ceilingCall = 2 * time.Millisecond
 
-// Ceilings checks and times the loops of package micro, in turns. A loop that the device cannot
+// Ceilings checks and times the loops, in turns. A loop that the device cannot
 // run has a Reason. A loop that is wrong is not timed.
 func Ceilings(ctx context.Context, d *vk.Device, pr Protocol, progress Progress) ([]Ceiling, error) {
-	return ceilings(ctx, d, pr, micro.Names(), progress)
+	return ceilings(ctx, d, pr, loopNames, progress)
 }
 
 // CopyRate returns the bytes a second that a copy reads and writes, 0 if the device cannot run
@@ -51,9 +50,6 @@ func CopyRate(ctx context.Context, d *vk.Device, pr Protocol) (float64, error) {
 	}
 	return list[0].Rate(), list[0].Wrong
 }
-
-// copyLoop is the name of the loop of package micro that copies.
-const copyLoop = "copy"
 
 func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, progress Progress) ([]Ceiling, error) {
 	list := make([]Ceiling, len(names))
@@ -69,7 +65,7 @@ func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, pr
 	for i, name := range names {
 		step("checking " + name)
 		list[i].Name = name
-		l, err := micro.New(ctx, d, name)
+		l, err := newLoop(d, name)
 		if errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory) {
 			list[i].Reason = Reason("micro", "auto", err)
 			continue
@@ -77,23 +73,22 @@ func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, pr
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		defer l.Close()
-		list[i].Unit = l.Unit
-		if list[i].Modules, err = l.Modules(); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		if err := l.Check(ctx); err != nil {
+		defer l.close()
+		list[i].Unit = l.unit
+		err = l.check(ctx)
+		list[i].Modules = l.modules
+		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, vk.ErrDeviceLost) {
 				return nil, err
 			}
 			list[i].Wrong = err
 			continue
 		}
-		if _, err := l.Calibrate(ctx, ceilingCall); err != nil {
+		if err := l.calibrate(ctx, ceilingCall); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		list[i].Work = l.Work()
-		targets = append(targets, Target{Name: name, Record: func(c *vk.Cmd, _ int) error { return l.Record(c) }})
+		list[i].Work = l.perIter * float64(l.iters)
+		targets = append(targets, Target{Name: name, Record: l.record})
 		timed = append(timed, i)
 	}
 	pr.WallTime = -1
@@ -126,7 +121,7 @@ func PeakOf(list []Ceiling, matrices bool, t dtype.DType) Peak {
 		return 0
 	}
 	p.Bytes = find(copyLoop)
-	p.Name = "fma f32"
+	p.Name = fmaLoop
 	if matrices {
 		p.Name = "matrix " + t.Short()
 	}

@@ -6,14 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/flashvk/flashvk/internal/bench/micro"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // A Monitor times a reference kernel again and again during a run. The kernel is multiply-adds in
 // registers, whose time depends on the device's clock alone. A Monitor belongs to one goroutine.
 type Monitor struct {
-	loop  *micro.Loop
+	loop  *loop
 	timed timed
 	ns    []float64
 	first time.Time
@@ -25,14 +24,14 @@ const tickTime = time.Millisecond
 
 // NewMonitor returns a Monitor. The error wraps vk.ErrUnsupported if the device
 // cannot run the reference kernel.
-func NewMonitor(ctx context.Context, d *vk.Device) (*Monitor, error) {
-	loop, err := micro.New(ctx, d, "fma f32")
+func NewMonitor(d *vk.Device) (*Monitor, error) {
+	loop, err := newLoop(d, fmaLoop)
 	if err != nil {
 		return nil, err
 	}
 	m := &Monitor{loop: loop}
 	if m.timed, err = newTimed(d, "monitor"); err != nil {
-		loop.Close()
+		loop.close()
 		return nil, err
 	}
 	return m, nil
@@ -41,7 +40,7 @@ func NewMonitor(ctx context.Context, d *vk.Device) (*Monitor, error) {
 // Close frees the resources of m. It may be called on nil.
 func (m *Monitor) Close() {
 	if m != nil {
-		m.loop.Close()
+		m.loop.close()
 		m.timed.close()
 	}
 }
@@ -50,10 +49,10 @@ func (m *Monitor) Close() {
 // Protocol.Tick is the place.
 func (m *Monitor) Tick(ctx context.Context) error {
 	if len(m.ns) == 0 {
-		if _, err := m.loop.Calibrate(ctx, tickTime); err != nil {
+		if err := m.loop.calibrate(ctx, tickTime); err != nil {
 			return err
 		}
-		if err := m.timed.record(func(c *vk.Cmd, _ int) error { return m.loop.Record(c) }, 1, 1); err != nil {
+		if err := m.timed.record(m.loop.record, 1, 1); err != nil {
 			return err
 		}
 		m.first = time.Now()

@@ -273,7 +273,7 @@ func TestMonitor(t *testing.T) {
 	vktest.Sequential(t)
 	d := vktest.Open(t)
 	ctx := context.Background()
-	m, err := NewMonitor(ctx, d)
+	m, err := NewMonitor(d)
 	require.NoError(t, err)
 	defer m.Close()
 	pr := quick()

@@ -66,7 +66,7 @@ func rare(name string) bool {
 // noKernels are modules that no function of the public packages runs.
 var noKernels = []string{
 	"matrix_layout.", "matrix_right.", // they find the device's matrix layouts, before kernels are chosen
-	"micro_", // internal/bench/micro: ceilings
+	"micro_", // internal/bench: ceilings
 	"poison", // trial.Runner
 }
 

@@ -1,14 +1,163 @@
-package micro
+package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"time"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
+
+// A loop is a small kernel that does one thing as fast as a device can, with its buffers. It belongs
+// to one goroutine.
+//
+//	matrix f16, matrix bf16   products of matrices in registers, float32 sums   FLOP/s
+//	fma f32                   fused multiply-adds in registers                  FLOP/s
+//	copy                      reading and writing device memory                 B/s
+type loop struct {
+	name    string
+	unit    string // of work by a second
+	d       *vk.Device
+	perIter float64 // work of a call with iters = 1
+	iters   uint32
+	fixed   bool // iters is 1 always
+	call    func(c *vk.Cmd, iters uint32)
+	check   func(ctx context.Context) error // on values whose result is known exactly; then fills in data
+	free    []vk.Tensor
+	err     error           // of making tensors
+	modules []vk.ModuleInfo // what a checked call ran
+}
+
+// copyLoop and fmaLoop are names of loops.
+const copyLoop, fmaLoop = "copy", "fma f32"
+
+// loopNames lists the loops that newLoop makes.
+var loopNames = []string{"matrix f16", "matrix bf16", fmaLoop, copyLoop}
+
+// newLoop returns a loop by its name. The error wraps vk.ErrUnsupported if the
+// device cannot run it.
+func newLoop(d *vk.Device, name string) (l *loop, err error) {
+	l = &loop{name: name, unit: "FLOP/s", d: d, iters: 1}
+	switch name {
+	case fmaLoop:
+		err = l.fma()
+	case copyLoop:
+		err = l.copy()
+	case "matrix f16":
+		err = l.matrix(dtype.Float16)
+	default:
+		err = l.matrix(dtype.BFloat16)
+	}
+	if err = cmp.Or(err, l.err); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// record records one call.
+func (l *loop) record(c *vk.Cmd, _ int) error {
+	l.call(c, l.iters)
+	return c.Err()
+}
+
+// close may be called on nil.
+func (l *loop) close() {
+	if l == nil {
+		return
+	}
+	for _, x := range l.free {
+		x.Close()
+	}
+}
+
+// calibrate makes a call take about as long as given. It begins with small calls, so that none lasts
+// on a slow device.
+func (l *loop) calibrate(ctx context.Context, target time.Duration) error {
+	x, err := newTimed(l.d, "calibrate")
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	const growth, most = 16, 1 << 24
+	for l.iters = 1; ; {
+		if err := x.record(l.record, 1, 1); err != nil {
+			return err
+		}
+		ns := math.Inf(1)
+		for range 2 { // the faster of two, since other work of the machine may delay one
+			took, err := x.run(ctx)
+			if err != nil {
+				return err
+			}
+			ns = min(ns, took)
+		}
+		factor := min(float64(target)/max(ns, 100), growth)
+		next := uint32(min(math.Ceil(float64(l.iters)*factor), most))
+		if l.fixed || factor < 1.5 || next == l.iters {
+			return nil
+		}
+		l.iters = next
+	}
+}
+
+// tensor makes a tensor that close frees. An error is in l.err.
+func (l *loop) tensor(name string, t dtype.DType, n int) vk.Tensor {
+	x, err := l.d.NewTensor(name, t, n)
+	if err != nil {
+		l.err = cmp.Or(l.err, err)
+		return x
+	}
+	l.free = append(l.free, x)
+	return x
+}
+
+// units returns a number of workgroups of several subgroups that fills the device a few times over.
+func units(caps *vk.Caps) uint32 {
+	switch {
+	case caps.Type == vk.CPU:
+		return 1
+	case caps.ComputeUnits > 0:
+		return caps.ComputeUnits
+	}
+	return 64 // a large integrated or a middling discrete GPU
+}
+
+// loopKernel compiles a module.
+func loopKernel[P any](d *vk.Device, name, typ string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
+	if !d.Caps().ScalarBlockLayout {
+		return nil, unsupported("the device has no scalar block layout")
+	}
+	module, err := shaders.Get(name, typ)
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+}
+
+// once records and runs a call.
+func (l *loop) once(ctx context.Context, iters uint32) error {
+	return l.d.Run(ctx, "micro "+l.name, func(c *vk.Cmd) error {
+		l.call(c, iters)
+		l.modules = c.Modules()
+		return nil
+	})
+}
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, vk.ErrUnsupported)...)
+}
+
+// errDiffers says that a result is wrong.
+func errDiffers(what string, i int, got, want float64) error {
+	return fmt.Errorf("%s element %d is %v, want %v", what, i, got, want)
+}
 
 // fmaChains is CHAINS of micro_fma.comp.
 const fmaChains = 16
@@ -32,22 +181,19 @@ func workgroupSize(caps *vk.Caps) uint32 {
 }
 
 // fma makes the loop of multiply-adds.
-func (l *Loop) fma() error {
+func (l *loop) fma() error {
 	caps := l.d.Caps()
-	if !caps.ScalarBlockLayout {
-		return unsupported("the device has no scalar block layout")
-	}
 	size := workgroupSize(caps)
-	kern, err := kernel[fmaParams](l.d, "micro_fma", "", workgroupSpec{size}, vk.KernelOptions{})
+	kern, err := loopKernel[fmaParams](l.d, "micro_fma", "", workgroupSpec{size}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
 	groups := 16 * units(caps)
 	count := int(groups * size)
-	l.work = 2 * fmaChains * float64(count)
+	l.perIter = 2 * fmaChains * float64(count)
 	out := l.tensor("y", dtype.Float32, count)
 	params := fmaParams{Factor: 0.999, Addend: 0.5} // stays between 0 and 500
-	l.record = func(c *vk.Cmd, iters uint32) {
+	l.call = func(c *vk.Cmd, iters uint32) {
 		params.Iters = iters
 		kern.Dispatch(c, vk.Groups{X: groups}, params, out)
 	}
@@ -92,12 +238,9 @@ const (
 )
 
 // copy makes the loop that copies.
-func (l *Loop) copy() error {
+func (l *loop) copy() error {
 	caps := l.d.Caps()
-	if !caps.ScalarBlockLayout {
-		return unsupported("the device has no scalar block layout")
-	}
-	kern, err := kernel[copyParams](l.d, "micro_copy", "", workgroupSpec{workgroupSize(caps)}, vk.KernelOptions{})
+	kern, err := loopKernel[copyParams](l.d, "micro_copy", "", workgroupSpec{workgroupSize(caps)}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -106,64 +249,45 @@ func (l *Loop) copy() error {
 		total = copyBytesCPU
 	}
 	total = min(total, int64(min(caps.MaxStorageBufferRange, caps.MaxAllocationBytes)/2)) &^ 15
-	l.Unit, l.fixed, l.work = "B/s", true, 2*float64(total)
+	l.unit, l.fixed, l.perIter = "B/s", true, 2*float64(total)
 	n := int(total / 4)
 	src, dst := l.tensor("src", dtype.Float32, n), l.tensor("dst", dtype.Float32, n)
-	l.record = func(c *vk.Cmd, _ uint32) {
+	l.call = func(c *vk.Cmd, _ uint32) {
 		kern.Dispatch(c, vk.Groups{X: 32 * units(caps)}, copyParams{uint32(n / 4)}, src, dst)
 	}
 	l.check = func(ctx context.Context) error { return l.checkCopy(ctx, src.Buffer, dst.Buffer) }
-	// The words differ, since the device may compress memory of zeros.
-	l.fill = func(ctx context.Context) (err error) {
-		piece := words(int(min(total, pieceBytes)) / 4)
-		for at := int64(0); at < total && err == nil; at += int64(len(piece)) {
-			err = src.Buffer.Upload(ctx, at, piece[:min(total-at, int64(len(piece)))])
-		}
-		return err
-	}
 	return nil
 }
 
-// pieceBytes of the source are alike.
-const pieceBytes = 16 << 20
-
-// checkedBytes bytes are compared at the start of the copy, and at its end.
-const checkedBytes = 1 << 20
-
-// checkCopy copies words that differ.
-func (l *Loop) checkCopy(ctx context.Context, src, dst *vk.Buffer) error {
-	want := words(int(min(src.Bytes(), checkedBytes)) / 4)
-	end := src.Bytes() - int64(len(want))
-	if err := src.Upload(ctx, end, want); err != nil {
-		return err
+// checkCopy fills the source with words that differ, since a device may compress memory of zeros, and
+// compares the first and the last MiB of the copy.
+func (l *loop) checkCopy(ctx context.Context, src, dst *vk.Buffer) error {
+	const pieceBytes, checkedBytes = 16 << 20, 1 << 20
+	piece := make([]byte, min(src.Bytes(), pieceBytes))
+	for i := 0; i < len(piece); i += 4 {
+		binary.LittleEndian.PutUint32(piece[i:], uint32(i/4)*2654435761) // Knuth's factor: all bits vary
 	}
-	if err := src.Upload(ctx, 0, want); err != nil {
-		return err
+	for at := int64(0); at < src.Bytes(); at += int64(len(piece)) {
+		if err := src.Upload(ctx, at, piece[:min(src.Bytes()-at, int64(len(piece)))]); err != nil {
+			return err
+		}
 	}
 	if err := l.once(ctx, 1); err != nil {
 		return err
 	}
-	got := make([]byte, len(want))
-	for _, at := range []int64{0, end} {
+	got := make([]byte, min(len(piece), checkedBytes))
+	for _, at := range []int64{0, src.Bytes() - int64(len(got))} {
 		if err := dst.Download(ctx, at, got); err != nil {
 			return err
 		}
 		for i := 0; i < len(got); i += 4 {
-			if g, w := binary.LittleEndian.Uint32(got[i:]), binary.LittleEndian.Uint32(want[i:]); g != w {
+			want := piece[(int(at)+i)%len(piece):]
+			if g, w := binary.LittleEndian.Uint32(got[i:]), binary.LittleEndian.Uint32(want); g != w {
 				return errDiffers("the copy:", (int(at)+i)/4, float64(g), float64(w))
 			}
 		}
 	}
 	return nil
-}
-
-// words returns n different words in little-endian order.
-func words(n int) []byte {
-	var raw []byte
-	for i := range n {
-		raw = binary.LittleEndian.AppendUint32(raw, uint32(i)*2654435761) // Knuth's factor: all bits vary
-	}
-	return raw
 }
 
 // tilesA and tilesB have the values of the constants in micro_matrix.comp.
@@ -217,7 +341,7 @@ func matrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, err error)
 }
 
 // matrix makes the loop of matrix products.
-func (l *Loop) matrix(t dtype.DType) error {
+func (l *loop) matrix(t dtype.DType) error {
 	caps := l.d.Caps()
 	shape, err := matrixShape(caps, t)
 	if err != nil {
@@ -225,25 +349,22 @@ func (l *Loop) matrix(t dtype.DType) error {
 	}
 	m, n, k := int(shape.M), int(shape.N), int(shape.K)
 	spec := matrixSpec{WorkgroupSize: matrixSubgroups * caps.SubgroupSize, M: shape.M, N: shape.N, K: shape.K}
-	kern, err := kernel[matrixParams](l.d, "micro_matrix", t.Short(), spec, vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true})
+	kern, err := loopKernel[matrixParams](l.d, "micro_matrix", t.Short(), spec, vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true})
 	if err != nil {
 		return err
 	}
 	groups := 8 * units(caps)
-	l.work = 2 * float64(m*n*k) * tilesA * tilesB * matrixSubgroups * float64(groups)
+	l.perIter = 2 * float64(m*n*k) * tilesA * tilesB * matrixSubgroups * float64(groups)
 	tensors := []vk.Tensor{l.tensor("a", t, tilesA*m*k), l.tensor("b", t, tilesB*k*n), l.tensor("c", dtype.Float32, int(groups)*matrixSubgroups*tilesA*tilesB*m*n)}
-	l.record = func(cmd *vk.Cmd, iters uint32) {
+	l.call = func(cmd *vk.Cmd, iters uint32) {
 		kern.Dispatch(cmd, vk.Groups{X: groups}, matrixParams{iters}, tensors...)
-	}
-	// Normal numbers, since zeros or small integers take less power than data.
-	l.fill = func(ctx context.Context) error {
-		return fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.NormFloat64()) })
 	}
 	l.check = func(ctx context.Context) error {
 		if err := l.checkMatrix(ctx, tensors, m, n, k); err != nil {
 			return err
 		}
-		return l.fill(ctx)
+		// Normal numbers, since zeros or small integers take less power than data.
+		return fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.NormFloat64()) })
 	}
 	return nil
 }
@@ -264,7 +385,7 @@ func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func(rng *rand.
 }
 
 // checkMatrix multiplies small integers, whose sums are exact.
-func (l *Loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int) error {
+func (l *loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int) error {
 	const iters = 3
 	if err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.IntN(9) - 4) }); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package micro
+package bench
 
 import (
 	"context"
@@ -14,7 +14,10 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-func TestLayouts(t *testing.T) {
+// TestLoops says that each loop computes what it says, that its check would notice if it did not,
+// that its calls take as long as is asked for, and that the operations of the shader's loops are
+// counted.
+func TestLoops(t *testing.T) {
 	for _, c := range []struct {
 		kernel, typ  string
 		params, spec any
@@ -29,16 +32,11 @@ func TestLayouts(t *testing.T) {
 		require.NoError(t, err)
 		layouttest.Check(t, module, c.params, c.spec, c.bindings...)
 	}
-}
-
-// TestLoops says that each loop computes what it says, that its check would
-// notice if it did not, and that its calls take as long as is asked for.
-func TestLoops(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
-	for _, name := range Names() {
+	for _, name := range loopNames {
 		t.Run(name, func(t *testing.T) {
-			l, err := New(ctx, d, name)
+			l, err := newLoop(d, name)
 			if name == "matrix f16" {
 				vktest.Require(t, "coopmat", err)
 			} else if name == "matrix bf16" && err != nil {
@@ -46,51 +44,33 @@ func TestLoops(t *testing.T) {
 				t.Skip(err)
 			}
 			require.NoError(t, err)
-			defer l.Close()
-			require.Equal(t, name, l.Name)
-			require.NoError(t, l.Check(ctx))
+			defer l.close()
+			require.NoError(t, l.check(ctx))
+			require.Len(t, l.modules, 1)
 
-			right := l.record
-			l.record = func(c *vk.Cmd, iters uint32) { right(c, iters+1) }
-			if name == "copy" {
-				l.record = func(*vk.Cmd, uint32) {} // records nothing: the last copy is still there
+			right := l.call
+			l.call = func(c *vk.Cmd, iters uint32) { right(c, iters+1) }
+			if name == copyLoop {
+				l.call = func(*vk.Cmd, uint32) {} // records nothing: the last copy is still there
 				require.NoError(t, l.free[1].Buffer.Upload(ctx, 4, []byte{1}))
 			}
-			require.ErrorContains(t, l.Check(ctx), "element ")
-			l.record = right
+			require.ErrorContains(t, l.check(ctx), "element ")
+			l.call = right
 
-			start := time.Now()
-			took, err := l.Calibrate(ctx, 4*time.Millisecond)
-			require.NoError(t, err)
-			require.Positive(t, took)
-			if !l.fixed {
-				// On a machine with other work the time is several times off.
-				require.Greater(t, took, 100*time.Microsecond)
-				require.Less(t, took, time.Since(start))
-				require.Greater(t, l.iters, uint32(1))
+			require.NoError(t, l.calibrate(ctx, 4*time.Millisecond))
+			require.Equal(t, l.fixed, l.iters == 1)
+			if name == "matrix f16" {
+				s, err := matrixShape(d.Caps(), dtype.Float16)
+				require.NoError(t, err)
+				subgroups := float64(4*l.free[2].NumElements()) / float64(4*tilesA*tilesB*s.M*s.N)
+				require.Equal(t, subgroups*tilesA*tilesB*2*float64(s.M*s.N*s.K), l.perIter)
 			}
-			require.InDelta(t, l.work*float64(l.iters), l.Work(), 1e-6*l.Work())
 		})
 	}
-	_, err := New(ctx, d, "matrix f4")
-	require.EqualError(t, err, `micro: "matrix f4" is not the name of a loop`)
 }
 
-// TestWork compares the operations that are counted with the shader's loops.
-func TestWork(t *testing.T) {
-	d := vktest.Open(t)
-	l, err := New(context.Background(), d, "matrix f16")
-	vktest.Require(t, "coopmat", err)
-	require.NoError(t, err)
-	defer l.Close()
-	s, err := matrixShape(d.Caps(), dtype.Float16)
-	require.NoError(t, err)
-	subgroups := float64(4*l.free[2].NumElements()) / float64(4*tilesA*tilesB*s.M*s.N)
-	require.Equal(t, subgroups*tilesA*tilesB*2*float64(s.M*s.N*s.K), l.work)
-}
-
-// TestUnsupported says why a device has no matrices.
-func TestUnsupported(t *testing.T) {
+// TestMatrixShape takes the largest shape of a subgroup, and says why a device has no matrices.
+func TestMatrixShape(t *testing.T) {
 	whole := vk.Caps{
 		APIVersion: vk.MakeVersion(1, 3, 0), CoopMat: true, Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true,
 		VulkanMemoryModel: true, SubgroupSizeControl: true, ComputeFullSubgroups: true,
