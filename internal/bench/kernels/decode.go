@@ -195,3 +195,107 @@ func tuneDecode(_ *vk.Caps, op tunedOp[*decoding], p bench.Pass) ([]bench.Tunabl
 	}
 	return op.choices(p, op.c.DecodeProblem, nil), nil
 }
+
+// decodeFile sets sizes, formats and features from the tensors of a file. The presence of k_scale and
+// v_scale is part of the format of the cache.
+func decodeFile(s *Source, d *decoding) error {
+	d.file, d.Part, d.Steps = true, readPart, 1
+	lens, errLens := s.ints("seq_lens", "batch")
+	blocks, errBlocks := s.ints("block_table", "batch", "max_pages")
+	rows, errRows := s.ints("cache_batch_idx", "batch")
+	axes := []string{"batch", "max_keys", "kv-heads", "headdim"}
+	if s.has("block_table") {
+		axes[0], axes[1] = "pages", "page"
+	}
+	keys, heads := 1, 2
+	if d.Order == layoutHND {
+		keys, heads, axes[1], axes[2] = 2, 1, axes[2], axes[1]
+	}
+	k, errK := s.shape("k_cache", axes...)
+	v, errV := s.shape("v_cache", append(axes[:3:3], "valuedim")...)
+	if err := cmp.Or(errLens, errBlocks, errRows, s.into(d, "q", "dtype", "batch", "num_heads", "seq_q", "head_dim"), errK, errV); err != nil {
+		return err
+	}
+	switch k.DType {
+	case bench.FileDType(dtype.E4M3):
+		d.Cache = attention.CacheE4M3
+		if s.has("k_scale") || s.has("v_scale") {
+			d.Scales = call.AllScales
+		}
+	case bench.FileDType(dtype.Int8):
+		d.Cache = attention.CacheQ8_0
+	}
+	if d.SeqKV, d.NumKVHeads, d.LeftPad = k.Shape[keys], k.Shape[heads], s.has("left_pad"); v.Shape[3] != d.HeadDim {
+		d.ValueDim = v.Shape[3]
+	}
+	if s.has("cache_batch_idx") {
+		d.CacheRows = k.Shape[0]
+	}
+	if table, ok := s.Tensor("block_table"); ok {
+		if d.PageSize, d.Pages = d.SeqKV, k.Shape[0]; d.PageSize == 0 {
+			return fmt.Errorf(`tensor "k_cache": pages of 0 keys`)
+		}
+		d.SeqKV *= table.Shape[1]
+	}
+	for _, n := range lens {
+		d.Lens = append(d.Lens, int(n))
+	}
+	d.Tree = s.has("tree_mask")
+	if s.has("k_new") {
+		added, err := s.shape("k_new", "batch", "kv-heads", "keys", "headdim")
+		if err != nil {
+			return err
+		}
+		if d.NewKeys, d.Part = added.Shape[2], stepPart; d.NewKeys == 0 {
+			return fmt.Errorf(`tensor "k_new": shape %v has no keys`, added.Shape)
+		}
+	}
+	if err := scoresOfFile(s, &d.Problem); err != nil {
+		return err
+	}
+	return d.checkTables(blocks, rows)
+}
+
+// checkTables checks three things: every length, with the new keys, is within the capacity; every
+// page that a sequence needs is in the cache; no two sequences write new keys to the same place.
+func (d *decoding) checkTables(blocks, rows []int32) error {
+	p := &d.DecodeProblem
+	each := 0
+	if p.PageSize > 0 {
+		each = p.SeqKV / p.PageSize
+	}
+	writer := map[int32]int{} // the sequence that writes new keys to a page, or to a row of the cache
+	writes := func(b int, table string, place int32) error {
+		if other, ok := writer[place]; ok && other != b {
+			return fmt.Errorf(`tensor %q: new keys of sequences %d and %d go to the same place, %d`, table, other, b, place)
+		}
+		writer[place] = b
+		return nil
+	}
+	for b, n := range d.Lens {
+		end := n + p.NewKeys
+		if n < 0 || end > p.SeqKV {
+			return fmt.Errorf(`tensor "seq_lens": %d keys of sequence %d, with %d new ones, are not from 0 to %d, which the cache has room for`, n, b, p.NewKeys, p.SeqKV)
+		}
+		if p.NewKeys > 0 && b < len(rows) {
+			if err := writes(b, "cache_batch_idx", rows[b]); err != nil {
+				return err
+			}
+		}
+		if each == 0 || (b+1)*each > len(blocks) {
+			continue
+		}
+		for i, page := range blocks[b*each:][:(end+p.PageSize-1)/p.PageSize] {
+			if page < 0 || int(page) >= p.Pages {
+				return fmt.Errorf(`tensor "block_table": page %d of sequence %d is %d, and not one of the %d pages`, i, b, page, p.Pages)
+			}
+			if p.NewKeys == 0 || (i+1)*p.PageSize <= n {
+				continue
+			}
+			if err := writes(b, "block_table", page); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
