@@ -178,7 +178,7 @@ func biasValue(to any) pflag.Value {
 			*axis = true
 		}
 		return b, nil
-	}, "AXES"}
+	}, "AXES", ""}
 }
 
 // parseWindow reads two numbers of keys. A window that is unlimited to both

@@ -11,9 +11,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -41,7 +38,7 @@ type calls[C call.Call] struct {
 	axes     func(c C, tensor string, rank int) []int   // for Flags.Axes
 	doubts   func(c C, f *pflag.FlagSet) []string       // for Flags.Doubts
 	// tune returns what is tuned; nil: there are no configurations.
-	tune func(caps *vk.Caps, op tunedOp[C], p bench.Pass) ([]bench.Tunable, error)
+	tune func(caps *vk.Caps, op calledOp[C], p bench.Pass) ([]bench.Tunable, error)
 }
 
 // A flag is a flag of the field of a call with its name.
@@ -56,7 +53,7 @@ type flag struct {
 
 // parsed returns the value of a flag of type T.
 func parsed[T any](parse func(string) (T, error), kind string) func(to any) pflag.Value {
-	return func(to any) pflag.Value { return Value[T]{to.(*T), parse, kind} }
+	return func(to any) pflag.Value { return Value[T]{to.(*T), parse, kind, ""} }
 }
 
 // of returns the field of a call.
@@ -102,21 +99,17 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 		var value pflag.Value
 		switch to := field.Addr().Interface().(type) {
 		case *bool:
-			value, unsaid = defaulted{Value[bool]{to, parseBool, "bool"}, text}, "true"
+			value, unsaid = Value[bool]{to, parseBool, "bool", text}, "true"
 		case *int:
-			value = defaulted{Value[int]{to, ParseInt, intKind}, text}
+			value = Value[int]{to, ParseInt, intKind, text}
 		case *float64:
-			value = defaulted{Value[float64]{to, ParseFloat, "F"}, text}
+			value = Value[float64]{to, ParseFloat, "F", text}
 		case *dtype.DType:
-			value = Value[dtype.DType]{to, ParseDType, dtypeKind}
+			value = Value[dtype.DType]{to, ParseDType, dtypeKind, ""}
 		case *dtype.Option:
-			value = Value[dtype.Option]{to, parseOption, dtypeKind}
+			value = Value[dtype.Option]{to, parseOption, dtypeKind, ""}
 		case *string:
-			value = Value[string]{to, func(text string) (string, error) { return text, nil }, "string"}
-		case **norm.Config:
-			value = Value[*norm.Config]{to, parseNormConfig, "CONFIG"}
-		case *engine.Activation:
-			value = Value[engine.Activation]{to, problem.ParseActivation, "NAME"}
+			value = Value[string]{to, func(text string) (string, error) { return text, nil }, "string", ""}
 		}
 		if x.value != nil {
 			value = x.value(field.Addr().Interface())
@@ -179,7 +172,7 @@ func (k *calls[C]) valid(c C, f *pflag.FlagSet, lines bool) (bench.Op, error) {
 }
 
 func (k *calls[C]) newOp(c C, lines bool) bench.Op {
-	return calledOp[C]{k, c, lines, map[string]vk.Tensor{}}.op()
+	return calledOp[C]{k, c, lines, map[string]vk.Tensor{}}
 }
 
 // read implements Flags.

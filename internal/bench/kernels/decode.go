@@ -127,7 +127,7 @@ func decodeCalls() *calls[*decoding] {
 			{name: "steps", usage: "steps of a call of --part step, one after the other", size: true},
 			{name: "layout", field: "order", usage: "axes of the cache: nhd (default) has keys before heads, hnd heads before keys", value: parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER")},
 		}, scoreFlags, []flag{
-			{name: "config", usage: "how work is divided, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(parseDecodeConfig, "CONFIG")},
+			{name: "config", usage: "how work is divided, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(pointer(attention.ParseDecodeConfig), "CONFIG")},
 		}),
 		base: newDecoding,
 		unsaid: func(d *decoding, f *pflag.FlagSet) {
@@ -167,11 +167,6 @@ func decodeCalls() *calls[*decoding] {
 	}
 }
 
-func parseDecodeConfig(text string) (*attention.DecodeConfig, error) {
-	c, err := attention.ParseDecodeConfig(text)
-	return &c, err
-}
-
 // checkDecode returns an error for flags that contradict each other, and sets what follows from them.
 func checkDecode(d *decoding, f *pflag.FlagSet) error {
 	switch {
@@ -186,7 +181,7 @@ func checkDecode(d *decoding, f *pflag.FlagSet) error {
 
 // tuneDecode has the configurations of Decode. With --config only that is compared with what flashvk
 // chooses.
-func tuneDecode(_ *vk.Caps, op tunedOp[*decoding], p bench.Pass) ([]bench.Tunable, error) {
+func tuneDecode(_ *vk.Caps, op calledOp[*decoding], p bench.Pass) ([]bench.Tunable, error) {
 	if op.c.Part != readPart {
 		return nil, fmt.Errorf("decode: --part %s has no configurations of its own", op.c.Part)
 	}

@@ -81,7 +81,7 @@ func gemmCalls() *calls[*call.Gemm] {
 			{name: "trans", usage: "which of a and b are transposed: nn, nt, tn or tt (default: the first that fits the tensors)"},
 			{name: "alpha", usage: "factor of the product, not 0"},
 			{name: "beta", usage: "factor of what c held before"},
-			{name: "activation", usage: "identity (default), silu, silu-keep, times-dsilu or times-dsilu-keep"},
+			{name: "activation", usage: "identity (default), silu, silu-keep, times-dsilu or times-dsilu-keep", value: parsed(problem.ParseActivation, "NAME")},
 			{name: "group", usage: "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64"},
 			{name: "out-dtype", usage: "format of c: float16, bfloat16 or float32 (default: that of a)"},
 			{name: "m", usage: "rows of c (default 4096 on a GPU, 128 on a CPU device, like the next two)", size: true},
@@ -118,7 +118,7 @@ func gemmCalls() *calls[*call.Gemm] {
 		check:  checkGemm,
 		op:     productOp,
 		sample: func(g *call.Gemm) int { return max(4, mostChecked/(g.Batches()*g.N*g.K)) },
-		tune: func(_ *vk.Caps, op tunedOp[*call.Gemm], _ bench.Pass) ([]bench.Tunable, error) {
+		tune: func(_ *vk.Caps, op calledOp[*call.Gemm], _ bench.Pass) ([]bench.Tunable, error) {
 			return gemmChoices(op), nil
 		},
 	}

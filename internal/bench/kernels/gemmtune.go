@@ -15,7 +15,7 @@ import (
 )
 
 // gemmChoices returns the choices of a product.
-func gemmChoices(op tunedOp[*call.Gemm]) []bench.Tunable {
+func gemmChoices(op calledOp[*call.Gemm]) []bench.Tunable {
 	if c, err := engine.ParseConfig(op.c.Config); err == nil {
 		c.Splits = max(c.Splits, 1)
 		return op.choices(bench.Forward, op.c.Problem, c)
@@ -43,7 +43,7 @@ func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (
 			continue
 		}
 		if part.Kernel == "gemm" {
-			list = append(list, gemmChoices(tunedOp[*call.Gemm]{calledOp[*call.Gemm]{of: gemmCalls(), c: &call.Gemm{Problem: part.Problem}}})...)
+			list = append(list, gemmChoices(calledOp[*call.Gemm]{of: gemmCalls(), c: &call.Gemm{Problem: part.Problem}})...)
 			continue
 		}
 		list = append(list, skinnyChoices(caps, op, pass, part, columns))

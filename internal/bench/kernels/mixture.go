@@ -84,7 +84,7 @@ var mixtureCalls = calls[*call.Mixture]{
 		return append(formats, fieldKeys(m, "tokens", "heads", "in", "hidden", "groups", "outputs", "heads_at_a_time")...)
 	},
 	sample: func(m *call.Mixture) int { return sampleTokens(m.Perceptrons()) },
-	tune: func(caps *vk.Caps, op tunedOp[*call.Mixture], p bench.Pass) ([]bench.Tunable, error) {
+	tune: func(caps *vk.Caps, op calledOp[*call.Mixture], p bench.Pass) ([]bench.Tunable, error) {
 		return partTunables(caps, op, p, 3)
 	},
 }

@@ -121,7 +121,7 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 			return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "hidden", "out"))
 		},
 		cases: []string{"--tokens=18048", "--tokens=11000", "--tokens=205000"},
-		tune: func(caps *vk.Caps, op tunedOp[*call.MLP], p bench.Pass) ([]bench.Tunable, error) {
+		tune: func(caps *vk.Caps, op calledOp[*call.MLP], p bench.Pass) ([]bench.Tunable, error) {
 			return partTunables(caps, op, p, op.c.Out)
 		},
 	}

@@ -56,7 +56,7 @@ var normCalls = calls[*call.Norm]{
 		{name: "dtype", usage: "format of the rows: float16, bfloat16 (default) or float32", size: true},
 		{name: "weight-dtype", usage: "format of the weight: float32 (default) or that of the rows", size: true},
 		{name: "residual", usage: "add a second tensor first, and write the sum", size: true},
-		{name: "config", usage: "how invocations share rows, in the words of the column runs, instead of the choice of flashvk", size: true},
+		{name: "config", usage: "how invocations share rows, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(pointer(norm.ParseConfig), "CONFIG")},
 	},
 	base: func(cpu bool) *call.Norm {
 		if cpu {
@@ -82,14 +82,9 @@ var normCalls = calls[*call.Norm]{
 	keys: func(n *call.Norm) []bench.Key {
 		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
 	},
-	tune: func(_ *vk.Caps, op tunedOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
+	tune: func(_ *vk.Caps, op calledOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
 		return op.choices(p, op.c.Problem, nil), nil
 	},
-}
-
-func parseNormConfig(text string) (*norm.Config, error) {
-	c, err := norm.ParseConfig(text)
-	return &c, err
 }
 
 // newNorm returns a call with all outputs.

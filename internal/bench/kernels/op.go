@@ -3,6 +3,7 @@ package kernels
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -15,20 +16,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A calledOp is a call as a bench.Op.
+// A calledOp is a call as a bench.Tuner.
 type calledOp[C call.Call] struct {
 	of     *calls[C]
 	c      C
 	lines  bool                 // rows lie at whole lines of memory if call.Tensor.Lines says so
 	states map[string]vk.Tensor // what call.Tensor.State says, by name; copies of the op share them
-}
-
-// op returns the call as a bench.Tuner if there are configurations.
-func (o calledOp[C]) op() bench.Op {
-	if o.of.tune != nil {
-		return tunedOp[C]{o}
-	}
-	return o
 }
 
 // Name implements bench.Op.
@@ -212,29 +205,29 @@ func (o calledOp[C]) expected(t *call.Tensor, w call.Wanted) bench.Expected {
 	return e
 }
 
-// A tunedOp is a calledOp with configurations: a bench.Tuner.
-type tunedOp[C call.Call] struct{ calledOp[C] }
-
 // with returns the op of a copy of the call.
 func (o calledOp[C]) with(change func(c C)) bench.Op {
 	c := call.Copy(o.c).(C)
 	change(c)
-	return calledOp[C]{o.of, c, o.lines, o.states}.op()
+	return calledOp[C]{o.of, c, o.lines, o.states}
 }
 
 // Use implements bench.Tuner.
-func (o tunedOp[C]) Use(tuning *kit.Tuning) bench.Op {
+func (o calledOp[C]) Use(tuning *kit.Tuning) bench.Op {
 	return o.with(func(c C) { c.Given().Tuning = tuning })
 }
 
 // Tunables implements bench.Tuner.
-func (o tunedOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+func (o calledOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
+	if o.of.tune == nil {
+		return nil, fmt.Errorf("%s: %s has no configurations to choose from", o.Name(), o.Describe())
+	}
 	return o.of.tune(caps, o, p)
 }
 
 // choices returns the configurations of the table of a problem. They go into the field of their type, or
 // as text into the field config. Only, if it is not nil, is the only one beside the table's choice.
-func (o tunedOp[C]) choices(p bench.Pass, problem any, only bench.Candidate) []bench.Tunable {
+func (o calledOp[C]) choices(p bench.Pass, problem any, only bench.Candidate) []bench.Tunable {
 	x := bench.Tunable{Op: o, Pass: p, Space: *table.SpaceOf(o.of.name, p.Kit(), problem), With: func(c bench.Candidate) bench.Op {
 		return o.with(func(to C) {
 			for _, name := range []string{"config", "backward_config"} {
@@ -282,13 +275,10 @@ func (o calledOp[C]) Cost(p bench.Pass) (flops, bytes float64) {
 }
 
 // wide returns x in float64, nil for nil.
-func wide(x []float32) []float64 {
-	if x == nil {
-		return nil
-	}
-	y := make([]float64, len(x))
-	for i, v := range x {
-		y[i] = float64(v)
+func wide(x []float32) (y []float64) {
+	y = slices.Grow(y, len(x))
+	for _, v := range x {
+		y = append(y, float64(v))
 	}
 	return y
 }

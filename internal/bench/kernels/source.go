@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -19,51 +20,25 @@ import (
 
 // FileFlags map the names of tensors in files of other programs.
 type FileFlags struct {
-	renames []rename
-	extra   bool // the file may have tensors that the kernel does not take
+	renames map[string]string // the names in the file by those of the kernel
+	extra   bool              // the file may have tensors that the kernel does not take
 }
-
-// A rename gives a tensor of a file the name that the kernel has for it.
-type rename struct{ name, inFile string }
 
 // Add adds the flags to f.
 func (x *FileFlags) Add(f *pflag.FlagSet) {
-	f.Var(mapFlag{&x.renames}, "map", "name of a tensor in the input file: q=blk.0.attn.q; a comma list, or repeated")
+	f.StringToStringVar(&x.renames, "map", nil, "name of a tensor in the input file, as `NAME=OTHER`: q=blk.0.attn.q; a comma list, or repeated")
+	f.Lookup("map").Value = quiet{f.Lookup("map").Value}
 	BoolVar(f, &x.extra, "ignore-extra", "ignore tensors of the input file that the kernel does not take; else they are an error")
 }
 
-// Given reports whether the file may hold more than the kernel takes.
-func (x *FileFlags) Given() bool { return x.extra || len(x.renames) > 0 }
-
-// mapFlag appends what each --map says.
-type mapFlag struct{ list *[]rename }
-
-// Set implements pflag.Value. A comma without NAME= after it is a part of a name.
-func (m mapFlag) Set(text string) error {
-	var list []rename
-	for word := range strings.SplitSeq(text, ",") {
-		name, inFile, ok := strings.Cut(word, "=")
-		switch {
-		case !ok && len(list) > 0:
-			list[len(list)-1].inFile += "," + word
-			continue
-		case !ok || name == "" || inFile == "":
-			return fmt.Errorf("%q is not NAME=NAME IN THE FILE", word)
-		}
-		if slices.ContainsFunc(slices.Concat(*m.list, list), func(r rename) bool { return r.name == name }) {
-			return fmt.Errorf("%q occurs twice", name)
-		}
-		list = append(list, rename{name, inFile})
-	}
-	*m.list = append(*m.list, list...)
-	return nil
-}
+// quiet has no default in help.
+type quiet struct{ pflag.Value }
 
 // String implements pflag.Value.
-func (m mapFlag) String() string { return "" }
+func (quiet) String() string { return "" }
 
-// Type implements pflag.Value.
-func (m mapFlag) Type() string { return "NAME=OTHER" }
+// Given reports whether the file may hold more than the kernel takes.
+func (x *FileFlags) Given() bool { return x.extra || len(x.renames) > 0 }
 
 // A Source is a file whose tensors have the kernel's names and order of axes. Offsets, lengths and
 // tables of 64 bits become 32 bits; reading a larger value is an error.
@@ -90,43 +65,43 @@ func (x *FileFlags) Read(in *safetensors.File, flags Flags, backward bool) (*Sou
 // source returns the file for the flags of a kernel.
 func (x *FileFlags) source(in *safetensors.File, flags Flags) (*Source, error) {
 	s := &Source{in: in, files: map[string]safetensors.Tensor{}}
-	for _, r := range x.renames {
-		if _, ok := in.Tensor(r.inFile); !ok {
-			return nil, fmt.Errorf("--map %s=%s: there is no tensor %s, but %s", r.name, r.inFile, shortName(r.inFile), someNames(in))
+	for _, name := range slices.Sorted(maps.Keys(x.renames)) {
+		if inFile := x.renames[name]; !s.fileHas(inFile) {
+			return nil, fmt.Errorf("--map %s=%s: there is no tensor %s, but %s", name, inFile, shortName(inFile), someNames(in))
 		}
-	}
-	taken := func(name string) bool {
-		return slices.ContainsFunc(x.renames, func(r rename) bool { return r.name == name })
 	}
 	for _, t := range in.Tensors() {
 		names := []string{}
-		for _, r := range x.renames {
-			if r.inFile == t.Name {
-				names = append(names, r.name)
+		for name, inFile := range x.renames {
+			if inFile == t.Name {
+				names = append(names, name)
 			}
 		}
 		if len(names) == 0 {
 			name := t.Name
-			if own := flags.alias(name); own != "" {
-				if _, there := in.Tensor(own); !there && !taken(own) {
-					name = own
-				}
+			if own := flags.alias(name); own != "" && x.renames[own] == "" && !s.fileHas(own) {
+				name = own
 			}
-			if !taken(name) {
+			if x.renames[name] == "" {
 				names = append(names, name)
 			}
 		}
 		for _, name := range names {
 			s.files[name] = t
-			t.Name, t.Shape = name, Permuted(t.Shape, flags.Axes(name, len(t.Shape)))
+			own := t
+			own.Name, own.Shape = name, Permuted(t.Shape, flags.Axes(name, len(t.Shape)))
 			if counts(t) {
-				t.DType = "I32"
+				own.DType = "I32"
 			}
-			s.list = append(s.list, t)
-			t = s.files[name]
+			s.list = append(s.list, own)
 		}
 	}
 	return s, nil
+}
+
+func (s *Source) fileHas(name string) bool {
+	_, ok := s.in.Tensor(name)
+	return ok
 }
 
 // counts reports whether a tensor may hold offsets, lengths or a table of 64 bits.
@@ -241,9 +216,9 @@ func (s *Source) check(op bench.Op, flags *FileFlags, backward bool) error {
 			return fmt.Errorf("tensor %q is for --backward only", t.Name)
 		}
 	}
-	for _, r := range flags.renames {
-		if !slices.Contains(names, r.name) {
-			return fmt.Errorf("--map %s=%s: %s is not one of the tensors read, %s", r.name, r.inFile, r.name, strings.Join(names, ", "))
+	for name, inFile := range flags.renames {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("--map %s=%s: %s is not one of the tensors read, %s", name, inFile, name, strings.Join(names, ", "))
 		}
 	}
 	if flags.extra {

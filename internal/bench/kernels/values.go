@@ -19,6 +19,7 @@ type Value[T any] struct {
 	Target *T
 	Parse  func(string) (T, error)
 	Kind   string
+	Text   string // the default that help prints, "" where it depends on the device: usage texts have it
 }
 
 // Set implements pflag.Value.
@@ -30,9 +31,8 @@ func (v Value[T]) Set(text string) error {
 	return err
 }
 
-// String implements pflag.Value. It is empty, since help would print it as the default. Defaults
-// depend on the device, and usage texts have them.
-func (v Value[T]) String() string { return "" }
+// String implements pflag.Value.
+func (v Value[T]) String() string { return v.Text }
 
 // Type implements pflag.Value: the word for the value in help.
 func (v Value[T]) Type() string { return v.Kind }
@@ -114,7 +114,7 @@ func ParseDType(text string) (dtype.DType, error) {
 
 // IntVar adds a flag whose value is an integer.
 func IntVar(f *pflag.FlagSet, p *int, name, usage string) {
-	f.Var(Value[int]{p, ParseInt, intKind}, name, usage)
+	f.Var(Value[int]{p, ParseInt, intKind, ""}, name, usage)
 }
 
 // intKind is the word for an integer in help.
@@ -122,17 +122,25 @@ const intKind = "N"
 
 // BoolVar adds a flag that needs no value.
 func BoolVar(f *pflag.FlagSet, p *bool, name, usage string) {
-	f.Var(Value[bool]{p, parseBool, "bool"}, name, usage)
+	f.Var(Value[bool]{p, parseBool, "bool", ""}, name, usage)
 	f.Lookup(name).NoOptDefVal = "true"
 }
 
 // DTypeVar adds a flag whose value is the name of a floating-point format.
 func DTypeVar(f *pflag.FlagSet, p *dtype.DType, name, usage string) {
-	f.Var(Value[dtype.DType]{p, ParseDType, dtypeKind}, name, usage)
+	f.Var(Value[dtype.DType]{p, ParseDType, dtypeKind, ""}, name, usage)
 }
 
 // dtypeKind is the word for a format in help.
 const dtypeKind = "TYPE"
+
+// pointer returns a parser of what a field points at.
+func pointer[T any](parse func(string) (T, error)) func(string) (*T, error) {
+	return func(text string) (*T, error) {
+		x, err := parse(text)
+		return &x, err
+	}
+}
 
 // parseOption reads the name of a format as an option.
 func parseOption(text string) (dtype.Option, error) {
@@ -152,12 +160,3 @@ func named[T fmt.Stringer](kind string, of ...T) func(to any) pflag.Value {
 		return x, names
 	}, kind)
 }
-
-// A defaulted is a value whose default help prints.
-type defaulted struct {
-	pflag.Value
-	text string
-}
-
-// String implements pflag.Value.
-func (d defaulted) String() string { return d.text }
