@@ -204,7 +204,7 @@ func (b *backward) kernel(name string, tile BackwardTile, work bwdWork, outputs 
 	return b.matrixKernel(name, tile, work.group > 0, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
 }
 
-// bwdInputs is the block of lib/params_bwd_inputs.glsl.
+// bwdInputs is the block of lib/params_bwd.glsl, its common part.
 type bwdInputs struct {
 	HeadsPerKV  uint32  `glsl:"heads_per_kv"`
 	CausalShift int32   `glsl:"causal_shift"`

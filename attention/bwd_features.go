@@ -7,7 +7,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// bwdHeadsParams is the push-constant block of lib/params_bwd_heads.glsl.
+// bwdHeadsParams is the push-constant block of lib/params_bwd.glsl with BY_HEAD.
 type bwdHeadsParams struct {
 	SeqQ    uint32 `glsl:"seq_q"`
 	SeqKV   uint32 `glsl:"seq_kv"`

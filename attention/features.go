@@ -10,7 +10,7 @@ import (
 // NAME_features, with the tensors and push constants of features behind the others. Specialization
 // removes the features that a problem does not have.
 
-// featureParams is struct Features of lib/feature_params.glsl.
+// featureParams is struct Features of lib/params.glsl.
 type featureParams struct {
 	WindowLeft       int32   `glsl:"window_left"`
 	WindowRight      int32   `glsl:"window_right"`
@@ -35,7 +35,7 @@ type featureParams struct {
 	StreamHi         uint32  `glsl:"stream_hi"`
 }
 
-// featureSpec is the specialization of lib/feature_constants.glsl.
+// featureSpec is the specialization of lib/params.glsl.
 type featureSpec struct {
 	ValueDim    uint32 `glsl:"VALUE_DIM"`
 	WindowLeft  bool   `glsl:"WINDOW_LEFT"`
@@ -78,7 +78,7 @@ func newFeatureSpec(p *Problem) featureSpec {
 	}
 }
 
-// featureTensors is the number of tensors in lib/feature_tensors.glsl.
+// featureTensors is the number of tensors in lib/sequence.glsl.
 const featureTensors = 6
 
 // boundFeatures are the arguments of features.

@@ -46,13 +46,76 @@ layout(constant_id = 11) const bool SCALED = true;     // of e4m3: key heads hav
 #endif
 layout(local_size_x_id = 0) in;
 
-#include "lib/append_params.glsl"
+#include "lib/strides.glsl"
+
+layout(push_constant, scalar) uniform Params {
+    uint batch;
+    uint seq_q;
+    uint heads;
+    uint kv_heads;
+    int new_keys;
+    int capacity;   // keys that a sequence can have
+    uint pages;     // that there are; without pages, sequences of the cache
+    uint k_groups;  // workgroups for k
+    uint v_groups;
+    STRIDES(new_k)
+    STRIDES(new_v)
+    STRIDES(k)  // from a page to the next, where there are pages
+    STRIDES(v)
+    STRIDES(q)
+    uint seq_lens_offset;
+    uint block_table_offset;
+    uint block_table_stride_b;
+    uint state_offset;
+    uint cos_offset;
+    uint sin_offset;
+    uint batch_idx_offset;
+#ifdef CACHE8
+    uint k_scale_offset;
+    uint k_scale_stride_h;  // of e4m3
+    uint v_scale_offset;
+    uint v_scale_stride_h;
+#endif
+} p;
 
 #include "lib/element.glsl"
 #include "lib/vec16.glsl"
 #include "lib/cache_status.glsl"
 
-#include "lib/append_tensors.glsl"
+// What a call does not have holds another tensor, and is not touched.
+TENSOR16(0, readonly, NewK, new_k)
+TENSOR16(1, readonly, NewV, new_v)
+#ifdef CACHE8
+layout(binding = 2, scalar) writeonly buffer K { uvec2 k8[]; };
+layout(binding = 3, scalar) writeonly buffer V { uvec2 v8[]; };
+#else
+TENSOR16(2, writeonly, K, k)
+TENSOR16(3, writeonly, V, v)
+#endif
+TENSOR16(4, , Q, q)
+layout(binding = 5, scalar) readonly buffer SeqLens { int seq_lens[]; };
+layout(binding = 6, scalar) readonly buffer BlockTable { int block_table[]; };
+layout(binding = 7, scalar) buffer State { uint state[]; };
+layout(binding = 8, scalar) readonly buffer Cos { float cos_table[]; };
+layout(binding = 8, scalar) readonly buffer Cos4 { vec4 cos_table4[]; };
+layout(binding = 9, scalar) readonly buffer Sin { float sin_table[]; };
+layout(binding = 9, scalar) readonly buffer Sin4 { vec4 sin_table4[]; };
+layout(binding = 10, scalar) readonly buffer BatchIdx { int batch_idx[]; };
+#ifdef CACHE8
+layout(binding = 11, scalar) buffer KScale { float k_scale[]; };       // e4m3: of a key head, read
+layout(binding = 11, scalar) buffer KScale1 { uint16_t k_scale1[]; };  // q8_0: float16, of a block, written
+layout(binding = 12, scalar) buffer VScale { float v_scale[]; };
+layout(binding = 12, scalar) buffer VScale1 { uint16_t v_scale1[]; };
+#endif
+
+LOAD16(new_k)
+LOAD16(new_v)
+LOAD16(q)
+#ifndef CACHE8
+STORE16(k)
+STORE16(v)
+#endif
+STORE16(q)
 
 const uint ANGLES = ROTARY == 0 ? 1 : ROTARY / 2;                   // of a position
 const uint SPAN = INTERLEAVED ? ROTARY : ROTARY / 2;               // columns that begin items with rotated elements
@@ -100,7 +163,7 @@ void rotate_q(const uint batch, const uint keys, const uint item) {
     const uint head = item / Q_ITEMS % p.heads;
     const uint i = item / Q_ITEMS / p.heads;
     const uint position = uint(max(int(keys) + p.new_keys - int(p.seq_q) + int(i), 0));
-    const uint at = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + i * p.q_stride_s + column;
+    const uint at = HEAD_AT(q, batch, head) + i * p.q_stride_s + column;
     uvec4 a = load_q(at, WIDTH);
     if (INTERLEAVED) {
         turn_neighbours(a, position, column);

@@ -36,7 +36,8 @@ const uint SLICE = 4;  // of accumulate, which is not used
 #define FEATURES_ID 10
 #define FEATURES_BINDING 6
 #include "lib/element.glsl"
-#include "lib/params_bwd_heads.glsl"
+#define BY_HEAD
+#include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
 
 layout(binding = 5, scalar) writeonly buffer Out { ELEM out1[]; };
@@ -44,8 +45,7 @@ layout(binding = 5, scalar) writeonly buffer Out32 { float out32[]; };
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
-const bool STREAM_HIDES = false;
-const bool LOGITS = true;
+#define STREAM_HIDES false
 #define TILE_ROWS OWN
 #define TILE_KEYS STREAM
 #include "lib/features.glsl"
@@ -62,10 +62,10 @@ void add_tile(inout TileNT sum, const Block block, const uint batch, const uint 
     const uint kv_head = head / p.heads_per_kv;
     const uint count = min(OWN, p.seq_q - row0);
     const uint keys = min(STREAM, p.seq_kv - col0);
-    const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
-    const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
-    const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
-    const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
+    const Part Q_ = Part(TENSOR_Q, HEAD_AT(q, batch, head) + row0 * p.q_stride_s, p.q_stride_s, count);
+    const Part dO_ = Part(TENSOR_DO, HEAD_AT(do, batch, head) + row0 * p.do_stride_s, p.do_stride_s, count);
+    const Part K_ = Part(TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, keys);
+    const Part V_ = Part(TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, keys);
     const uint rows_base = rows_at(batch, head) + row0;
     barrier();  // the bits before are read
     fill_kept(block, row0, col0);
@@ -124,7 +124,7 @@ void main() {
         }
     }
 
-    const uint base = p.out_offset + first_batch * p.out_stride_b + first_head * p.out_stride_h;
+    const uint base = HEAD_AT(out, first_batch, first_head);
     if (SUM_ROWS) {
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             float x = 0.0;

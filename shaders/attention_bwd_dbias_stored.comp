@@ -45,10 +45,7 @@ BEGIN_PARAMS
     uint head_pages;
     uint block_pages;
     uint sums_offset;   // elements, like all that follow
-    uint out_offset;
-    uint out_stride_b;
-    uint out_stride_h;
-    uint out_stride_s;
+    STRIDES(out)
 END_PARAMS
 
 // Rows and keys of a bias count within the sequence.
@@ -60,7 +57,6 @@ layout(binding = 1, scalar) buffer Sums { float sums[]; };
 layout(binding = 2, scalar) writeonly buffer Out { ELEM out1[]; };
 layout(binding = 2, scalar) writeonly buffer Out32 { float out32[]; };
 
-#include "lib/feature_tensors.glsl"
 #define WITHOUT_SCORES
 #include "lib/sequence.glsl"
 #include "lib/mask.glsl"
@@ -148,7 +144,7 @@ void sum_heads() {
     }
     const uint seq_q = args.plain.seq_q;
     const uint seq_kv = args.plain.seq_kv;
-    const uint base = p.out_offset + first_batch * p.out_stride_b + first_head * p.out_stride_h;
+    const uint base = HEAD_AT(out, first_batch, first_head);
     [[unroll]] for (uint e = 0; e < 8; e++) {
         const uvec2 at = uvec2(row_block, col_block) * BLOCK_M + place(u, e);
         if (at.x < seq_q && at.y < seq_kv) {
@@ -202,7 +198,7 @@ void sum_rows() {
     const uint key_head = p.first_head + number / p.members;
     const uint batch = key_head / p.num_kv_heads;
     const uint head = key_head % p.num_kv_heads * heads_per_kv + p.first_member + number % p.members;
-    const uint base = p.out_offset + batch * p.out_stride_b + head * p.out_stride_h;
+    const uint base = HEAD_AT(out, batch, head);
     enter_sequence(batch);
     const bool exists = col_block * BLOCK_M < p.seq_kv;
     const uint first_block = exists ? block_seeing(col_block) : 0;

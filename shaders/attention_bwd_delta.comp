@@ -24,42 +24,25 @@ layout(constant_id = 3) const bool ALIGNED = true;  // offsets and strides are m
 layout(constant_id = 4) const bool READ_DLSE = false;
 layout(local_size_x_id = 0) in;
 
+#include "lib/strides.glsl"
+
 layout(push_constant, scalar) uniform Params {
     uint seq_q;
-    uint rows_offset;  // pairs
-    uint rows_stride_b;
-    uint rows_stride_h;
-    uint o_offset;     // elements, like all that follow
-    uint o_stride_b;
-    uint o_stride_h;
-    uint o_stride_s;
-    uint do_offset;
-    uint do_stride_b;
-    uint do_stride_h;
-    uint do_stride_s;
-    uint lse_offset;
-    uint lse_stride_b;
-    uint lse_stride_h;
-    uint lse_stride_s;
-    uint dlse_offset;
-    uint dlse_stride_b;
-    uint dlse_stride_h;
-    uint dlse_stride_s;
+    HEAD_STRIDES(rows)  // pairs
+    STRIDES(o)  // elements, like all that follow
+    STRIDES(do)
+    STRIDES(lse)
+    STRIDES(dlse)
 } p;
 
 #include "lib/element.glsl"
 #include "lib/softmax.glsl"
 
-layout(binding = 0, scalar) readonly buffer O { ELEM4 o4[]; };
-layout(binding = 0, scalar) readonly buffer O1 { ELEM o1[]; };
-layout(binding = 1, scalar) readonly buffer DO { ELEM4 do4[]; };
-layout(binding = 1, scalar) readonly buffer DO1 { ELEM do1[]; };
+READ4(0, O, o)
+READ4(1, DO, do)
 layout(binding = 2, scalar) readonly buffer LSE { float lse_in[]; };
 layout(binding = 3, scalar) readonly buffer DLSE { float dlse_in[]; };
 layout(binding = 4, scalar) writeonly buffer Rows { vec2 rows[]; };
-
-DEFINE_LOAD4(load_o, o4, o1)
-DEFINE_LOAD4(load_do, do4, do1)
 
 shared float partial[WORKGROUP_SIZE];
 
@@ -72,8 +55,8 @@ void main() {
 
     float sum = 0.0;
     if (exists) {
-        const uint o_at = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + row * p.o_stride_s;
-        const uint do_at = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row * p.do_stride_s;
+        const uint o_at = HEAD_AT(o, batch, head) + row * p.o_stride_s;
+        const uint do_at = HEAD_AT(do, batch, head) + row * p.do_stride_s;
         for (uint d = tid % TEAM * 4; d < HEAD_DIM; d += TEAM * 4) {
             sum += dot(load_o(o_at + d), load_do(do_at + d));
         }
@@ -87,11 +70,11 @@ void main() {
         sum += partial[tid + t];
     }
     if (READ_DLSE) {
-        sum -= dlse_in[p.dlse_offset + batch * p.dlse_stride_b + head * p.dlse_stride_h + row * p.dlse_stride_s];
+        sum -= dlse_in[HEAD_AT(dlse, batch, head) + row * p.dlse_stride_s];
     }
-    const float lse = lse_in[p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + row * p.lse_stride_s];
+    const float lse = lse_in[HEAD_AT(lse, batch, head) + row * p.lse_stride_s];
     // A row that sees nothing has -inf, and no weights. Scores are -inf there, so
     // that any finite lse2 makes exp2(S - lse2) = 0, but -inf - -inf is NaN.
     const float lse2 = lse == NEG_INF ? 0.0 : lse / LN_2;
-    rows[p.rows_offset + batch * p.rows_stride_b + head * p.rows_stride_h + row] = vec2(lse2, sum);
+    rows[HEAD_AT(rows, batch, head) + row] = vec2(lse2, sum);
 }

@@ -9,11 +9,7 @@
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// lib/bwd_dkv_matrix.glsl has the algorithm. Masks and weights need the layout of a matrix:
-// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
-// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
-// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the conversions
-// and per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
+// lib/bwd_dkv_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.
 //
 // With F32X2, q, dO, k, v, dk and dv are f32, and each operand is two float16 matrices:
 // lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
@@ -31,30 +27,15 @@
 layout(constant_id = 18) const bool GROUPED = false;  // heads take turns with their blocks, see lib/order.glsl
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 19
 #define FEATURES_BINDING 7
-const bool OWNS_KEYS = true;
-#endif
+#define OWNS_KEYS true
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 #include "lib/bwd_matrix_inputs.glsl"
 
-#ifdef F32X2
-layout(binding = 5, scalar) writeonly buffer DK { vec4 dx4[]; };
-layout(binding = 5, scalar) writeonly buffer DK1 { float dx1[]; };
-layout(binding = 6, scalar) writeonly buffer DV { vec4 dv4[]; };
-layout(binding = 6, scalar) writeonly buffer DV1 { float dv1[]; };
-DEFINE_STORE_FLOATS4(put_dx, dx4, dx1)
-DEFINE_STORE_FLOATS4(put_dv, dv4, dv1)
-#else
-layout(binding = 5, scalar) writeonly buffer DK { uvec4 dx8[]; };
-layout(binding = 5, scalar) writeonly buffer DK16 { uint16_t dx16[]; };
-layout(binding = 6, scalar) writeonly buffer DV { uvec4 dv8[]; };
-layout(binding = 6, scalar) writeonly buffer DV16 { uint16_t dv16[]; };
-DEFINE_STORE8(put_dx, dx8, dx16)
-DEFINE_STORE8(put_dv, dv8, dv16)
-#endif
+WRITE8(5, DK, dx)
+WRITE8(6, DV, dv)
 
 #include "lib/bwd_dkv_matrix.glsl"
 

@@ -33,11 +33,9 @@ layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 9
 #define FEATURES_BINDING 7
-const bool OWNS_KEYS = true;
-#endif
+#define OWNS_KEYS true
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
@@ -47,15 +45,12 @@ layout(binding = 6, scalar) writeonly buffer DV { ELEM dv[]; };
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
-#ifdef FEATURES
-const bool STREAM_HIDES = false;
-const bool LOGITS = true;
+#define STREAM_HIDES false
 #define TILE_ROWS STREAM
 #define TILE_KEYS OWN
 #include "lib/features.glsl"
 #include "lib/dropout.glsl"
 #include "lib/feature_gradients.glsl"
-#endif
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -71,8 +66,8 @@ void main() {
     }
 #endif
     const uint keys = min(OWN, p.seq_kv - col0);
-    const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
-    const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
+    const Part K_ = Part(TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, keys);
+    const Part V_ = Part(TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, keys);
 
     TileNN dK_, dV_;  // (ROWS, 4*COLS4)
     clear_gradient(dK_);
@@ -90,16 +85,14 @@ void main() {
 #endif
     [[dont_unroll]] for (uint h = 0; h < p.heads_per_kv; h++) {
         const uint head = kv_head * p.heads_per_kv + h;
-        const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
-        const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
+        const uint q_base = HEAD_AT(q, batch, head);
+        const uint do_base = HEAD_AT(do, batch, head);
         const uint rows_base = rows_at(batch, head);
 #ifdef FEATURES
         const Block block = new_block(batch, head, 0);
 #endif
         [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += STREAM) {
-#ifdef FEATURES
             fill_kept(block, row0, col0);
-#endif
             const uint count = min(STREAM, p.seq_q - row0);
             const Part Q_ = Part(TENSOR_Q, q_base + row0 * p.q_stride_s, p.q_stride_s, count);
             const Part dO_ = Part(TENSOR_DO, do_base + row0 * p.do_stride_s, p.do_stride_s, count);
@@ -137,13 +130,9 @@ void main() {
         }
     }
 
-#ifdef FEATURES
-    const float scale = args.plain.scale_log2 * LN_2;
-#else
-    const float scale = p.scale_log2 * LN_2;
-#endif
-    const uint dk_base = p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h + col0 * p.dx_stride_s;
-    const uint dv_base = p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s;
+    const float scale = PLAIN.scale_log2 * LN_2;
+    const uint dk_base = HEAD_AT(dx, batch, kv_head) + col0 * p.dx_stride_s;
+    const uint dv_base = HEAD_AT(dv, batch, kv_head) + col0 * p.dv_stride_s;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         const uint key = ty * ROWS + i;
         [[unroll]] for (uint j = 0; j < COLS4; j++) {

@@ -8,11 +8,7 @@
 //     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// lib/bwd_dq_matrix.glsl has the algorithm. Masks and weights need the layout of a matrix:
-// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
-// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
-// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the conversions
-// and per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
+// lib/bwd_dq_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.
 //
 // With F32X2, q, dO, dq, k and v are f32, and each operand is two float16 matrices:
 // lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
@@ -46,21 +42,13 @@ layout(local_size_x_id = 0) in;
 #else
 #define FEATURES_BINDING 6
 #endif
-const bool OWNS_KEYS = false;
+#define OWNS_KEYS false
 #endif
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 #include "lib/bwd_matrix_inputs.glsl"
 
-#ifdef F32X2
-layout(binding = 5, scalar) writeonly buffer DQ { vec4 dx4[]; };
-layout(binding = 5, scalar) writeonly buffer DQ1 { float dx1[]; };
-DEFINE_STORE_FLOATS4(put_dx, dx4, dx1)
-#else
-layout(binding = 5, scalar) writeonly buffer DQ { uvec4 dx8[]; };
-layout(binding = 5, scalar) writeonly buffer DQ16 { uint16_t dx16[]; };
-DEFINE_STORE8(put_dx, dx8, dx16)
-#endif
+WRITE8(5, DQ, dx)
 #define put_dv put_dx  // there is none
 #ifdef STORE
 layout(binding = 6, scalar) writeonly buffer Stored { uvec4 stored8[]; };

@@ -28,11 +28,9 @@ layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 9
 #define FEATURES_BINDING 6
-const bool OWNS_KEYS = false;
-#endif
+#define OWNS_KEYS false
 #include "lib/element.glsl"
 #include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
@@ -43,13 +41,12 @@ layout(binding = 5, scalar) writeonly buffer DQ { ELEM dq[]; };
 #include "lib/mask.glsl"
 #ifdef FEATURES
 const bool STREAM_HIDES = KEY_MASK || BIAS;
-const bool LOGITS = true;
+#endif
 #define TILE_ROWS OWN
 #define TILE_KEYS STREAM
 #include "lib/features.glsl"
 #include "lib/dropout.glsl"
 #include "lib/feature_gradients.glsl"
-#endif
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -67,10 +64,10 @@ void main() {
     }
 #endif
     const uint count = min(OWN, p.seq_q - row0);
-    const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
-    const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
-    const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
-    const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    const Part Q_ = Part(TENSOR_Q, HEAD_AT(q, batch, head) + row0 * p.q_stride_s, p.q_stride_s, count);
+    const Part dO_ = Part(TENSOR_DO, HEAD_AT(do, batch, head) + row0 * p.do_stride_s, p.do_stride_s, count);
+    const uint k_base = HEAD_AT(k, batch, kv_head);
+    const uint v_base = HEAD_AT(v, batch, kv_head);
     const uint rows_base = rows_at(batch, head) + row0;
 
     vec2 lse2_delta[ROWS];
@@ -118,12 +115,8 @@ void main() {
         accumulate(dQ_, K_);
     }
 
-#ifdef FEATURES
-    const float scale = args.plain.scale_log2 * LN_2;
-#else
-    const float scale = p.scale_log2 * LN_2;
-#endif
-    const uint dq_base = p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + row0 * p.dx_stride_s;
+    const float scale = PLAIN.scale_log2 * LN_2;
+    const uint dq_base = HEAD_AT(dx, batch, head) + row0 * p.dx_stride_s;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         const uint row = ty * ROWS + i;
         [[unroll]] for (uint j = 0; j < COLS4; j++) {

@@ -20,14 +20,14 @@ layout(local_size_x_id = 0) in;
 #define FEATURES_BINDING 2
 #define ELEM float  // of a bias, which is not read here
 #define WIDEN(x) (x)
-#include "lib/params_bwd_heads.glsl"
+#define BY_HEAD
+#include "lib/params_bwd.glsl"
 
 layout(binding = 0, scalar) readonly buffer Rows { vec2 rows[]; };
 layout(binding = 1, scalar) writeonly buffer Out { float out32[]; };
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
-const bool LOGITS = true;
 #include "lib/features.glsl"
 
 shared float partial[WORKGROUP_SIZE];
@@ -53,6 +53,6 @@ void main() {
         }
     }
     if (tid == 0) {
-        out32[p.out_offset + batch * p.out_stride_b + head * p.out_stride_h + gl_WorkGroupID.x] = partial[0];
+        out32[HEAD_AT(out, batch, head) + gl_WorkGroupID.x] = partial[0];
     }
 }

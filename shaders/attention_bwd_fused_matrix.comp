@@ -17,11 +17,7 @@
 // attention_bwd_fused_sum.comp adds the parts. dq_offset and the first two strides are those
 // of the tensor that is written; dq_stride_s is that of a share in part_dq.
 //
-// lib/bwd_fused_matrix.glsl has the algorithm. Masks and weights need the layout of a matrix:
-// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
-// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
-// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the conversions
-// and per-element operations of VK_NV_cooperative_matrix2, at subgroup scope.
+// lib/bwd_fused_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.
 //
 // Dispatch: (shares, num_kv_heads, batch).
 #version 460
@@ -37,17 +33,10 @@ layout(local_size_x_id = 0) in;
 #include "lib/params_bwd.glsl"
 #include "lib/bwd_matrix_inputs.glsl"
 
-layout(binding = 5, scalar) writeonly buffer DK { uvec4 dx8[]; };
-layout(binding = 5, scalar) writeonly buffer DK16 { uint16_t dx16[]; };
-layout(binding = 6, scalar) writeonly buffer DV { uvec4 dv8[]; };
-layout(binding = 6, scalar) writeonly buffer DV16 { uint16_t dv16[]; };
-layout(binding = 7, scalar) writeonly buffer DQ { uvec4 dq8[]; };
-layout(binding = 7, scalar) writeonly buffer DQ16 { uint16_t dq16[]; };
+WRITE8(5, DK, dx)
+WRITE8(6, DV, dv)
+WRITE8(7, DQ, dq)
 layout(binding = 7, scalar) workgroupcoherent buffer PartDQ { float part_dq[]; };
-
-DEFINE_STORE8(put_dx, dx8, dx16)
-DEFINE_STORE8(put_dv, dv8, dv16)
-DEFINE_STORE8(put_dq, dq8, dq16)
 
 #include "lib/bwd_fused_matrix.glsl"
 

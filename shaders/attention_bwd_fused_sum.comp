@@ -21,6 +21,8 @@ layout(constant_id = 3) const uint STREAM = 32;   // rows of a tile
 layout(constant_id = 4) const bool CAUSAL = false;
 layout(local_size_x_id = 0) in;
 
+#include "lib/strides.glsl"
+
 layout(push_constant, scalar) uniform Params {
     uint seq_q;
     uint shares;
@@ -31,10 +33,7 @@ layout(push_constant, scalar) uniform Params {
     uint part_stride_h;
     uint part_stride_share;
     uint part_ld;
-    uint dq_offset;          // elements, like all that follow
-    uint dq_stride_b;
-    uint dq_stride_h;
-    uint dq_stride_s;
+    STRIDES(dq)  // elements, like all that follow
 } p;
 
 #include "lib/element.glsl"
@@ -62,14 +61,14 @@ void main() {
     }
     const uint head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
-    const uint first = p.part_offset + batch * p.part_stride_b + head * p.part_stride_h + row * p.part_ld + col;
+    const uint first = HEAD_AT(part, batch, head) + row * p.part_ld + col;
     const uint shares = shares_of(row);
     vec4 sum = vec4(0.0);
     for (uint s = 0; s < shares; s++) {
         sum += part_dq[first + s * p.part_stride_share];
     }
     sum *= p.scale;
-    const uint at = p.dq_offset + batch * p.dq_stride_b + head * p.dq_stride_h + row * p.dq_stride_s + col * 4;
+    const uint at = HEAD_AT(dq, batch, head) + row * p.dq_stride_s + col * 4;
     for (uint e = 0; e < 4; e++) {
         dq[at + e] = NARROW(sum[e]);
     }

@@ -41,10 +41,8 @@ layout(constant_id = 10) const bool ALIGNED = true;  // offsets and strides are 
 layout(constant_id = 11) const uint FENCE = 0;       // columns of matrices of a slab between fences, 0: none
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 12
 #define FEATURES_BINDING 4
-#endif
 #include "lib/element.glsl"
 #include "lib/params.glsl"
 
@@ -62,14 +60,8 @@ BEGIN_PARAMS
     uint sums_offset;  // float32
     uint which;        // 0: W is P, 1: dX
     float scale;
-    uint y_offset;     // all offsets and strides are in elements
-    uint y_stride_b;
-    uint y_stride_h;
-    uint y_stride_s;
-    uint dx_offset;
-    uint dx_stride_b;
-    uint dx_stride_h;
-    uint dx_stride_s;
+    STRIDES(y)  // all offsets and strides are in elements
+    STRIDES(dx)
 #ifdef FEATURES
     uint head_pages;   // that a head may have
     uint block_pages;  // and a block of rows, where a window begins
@@ -89,22 +81,16 @@ void skip_keys(const uint n) {
 #endif
 
 layout(binding = 0, scalar) readonly buffer Stored { uvec4 stored8[]; };
-layout(binding = 1, scalar) readonly buffer Y { uvec4 y8[]; };
-layout(binding = 1, scalar) readonly buffer Y16 { uint16_t y16[]; };
-layout(binding = 2, scalar) writeonly buffer DX { uvec4 dx8[]; };
-layout(binding = 2, scalar) writeonly buffer DX16 { uint16_t dx16[]; };
-
 layout(binding = 3, scalar) buffer Sums { float sums[]; };
 
 #ifdef FEATURES
-#include "lib/feature_tensors.glsl"
 #define WITHOUT_SCORES
 #include "lib/sequence.glsl"
 #endif
 #include "lib/matrix_types.glsl"
 #include "lib/load8.glsl"
-DEFINE_LOAD8(load_y, y8, y16)
-DEFINE_STORE8(put_dx, dx8, dx16)
+READ8(1, Y, y)
+WRITE8(2, DX, dx)
 
 #ifdef FRAGMENTS
 #define KEY_SIDE MAT_N  // keys of a matrix of sums: its columns, which are W's
@@ -169,7 +155,7 @@ void main() {
 #define first_page pages_before(first_block) + page
 #endif
     uint head_at = p.pages_offset + (number * p.members * head_pages() + first_page) * 2 * PAGE8 + p.which * PAGE8;
-    uint y_at = p.y_offset + batch * p.y_stride_b + (kv_head * p.heads_per_kv + p.first_member) * p.y_stride_h;
+    uint y_at = HEAD_AT(y, batch, kv_head * p.heads_per_kv + p.first_member);
     uint w_at = head_at;
     uint row = first_row;
 #ifdef FRAGMENTS
@@ -215,7 +201,7 @@ void main() {
 
     // The first barrier comes after the slab is read; of the other two one after the strip before
     // is read, one after it is written.
-    const uint base = p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h;
+    const uint base = HEAD_AT(dx, batch, kv_head);
     const uint strip = gl_SubgroupID * KEY_SIDE * SUMS_LD;
     barrier();
     [[unroll]] for (uint i = 0; i < TILES_K; i++) {

@@ -13,6 +13,8 @@ layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const bool TO_F32 = true;
 layout(local_size_x_id = 0) in;
 
+#include "lib/strides.glsl"
+
 layout(push_constant, scalar) uniform Params {
     uint n;              // length of axis x
     uint terms_i;
@@ -23,9 +25,7 @@ layout(push_constant, scalar) uniform Params {
     uint part_stride_x;
     uint part_stride_i;
     uint part_stride_j;
-    uint out_offset;
-    uint out_stride_b;
-    uint out_stride_h;
+    HEAD_STRIDES(out)
 } p;
 
 #include "lib/element.glsl"
@@ -39,14 +39,14 @@ void main() {
     if (x >= p.n) {
         return;
     }
-    const uint base = p.part_offset + gl_WorkGroupID.z * p.part_stride_b + gl_WorkGroupID.y * p.part_stride_h + x * p.part_stride_x;
+    const uint base = HEAD_AT(part, gl_WorkGroupID.z, gl_WorkGroupID.y) + x * p.part_stride_x;
     float sum = 0.0;
     for (uint i = 0; i < p.terms_i; i++) {
         for (uint j = 0; j < p.terms_j; j++) {
             sum += part[base + i * p.part_stride_i + j * p.part_stride_j];
         }
     }
-    const uint at = p.out_offset + gl_WorkGroupID.z * p.out_stride_b + gl_WorkGroupID.y * p.out_stride_h + x;
+    const uint at = HEAD_AT(out, gl_WorkGroupID.z, gl_WorkGroupID.y) + x;
     if (TO_F32) {
         out32[at] = sum;
     } else {

@@ -27,11 +27,14 @@ layout(constant_id = 2) const uint HEAD_DIM = 64;
 layout(constant_id = 3) const bool WRITE_LSE = true;
 layout(local_size_x_id = 0) in;
 
+#include "lib/strides.glsl"
+
 layout(push_constant, scalar) uniform Params {
     uint seq_q;
     uint splits;
     uint first_batch;  // of the dispatch
-#include "lib/params_o_lse.glsl"
+    STRIDES(o)
+    STRIDES(lse)
 } p;
 
 #include "lib/element.glsl"
@@ -89,11 +92,11 @@ void main() {
         x = merge(x, parts[tid + t * COLS4]);
     }
     const vec4 result = x.o * inverse_sum(x.l);
-    const uint o_at = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + row * p.o_stride_s + col * 4;
+    const uint o_at = HEAD_AT(o, batch, head) + row * p.o_stride_s + col * 4;
     for (uint e = 0; e < 4; e++) {
         o[o_at + e] = NARROW(result[e]);
     }
     if (WRITE_LSE && col == 0) {
-        lse_out[p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + row * p.lse_stride_s] = lse(x.m, x.l);
+        lse_out[HEAD_AT(lse, batch, head) + row * p.lse_stride_s] = lse(x.m, x.l);
     }
 }

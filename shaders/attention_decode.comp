@@ -41,16 +41,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
 
-#include "lib/decode_constants.glsl"
-layout(local_size_x_id = 0) in;
-
-#include "lib/decode_params.glsl"
-
-#include "lib/element.glsl"
-#include "lib/vec16.glsl"
-#include "lib/softmax.glsl"
-#include "lib/decode_tensors.glsl"
-
+#include "lib/decode_interface.glsl"
 #include "lib/decode_work.glsl"
 #include "lib/decode_rows.glsl"
 #ifdef APPEND
@@ -61,7 +52,10 @@ layout(local_size_x_id = 0) in;
 #ifdef CACHE8
 #include "lib/decode_cache8.glsl"
 #else
-#include "lib/decode_cache16.glsl"
+#define Words uvec4
+#define WORDS_QUAD(x, e) quad(x, e)
+#define SCORE_SCALE(part) p.scale_log2
+#define VALUE_SCALED(part, x) (x)
 #endif
 #ifdef MATRIX
 #include "lib/decode_matrix.glsl"

@@ -36,25 +36,16 @@ layout(local_size_x_id = 0) in;
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
-layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
-layout(binding = 0, scalar) readonly buffer Q16 { uint16_t q16[]; };
-layout(binding = 1, scalar) readonly buffer K { uvec4 k8[]; };
-layout(binding = 1, scalar) readonly buffer K16 { uint16_t k16[]; };
-layout(binding = 2, scalar) readonly buffer V { uvec4 v8[]; };
-layout(binding = 2, scalar) readonly buffer V16 { uint16_t v16[]; };
-layout(binding = 3, scalar) writeonly buffer O { uvec4 o8[]; };
-layout(binding = 3, scalar) writeonly buffer O4 { uvec2 o4[]; };
-layout(binding = 3, scalar) writeonly buffer O16 { uint16_t o16[]; };
-layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
-
 #include "lib/load8.glsl"
 #include "lib/matrix_types.glsl"
 #include "lib/rows.glsl"
 
-DEFINE_LOAD8(load_q, q8, q16)
-DEFINE_LOAD8(load_k, k8, k16)
-DEFINE_LOAD8(load_v, v8, v16)
-DEFINE_STORE8(put_o, o8, o16)
+READ8(0, Q, q)
+READ8(1, K, k)
+READ8(2, V, v)
+WRITE8(3, O, o)
+layout(binding = 3, scalar) writeonly buffer O4 { uvec2 o4[]; };
+layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 
 // put_o4 stores four elements of O.
 void put_o4(const uint i, const uvec2 x) {

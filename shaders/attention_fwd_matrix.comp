@@ -10,14 +10,8 @@
 //     lse   (batch, num_heads, seq_q)                f32, any strides
 //
 // lib/fwd_matrix.glsl has the algorithm, lib/tile.glsl the loads of q (stage_q), k and v
-// and the stores of o, lib/mask.glsl the causal mask.
-//
-// Row maxima, row sums and the conversion of P to a left matrix need the layout of a matrix:
-// which invocation holds which element. If matrix_layout.comp has found it, lib/rows.glsl
-// uses it. If not, lib/rows_coopmat.glsl goes through shared memory, with
-// VK_KHR_cooperative_matrix alone; with COOPMAT2, lib/rows_coopmat2.glsl uses the
-// reductions, conversions and per-element operations of VK_NV_cooperative_matrix2, at
-// subgroup scope.
+// and the stores of o, lib/mask.glsl the causal mask, lib/rows.glsl the layout of matrices that
+// row maxima, row sums and the conversion of P to a left matrix need.
 //
 // With F32X2, q, k, v and o are f32, and each operand is two float16 matrices:
 // lib/fwd_f32x2.glsl says what differs then, and the errors, which are those of float32
@@ -49,48 +43,33 @@ layout(constant_id = 18) const bool SPLIT_KV = false;    // writes partial resul
 layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 20
 #define FEATURES_BINDING 5
-#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
 #ifdef F32X2
-layout(binding = 0, scalar) readonly buffer Q { float q1[]; };
-layout(binding = 1, scalar) readonly buffer K { vec4 k4[]; };
-layout(binding = 1, scalar) readonly buffer K1 { float k1[]; };
-layout(binding = 2, scalar) readonly buffer V { vec4 v4[]; };
-layout(binding = 2, scalar) readonly buffer V1 { float v1[]; };
-layout(binding = 3, scalar) writeonly buffer O { float o32[]; };
-layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 #include "lib/f32x2.glsl"
 #else
-layout(binding = 0, scalar) readonly buffer Q { uvec4 q8[]; };
-layout(binding = 0, scalar) readonly buffer Q16 { uint16_t q16[]; };
-layout(binding = 1, scalar) readonly buffer K { uvec4 k8[]; };
-layout(binding = 1, scalar) readonly buffer K16 { uint16_t k16[]; };
-layout(binding = 2, scalar) readonly buffer V { uvec4 v8[]; };
-layout(binding = 2, scalar) readonly buffer V16 { uint16_t v16[]; };
-layout(binding = 3, scalar) writeonly buffer O { uvec4 o8[]; };
-layout(binding = 3, scalar) writeonly buffer O16 { uint16_t o16[]; };
-layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
-layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 #include "lib/load8.glsl"
 #endif
-
 #include "lib/matrix_types.glsl"
 #include "lib/rows.glsl"
 
 #ifdef F32X2
-DEFINE_LOAD_FLOATS8(load_k, k4, k1)
-DEFINE_LOAD_FLOATS8(load_v, v4, v1)
+layout(binding = 0, scalar) readonly buffer Q { float q1[]; };
 #else
-DEFINE_LOAD8(load_q, q8, q16)
-DEFINE_LOAD8(load_k, k8, k16)
-DEFINE_LOAD8(load_v, v8, v16)
-DEFINE_STORE8(put_o, o8, o16)
+READ8(0, Q, q)
 #endif
+READ8(1, K, k)
+READ8(2, V, v)
+#ifdef F32X2
+layout(binding = 3, scalar) writeonly buffer O { float o32[]; };
+#else
+WRITE8(3, O, o)
+layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
+#endif
+layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 
 void put_float(const uint at, const float x) {
     o32[at] = x;

@@ -35,26 +35,17 @@ layout(constant_id = 9) const bool WRITE_LSE = true;
 layout(constant_id = 10) const bool SPLIT_KV = false;  // writes partial results, see lib/split_kv.glsl
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 11
 #define FEATURES_BINDING 5
-#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
-layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
-layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
-layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
-layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
-layout(binding = 2, scalar) readonly buffer V { ELEM4 v4[]; };
-layout(binding = 2, scalar) readonly buffer V1 { ELEM v1[]; };
+READ4(0, Q, q)
+READ4(1, K, k)
+READ4(2, V, v)
 layout(binding = 3, scalar) writeonly buffer O { ELEM o[]; };
 layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
-
-DEFINE_LOAD4(load_q, q4, q1)
-DEFINE_LOAD4(load_k, k4, k1)
-DEFINE_LOAD4(load_v, v4, v1)
 
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = BLOCK_M / THREADS_Y;                      // of S and O for one invocation
@@ -84,11 +75,9 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 #include "lib/split_kv.glsl"
 #include "lib/matmul_scalar.glsl"
 #include "lib/row_values.glsl"
-#ifdef FEATURES
-const bool LOGITS = SOFTCAP || ALIBI || BIAS;
+#define LOGITS_IF_NEEDED
 #include "lib/features.glsl"
 #include "lib/dropout.glsl"
-#endif
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
@@ -106,9 +95,9 @@ void main() {
     }
 #endif
 
-    const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s;
-    const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
-    const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    const uint q_base = HEAD_AT(q, batch, head) + row0 * p.q_stride_s;
+    const uint k_base = HEAD_AT(k, batch, kv_head);
+    const uint v_base = HEAD_AT(v, batch, kv_head);
     const float sign = p.q_sign != 0 ? -1.0 : 1.0;
 
     TileNN O_;      // (ROWS, 4*COLS4)
@@ -125,9 +114,7 @@ void main() {
     const int keys = visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1);  // what the last row sees
     const int end_key = share_end(work.split, keys);
     [[dont_unroll]] for (int col0 = share_first(work.split, keys); col0 < end_key; col0 += int(BLOCK_N)) {
-#ifdef FEATURES
         fill_kept(block, row0, col0);
-#endif
         TileNT S;  // (ROWS, COLS)
         [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
             S.at[i] = 0.0;
@@ -209,8 +196,8 @@ void main() {
 
     share_partials(l, ty, tx);
     const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
-    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + out_row * p.o_stride_s;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + out_row * p.lse_stride_s;
+    const uint o_base = HEAD_AT(o, batch, head) + out_row * p.o_stride_s;
+    const uint lse_base = HEAD_AT(lse, batch, head) + out_row * p.lse_stride_s;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         const uint row = row0 + ty * ROWS + i;
         float sum = 0.0;

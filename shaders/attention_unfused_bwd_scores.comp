@@ -31,12 +31,11 @@ layout(constant_id = 7) const bool ALIGNED = true;  // offsets and strides are m
 layout(local_size_x_id = 0) in;
 
 const uint SLICE = 4;  // of accumulate, which is not used
-#ifdef FEATURES
 #define FEATURES_ID 8
 #define FEATURES_BINDING 7
-#endif
 #include "lib/element.glsl"
-#include "lib/params_bwd_heads.glsl"
+#define BY_HEAD
+#include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
 
 layout(binding = 5, scalar) writeonly buffer W { float w[]; };
@@ -44,15 +43,12 @@ layout(binding = 6, scalar) writeonly buffer DX { float dx[]; };
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
-#ifdef FEATURES
-const bool STREAM_HIDES = false;
-const bool LOGITS = true;
+#define STREAM_HIDES false
 #define TILE_ROWS OWN
 #define TILE_KEYS STREAM
 #include "lib/features.glsl"
 #include "lib/dropout.glsl"
 #include "lib/feature_gradients.glsl"
-#endif
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -78,10 +74,10 @@ void main() {
 #endif
     const uint count = min(OWN, p.seq_q - row0);
     const uint keys = min(STREAM, p.seq_kv - col0);
-    const Part Q_ = Part(TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + row0 * p.q_stride_s, p.q_stride_s, count);
-    const Part dO_ = Part(TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + row0 * p.do_stride_s, p.do_stride_s, count);
-    const Part K_ = Part(TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, keys);
-    const Part V_ = Part(TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, keys);
+    const Part Q_ = Part(TENSOR_Q, HEAD_AT(q, batch, head) + row0 * p.q_stride_s, p.q_stride_s, count);
+    const Part dO_ = Part(TENSOR_DO, HEAD_AT(do, batch, head) + row0 * p.do_stride_s, p.do_stride_s, count);
+    const Part K_ = Part(TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, keys);
+    const Part V_ = Part(TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, keys);
     const uint rows_base = rows_at(batch, head) + row0;
     TileNT S, dP;  // (ROWS, COLS)
     product(S, Q_, K_);

@@ -22,20 +22,15 @@ layout(constant_id = 4) const uint DIM = 64;
 layout(constant_id = 5) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 6
 #define FEATURES_BINDING 3
-const bool A_OF_KEYS = true;
-#endif
+#define A_OF_KEYS true
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
 
 layout(binding = 0, scalar) writeonly buffer DX { ELEM dx[]; };
-layout(binding = 1, scalar) readonly buffer X { ELEM4 x4[]; };
-layout(binding = 1, scalar) readonly buffer X1 { ELEM x1[]; };
+READ4(1, X, x)
 layout(binding = 2, scalar) readonly buffer W { float weights[]; };
-
-DEFINE_LOAD4(load_x, x4, x1)
 
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = BLOCK_M / THREADS_Y;  // keys of one invocation
@@ -48,12 +43,7 @@ const uint X_AT = BLOCK_M * W_LD;
 shared vec4 tile[X_AT + BLOCK_N * X_LD];
 
 #include "lib/matmul_scalar.glsl"
-#ifdef FEATURES
-const bool LOGITS = true;
-#include "lib/softmax.glsl"
-#include "lib/mask.glsl"
 #include "lib/features.glsl"
-#endif
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
@@ -76,7 +66,7 @@ void main() {
     }
     [[dont_unroll]] for (uint g = 0; g < p.heads_per_kv; g++) {
         const uint w_base = (gl_WorkGroupID.z * p.heads_per_kv + g) * w_head;
-        const uint x_base = p.b_offset + batch * p.b_stride_b + (first_head + g) * p.b_stride_h;
+        const uint x_base = HEAD_AT(b, batch, first_head + g);
         [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += BLOCK_N) {
             barrier();  // the rows before are read
             for (uint i = tid; i < BLOCK_M * BLOCK_N; i += WORKGROUP_SIZE) {

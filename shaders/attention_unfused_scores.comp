@@ -25,22 +25,15 @@ layout(constant_id = 6) const bool CAUSAL = false;
 layout(constant_id = 7) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 8
 #define FEATURES_BINDING 3
-const bool A_OF_KEYS = false;
-#endif
+#define A_OF_KEYS false
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
 
-layout(binding = 0, scalar) readonly buffer Q { ELEM4 q4[]; };
-layout(binding = 0, scalar) readonly buffer Q1 { ELEM q1[]; };
-layout(binding = 1, scalar) readonly buffer K { ELEM4 k4[]; };
-layout(binding = 1, scalar) readonly buffer K1 { ELEM k1[]; };
+READ4(0, Q, q)
+READ4(1, K, k)
 layout(binding = 2, scalar) writeonly buffer S2 { float s2[]; };
-
-DEFINE_LOAD4(load_q, q4, q1)
-DEFINE_LOAD4(load_k, k4, k1)
 
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = BLOCK_M / THREADS_Y;
@@ -53,10 +46,7 @@ shared vec4 tile[(BLOCK_M + BLOCK_N) * LD];
 
 #include "lib/softmax.glsl"
 #include "lib/mask.glsl"
-#ifdef FEATURES
-const bool LOGITS = true;
 #include "lib/features.glsl"
-#endif
 #include "lib/matmul_scalar.glsl"
 
 void main() {
@@ -71,7 +61,7 @@ void main() {
         return;
     }
 #endif
-    const uint q_base = p.a_offset + batch * p.a_stride_b + head * p.a_stride_h;
+    const uint q_base = HEAD_AT(a, batch, head);
     const uint k_base = p.b_offset + batch * p.b_stride_b + head / p.heads_per_kv * p.b_stride_h;
 
     TileNT S;  // (ROWS, COLS)

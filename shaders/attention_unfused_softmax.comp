@@ -23,13 +23,11 @@ layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const bool WRITE_LSE = true;
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 2
 #define FEATURES_BINDING 2
-const bool A_OF_KEYS = false;
+#define A_OF_KEYS false
 #define ELEM float  // of a bias, which is not read here
 #define WIDEN(x) (x)
-#endif
 #include "lib/params_unfused.glsl"
 
 layout(binding = 0, scalar) buffer S2 { float s2[]; };
@@ -38,11 +36,7 @@ layout(binding = 1, scalar) writeonly buffer LSE { float lse_out[]; };
 shared float partial[WORKGROUP_SIZE];
 
 #include "lib/softmax.glsl"
-#ifdef FEATURES
-const bool LOGITS = true;
-#include "lib/mask.glsl"
 #include "lib/features.glsl"
-#endif
 
 // reduce returns the maximum (or with SUM the sum) of x over the workgroup, a
 // power of two of invocations. Every invocation calls it.
@@ -102,6 +96,6 @@ void main() {
     if (WRITE_LSE && tid == 0) {
         const uint head = (p.first_head + gl_WorkGroupID.z) % p.num_heads;
         const uint batch = (p.first_head + gl_WorkGroupID.z) / p.num_heads;
-        lse_out[p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + row] = lse(m, l);
+        lse_out[HEAD_AT(lse, batch, head) + row] = lse(m, l);
     }
 }

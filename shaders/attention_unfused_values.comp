@@ -22,29 +22,20 @@ layout(constant_id = 4) const uint HEAD_DIM = 64;
 layout(constant_id = 5) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
-#ifdef FEATURES
 #define FEATURES_ID 6
 #define FEATURES_BINDING 3
-const bool A_OF_KEYS = false;
-#endif
+#define A_OF_KEYS false
 #include "lib/element.glsl"
 #include "lib/params_unfused.glsl"
 
 layout(binding = 0, scalar) writeonly buffer O { ELEM o[]; };
-layout(binding = 1, scalar) readonly buffer V { ELEM4 v4[]; };
-layout(binding = 1, scalar) readonly buffer V1 { ELEM v1[]; };
+READ4(1, V, v)
 layout(binding = 2, scalar) readonly buffer P { float weights[]; };
-
-DEFINE_LOAD4(load_v, v4, v1)
 
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = BLOCK_M / THREADS_Y;
 const uint COLS = 1;  // product_nt is not used
-#ifdef FEATURES
 const uint DIM4 = VALUE_DIM / 4;
-#else
-const uint DIM4 = HEAD_DIM / 4;
-#endif
 const uint COLS4 = (DIM4 + THREADS_X - 1) / THREADS_X;
 const uint P_LD = BLOCK_N / 4 + 1;  // one more, so that rows start in different banks
 const uint V_LD = COLS4 * THREADS_X;
@@ -52,12 +43,7 @@ const uint V_AT = BLOCK_M * P_LD;
 shared vec4 tile[V_AT + BLOCK_N * V_LD];
 
 #include "lib/matmul_scalar.glsl"
-#ifdef FEATURES
-const bool LOGITS = true;
-#include "lib/softmax.glsl"
-#include "lib/mask.glsl"
 #include "lib/features.glsl"
-#endif
 
 void main() {
     const uint tid = gl_LocalInvocationIndex;
@@ -71,7 +57,7 @@ void main() {
     }
 #endif
     const uint v_base = p.b_offset + batch * p.b_stride_b + head / p.heads_per_kv * p.b_stride_h;
-    const uint o_base = p.a_offset + batch * p.a_stride_b + head * p.a_stride_h;
+    const uint o_base = HEAD_AT(a, batch, head);
 
     TileNN O_;  // (ROWS, 4*COLS4)
     [[unroll]] for (uint i = 0; i < ROWS * COLS4; i++) {

@@ -34,7 +34,7 @@ void main() {
     const uint batch = gl_WorkGroupID.z;
     vec4 sum = vec4(0.0);
     for (uint split = 0; split < p.splits; split++) {
-        sum += sums[(p.a_offset + (split * gl_NumWorkGroups.z + batch) * p.a_stride_b + row * p.a_stride + col) / 4];
+        sum += sums[(ROW_AT(a, split * gl_NumWorkGroups.z + batch, row) + col) / 4];
     }
     if (OUT_ALIGNED && col + 4 <= p.n) {
         finish(batch, row, col, sum, 4);

@@ -33,15 +33,7 @@ layout(local_size_x_id = 0) in;
 #ifdef FRAGMENTS
 #define RUNS_ID 26
 #endif
-#include "lib/element.glsl"
-#include "lib/formats.glsl"
-#include "lib/gemm_params.glsl"
-
-layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
-layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
-#define OUT_BINDING 2
-#include "lib/gemm_out.glsl"
-#include "lib/matrix_types.glsl"
+#include "lib/gemm_tensors.glsl"
 #include "lib/gemm_matrix.glsl"
 #include "lib/gemm_strip.glsl"
 

@@ -28,15 +28,7 @@ layout(local_size_x_id = 0) in;
 const uint COLUMNS = 3;  // of W
 
 #define EPILOGUE_ID 16
-#include "lib/element.glsl"
-#include "lib/formats.glsl"
-#include "lib/gemm_params.glsl"
-
-layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
-layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
-#define OUT_BINDING 2
-#include "lib/gemm_out.glsl"
-#include "lib/matrix_types.glsl"
+#include "lib/gemm_tensors.glsl"
 #include "lib/gemm_matrix.glsl"
 #include "lib/gemm_narrow.glsl"
 #include "lib/gmm.glsl"
@@ -65,7 +57,7 @@ void add_component(const uint block_row, const uint group, const bool first) {
                 y[o] += outputs[(r * SUBGROUPS_N + s) * COLUMNS + o];
             }
         }
-        const uint at = (p.c_offset + group * p.c_stride_b + row * p.c_stride) / 4;
+        const uint at = (ROW_AT(c, group, row)) / 4;
         Mixture m = alone(component(y[0], y[1], y[2], x1[p.x_offset + row]));
         if (!first) {
             m = merge(unpack(c4[at], c4[at + 1]), m);

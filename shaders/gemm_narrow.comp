@@ -31,15 +31,7 @@ layout(local_size_x_id = 0) in;
 #define NARROW_ID 26
 #define RUNS_ID 27
 #endif
-#include "lib/element.glsl"
-#include "lib/formats.glsl"
-#include "lib/gemm_params.glsl"
-
-layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
-layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
-#define OUT_BINDING 2
-#include "lib/gemm_out.glsl"
-#include "lib/matrix_types.glsl"
+#include "lib/gemm_tensors.glsl"
 #include "lib/gemm_matrix.glsl"
 
 #include "lib/gemm_narrow.glsl"
@@ -47,7 +39,7 @@ layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
 // add_row adds sums of a row to what the strips before of its part wrote.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]) {
     const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
-    const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + row * p.c_stride;
+    const uint at = ROW_AT(c, part * gl_NumWorkGroups.z + w.batch, row);
     [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
         c1[at + o] = first ? y[o] : c1[at + o] + y[o];
     }

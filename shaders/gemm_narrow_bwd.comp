@@ -31,13 +31,7 @@ layout(local_size_x_id = 0) in;
 #include "lib/element.glsl"
 #include "lib/formats.glsl"
 #include "lib/pack2.glsl"
-#include "lib/gemm_params.glsl"
-
-layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
-layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
-#define OUT_BINDING 2
-#include "lib/gemm_out.glsl"
-#include "lib/matrix_types.glsl"
+#include "lib/gemm_tensors.glsl"
 #include "lib/gemm_matrix.glsl"
 #include "lib/gemm_columns.glsl"
 
@@ -62,7 +56,7 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
                 const vec4 v = mix(vec4(0.0), pre, bvec4(uvec4(exists) & uint(row_exists)));
                 const vec4 dpre = gradient(v, row - w.row + r, stage * LANE_QUADS + j);
                 if (row_exists) {
-                    c2[(p.c_offset + w.batch * p.c_stride_b + (row + r) * p.c_stride + x) / 4] = uvec2(pack2(dpre.x, dpre.y), pack2(dpre.z, dpre.w));
+                    c2[(ROW_AT(c, w.batch, row + r) + x) / 4] = uvec2(pack2(dpre.x, dpre.y), pack2(dpre.z, dpre.w));
                 }
             }
         }

@@ -68,7 +68,7 @@ void add_rows(const uint batch, const uint block_row, const uint block_col, cons
             const uint row = first + i * ROW_LANES;
             words[i] = uvec4(0);
             if (row < rows) {
-                words[i] = load_pre(p.a_offset + batch * p.a_stride_b + (block_row + row) * p.a_stride, col, mask);
+                words[i] = load_pre(ROW_AT(a, batch, block_row + row), col, mask);
             }
         }
         [[unroll]] for (uint i = 0; i < AHEAD; i++) {
@@ -80,7 +80,7 @@ void add_rows(const uint batch, const uint block_row, const uint block_col, cons
         [[unroll]] for (uint i = 0; i < AHEAD; i++) {
             const uint row = first + i * ROW_LANES;
             if (row < rows) {
-                c8[(p.c_offset + batch * p.c_stride_b + (block_row + row) * p.c_stride + col) / 8] = words[i];
+                c8[(ROW_AT(c, batch, block_row + row) + col) / 8] = words[i];
             }
         }
     }

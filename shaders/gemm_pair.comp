@@ -50,15 +50,7 @@ layout(constant_id = 12) const bool PARTIAL = false;  // writes sums of a part o
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 13
-#include "lib/element.glsl"
-#include "lib/formats.glsl"
-#include "lib/gemm_params.glsl"
-
-layout(binding = 0, scalar) readonly buffer A { uvec4 a8[]; };
-layout(binding = 1, scalar) readonly buffer B { uvec4 b8[]; };
-#define OUT_BINDING 2
-#include "lib/gemm_out.glsl"
-#include "lib/matrix_types.glsl"
+#include "lib/gemm_tensors.glsl"
 #include "lib/fragments.glsl"
 #include "lib/copies.glsl"
 #include "lib/fence.glsl"

@@ -51,29 +51,18 @@ layout(push_constant, scalar) uniform Params {
 #include "lib/element.glsl"
 #include "lib/vec16.glsl"
 
-layout(binding = 0, scalar) readonly buffer S { uvec4 s16[]; };
-layout(binding = 0, scalar) readonly buffer S1 { ELEM s1[]; };
-layout(binding = 1, scalar) readonly buffer DY { uvec4 dy16[]; };
-layout(binding = 1, scalar) readonly buffer DY1 { ELEM dy1[]; };
-layout(binding = 2, scalar) readonly buffer DSum { uvec4 dsum16[]; };
-layout(binding = 2, scalar) readonly buffer DSum1 { ELEM dsum1[]; };
+READ16(0, S, s)
+READ16(1, DY, dy)
+READ16(2, DSum, dsum)
 layout(binding = 3, scalar) readonly buffer W { float w_f32[]; };
 layout(binding = 3, scalar) readonly buffer W4 { vec4 w_f32x4[]; };
 layout(binding = 3, scalar) readonly buffer WElem { ELEM w_elem[]; };
 layout(binding = 3, scalar) readonly buffer WElem4 { ELEM4 w_elem4[]; };
 layout(binding = 4, scalar) readonly buffer Mean { float mean_in[]; };
 layout(binding = 5, scalar) readonly buffer Rstd { float rstd_in[]; };
-layout(binding = 6, scalar) writeonly buffer DX { uvec4 dx16[]; };
-layout(binding = 6, scalar) writeonly buffer DX1 { ELEM dx1[]; };
-layout(binding = 7, scalar) writeonly buffer DResidual { uvec4 dresidual16[]; };
-layout(binding = 7, scalar) writeonly buffer DResidual1 { ELEM dresidual1[]; };
+WRITE16(6, DX, dx)
+WRITE16(7, DResidual, dresidual)
 layout(binding = 8, scalar) buffer Parts { vec4 parts[]; };
-
-DEFINE_LOAD16(load_s, s16, s1)
-DEFINE_LOAD16(load_dy, dy16, dy1)
-DEFINE_LOAD16(load_dsum, dsum16, dsum1)
-DEFINE_STORE16(store_dx, dx16, dx1)
-DEFINE_STORE16(store_dresidual, dresidual16, dresidual1)
 
 #include "lib/norm.glsl"
 

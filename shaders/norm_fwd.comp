@@ -48,26 +48,18 @@ layout(push_constant, scalar) uniform Params {
 #include "lib/element.glsl"
 #include "lib/vec16.glsl"
 
-layout(binding = 0, scalar) readonly buffer X { uvec4 x16[]; };
-layout(binding = 0, scalar) readonly buffer X1 { ELEM x1[]; };
-layout(binding = 1, scalar) readonly buffer Residual { uvec4 residual16[]; };
-layout(binding = 1, scalar) readonly buffer Residual1 { ELEM residual1[]; };
+READ16(0, X, x)
+READ16(1, Residual, residual)
 layout(binding = 2, scalar) readonly buffer W { float w_f32[]; };
 layout(binding = 2, scalar) readonly buffer W4 { vec4 w_f32x4[]; };
 layout(binding = 2, scalar) readonly buffer WElem { ELEM w_elem[]; };
 layout(binding = 2, scalar) readonly buffer WElem4 { ELEM4 w_elem4[]; };
-layout(binding = 3, scalar) writeonly buffer Y { uvec4 y16[]; };
-layout(binding = 3, scalar) writeonly buffer Y1 { ELEM y1[]; };
-layout(binding = 4, scalar) buffer Sum { uvec4 sum16[]; };
-layout(binding = 4, scalar) buffer Sum1 { ELEM sum1[]; };
+TENSOR16(4, , Sum, sum)
+LOAD16(sum)
+STORE16(sum)
+WRITE16(3, Y, y)
 layout(binding = 5, scalar) writeonly buffer Mean { float mean_out[]; };
 layout(binding = 6, scalar) writeonly buffer Rstd { float rstd_out[]; };
-
-DEFINE_LOAD16(load_x, x16, x1)
-DEFINE_LOAD16(load_residual, residual16, residual1)
-DEFINE_LOAD16(load_sum, sum16, sum1)
-DEFINE_STORE16(store_sum, sum16, sum1)
-DEFINE_STORE16(store_y, y16, y1)
 
 #include "lib/norm.glsl"
 

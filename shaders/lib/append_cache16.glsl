@@ -12,8 +12,8 @@ void append_k(const uint batch, const uint cache, const uint keys, const uint it
     }
     const bool rotated = e < ROTATED_ITEMS;
     const uint column = rotated ? e * WIDTH : ROTARY + (e - ROTATED_ITEMS) * WIDTH;
-    const uint from = p.new_k_offset + batch * p.new_k_stride_b + head * p.new_k_stride_h + i * p.new_k_stride_s + column;
-    const uint to = p.k_offset + slot.outer * p.k_stride_b + head * p.k_stride_h + slot.inner * p.k_stride_s + column;
+    const uint from = HEAD_AT(new_k, batch, head) + i * p.new_k_stride_s + column;
+    const uint to = HEAD_AT(k, slot.outer, head) + slot.inner * p.k_stride_s + column;
     uvec4 a = load_new_k(from, WIDTH);
     if (rotated && INTERLEAVED) {
         turn_neighbours(a, keys + i, column);
@@ -32,7 +32,7 @@ void append_v(const uint batch, const uint cache, const uint keys, const uint it
     const uint i = item / V_ITEMS / p.kv_heads;
     const Slot slot = slot_of(batch, cache, keys + i);
     if (slot.found) {
-        const uint from = p.new_v_offset + batch * p.new_v_stride_b + head * p.new_v_stride_h + i * p.new_v_stride_s + column;
-        store_v(p.v_offset + slot.outer * p.v_stride_b + head * p.v_stride_h + slot.inner * p.v_stride_s + column, VEC, load_new_v(from, VEC));
+        const uint from = HEAD_AT(new_v, batch, head) + i * p.new_v_stride_s + column;
+        store_v(HEAD_AT(v, slot.outer, head) + slot.inner * p.v_stride_s + column, VEC, load_new_v(from, VEC));
     }
 }

@@ -40,14 +40,11 @@
 #else
 #include "tile_bwd.glsl"
 #endif
-#ifdef FEATURES
-const bool LOGITS = true;
 #define TILE_ROWS STREAM
 #define TILE_KEYS BLOCK_M
 #include "features.glsl"
 #include "dropout.glsl"
 #include "feature_gradients.glsl"
-#endif
 
 shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile
 
@@ -83,12 +80,12 @@ void backward_dkv() {
 
     Own K_, V_;
 #ifdef WITH_DQ
-    load_keys(K_, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, last_key,
+    load_keys(K_, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, last_key,
               max(visible_keys(int(last_row)) - int(col0), 0) - 1);
 #else
-    load_own(K_, TENSOR_K, p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + col0 * p.k_stride_s, p.k_stride_s, last_key);
+    load_own(K_, TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, last_key);
 #endif
-    load_own(V_, TENSOR_V, p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + col0 * p.v_stride_s, p.v_stride_s, last_key);
+    load_own(V_, TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, last_key);
     Gradient dK_, dV_;
     [[unroll]] for (uint i = 0; i < ROW_TILES * WIDE_TILES; i++) {
         dK_.at[i] = MatC(0.0);
@@ -120,11 +117,11 @@ void backward_dkv() {
 
     [[dont_unroll]] for (uint h = 0; h < HEADS; h++) {
         const uint head = kv_head * p.heads_per_kv + h;
-        const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
-        const uint do_base = p.do_offset + batch * p.do_stride_b + head * p.do_stride_h;
+        const uint q_base = HEAD_AT(q, batch, head);
+        const uint do_base = HEAD_AT(do, batch, head);
         const uint rows_base = rows_at(batch, head);
 #ifdef WITH_DQ
-        const uint dq_base = p.dq_offset + batch * p.dq_stride_b + head * p.dq_stride_h;
+        const uint dq_base = HEAD_AT(dq, batch, head);
         const uint part_base = dq_base + gl_WorkGroupID.x * p.dq_stride_s;
 #endif
         COPY next_q[COPIES];
@@ -168,9 +165,7 @@ void backward_dkv() {
                 if (tid < STREAM) {
                     stats[tid] = lse2_delta;
                 }
-#ifdef FEATURES
                 fill_kept(block, row0, col0);
-#endif
                 barrier();  // tile and stats written before they are read; tile_tops is read
                 if (PREFETCH) {
                     const uint row = min(row0 + STREAM, last_row);  // past the end the last row again
@@ -228,7 +223,7 @@ void backward_dkv() {
 #define DK_SCALE p.scale_log2 * LN_2
 #define DV_SCALE 1.0
 #endif
-    store_gradient(dK_, DK_SCALE, false, p.dx_offset + batch * p.dx_stride_b + kv_head * p.dx_stride_h + col0 * p.dx_stride_s,
+    store_gradient(dK_, DK_SCALE, false, HEAD_AT(dx, batch, kv_head) + col0 * p.dx_stride_s,
                    p.dx_stride_s, last_key);
-    store_gradient(dV_, DV_SCALE, true, p.dv_offset + batch * p.dv_stride_b + kv_head * p.dv_stride_h + col0 * p.dv_stride_s, p.dv_stride_s, last_key);
+    store_gradient(dV_, DV_SCALE, true, HEAD_AT(dv, batch, kv_head) + col0 * p.dv_stride_s, p.dv_stride_s, last_key);
 }

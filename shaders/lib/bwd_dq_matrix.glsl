@@ -38,19 +38,25 @@
 #define LAST_FIRST CAUSAL  // the last rows see most keys
 #include "order.glsl"
 #endif
-#ifdef FEATURES
-const bool LOGITS = true;
 #define TILE_ROWS BLOCK_M
 #define TILE_KEYS STREAM
 #include "features.glsl"
 #include "dropout.glsl"
 #include "feature_keys.glsl"
 #include "feature_gradients.glsl"
-#endif
 
 void backward_dq() {
 #ifdef STORE
-#include "bwd_stored_work.glsl"
+    const uint number = gl_WorkGroupID.z * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (number >= p.heads) {
+        return;
+    }
+    const uint head_number = p.first_head + number / p.members * p.heads_per_kv + number % p.members;
+    const uint batch = head_number / num_heads();
+    const uint head = head_number % num_heads();
+    const uint block_number = CAUSAL ? gl_NumWorkGroups.y - 1 - gl_WorkGroupID.y : gl_WorkGroupID.y;
+    const uint block_row = block_number * BLOCK_M;
+    const uint kv_head = head / p.heads_per_kv;
 #else
     const Work work = next_work();
     const uint head = work.head;
@@ -68,8 +74,8 @@ void backward_dq() {
     const uint last_row = p.seq_q - 1 - block_row;                    // within the block
 
     Own Q_, dO_;
-    load_own(Q_, TENSOR_Q, p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s, p.q_stride_s, last_row);
-    load_own(dO_, TENSOR_DO, p.do_offset + batch * p.do_stride_b + head * p.do_stride_h + block_row * p.do_stride_s, p.do_stride_s, last_row);
+    load_own(Q_, TENSOR_Q, HEAD_AT(q, batch, head) + block_row * p.q_stride_s, p.q_stride_s, last_row);
+    load_own(dO_, TENSOR_DO, HEAD_AT(do, batch, head) + block_row * p.do_stride_s, p.do_stride_s, last_row);
     const MatC place = element_index();
     float lse2[ROW_TILES * ROWS];
     float delta[ROW_TILES * ROWS];
@@ -96,8 +102,8 @@ void backward_dq() {
     const int end = visible_keys(int(block_row + min(BLOCK_M - 1, last_row)));
     const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
     const int last_key = max(end, 1) - 1;  // keys beyond it may be NaN
-    const uint k_base = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h;
-    const uint v_base = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h;
+    const uint k_base = HEAD_AT(k, batch, kv_head);
+    const uint v_base = HEAD_AT(v, batch, kv_head);
     COPY next_k[COPIES];
     COPY next_v[COPIES];
     if (PREFETCH) {
@@ -163,13 +169,9 @@ void backward_dq() {
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 put(i, next_k[i], next_v[i] AND(exponents));
-#ifdef FEATURES
                 put_shown(block, col0, i);
-#endif
             }
-#ifdef FEATURES
             fill_kept(block, block_row, col0);
-#endif
             barrier();  // tile written before it is read; tile_tops is read
             if (PREFETCH) {
                 const int key = min(col0 + int(STREAM), last_key);  // past the end the last key again
@@ -247,6 +249,6 @@ void backward_dq() {
 #else
 #define DQ_SCALE p.scale_log2 * LN_2
 #endif
-    store_gradient(dQ_, DQ_SCALE, false, p.dx_offset + batch * p.dx_stride_b + head * p.dx_stride_h + block_row * p.dx_stride_s,
+    store_gradient(dQ_, DQ_SCALE, false, HEAD_AT(dx, batch, head) + block_row * p.dx_stride_s,
                    p.dx_stride_s, last_row);
 }

@@ -1,7 +1,5 @@
-// bwd_tensors: the tensors that backward kernels on matrices load, and the lengths of
-// their rows.
-//
-// The includer includes lib/tile_shape.glsl.
+// bwd_tensors: the tensors that backward kernels on matrices load, the lengths of their rows, and what
+// both lib/tile_bwd.glsl and lib/tile_bwd_f32x2.glsl, which include it, compute.
 
 const uint TENSOR_Q = 0;
 const uint TENSOR_K = 1;
@@ -16,3 +14,22 @@ const uint TENSOR_DO = 3;
 #define DIM_OF(tensor) HEAD_DIM
 #define HAS_COLUMN(tensor, col) copies_dim(col)
 #endif
+
+// load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
+COPY load_tensor(const uint tensor, const uint i) {
+    switch (tensor) {
+        case TENSOR_Q: return load_q(i);
+        case TENSOR_K: return load_k(i);
+        case TENSOR_V: return load_v(i);
+    }
+    return load_do(i);
+}
+
+// A gradient of the rows of a subgroup, and one column of matrices of scores or weights; structs, as
+// arrays sized by specialization constants do not match as arguments.
+struct Gradient {
+    MatC at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
+};
+struct Weights {
+    MatC at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
+};

@@ -46,16 +46,16 @@ void append_word(const Part part, const uint i) {
     const uint inner = PAGE_SIZE > 0 ? key % PAGE_SIZE : key;
     if (word < K_WORDS) {
         const uint column = word * VEC;
-        const uint from = p.new_k_offset + part.batch * p.new_k_stride_b + part.kv_head * p.new_k_stride_h + n * p.new_k_stride_s;
+        const uint from = HEAD_AT(new_k, part.batch, part.kv_head) + n * p.new_k_stride_s;
         uvec4 x = load_new_k(from + column, VEC);
         if (column < ROTARY) {
             x = turned(x, load_new_k(from + partner_column(column), VEC), key, column);
         }
-        store_k(p.k_offset + outer * p.k_stride_b + part.kv_head * p.k_stride_h + inner * p.k_stride_s + column, VEC, x);
+        store_k(HEAD_AT(k, outer, part.kv_head) + inner * p.k_stride_s + column, VEC, x);
     } else {
         const uint column = (word - K_WORDS) * VEC;
-        const uint from = p.new_v_offset + part.batch * p.new_v_stride_b + part.kv_head * p.new_v_stride_h + n * p.new_v_stride_s;
-        store_v(p.v_offset + outer * p.v_stride_b + part.kv_head * p.v_stride_h + inner * p.v_stride_s + column, VEC, load_new_v(from + column, VEC));
+        const uint from = HEAD_AT(new_v, part.batch, part.kv_head) + n * p.new_v_stride_s;
+        store_v(HEAD_AT(v, outer, part.kv_head) + inner * p.v_stride_s + column, VEC, load_new_v(from + column, VEC));
     }
 }
 

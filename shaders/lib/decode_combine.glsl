@@ -33,12 +33,12 @@ void store_row(const Part part, const uint r, const uint quad_col, float m, floa
         m = top;
     }
     const vec4 x = o * VALUE_SCALED(part, inverse_sum(l) * alpha);
-    const uint at = p.o_offset + part.batch * p.o_stride_b + head * p.o_stride_h + query * p.o_stride_s + quad_col * 4;
+    const uint at = HEAD_AT(o, part.batch, head) + query * p.o_stride_s + quad_col * 4;
     [[unroll]] for (uint e = 0; e < 4; e++) {
         o1[at + e] = NARROW(x[e]);
     }
     if (WRITE_LSE && quad_col == 0) {
-        lse_out[p.lse_offset + part.batch * p.lse_stride_b + head * p.lse_stride_h + query * p.lse_stride_s] = lse(m, l);
+        lse_out[HEAD_AT(lse, part.batch, head) + query * p.lse_stride_s] = lse(m, l);
     }
 }
 

@@ -43,7 +43,7 @@ Row row_of(const Part part, const uint r) {
         x.tree = uvec2(tree_mask[at], tree_mask[at + 1]);
     }
     x.slope = ALIBI ? alibi_slopes[p.slopes_offset + part.batch * p.slopes_stride_b + head] * LOG2_E : 0.0;
-    x.bias_at = p.bias_offset + part.batch * p.bias_stride_b + head * p.bias_stride_h + query * p.bias_stride_s;
+    x.bias_at = HEAD_AT(bias, part.batch, head) + query * p.bias_stride_s;
     return x;
 }
 

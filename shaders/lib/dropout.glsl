@@ -4,6 +4,8 @@
 // The includer declares WORKGROUP_SIZE and includes lib/features.glsl. It may define
 // TILE_ROWS and TILE_KEYS, the sizes of a tile, if those are not BLOCK_M and BLOCK_N.
 
+#ifdef FEATURES
+
 #ifndef TILE_ROWS
 #define TILE_ROWS BLOCK_M
 #define TILE_KEYS BLOCK_N
@@ -43,3 +45,6 @@ void fill_kept(const Block b, const uint row0, const uint col0) {
 bool is_kept(const uint row, const uint col) {
     return !DROPOUT || (kept[row * KEPT_WORDS + col / WORD_KEYS] >> col % WORD_KEYS & 1u) != 0;
 }
+#else
+#define fill_kept(block, row0, col0)
+#endif

@@ -78,27 +78,29 @@ Parts8 split(const Elems8 x, const float scale) {
     return Parts8(pack8(a_hi, b_hi), pack8(a - a_hi, b - b_hi));
 }
 
-// DEFINE_LOAD_FLOATS8(name, vec4s, floats) makes `Elems8 name(uint i)`, the
-// elements i..i+7 of a buffer that is bound twice: as `vec4 vec4s[]` and as
-// `float floats[]`. With `const bool ALIGNED` every i is a multiple of 4.
-#define DEFINE_LOAD_FLOATS8(name, vec4s, floats)                                         \
-    Elems8 name(const uint i) {                                                          \
-        if (ALIGNED) {                                                                   \
-            return Elems8(vec4s[i >> 2], vec4s[(i >> 2) + 1]);                           \
-        }                                                                                \
-        return Elems8(vec4(floats[i], floats[i + 1], floats[i + 2], floats[i + 3]),      \
-                      vec4(floats[i + 4], floats[i + 5], floats[i + 6], floats[i + 7])); \
+// READ8(at, Name, name) binds a tensor twice, as `vec4 name4[]` and as `float name1[]`, and makes
+// `Elems8 load_name(uint i)`, its elements i..i+7. With `const bool ALIGNED` every i is a multiple
+// of 4. WRITE8 makes `void put_name(uint i, vec4 x)`, which writes elements i..i+3, in the same way.
+#define READ8(at, Name, name)                                                                    \
+    layout(binding = at, scalar) readonly buffer Name { vec4 name##4[]; };                       \
+    layout(binding = at, scalar) readonly buffer Name##1 { float name##1[]; };                   \
+    Elems8 load_##name(const uint i) {                                                           \
+        if (ALIGNED) {                                                                           \
+            return Elems8(name##4[i >> 2], name##4[(i >> 2) + 1]);                               \
+        }                                                                                        \
+        return Elems8(vec4(name##1[i], name##1[i + 1], name##1[i + 2], name##1[i + 3]),          \
+                      vec4(name##1[i + 4], name##1[i + 5], name##1[i + 6], name##1[i + 7]));     \
     }
 
-// DEFINE_STORE_FLOATS4(name, vec4s, floats) makes `void name(uint i, vec4 x)`, which
-// writes elements i..i+3 in the same way.
-#define DEFINE_STORE_FLOATS4(name, vec4s, floats)                                        \
-    void name(const uint i, const vec4 x) {                                              \
-        if (ALIGNED) {                                                                   \
-            vec4s[i >> 2] = x;                                                           \
-            return;                                                                      \
-        }                                                                                \
-        [[unroll]] for (uint e = 0; e < 4; e++) {                                        \
-            floats[i + e] = x[e];                                                        \
-        }                                                                                \
+#define WRITE8(at, Name, name)                                                                   \
+    layout(binding = at, scalar) writeonly buffer Name { vec4 name##4[]; };                      \
+    layout(binding = at, scalar) writeonly buffer Name##1 { float name##1[]; };                  \
+    void put_##name(const uint i, const vec4 x) {                                                \
+        if (ALIGNED) {                                                                           \
+            name##4[i >> 2] = x;                                                                 \
+            return;                                                                              \
+        }                                                                                        \
+        [[unroll]] for (uint e = 0; e < 4; e++) {                                                \
+            name##1[i + e] = x[e];                                                               \
+        }                                                                                        \
     }

@@ -2,6 +2,8 @@
 //
 // The includer includes lib/features.glsl with LOGITS.
 
+#ifdef FEATURES
+
 // The contribution of a row and a key to gradients, all 0 if the row does not see the key. Z is
 // 0 if dropout drops the weight, else keep_scale().
 struct Weighed {
@@ -32,3 +34,4 @@ Weighed weigh(const Block b, const float s, const float dP, const vec2 lse2_delt
     const float slope = SOFTCAP && !hidden ? softcap_slope(s * args.plain.scale_log2) : 1.0;
     return Weighed(keep ? P : 0.0, dS, dS * slope);
 }
+#endif

@@ -3,6 +3,8 @@
 //
 // The includer includes lib/features.glsl and lib/tile_shape.glsl.
 
+#ifdef FEATURES
+
 shared uint shown[KEY_MASK ? BLOCK_N : 1];  // whether the key mask shows a key of the tile
 
 // copy_key returns the key of the block that is in copy number i of the tile of keys
@@ -39,3 +41,6 @@ bool no_row_sees(const int row0, const int col0) {
 bool all_rows_see(const int row0, const int col0) {
     return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
 }
+#else
+#define put_shown(block, col0, i)
+#endif

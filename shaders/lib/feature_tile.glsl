@@ -7,6 +7,7 @@
 #include "dropout.glsl"
 #include "feature_keys.glsl"
 
+#ifdef FEATURES
 // fold_row multiplies the scores that this invocation holds of row number i of the
 // matrix row r.
 void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
@@ -37,3 +38,4 @@ void score_tile(inout Scores S, const Block b, const MatC place, const float sca
         }
     }
 }
+#endif

@@ -7,14 +7,37 @@
 // within the sequence. A workgroup that owns keys calls enter_keys, and new_block for each
 // head.
 //
-// The includer defines FEATURES_ID and FEATURES_BINDING, see
-// lib/feature_constants.glsl and lib/feature_tensors.glsl; includes lib/element.glsl,
-// the params with skip_rows and skip_keys, lib/softmax.glsl and lib/mask.glsl; and
-// declares `const bool LOGITS`: scores are turned into base-2 logits, and
-// `uint num_heads()`, the heads of all batches' Q.
+// The includer defines FEATURES_ID and FEATURES_BINDING, see lib/params.glsl and
+// lib/sequence.glsl, and LOGITS_IF_NEEDED if scores without their features do; includes
+// lib/element.glsl, and the params with skip_rows, skip_keys and `uint num_heads()`, the heads of all
+// batches' Q.
 
-#include "feature_tensors.glsl"
-#include "philox.glsl"
+#ifdef FEATURES
+
+#ifdef LOGITS_IF_NEEDED
+const bool LOGITS = SOFTCAP || ALIBI || BIAS;  // scores are turned into base-2 logits
+#else
+const bool LOGITS = true;
+#endif
+
+#include "softmax.glsl"
+#include "mask.glsl"
+
+// philox returns the 128 random bits that belong to a counter under a key: Philox-4x32-10 of Salmon,
+// Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The Go twin, with the
+// formula, is internal/attention/philox.
+uvec4 philox(uvec4 counter, uvec2 key) {
+    [[unroll]] for (uint i = 0; i < 10; i++) {
+        uint hi0, lo0, hi1, lo1;
+        umulExtended(0xD2511F53u, counter.x, hi0, lo0);
+        umulExtended(0xCD9E8D57u, counter.z, hi1, lo1);
+        counter = uvec4(hi1 ^ counter.y ^ key.x, lo1, hi0 ^ counter.w ^ key.y, lo0);
+        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
+    }
+    return counter;
+}
+
+#include "sequence.glsl"
 
 const float LOG2_E = 1.4426950408889634;  // exp(x) = exp2(x * LOG2_E)
 
@@ -32,8 +55,6 @@ struct Block {
     int pages;         // the block's
 #endif
 };
-
-#include "sequence.glsl"
 
 // new_block returns the Block of a batch and head whose keys begin at first_key of the
 // sequence. The block exists.
@@ -195,3 +216,4 @@ float finish_row(const Block b, inout float m, inout float l) {
     const float alpha = add_sink(b, m, l);
     return inverse_sum(l) * (alpha * keep_scale());
 }
+#endif

@@ -31,9 +31,9 @@ void forward() {
     const int end_key = row0 < p.seq_q ? max(visible_keys(int(min(row0 + SUBGROUP_ROWS, p.seq_q)) - 1), 0) : 0;
     int tile = (end_key + int(BLOCK_N) - 1) / int(BLOCK_N) - 1 - int(gl_SubgroupID % STRIPES);
 
-    const uint k_base = p.k_offset + work.batch * p.k_stride_b + work.kv_head * p.k_stride_h;
-    const uint v_base = p.v_offset + work.batch * p.v_stride_b + work.kv_head * p.v_stride_h;
-    const uint q_base = p.q_offset + work.batch * p.q_stride_b + work.head * p.q_stride_h;
+    const uint k_base = HEAD_AT(k, work.batch, work.kv_head);
+    const uint v_base = HEAD_AT(v, work.batch, work.kv_head);
+    const uint q_base = HEAD_AT(q, work.batch, work.head);
     const MatC index = element_index();
     Keys k;
     Values v;
@@ -142,8 +142,8 @@ void forward() {
             sums.l[r * ROWS + i] = whole[i];
         }
     }
-    const uint o_base = p.o_offset + work.batch * p.o_stride_b + work.head * p.o_stride_h;
-    const uint lse_base = p.lse_offset + work.batch * p.lse_stride_b + work.head * p.lse_stride_h;
+    const uint o_base = HEAD_AT(o, work.batch, work.head);
+    const uint lse_base = HEAD_AT(lse, work.batch, work.head);
     if (STRIPES == 1) {
         store_rows(sums, index, o_base + row0 * p.o_stride_s, lse_base + row0 * p.lse_stride_s, row0);
     } else {

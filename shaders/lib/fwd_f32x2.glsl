@@ -4,7 +4,6 @@
 // The walk over the keys is lib/fwd_matrix.glsl's, with its own parts of forward():
 //
 //     lib/fwd_f32x2_q.glsl       Q as parts, of an exponent for each row
-//     lib/fwd_f32x2_tops.glsl    the exponents of a key tile
 //     lib/fwd_f32x2_scores.glsl  S, and what makes it base-2 logits
 //     lib/fwd_f32x2_values.glsl  P, and O += P V
 //

@@ -5,11 +5,7 @@
 // Q_hi, Q_lo, row_exponent, scale_mantissa, and index, which is element_index().
 
     // Scale * log2(e) = 2^exponent * mantissa, so that exponents add up without overflow on the way.
-#ifdef FEATURES
-    const uint scale_bits = floatBitsToUint(args.plain.scale_log2);
-#else
-    const uint scale_bits = floatBitsToUint(p.scale_log2);
-#endif
+    const uint scale_bits = floatBitsToUint(PLAIN.scale_log2);
     const float scale_mantissa = uintBitsToFloat(scale_bits & 0x7fffffu | FLOAT_BIAS << 23);
     const int scale_exponent = int(scale_bits >> 23) - int(FLOAT_BIAS);
 
@@ -20,7 +16,7 @@
     float l[ROW_TILES * ROWS];           // this invocation's share of the row's sum
     int row_exponent[ROW_TILES * ROWS];  // of Scale * log2(e) * Q, and of the two TOP in S
     const MatC index = element_index();
-    const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h;
+    const uint q_base = HEAD_AT(q, batch, head);
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC x[DIM_TILES];
         MatC top;  // largest |Q| of the rows

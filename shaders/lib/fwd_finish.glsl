@@ -5,8 +5,8 @@
 // F32X2 also index.
 
     const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
-    const uint o_base = p.o_offset + batch * p.o_stride_b + head * p.o_stride_h + (out_row + block_row) * p.o_stride_s;
-    const uint lse_base = p.lse_offset + batch * p.lse_stride_b + head * p.lse_stride_h + (out_row + block_row) * p.lse_stride_s;
+    const uint o_base = HEAD_AT(o, batch, head) + (out_row + block_row) * p.o_stride_s;
+    const uint lse_base = HEAD_AT(lse, batch, head) + (out_row + block_row) * p.lse_stride_s;
 #ifndef F32X2
     const MatC index = element_index();
 #endif

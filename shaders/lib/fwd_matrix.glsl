@@ -35,11 +35,9 @@
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"
-#ifdef FEATURES
-const bool LOGITS = SOFTCAP || ALIBI || BIAS;
+#define LOGITS_IF_NEEDED
 #include "features.glsl"
 #include "feature_tile.glsl"
-#endif
 
 const float RESCALE_THRESHOLD = 8.0;  // of lib/fwd_rescale.glsl
 
@@ -64,6 +62,14 @@ const float HEADROOM = 0.0;
 #define STEADY
 #include "steady.glsl"
 #endif
+
+// FETCH_NEXT loads the copies of the key tile at k and v; rows beyond `last` are row `last`. A macro, as
+// arrays sized by specialization constants cannot be arguments.
+#define FETCH_NEXT(k, v, last)                          \
+    [[unroll]] for (uint i = 0; i < COPIES; i++) {      \
+        next_k[i] = fetch_k(k, i, last);                \
+        next_v[i] = fetch_v(v, i, last);                \
+    }
 
 void forward() {
     const Work work = next_work();
@@ -92,22 +98,19 @@ void forward() {
 #else
     const uint last = p.seq_kv - 1;
 #endif
-    uint k_at = p.k_offset + batch * p.k_stride_b + kv_head * p.k_stride_h + first_key * p.k_stride_s;
-    uint v_at = p.v_offset + batch * p.v_stride_b + kv_head * p.v_stride_h + first_key * p.v_stride_s;
+    uint k_at = HEAD_AT(k, batch, kv_head) + first_key * p.k_stride_s;
+    uint v_at = HEAD_AT(v, batch, kv_head) + first_key * p.v_stride_s;
     COPY next_k[COPIES];
     COPY next_v[COPIES];
     if (PREFETCH && KEYS_FIRST) {
-        [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            next_k[i] = fetch_k(k_at, i, last - first_key);
-            next_v[i] = fetch_v(v_at, i, last - first_key);
-        }
+        FETCH_NEXT(k_at, v_at, last - first_key)
     }
 
 #ifdef F32X2
 #include "fwd_f32x2_q.glsl"
 #else
     MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
-    const uint q_base = p.q_offset + batch * p.q_stride_b + head * p.q_stride_h + block_row * p.q_stride_s;
+    const uint q_base = HEAD_AT(q, batch, head) + block_row * p.q_stride_s;
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         stage_q(q_base, block_row, stage * STAGE_TILES);
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
@@ -135,10 +138,7 @@ void forward() {
 #endif
 
     if (PREFETCH && !KEYS_FIRST) {
-        [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            next_k[i] = fetch_k(k_at, i, last - first_key);
-            next_v[i] = fetch_v(v_at, i, last - first_key);
-        }
+        FETCH_NEXT(k_at, v_at, last - first_key)
     }
 
     // Two phases, unrolled: tiles without a mask, then the rest. A test inside

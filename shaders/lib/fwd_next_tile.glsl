@@ -3,16 +3,28 @@
 //
 // It expects col0, last and MASKED, with FEATURES block and block_row, and that k_at and v_at are
 // of the tile, of which next_k and next_v are the copies with PREFETCH. They are of the next
-// tile then. It defines, with F32X2, exponents.
+// tile then. It defines, with F32X2, exponents, the tile's (lib/fwd_f32x2.glsl).
 
             if (!PREFETCH) {
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at, i, MASKED ? last - col0 : BLOCK_N);
-                    next_v[i] = fetch_v(v_at, i, MASKED ? last - col0 : BLOCK_N);
-                }
+                FETCH_NEXT(k_at, v_at, MASKED ? last - col0 : BLOCK_N)
             }
 #ifdef F32X2
-#include "fwd_f32x2_tops.glsl"
+            float k_top = 0.0;
+            float v_top = 0.0;
+#ifdef FEATURES
+            if (hides_values()) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    const bool visible = shows(block, col0, i);
+                    next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents
+                    next_v[i] = keep_if(visible, next_v[i]);
+                }
+            }
+#endif
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                k_top = max(k_top, largest(next_k[i]));
+                v_top = max(v_top, largest(next_v[i]));
+            }
+            share_tops(k_top, v_top);
 #elif defined(FEATURES)
             if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -26,13 +38,9 @@
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
                 put_kv(i, next_k[i], next_v[i] AND(scale_of(exponents.x)) AND(scale_of(exponents.y)));
-#ifdef FEATURES
                 put_shown(block, col0, i);
-#endif
             }
-#ifdef FEATURES
             fill_kept(block, block_row, col0);
-#endif
             barrier();  // tile written before it is read; tile_tops is read
             k_at += BLOCK_N * p.k_stride_s;
             v_at += BLOCK_N * p.v_stride_s;
@@ -40,8 +48,5 @@
                 // Past the end, the last key again: a wasted load is cheaper than a branch.
                 const uint rest = uint(max(int(last) - col0 - int(BLOCK_N), 0));
                 const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at - back * p.k_stride_s, i, rest);
-                    next_v[i] = fetch_v(v_at - back * p.v_stride_s, i, rest);
-                }
+                FETCH_NEXT(k_at - back * p.k_stride_s, v_at - back * p.v_stride_s, rest)
             }

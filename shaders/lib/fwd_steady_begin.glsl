@@ -9,10 +9,7 @@
     const int phase0_end = steady_end(first_key, full_end);
     if (SPLIT_LOOP && col0 < phase0_end) {
         if (!PREFETCH) {
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                next_k[i] = fetch_k(k_at, i, BLOCK_N);
-                next_v[i] = fetch_v(v_at, i, BLOCK_N);
-            }
+            FETCH_NEXT(k_at, v_at, BLOCK_N)
         }
         barrier();  // Q is read
         [[unroll]] for (uint i = 0; i < COPIES; i++) {

@@ -29,9 +29,6 @@
                         O_[r * VALUE_TILES + d] = MatC(0.0);
                     }
                 }
-                [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_k[i] = fetch_k(k_at, i, last - first_key);
-                    next_v[i] = fetch_v(v_at, i, last - first_key);
-                }
+                FETCH_NEXT(k_at, v_at, last - first_key)
             }
         }

@@ -76,12 +76,12 @@ Results run_results(const vec4 sum, const Extras extras, const bool exact, inout
 
 void put_run(const uint batch, const uint row, const uint col, const Results low, const Results high) {
     if (KEEP_X) {
-        PUT_RUN(put_x, x, p.x_offset + batch * p.x_stride_b + row * p.x_stride + col)
+        PUT_RUN(put_x, x, ROW_AT(x, batch, row) + col)
     }
     if (KEEP_S) {
-        PUT_RUN(put_s, s, p.s_offset + batch * p.s_stride_b + row * p.s_stride + col)
+        PUT_RUN(put_s, s, ROW_AT(s, batch, row) + col)
     }
-    PUT_RUN(put_c, c, p.c_offset + batch * p.c_stride_b + row * p.c_stride + col)
+    PUT_RUN(put_c, c, ROW_AT(c, batch, row) + col)
 }
 
 // element_of returns element e of eight.

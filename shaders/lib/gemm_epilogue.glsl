@@ -86,13 +86,13 @@ const Extras NO_EXTRAS = Extras(uvec4(0), uvec4(0), uvec4(0));
 Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH) {
     Extras e = NO_EXTRAS;
     if (READS_C) {
-        e.c = get_c(p.c_offset + batch * p.c_stride_b + row * p.c_stride + col, WIDTH);
+        e.c = get_c(ROW_AT(c, batch, row) + col, WIDTH);
     }
     if (RESIDUAL) {
-        e.r = get_r(p.r_offset + batch * p.r_stride_b + row * p.r_stride + col, WIDTH);
+        e.r = get_r(ROW_AT(r, batch, row) + col, WIDTH);
     }
     if (TIMES_DSILU) {
-        e.x = get_x(p.x_offset + batch * p.x_stride_b + row * p.x_stride + col, WIDTH);
+        e.x = get_x(ROW_AT(x, batch, row) + col, WIDTH);
     }
     return e;
 }
@@ -150,12 +150,12 @@ Results results(const vec4 sum, const Extras extras, const uint WIDTH) {
 // store writes the elements (row, col) to (row, col + WIDTH - 1). With a WIDTH of 2, element
 // col of C is at an even place.
 void store(const uint batch, const uint row, const uint col, const Results words, const uint WIDTH) {
-    const uint c = p.c_offset + batch * p.c_stride_b + row * p.c_stride + col;
+    const uint c = ROW_AT(c, batch, row) + col;
     if (KEEP_X) {
-        put_x(p.x_offset + batch * p.x_stride_b + row * p.x_stride + col, words.x, WIDTH);
+        put_x(ROW_AT(x, batch, row) + col, words.x, WIDTH);
     }
     if (KEEP_S) {
-        put_s(p.s_offset + batch * p.s_stride_b + row * p.s_stride + col, words.s, WIDTH);
+        put_s(ROW_AT(s, batch, row) + col, words.s, WIDTH);
     }
     if (WIDTH == 2 && OUT_FORMAT != FORMAT_F32) {
         c32[c >> 1] = words.c.x;

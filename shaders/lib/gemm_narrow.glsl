@@ -21,7 +21,7 @@ void add_row(const Work w, const uint row, const bool first, const float y[COLUM
 
 // keep_x writes v, four columns of a row of X from col on, as far as they lie before end.
 void keep_x(const uint batch, const uint row, const uint col, const uint end, const vec4 v) {
-    const uint at = p.x_offset + batch * p.x_stride_b + row * p.x_stride + col;
+    const uint at = ROW_AT(x, batch, row) + col;
     if (OUT_ALIGNED && col + 4 <= end) {
         x2[at / 4] = uvec2(pack2(v.x, v.y), pack2(v.z, v.w));
         return;

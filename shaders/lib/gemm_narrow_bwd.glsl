@@ -30,7 +30,7 @@ void load_tiles(const uint batch, const uint row, const uint col) {
         const uint y = row + i / COLUMNS;
         float v = 0.0;
         if (y < p.m) {
-            v = WIDEN(x16[p.x_offset + batch * p.x_stride_b + y * p.x_stride + i % COLUMNS]);
+            v = WIDEN(x16[ROW_AT(x, batch, y) + i % COLUMNS]);
         }
         dy_tile[i] = v;
     }

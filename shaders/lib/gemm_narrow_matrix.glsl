@@ -74,7 +74,7 @@ bool put_y(const Work w, const uint row) {
     const uint part = w.col / SUBGROUP_N + gl_SubgroupID % SUBGROUPS_N;
     for (uint r = gl_SubgroupInvocationID; r < MAT_M; r += SUBGROUP_SIZE) {
         if (row + r < p.m) {
-            const uint at = p.c_offset + (part * gl_NumWorkGroups.z + w.batch) * p.c_stride_b + (row + r) * p.c_stride;
+            const uint at = ROW_AT(c, part * gl_NumWorkGroups.z + w.batch, row + r);
             const uint from = gl_SubgroupID * MAT_M * OUT_LD + r * Y_LD;
             [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
                 c1[at + o] = uintBitsToFloat(tile[from + o / 4][o % 4]);
@@ -88,7 +88,7 @@ bool put_y(const Work w, const uint row) {
 
 // keep_run writes a run of X. Unless exact, a NaN becomes something else.
 void keep_run(const uint batch, const uint row, const uint col, const vec4 low, const vec4 high, const bool exact) {
-    const uint at = p.x_offset + batch * p.x_stride_b + row * p.x_stride + col;
+    const uint at = ROW_AT(x, batch, row) + col;
 #ifdef ELEM_BF16
     const uvec2 a = exact ? uvec2(pack2(low.x, low.y), pack2(low.z, low.w)) : uvec2(round_bf16(low.x, low.y), round_bf16(low.z, low.w));
     const uvec2 b = exact ? uvec2(pack2(high.x, high.y), pack2(high.z, high.w)) : uvec2(round_bf16(high.x, high.y), round_bf16(high.z, high.w));

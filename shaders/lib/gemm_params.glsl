@@ -28,6 +28,12 @@ layout(constant_id = EPILOGUE_ID + 8) const bool SCALED = true;  // alpha is not
 
 #define WORKGROUP_ID (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)
 
+// Where a matrix lies: its first element, and the distance from a batch and from a row to the next.
+#define MATRIX(x) uint x##_offset; uint x##_stride_b; uint x##_stride;
+
+// ROW_AT is where a row of a batch begins.
+#define ROW_AT(x, batch, row) (p.x##_offset + (batch) * p.x##_stride_b + (row) * p.x##_stride)
+
 #ifdef GROUP
 struct Product {
 #else
@@ -41,24 +47,12 @@ layout(push_constant, scalar) uniform Params {
     uint tiles;    // blocks of one product
     float alpha;
     float beta;
-    uint a_offset;  // elements, like all that follow
-    uint a_stride_b;
-    uint a_stride;
-    uint b_offset;
-    uint b_stride_b;
-    uint b_stride;
-    uint c_offset;
-    uint c_stride_b;
-    uint c_stride;
-    uint r_offset;
-    uint r_stride_b;
-    uint r_stride;
-    uint x_offset;
-    uint x_stride_b;
-    uint x_stride;
-    uint s_offset;
-    uint s_stride_b;
-    uint s_stride;
+    MATRIX(a)  // elements, like all that follow
+    MATRIX(b)
+    MATRIX(c)
+    MATRIX(r)
+    MATRIX(x)
+    MATRIX(s)
 #ifndef GROUP
 } p;
 

@@ -7,7 +7,7 @@
 
 // odd_place returns 1 where element (row, col) of C is at an odd place, else 0.
 uint odd_place(const Work w, const uint row, const uint col) {
-    return p.c_offset + w.batch * p.c_stride_b + row * p.c_stride + col & 1;
+    return ROW_AT(c, w.batch, row) + col & 1;
 }
 
 // pair_row and pair_col return the row and column of a strip at which this invocation's pair

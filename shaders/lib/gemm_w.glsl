@@ -18,7 +18,7 @@ void load_w(const uint batch, const uint col) {
         [[unroll]] for (uint e = 0; e < 4; e++) {
             const uint x = col + i % BLOCK_N4 * 4 + e;
             if (x < p.n) {
-                v[e] = WIDEN(r16[p.r_offset + batch * p.r_stride_b + x * p.r_stride + i / BLOCK_N4]);
+                v[e] = WIDEN(r16[ROW_AT(r, batch, x) + i / BLOCK_N4]);
             }
         }
         w_tile[i] = v;

@@ -13,8 +13,11 @@ BEGIN_PARAMS
     int causal_shift;   // row i sees keys j <= i + causal_shift
     float scale_log2;   // |Scale| * log2(e): softmax in base 2
     uint q_sign;        // sign bit of every 16-bit half where Scale < 0, else 0
-#include "params_qkv.glsl"
-#include "params_o_lse.glsl"
+    STRIDES(q)
+    STRIDES(k)
+    STRIDES(v)
+    STRIDES(o)
+    STRIDES(lse)
 END_PARAMS
 
 #define GROUPED p.group_heads > 0  // of lib/order.glsl, like the rest

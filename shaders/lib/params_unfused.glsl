@@ -15,17 +15,9 @@ BEGIN_PARAMS
     uint heads_per_kv;  // num_heads / num_kv_heads
     int causal_shift;   // row i sees keys j <= i + causal_shift
     float scale_log2;   // Scale * log2(e), signed: S is in base 2
-    uint a_offset;      // Q for the scores, O or dQ for the values, dK or dV for the keys; all in elements
-    uint a_stride_b;
-    uint a_stride_h;
-    uint a_stride_s;
-    uint b_offset;      // K for the scores, V or K for the values, Q or dO for the keys
-    uint b_stride_b;
-    uint b_stride_h;
-    uint b_stride_s;
-    uint lse_offset;
-    uint lse_stride_b;
-    uint lse_stride_h;
+    STRIDES(a)  // Q for the scores, O or dQ for the values, dK or dV for the keys; all in elements
+    STRIDES(b)  // K for the scores, V or K for the values, Q or dO for the keys
+    HEAD_STRIDES(lse)
 END_PARAMS
 
 #ifdef FEATURES

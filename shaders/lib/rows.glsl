@@ -12,8 +12,9 @@
 // matrix_layout.comp finds that out. On other devices ROW_RUN = 1 and ROW_LANES = 0, and each
 // element counts as a row of its own.
 //
-// The other functions that need the layout are in lib/rows_coopmat2.glsl with COOPMAT2, and in
-// lib/rows_coopmat.glsl without.
+// The other functions that need the layout are in lib/rows_coopmat2.glsl with COOPMAT2, by the
+// reductions, conversions and per-element operations of VK_NV_cooperative_matrix2 at subgroup scope,
+// and without it in lib/rows_coopmat.glsl, through shared memory.
 //
 // The includer includes lib/matrix_constants.glsl, lib/element.glsl and lib/matrix_types.glsl,
 // and declares the specialization constants SAME_LAYOUT and LOCKSTEP.

@@ -16,7 +16,6 @@
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
-#include "bwd_tensors.glsl"
 
 // Rows that the workgroup owns pass through the same memory, as many matrices of their
 // columns at a time as fit.
@@ -37,15 +36,7 @@ shared uvec4 tile[2 * STREAM * LD];
 #define SHARE_TOPS(first, second)
 #define set_left(left, r, x) left.at[r] = to_left(x, true)
 
-// load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
-uvec4 load_tensor(const uint tensor, const uint i) {
-    switch (tensor) {
-        case TENSOR_Q: return load_q(i);
-        case TENSOR_K: return load_k(i);
-        case TENSOR_V: return load_v(i);
-    }
-    return load_do(i);
-}
+#include "bwd_tensors.glsl"
 
 // fetch returns copy number i of the tile whose first row starts at base, rows ld
 // apart. Rows beyond `last` read row `last`.
@@ -110,17 +101,9 @@ void stage_out(const bool TO_DV, const uint base, const uint ld, const uint last
     barrier();  // read before the next columns are written
 }
 
-// A gradient of the rows of a subgroup, or a tensor of them; structs, as arrays
-// sized by specialization constants do not match as arguments.
-struct Gradient {
-    MatC at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
-};
+// A tensor of the rows of a subgroup, and weights as left matrices.
 struct Own {
     MatA at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
-};
-// One column of matrices of scores or weights, and the same as left matrices.
-struct Weights {
-    MatC at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
 };
 struct Left {
     MatA at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)

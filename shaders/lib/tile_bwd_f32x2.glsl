@@ -29,7 +29,6 @@
 
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
-#include "bwd_tensors.glsl"
 
 const uint TILE_SIZE = 4 * STREAM * LD;
 const uint LO = 2 * STREAM * LD;  // from an element's hi to its lo
@@ -52,15 +51,7 @@ shared uvec4 tile[TILE_SIZE];
     }                                                     \
     share_tops(first_top, second_top);
 
-// load_tensor returns elements i to i+7 of a tensor, which the compiler knows.
-Elems8 load_tensor(const uint tensor, const uint i) {
-    switch (tensor) {
-        case TENSOR_Q: return load_q(i);
-        case TENSOR_K: return load_k(i);
-        case TENSOR_V: return load_v(i);
-    }
-    return load_do(i);
-}
+#include "bwd_tensors.glsl"
 
 // load_element returns element i of a tensor.
 float load_element(const uint tensor, const uint i) {
@@ -102,16 +93,10 @@ const uint GRADIENT_STAGES = (WIDE_TILES + FLOAT_TILES - 1) / FLOAT_TILES;
 #define GRADIENT_STAGES FLOAT_STAGES
 #endif
 
-struct Gradient {
-    MatC at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
-};
 struct Own {
     MatA hi[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
     MatA lo[ROW_TILES * WIDE_TILES];
     uint exponent[ROW_TILES * ROWS];
-};
-struct Weights {
-    MatC at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
 };
 struct Left {
     MatA hi[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)

@@ -15,7 +15,6 @@ const uint DIM_TILES = (HEAD_DIM + MAT_N - 1) / MAT_N;
 const uint VALUE_TILES = (VALUE_DIM + MAT_N - 1) / MAT_N;
 const uint WIDE_TILES = DIM_TILES > VALUE_TILES ? DIM_TILES : VALUE_TILES;  // rows of K and V are as wide as the wider
 #else
-#define VALUE_DIM HEAD_DIM
 #define VALUE_TILES DIM_TILES
 #define WIDE_TILES DIM_TILES
 #endif

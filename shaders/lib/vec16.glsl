@@ -6,11 +6,11 @@
 //     quad(v, q)     elements 4q to 4q+3, widened
 //     pack(a, b)     the reverse, rounded: a are elements 0 to 3, b elements 4 to 7
 //
-// DEFINE_LOAD16(name, vecs, elems) makes `uvec4 name(uint i, uint n)`, elements i to
-// i+n-1 of a buffer that is bound twice, as `uvec4 vecs[]` and as `ELEM elems[]`; those
-// from n on are 0. DEFINE_STORE16 makes `void name(uint i, uint n, uvec4 v)` in the same
-// way. n may exceed VEC. With `const bool ALIGNED` every i is a multiple of VEC and a
-// whole vector is one access; the rest goes element by element.
+// TENSOR16(at, access, Name, name) binds a tensor twice, as `uvec4 name16[]` and as `ELEM name1[]`.
+// LOAD16(name) makes `uvec4 load_name(uint i, uint n)`, its elements i to i+n-1; those from n on are
+// 0. STORE16 makes `void store_name(uint i, uint n, uvec4 v)` in the same way. n may exceed VEC. With
+// `const bool ALIGNED` every i is a multiple of VEC and a whole vector is one access; the rest goes
+// element by element. READ16 and WRITE16 bind a tensor and make its function.
 //
 // The includer includes lib/element.glsl first.
 
@@ -52,29 +52,36 @@ uvec4 pack(const vec4 a, const vec4 b) {
 
 #endif
 
-#define DEFINE_LOAD16(name, vecs, elems)                              \
-    uvec4 name(const uint i, const uint n) {                          \
+#define TENSOR16(at, access, Name, name)                              \
+    layout(binding = at, scalar) access buffer Name { uvec4 name##16[]; }; \
+    layout(binding = at, scalar) access buffer Name##1 { ELEM name##1[]; };
+
+#define LOAD16(name)                                                  \
+    uvec4 load_##name(const uint i, const uint n) {                   \
         if (ALIGNED && n >= VEC) {                                    \
-            return vecs[i / VEC];                                     \
+            return name##16[i / VEC];                                 \
         }                                                             \
         uvec4 v = uvec4(0);                                           \
         [[unroll]] for (uint e = 0; e < VEC; e++) {                   \
             if (e < n) {                                              \
-                PUT_BITS(v, e, ELEM_BITS(elems[i + e]));              \
+                PUT_BITS(v, e, ELEM_BITS(name##1[i + e]));            \
             }                                                         \
         }                                                             \
         return v;                                                     \
     }
 
-#define DEFINE_STORE16(name, vecs, elems)                             \
-    void name(const uint i, const uint n, const uvec4 v) {            \
+#define STORE16(name)                                                 \
+    void store_##name(const uint i, const uint n, const uvec4 v) {    \
         if (ALIGNED && n >= VEC) {                                    \
-            vecs[i / VEC] = v;                                        \
+            name##16[i / VEC] = v;                                    \
             return;                                                   \
         }                                                             \
         [[unroll]] for (uint e = 0; e < VEC; e++) {                   \
             if (e < n) {                                              \
-                elems[i + e] = ELEM_AT(v, e);                         \
+                name##1[i + e] = ELEM_AT(v, e);                       \
             }                                                         \
         }                                                             \
     }
+
+#define READ16(at, Name, name) TENSOR16(at, readonly, Name, name) LOAD16(name)
+#define WRITE16(at, Name, name) TENSOR16(at, writeonly, Name, name) STORE16(name)

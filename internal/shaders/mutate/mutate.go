@@ -58,13 +58,13 @@ func All() []Mutant {
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat", Loose: true,
-			Edits:  append([]Edit{{"lib/fwd_f32x2_tops.glsl", selects, branch}}, integerMax...),
+			Edits:  append([]Edit{{"lib/fwd_next_tile.glsl", selects, branch}}, integerMax...),
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
 			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
 			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat",
-			Edits: []Edit{{"lib/fwd_f32x2_tops.glsl", shareTops, ""}, {"lib/fwd_next_tile.glsl", exponents, shareTops + exponents}},
+			Edits: []Edit{{"lib/fwd_next_tile.glsl", shareTops, ""}, {"lib/fwd_next_tile.glsl", exponents, shareTops + exponents}},
 		},
 		{
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
