@@ -91,7 +91,7 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 		return unsupported("%v: stream=%d is not a multiple of the matrix size %d", c.Impl, t.Stream, m)
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
-	extra := own * (row8 + 1 + t.Stream/8 + 1) * 16 // keys and exchange, lib/block_dq.glsl
+	extra := own * (row8 + 1 + t.Stream/8 + 1) * 16 // keys and exchange, lib/bwd_fused_matrix.glsl
 	if err := argument.FitsShared("attention", caps, c.Impl, t.matrixShared(c.Impl, m, n, *p)+extra); err != nil {
 		return err
 	}

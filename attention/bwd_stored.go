@@ -327,7 +327,7 @@ type bwdStoreSpec struct {
 	Fragments bool `glsl:"FRAGMENTS"`
 }
 
-// bwdProductsParams is the push-constant block of lib/params_products.glsl.
+// bwdProductsParams is the push-constant block of attention_bwd_products.comp.
 type bwdProductsParams struct {
 	SeqQ        uint32  `glsl:"seq_q"`
 	SeqKV       uint32  `glsl:"seq_kv"`

@@ -35,7 +35,7 @@ func stride(t *vk.Tensor, axis int) uint32 {
 	return uint32(t.Strides[axis])
 }
 
-// qkvParams is lib/params_qkv.glsl.
+// qkvParams are the strides of Q, K and V (lib/strides.glsl).
 type qkvParams struct {
 	Q place `glsl:"q"`
 	K place `glsl:"k"`
@@ -46,7 +46,7 @@ func newQKVParams(q, k, v vk.Tensor) qkvParams {
 	return qkvParams{placeOf(q), placeOf(k), placeOf(v)}
 }
 
-// outParams is lib/params_o_lse.glsl.
+// outParams are the strides of O and LSE.
 type outParams struct {
 	O   place `glsl:"o"`
 	LSE place `glsl:"lse"`
