@@ -83,6 +83,16 @@ func TestArguments(t *testing.T) {
 	dev := vktest.Open(t)
 	for name, c := range refusing() {
 		t.Run(name, func(t *testing.T) {
+			for _, format := range []string{"dtype", "grad"} {
+				other := call.Copy(c)
+				if f := call.Field(other, format); f.IsValid() {
+					f.SetUint(uint64(dtype.Some(dtype.Int32)))
+					if format == "dtype" {
+						f.SetUint(uint64(dtype.Int32))
+					}
+					require.ErrorContains(t, other.Validate(), format+"=int32 is not ")
+				}
+			}
 			pass := c.Pass()
 			plan, err := c.Choose(dev.Caps(), pass)
 			require.NoError(t, err)

@@ -94,23 +94,6 @@ func TestForwardChoice(t *testing.T) {
 	}
 }
 
-// TestOptions wants errors that name the value of a problem or an option that breaks a rule.
-func TestOptions(t *testing.T) {
-	caps := vktest.Open(t).Caps()
-	for want, change := range map[string]func(p *mixture.Problem, o *mixture.Options){
-		"mixture: groups=-1 is negative":          func(p *mixture.Problem, o *mixture.Options) { o.Groups = -1 },
-		"mixture: heads_at_a_time=-1 is negative": func(p *mixture.Problem, o *mixture.Options) { o.HeadsAtATime = -1 },
-		"mixture: heads=0 is not from 1 to":       func(p *mixture.Problem, o *mixture.Options) { p.Heads = 0 },
-		"mixture: hidden=0 is not from 1 to":      func(p *mixture.Problem, o *mixture.Options) { p.Hidden = 0 },
-		"mixture: grad=bool is not one of":        func(p *mixture.Problem, o *mixture.Options) { p.Grad = dtype.Some(dtype.Bool) },
-		"by heads=1048576 are more than":          func(p *mixture.Problem, o *mixture.Options) { p.Tokens, p.Heads = 1<<20, 1<<20 },
-	} {
-		p, o := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}, mixture.Options{}
-		change(&p, &o)
-		require.ErrorContains(t, mixture.Supports(caps, p, kit.Forward, o), want)
-	}
-}
-
 // table returns inputs whose heads return the outputs out, (tokens, heads, 3), each rounded to a
 // number of p.DType times 64. In and hidden are as many as tokens. Token t has hidden unit t
 // alone: silu(64) = 64.

@@ -182,8 +182,6 @@ func TestChoice(t *testing.T) {
 func TestOptions(t *testing.T) {
 	caps := vktest.Open(t).Caps()
 	for want, change := range map[string]func(p *mlp.Problem, o *mlp.Options){
-		"mlp: heads_at_a_time=-1 is negative":                             func(p *mlp.Problem, o *mlp.Options) { o.HeadsAtATime = -1 },
-		"mlp: hidden=0 is not from 1 to 1073741824":                       func(p *mlp.Problem, o *mlp.Options) { p.Hidden = 0 },
 		"mlp: heads=-1 is not from 0 to 1073741824":                       func(p *mlp.Problem, o *mlp.Options) { p.Heads = -1 },
 		"is not one of float32, float16, bfloat16":                        func(p *mlp.Problem, o *mlp.Options) { p.Grad = 99 },
 		"mlp: keep=Keep(9) is not one of nothing, pre, hidden":            func(p *mlp.Problem, o *mlp.Options) { p.Keep = 9 },

@@ -1,7 +1,6 @@
 package norm
 
 import (
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,21 +26,6 @@ func TestLayouts(t *testing.T) {
 		"norm_fwd": layouttest.Of(fwdParams{}, fwdSpec{}, "X", "Residual", "W", "Y", "Sum", "Mean", "Rstd"),
 		"norm_bwd": layouttest.Of(bwdParams{}, bwdSpec{}, "S", "DY", "DSum", "W", "Mean", "Rstd", "DX", "DResidual", "Parts"),
 	})
-}
-
-func TestValidate(t *testing.T) {
-	for want, p := range map[string]Problem{
-		"norm: rows=0 is not positive":                                                {Cols: 1},
-		"norm: cols=-1 is not positive":                                               {Rows: 1, Cols: -1},
-		"norm: rows=131072 by cols=65536 are more than 4294967295 elements":           {Rows: 1 << 17, Cols: 1 << 16},
-		"norm: eps=-1 is not a finite number from 0 on":                               {Rows: 1, Cols: 1, Eps: -1},
-		"norm: eps=NaN is not a finite number from 0 on":                              {Rows: 1, Cols: 1, Eps: math.NaN()},
-		"norm: eps=1e+39 is not a finite number from 0 on":                            {Rows: 1, Cols: 1, Eps: 1e39},
-		"norm: dtype=int32 is not one of float32, float16, bfloat16":                  {Rows: 1, Cols: 1, DType: dtype.Int32},
-		"norm: weight dtype=float16 is neither float32 nor that of the rows, float32": {Rows: 1, Cols: 1, WeightDType: dtype.Float16},
-	} {
-		require.EqualError(t, p.Validate(), want)
-	}
 }
 
 // TestChoose checks how rows are shared on devices that are not here.

@@ -43,36 +43,9 @@ func TestPresets(t *testing.T) {
 	}
 	_, err := tnp.PresetOf("huge")
 	require.EqualError(t, err, `tnp: shape "huge" is not one of tiny, small, mid, large`)
-}
-
-// TestValidate wants each wrong size to have an error that names it.
-func TestValidate(t *testing.T) {
-	for _, tt := range []struct {
-		change func(*tnp.Config, *tnp.Shape)
-		want   string
-	}{
-		{func(c *tnp.Config, _ *tnp.Shape) { c.Layers = 0 }, "tnp: layers=0 is not from 1 to 1024"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.Heads = -1 }, "tnp: heads=-1 is not from 1 to 1024"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.HeadDim = 12 }, "tnp: head_dim=12 is not a multiple of 8"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.HeadDim = 264 }, "tnp: head_dim=264 is not from 8 to 256"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.DModel = 36 }, "tnp: d_model=36 is not a multiple of 8"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.DFF = 0 }, "tnp: d_ff=0 is not from 1 to 262144"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.Components = 0 }, "tnp: components=0 is not from 1 to 1024"},
-		{func(c *tnp.Config, _ *tnp.Shape) { c.InputDim = 2 }, "tnp: input_dim=2 is not from 3 to 65536"},
-		{func(_ *tnp.Config, s *tnp.Shape) { s.Batch = 0 }, "tnp: batch=0 is not from 1 to 16777216"},
-		{func(_ *tnp.Config, s *tnp.Shape) { s.Context = 0 }, "tnp: context=0 is not from 1 to 16777216"},
-		{func(_ *tnp.Config, s *tnp.Shape) { s.Targets = 1 << 25 }, "tnp: targets=33554432 is not from 1 to 16777216"},
-		{func(_ *tnp.Config, s *tnp.Shape) { s.Batch = 1 << 24 }, "tnp: batch=16777216 of context=16 and targets=16 is more than 268435456 tokens"},
-	} {
-		p, err := tnp.PresetOf("tiny")
-		require.NoError(t, err)
-		tt.change(&p.Config, &p.Shape)
-		err = p.Config.Validate()
-		if err == nil {
-			err = p.Shape.Validate()
-		}
-		require.EqualError(t, err, tt.want)
-	}
+	c := tnp.Default()
+	c.InputDim = 2
+	require.EqualError(t, c.Validate(), "tnp: input_dim=2 is not from 3 to 65536")
 }
 
 // TestInit wants a seed to give its weights, another seed others, and their spread to be

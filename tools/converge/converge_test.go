@@ -66,154 +66,19 @@ func faults(t *testing.T, m *module, named map[string]bool, promise promise) []s
 	return slices.Compact(faults)
 }
 
+// TestAnalyse has the sources of testdata/cases.glsl: each line with == has a name and the findings.
 func TestAnalyse(t *testing.T) {
 	c := compiletest.Tool(t, "../..", "glslc", false)
-	for _, tt := range []struct {
-		name, source string
-		want         []string
-	}{
-		{"straight", `void main() { put(subgroupMax(lane())); barrier(); put(cell[0]); }`, nil},
-
-		// Inside.
-		{"if", `void main() { if (mine()) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"else", `void main() { if (mine()) put(1); else put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"switch", `void main() { switch (lane() % 3) { case 0: put(1); break; case 1: put(subgroupMax(lane())); break; } }`,
-			[]string{"inside subgroupMax#1"}},
-		{"return before", `void main() { if (mine()) return; put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"loop of its own length", `void main() { for (uint i = lane(); i < p.n; i += 7) put(subgroupMax(i)); }`, []string{"inside subgroupMax#1"}},
-		{"break", `void main() { for (uint i = 0; i < p.n; i++) { if (from[i + lane()] == 0) break; put(subgroupMax(i)); } }`,
-			[]string{"inside subgroupMax#1"}},
-		{"break after", `void main() { for (uint i = 0; i < p.n; i++) { put(subgroupMax(i)); if (from[i + lane()] == 0) break; } }`,
-			[]string{"inside subgroupMax#1"}},
-		{"continue", `void main() { for (uint i = 0; i < p.n; i++) { if (from[i + lane()] == 0) continue; put(subgroupMax(i)); } }`,
-			[]string{"inside subgroupMax#1"}},
-		{"called inside", `uint f() { return subgroupMax(lane()); } void main() { if (mine()) put(f()); }`, []string{"inside subgroupMax#1"}},
-		{"argument decides", `uint f(bool x) { return x ? subgroupMax(lane()) : 0; } void main() { put(f(mine())); }`, []string{"inside subgroupMax#1"}},
-		{"argument of one call decides", `uint f(bool x) { return x ? subgroupMax(lane()) : 0; } void main() { put(f(p.n > 3)); put(f(mine())); }`,
-			[]string{"inside subgroupMax#1"}},
-		{"result decides", `bool f() { return lane() > 3; } void main() { if (f()) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"return decides", `bool f() { if (lane() > 3) return true; return false; } void main() { if (f()) put(subgroupMax(lane())); }`,
-			[]string{"inside subgroupMax#1"}},
-		{"out argument decides", `void f(out bool x) { x = mine(); } void main() { bool x; f(x); if (x) put(subgroupMax(lane())); }`,
-			[]string{"inside subgroupMax#1"}},
-		{"variable stored in a branch", `void main() { bool x = false; if (mine()) x = true; barrier(); if (x) put(subgroupMax(lane())); }`,
-			[]string{"inside subgroupMax#1"}},
-		{"variable of a loop of its own length", `void main() { uint i = 0; while (i < lane()) i++; barrier(); if (i == 3) put(subgroupMax(lane())); }`,
-			[]string{"inside subgroupMax#1"}},
-		{"global", `bool x; void main() { x = mine(); if (x) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"array", `void main() { bool x[4]; x[0] = true; x[lane() % 4] = false; if (x[0]) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"and", `void main() { if (p.n > 3 && from[lane()] > 3) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"own place of a buffer", `void main() { if (from[lane()] > 3) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"buffer that is written", `void main() { if (to[0] > 3) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"atomic", `void main() { if (atomicAdd(to[0], 1) > 3) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"elect", `void main() { if (subgroupElect()) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"scan", `void main() { if (subgroupExclusiveAdd(1) > 3) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"shuffle", `void main() { if (subgroupShuffle(lane(), lane() / 2) > 3) put(subgroupMax(lane())); }`, []string{"inside subgroupMax#1"}},
-		{"barrier by subgroup", `void main() { if (gl_SubgroupID == 0) barrier(); put(subgroupMax(lane())); }`, []string{"inside barrier#1"}},
-		{"barrier by vote", `void main() { if (subgroupAny(mine())) barrier(); }`, []string{"inside barrier#1"}},
-		{"barrier by shared memory", `void main() { if (cell[0] > 3) barrier(); }`, []string{"inside barrier#1"}},
-		{"subgroupBarrier", `void main() { if (mine()) subgroupBarrier(); }`, []string{"inside subgroupBarrier#1"}},
-
-		// The same for all.
-		{"same for the workgroup", `void main() {
-			for (uint i = gl_WorkGroupID.x; i < min(p.n, from[p.n]); i += gl_NumWorkGroups.x) {
-				if (CHOICE || never[i] > 3) { barrier(); put(subgroupMax(i)); }
-			} }`, nil},
-		{"same for the subgroup", `void main() {
-			if (gl_SubgroupID == 3) put(subgroupMax(1));
-			if (subgroupAny(mine())) put(subgroupMax(2));
-			if (subgroupAdd(lane()) > 3) put(subgroupMax(3));
-			if (cell[gl_SubgroupID] > 3) put(subgroupMax(4));
-			if (subgroupBroadcastFirst(lane()) > 3) put(subgroupMax(5)); }`, nil},
-		{"argument is the same", `uint f(bool x) { return x ? subgroupMax(lane()) : 0; } void main() { put(f(p.n > 3)); put(f(CHOICE)); }`, nil},
-		{"select", `void main() { put(subgroupMax(mine() ? 1 : 0)); }`, nil},
-
-		// After.
-		{"known defect", `void main() { for (uint i = 0; i < p.n; i++) {
-			uint x = from[i + lane()];
-			if (from[i * 2 + lane()] > 3) { x = 0; }
-			put(subgroupMax(x));
-			barrier();
-			if (i > gl_SubgroupID) continue;
-			put(2);
-			} }`, []string{"after subgroupMax#1"}},
-		{"known defect without branch", `void main() { for (uint i = 0; i < p.n; i++) {
-			uint x = from[i + lane()];
-			x = mix(x, 0, from[i * 2 + lane()] > 3);
-			put(subgroupMax(x));
-			barrier();
-			if (i > gl_SubgroupID) continue;
-			put(2);
-			} }`, nil},
-		{"known defect with a barrier", `void main() { for (uint i = 0; i < p.n; i++) {
-			uint x = from[i + lane()];
-			if (from[i * 2 + lane()] > 3) { x = 0; }
-			barrier();
-			put(subgroupMax(x));
-			if (i > gl_SubgroupID) continue;
-			put(2);
-			} }`, nil},
-		{"known defect with subgroupBarrier", `void main() { for (uint i = 0; i < p.n; i++) {
-			uint x = from[i + lane()];
-			if (from[i * 2 + lane()] > 3) { x = 0; }
-			subgroupBarrier();
-			put(subgroupMax(x));
-			if (i > gl_SubgroupID) continue;
-			put(2);
-			} }`, nil},
-		{"turn before", `void main() { for (uint i = 0; i < p.n; i++) {
-			put(subgroupMax(i));
-			barrier();
-			if (i > gl_SubgroupID) continue;
-			if (mine()) put(2);
-			} }`, []string{"after subgroupMax#1"}},
-		{"in a subgroup's branch", `void main() { if (gl_SubgroupID == 0) { if (mine()) put(1); put(subgroupMax(lane())); } }`, []string{"after subgroupMax#1"}},
-		{"left by a subgroup", `void main() { if (p.n > 3) { if (gl_SubgroupID == 0) return; if (mine()) put(1); } put(subgroupMax(lane())); }`,
-			[]string{"after subgroupMax#1"}},
-		{"return of a function", `uint f() { if (mine()) return 1; return to[0]; } void main() { put(subgroupMax(f())); }`, []string{"after subgroupMax#1"}},
-		{"in another function", `uint f() { return subgroupMax(lane()); }
-			void main() { if (gl_SubgroupID == 0) { if (mine()) put(1); put(f()); } }`, []string{"after subgroupMax#1"}},
-
-		{"two barriers", `void main() { if (gl_SubgroupID == 0) { if (mine()) { put(1); subgroupBarrier(); } else subgroupBarrier(); put(subgroupMax(lane())); } }`,
-			[]string{"after subgroupMax#1", "inside subgroupBarrier#1", "inside subgroupBarrier#2"}},
-
-		// Merged, as the specification promises.
-		{"merged if", `void main() { if (mine()) put(1); put(subgroupMax(lane())); }`, []string{"merged subgroupMax#1"}},
-		{"merged if in a loop", `void main() { for (uint i = 0; i < p.n; i++) { if (mine()) put(1); put(subgroupMax(lane())); } }`,
-			[]string{"merged subgroupMax#1"}},
-		{"merged if after a barrier of all", `void main() { for (uint i = 0; i < p.n; i++) {
-			barrier();
-			if (mine()) put(1);
-			put(subgroupMax(lane()));
-			if (i > gl_SubgroupID) continue;
-			put(2);
-			} }`, []string{"merged subgroupMax#1"}},
-		{"if after a barrier of the subgroup", `void main() { for (uint i = 0; i < p.n; i++) {
-			subgroupBarrier();
-			if (mine()) put(1);
-			put(subgroupMax(lane()));
-			if (i > gl_SubgroupID) continue;
-			put(2);
-			} }`, []string{"after subgroupMax#1"}},
-		{"merged loop", `void main() { for (uint i = 0; i < p.n; i++) { if (from[lane() + i] > 3) break; put(1); } put(subgroupMax(lane())); }`,
-			[]string{"merged subgroupMax#1"}},
-		{"merged call", `uint f() { if (mine()) return 1; return to[0]; } void main() { uint x; if (CHOICE) { x = f(); } put(subgroupMax(x)); }`,
-			[]string{"merged subgroupMax#1"}},
-
-		// Matrices.
-		{"matrix", `#define M coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-			void main() { M m; coopMatLoad(m, matrix, gl_SubgroupID * 256, 16, gl_CooperativeMatrixLayoutRowMajor); m += M(1.0);
-			coopMatStore(m, matrix, gl_SubgroupID * 256, 16, gl_CooperativeMatrixLayoutRowMajor); }`, nil},
-		{"matrix in a branch", `#define M coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-			void main() { M m; coopMatLoad(m, matrix, 0, 16, gl_CooperativeMatrixLayoutRowMajor);
-			if (m[0] > 3) coopMatStore(m, matrix, 0, 16, gl_CooperativeMatrixLayoutRowMajor); }`, []string{"inside coopMatStore#1"}},
-		{"matrix at its own place", `#define M coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-			void main() { M m; coopMatLoad(m, matrix, lane(), 16, gl_CooperativeMatrixLayoutRowMajor);
-			coopMatStore(m, matrix, 0, 16, gl_CooperativeMatrixLayoutRowMajor); }`, []string{"operand coopMatLoad#1"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
+	text, err := os.ReadFile("testdata/cases.glsl")
+	require.NoError(t, err)
+	cases := strings.Split(string(text), "\n// == ")[1:]
+	require.Greater(t, len(cases), 52)
+	for _, one := range cases {
+		name, rest, _ := strings.Cut(one, ":")
+		found, source, _ := strings.Cut(rest, "\n")
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, tt.want, faults(t, compile(t, c, tt.source), nil, core))
+			require.Equal(t, strings.TrimSpace(found), strings.Join(faults(t, compile(t, c, source), nil, core), ", "))
 		})
 	}
 }

@@ -40,13 +40,12 @@ type block struct {
 	dead       bool   // ends with OpUnreachable
 	calledFrom *block // where it goes on after a call: the block that called
 
-	order     int // in reverse postorder
-	backOrder int // in postorder, backwards
-	idom      *block
-	ipdom     *block   // nil: the end of the program
-	deciders  []*block // whose branches decide whether this block runs
-	level     level    // of that decision: the join of their conditions and levels
-	in, out   flow
+	order    int // in reverse postorder
+	idom     *block
+	ipdom    *block   // nil: the end of the program
+	deciders []*block // whose branches decide whether this block runs
+	level    level    // of that decision: the join of their conditions and levels
+	in, out  flow
 }
 
 // A program is a module with every call replaced by the function: so each call has

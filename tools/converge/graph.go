@@ -33,34 +33,43 @@ func (p *program) order(entry *block) {
 	}
 }
 
-// dominate finds the immediate dominators (Cooper, Harvey and Kennedy, A Simple, Fast
-// Dominance Algorithm, 2001).
-func (p *program) dominate() {
-	entry := p.blocks[0]
-	entry.idom = entry
+// immediate returns the immediate dominators of blocks in reverse postorder, of which the first dominates
+// all (Cooper, Harvey and Kennedy, A Simple, Fast Dominance Algorithm, 2001).
+func immediate(list []*block, prev func(*block) []*block) map[*block]*block {
+	order, dom := map[*block]int{}, map[*block]*block{list[0]: list[0]}
+	for i, b := range list {
+		order[b] = i
+	}
 	for changed := true; changed; {
 		changed = false
-		for _, b := range p.blocks[1:] {
-			var dom *block
-			for _, a := range b.prev {
-				if a.idom == nil {
+		for _, b := range list[1:] {
+			var next *block
+			for _, a := range prev(b) {
+				if dom[a] == nil {
 					continue
 				}
-				if dom == nil {
-					dom = a
+				if next == nil {
+					next = a
 				}
-				for x := a; x != dom; {
-					if x.order > dom.order {
-						x = x.idom
+				for a != next {
+					if order[a] > order[next] {
+						a = dom[a]
 					} else {
-						dom = dom.idom
+						next = dom[next]
 					}
 				}
 			}
-			if dom != b.idom {
-				b.idom, changed = dom, true
+			if next != dom[b] {
+				dom[b], changed = next, true
 			}
 		}
+	}
+	return dom
+}
+
+func (p *program) dominate() {
+	for b, dom := range immediate(p.blocks, func(b *block) []*block { return b.prev }) {
+		b.idom = dom
 	}
 }
 
@@ -92,42 +101,18 @@ func (p *program) postdominate() {
 			}
 		}
 		list = append(list, b)
-		b.backOrder = len(list)
 	}
 	visit(end)
 	slices.Reverse(list)
-	end.ipdom = end
-	for changed := true; changed; {
-		changed = false
-		for _, b := range list[1:] {
-			next := b.next
-			if len(next) == 0 {
-				next = []*block{end}
-			}
-			var dom *block
-			for _, s := range next {
-				if s.ipdom == nil {
-					continue
-				}
-				if dom == nil {
-					dom = s
-				}
-				for x := s; x != dom; {
-					if x.backOrder < dom.backOrder {
-						x = x.ipdom
-					} else {
-						dom = dom.ipdom
-					}
-				}
-			}
-			if dom != b.ipdom {
-				b.ipdom, changed = dom, true
-			}
+	after := immediate(list, func(b *block) []*block {
+		if len(b.next) == 0 {
+			return []*block{end}
 		}
-	}
-	for _, b := range p.blocks {
-		if b.ipdom == end {
-			b.ipdom = nil
+		return b.next
+	})
+	for b, dom := range after {
+		if dom != end {
+			b.ipdom = dom
 		}
 	}
 }

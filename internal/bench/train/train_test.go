@@ -238,44 +238,18 @@ func TestEachItsBatch(t *testing.T) {
 	}
 }
 
-// TestValidate: each wrong option has an error that names it. No file is written over another one of
-// the training, whatever the paths are called.
+// TestValidate has what no flag of the program asks for, and files that may be others. The rest is in
+// tests/cli/testdata/nodevice.
 func TestValidate(t *testing.T) {
-	file := inFolder(t)
-	require.NoError(t, os.WriteFile(file("there"), nil, 0o600))
-	require.NoError(t, os.Symlink("there", file("link")))
-	require.NoError(t, os.Symlink(".", file("folder")))
 	for want, change := range map[string]func(o *Options){
-		"tnp: layers=0 is not from 1 to 1024":                        func(o *Options) { o.Layers = 0 },
-		"tnp: batch=0 is not from 1 to 16777216":                     func(o *Options) { o.Batch = 0 },
-		"train: input_dim=4 is not 3: tasks are of one x":            func(o *Options) { o.InputDim = 4 },
-		"train: steps=0 is not from 1 to 16777216":                   func(o *Options) { o.Steps = 0 },
-		"train: warmup=11 is not from 0 to steps=10":                 func(o *Options) { o.Warmup = 11 },
-		"train: lr=NaN is not positive and at most 1":                func(o *Options) { o.LR = math.NaN() },
-		"train: clip=-1 is negative or not finite":                   func(o *Options) { o.Clip = -1 },
-		"train: batches=-1 is negative":                              func(o *Options) { o.Batches = -1 },
-		"train: held_out=-8 is not a multiple of batch=8":            func(o *Options) { o.HeldOut = -8 },
-		"train: held_out=9 is not a multiple of batch=8":             func(o *Options) { o.HeldOut = 9 },
-		"train: save_every=-1 is negative":                           func(o *Options) { o.SaveEvery = -1 },
-		"train: save_every is given, but no file to save to":         func(o *Options) { o.SaveEvery = 1 },
-		"tnp: loss_scale=3 is not a power of two from 2^-20 to 2^40": func(o *Options) { o.LossScale = 3 },
-		"tnp: dtype=int32 is not one of float32, float16, bfloat16":  func(o *Options) { o.DType = dtype.Int32 },
-		"optim: weight_decay=-1 is not a finite number from 0 on":    func(o *Options) { o.WeightDecay = -1 },
-		"gp: exact=-1 is not from 0 to 8192":                         func(o *Options) { o.Data.Exact = -1 },
-
-		"train: another log is to be drawn beside, but there is no curve":              func(o *Options) { o.Beside.Path = "x" },
-		"train: load continues a training, start begins one: there may be one of them": func(o *Options) { o.Load, o.Start = "a", "b" },
-		"train: save and weights are the same file, a":                                 func(o *Options) { o.Save, o.Weights = "a", "./a" },
-		"train: csv and curve are the same file, a.svg":                                func(o *Options) { o.CSV, o.Curve = "a.svg", "a" },
-		"train: weights and best are the same file, a":                                 func(o *Options) { o.Weights, o.Best = "a", "a" },
-		"train: curve and picture are the same file, a.svg":                            func(o *Options) { o.Curve, o.Picture = "a", "a" },
-		"train: csv and load are the same file, a":                                     func(o *Options) { o.CSV, o.Load = "a", "a" },
-		"train: csv and beside are the same file, a":                                   func(o *Options) { o.CSV, o.Curve, o.Beside.Path = "a", "b", "a" },
-		"train: weights and load are the same file, a":                                 func(o *Options) { o.Weights, o.Load = "a", "a" },
-		"train: csv and start are the same file, a":                                    func(o *Options) { o.CSV, o.Start = "a", "a" },
-		"train: save and data are the same file, a":                                    func(o *Options) { o.Save, o.tasks = "a", &tasks{path: "a"} },
-		"train: save and csv are the same file, " + file("link"):                       func(o *Options) { o.Save, o.CSV = file("link"), file("there") },
-		"train: save and weights are the same file, " + file("new"):                    func(o *Options) { o.Save, o.Weights = file("new"), file("folder/new") },
+		"train: input_dim=4 is not 3: tasks are of one x":           func(o *Options) { o.InputDim = 4 },
+		"train: batches=-1 is negative":                             func(o *Options) { o.Batches = -1 },
+		"train: held_out=-8 is not a multiple of batch=8":           func(o *Options) { o.HeldOut = -8 },
+		"train: save_every=-1 is negative":                          func(o *Options) { o.SaveEvery = -1 },
+		"tnp: dtype=int32 is not one of float32, float16, bfloat16": func(o *Options) { o.DType = dtype.Int32 },
+		"gp: exact=-1 is not from 0 to 8192":                        func(o *Options) { o.Data.Exact = -1 },
+		"train: csv and load are the same file, a":                  func(o *Options) { o.CSV, o.Load = "a", "a" },
+		"train: csv and start are the same file, a":                 func(o *Options) { o.CSV, o.Start = "a", "a" },
 		"":  func(o *Options) { o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a" },
 		" ": func(o *Options) { o.Save, o.Start, o.Weights = "a", "b", "b" },
 	} {
@@ -287,15 +261,6 @@ func TestValidate(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	// Weights alone are no training to continue.
-	o := options(t, 1)
-	w, err := tnp.Init(o.Config, 1)
-	require.NoError(t, err)
-	require.NoError(t, tnp.Save(file("weights"), w, o.Config))
-	o.Load = file("weights")
-	require.EqualError(t, o.ReadFile(true, 0), file("weights")+" has weights, but not the state of a training, which only a file of --save has; --start begins with weights")
-	o.Load, o.Start = "", o.Load
-	require.NoError(t, o.ReadFile(false, 0))
 }
 
 // TestLog: what is no log is refused, and left as it is. A training that is continued replaces its
