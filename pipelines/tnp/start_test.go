@@ -31,13 +31,8 @@ type stepped struct {
 // before. Fresh says which batches are recorded anew.
 func stepping(t *testing.T, d *vk.Device, o tnp.ModelOptions, p tnp.PlanOptions, batches int, beside bool, fresh func(batch int) bool) (r stepped) {
 	ctx, preset := context.Background(), tiny(t)
-	o.Pass, o.Optim = tnp.Train, optim.Default()
-	model, err := tnp.NewModel(ctx, d, preset.Config, o)
-	require.NoError(t, err)
-	defer model.Close()
-	w, err := tnp.Init(preset.Config, 1)
-	require.NoError(t, err)
-	require.NoError(t, model.SetWeights(ctx, w))
+	o.Optim = optim.Default()
+	model := trainingOf(t, d, preset, o, 1).model
 	plan, err := model.NewPlan(ctx, preset.Shape, tnp.Train, p)
 	require.NoError(t, err)
 	defer plan.Close()

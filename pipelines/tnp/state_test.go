@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
@@ -54,16 +53,7 @@ func changed(t testing.TB, f *safetensors.File, change func(values map[string][]
 
 // scaled returns a training in float32 with a loss scale.
 func scaled(t testing.TB, scale float64) *training {
-	o := tnp.ModelOptions{DType: dtype.Float32, Pass: tnp.Train, Optim: optim.Default(), LossScale: scale}
-	model, err := tnp.NewModel(context.Background(), vktest.Open(t), tiny(t).Config, o)
-	require.NoError(t, err)
-	t.Cleanup(model.Close)
-	w, err := tnp.Init(tiny(t).Config, 1)
-	require.NoError(t, err)
-	require.NoError(t, model.SetWeights(context.Background(), w))
-	x := &training{t: t, model: model, p: tiny(t)}
-	x.record()
-	return x
+	return trainingOf(t, vktest.Open(t), tiny(t), tnp.ModelOptions{Optim: optim.Default(), LossScale: scale}, 1)
 }
 
 // TestOtherLossScale: a state goes on with another loss scale as without one. Scales are powers of

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/pipelines/tnp"
-	"github.com/flashvk/flashvk/safetensors"
 )
 
 // TestParams wants the parameters of PyTorch's model.
@@ -89,9 +88,7 @@ func TestFile(t *testing.T) {
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, tnp.Save(path, w, c))
-	f, err := safetensors.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
+	f := opened(t, path)
 	for _, heads := range []int{0, 2} {
 		got, config, err := tnp.Load(f, heads)
 		require.NoError(t, err)
@@ -132,10 +129,7 @@ func TestFileNotFinite(t *testing.T) {
 		w["norm.weight"][3] = float32(x)
 		path := filepath.Join(t.TempDir(), "weights.safetensors")
 		require.NoError(t, tnp.Save(path, w, c))
-		f, err := safetensors.Open(path)
-		require.NoError(t, err)
-		defer f.Close()
-		_, _, err = tnp.Load(f, 0)
+		_, _, err = tnp.Load(opened(t, path), 0)
 		require.EqualError(t, err, "tnp: norm.weight[3] is "+text+": parameters are finite")
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
-	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -26,32 +24,28 @@ type training struct {
 	t     testing.TB
 	model *tnp.Model
 	plan  *tnp.Plan
-	run   func(context.Context) error // plan's
 	p     tnp.Preset
 }
 
 func newTraining(t testing.TB, d *vk.Device, p tnp.Preset, format dtype.DType, seed uint64) *training {
-	ctx := context.Background()
-	o := tnp.ModelOptions{DType: format, Pass: tnp.Train, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(format, p.Shape)}
+	o := tnp.ModelOptions{DType: format, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(format, p.Shape)}
 	o.Optim.MaxNorm = 1
+	return trainingOf(t, d, p, o, seed)
+}
+
+func trainingOf(t testing.TB, d *vk.Device, p tnp.Preset, o tnp.ModelOptions, seed uint64) *training {
+	ctx := context.Background()
+	o.Pass = tnp.Train
 	model, err := tnp.NewModel(ctx, d, p.Config, o)
 	require.NoError(t, err)
 	t.Cleanup(model.Close)
 	w, err := tnp.Init(p.Config, seed)
 	require.NoError(t, err)
 	require.NoError(t, model.SetWeights(ctx, w))
-	x := &training{t: t, model: model, p: p}
-	x.record()
-	return x
-}
-
-// record gives the training a plan of its own.
-func (x *training) record() {
-	x.plan.Close()
-	plan, err := x.model.NewPlan(context.Background(), x.p.Shape, tnp.Train, tnp.PlanOptions{})
-	require.NoError(x.t, err)
-	x.t.Cleanup(plan.Close)
-	x.plan, x.run = plan, plan.Run
+	plan, err := model.NewPlan(ctx, p.Shape, tnp.Train, tnp.PlanOptions{})
+	require.NoError(t, err)
+	t.Cleanup(plan.Close)
+	return &training{t: t, model: model, plan: plan, p: p}
 }
 
 // steps runs the steps from first to end-1 and returns their losses. Their data follow from the
@@ -62,7 +56,7 @@ func (x *training) steps(first, end int, seed uint64, lr float64) (losses []floa
 	for i := first; i < end; i++ {
 		in, y := gp.Tokens(gp.Default().Batch(x.p.Shape, seed, uint64(i)))
 		require.NoError(x.t, x.plan.SetInputs(ctx, in, y))
-		require.NoError(x.t, x.run(ctx))
+		require.NoError(x.t, x.plan.Run(ctx))
 		loss, err := x.plan.Loss(ctx)
 		require.NoError(x.t, err)
 		losses = append(losses, loss)
@@ -91,27 +85,6 @@ func tiny(t testing.TB) tnp.Preset {
 	return p
 }
 
-// TestRecorded wants one recording, submitted again and again, to give the same bits as a new one
-// for each step.
-func TestRecorded(t *testing.T) {
-	d := vktest.Open(t)
-	for _, format := range formats(d) {
-		t.Run(format.String(), func(t *testing.T) {
-			once, fresh, anew := newTraining(t, d, tiny(t), format, 1), newTraining(t, d, tiny(t), format, 1), newTraining(t, d, tiny(t), format, 1)
-			losses := once.steps(0, 4, 2, 1e-3)
-			anew.run = anew.plan.RunFresh
-			for i := range 4 {
-				require.Equal(t, losses[i:i+1], fresh.steps(i, i+1, 2, 1e-3))
-				require.Equal(t, losses[i:i+1], anew.steps(i, i+1, 2, 1e-3))
-				fresh.record()
-			}
-			require.Equal(t, once.weights(), fresh.weights())
-			require.Equal(t, once.weights(), anew.weights())
-			require.NotEqual(t, losses[0], losses[1])
-		})
-	}
-}
-
 // TestContinued wants a training that was saved and continued to give the same bits as one
 // without a break. A file that does not fit is refused before anything changes.
 func TestContinued(t *testing.T) {
@@ -126,9 +99,7 @@ func TestContinued(t *testing.T) {
 			first.steps(0, 3, 2, 1e-3)
 			require.NoError(t, first.model.SaveState(ctx, path, map[string]string{"seed": "2"}))
 
-			f, err := safetensors.Open(path)
-			require.NoError(t, err)
-			defer f.Close()
+			f := opened(t, path)
 			require.Equal(t, "2", f.Metadata["seed"])
 			second := newTraining(t, d, tiny(t), format, 99)
 			require.NoError(t, second.model.LoadState(ctx, f))
@@ -146,19 +117,12 @@ func TestContinued(t *testing.T) {
 	other.DFF = 8
 	b := newTraining(t, d, other, dtype.Float32, 1)
 	before := b.weights()
-	f, err := safetensors.Open(path)
-	require.NoError(t, err)
-	defer f.Close()
-	require.ErrorContains(t, b.model.LoadState(ctx, f), "tnp: the file has a model of 2 layers of 32, 2 heads of 16, d_ff 64, 3 components, want")
+	require.ErrorContains(t, b.model.LoadState(ctx, opened(t, path)), "tnp: the file has a model of 2 layers of 32, 2 heads of 16, d_ff 64, 3 components, want")
 	require.Equal(t, before, b.weights())
 	weights := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, tnp.Save(weights, a.weights(), a.p.Config))
-	g, err := safetensors.Open(weights)
-	require.NoError(t, err)
-	defer g.Close()
-	require.EqualError(t, a.model.LoadState(ctx, g), `tnp: metadata steps="" is not a number of steps`)
-	_, err = os.Stat(path)
-	require.NoError(t, err)
+	require.EqualError(t, a.model.LoadState(ctx, opened(t, weights)), `tnp: metadata steps="" is not a number of steps`)
+	require.FileExists(t, path)
 }
 
 // TestOptimizer wants a step to do what AdamW does with the gradients of a plan of pass
@@ -168,14 +132,10 @@ func TestOptimizer(t *testing.T) {
 	ctx := context.Background()
 	p := tiny(t)
 	for _, scale := range []float64{1, 1024} {
-		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: scale}
+		o := tnp.ModelOptions{Optim: optim.Default(), LossScale: scale}
 		o.Optim.LR, o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 0.01, 1e-3, 0.5, 0.1
-		model, err := tnp.NewModel(ctx, d, p.Config, o)
-		require.NoError(t, err)
-		defer model.Close()
-		w, err := tnp.Init(p.Config, 3)
-		require.NoError(t, err)
-		require.NoError(t, model.SetWeights(ctx, w))
+		x := trainingOf(t, d, p, o, 3)
+		model, w := x.model, x.weights()
 		in, y := gp.Tokens(gp.Default().Batch(p.Shape, 1, 0))
 		var grads tnp.Weights
 		for _, pass := range []tnp.Pass{tnp.Gradients, tnp.Train} {
@@ -197,8 +157,7 @@ func TestOptimizer(t *testing.T) {
 		}
 		norm = math.Sqrt(norm)
 		require.Greater(t, norm, 0.5, "gradients are not clipped")
-		after, err := model.Weights(ctx)
-		require.NoError(t, err)
+		after := x.weights()
 		for _, param := range p.Config.Params() {
 			decay := 0.1
 			if len(param.Shape) == 1 {
@@ -268,26 +227,17 @@ func TestAccumulate(t *testing.T) {
 	ctx := context.Background()
 	p := tiny(t)
 	for _, n := range []int{2, 3, 4, 5} {
-		o := tnp.ModelOptions{Pass: tnp.Train, Optim: optim.Default(), LossScale: 8, Accumulate: n}
-		model, err := tnp.NewModel(ctx, d, p.Config, o)
-		require.NoError(t, err)
-		defer model.Close()
-		w, err := tnp.Init(p.Config, 3)
-		require.NoError(t, err)
-		require.NoError(t, model.SetWeights(ctx, w))
+		x := trainingOf(t, d, p, tnp.ModelOptions{Optim: optim.Default(), LossScale: 8, Accumulate: n}, 3)
+		model, plan := x.model, x.plan
 		require.NoError(t, model.SetLR(ctx, 0.01))
-		plan, err := model.NewPlan(ctx, p.Shape, tnp.Train, tnp.PlanOptions{})
-		require.NoError(t, err)
-		defer plan.Close()
 		// A second step, with the weights that the first changed, begins a new sum.
 		for step := range 2 {
-			before, err := model.Weights(ctx)
-			require.NoError(t, err)
+			before := x.weights()
 			want := map[string][]float64{}
 			for i := range n {
 				tasks := gp.Default().Batch(p.Shape, 1, uint64(n*step+i))
-				x, y := gp.Tokens(tasks)
-				trial := &trial{c: p.Config, s: p.Shape, w: before, x: x, y: y}
+				in, y := gp.Tokens(tasks)
+				trial := &trial{c: p.Config, s: p.Shape, w: before, x: in, y: y}
 				_, _, g := trial.run(t, d, tnp.ModelOptions{Pass: tnp.Gradients}, tnp.PlanOptions{})
 				for name, v := range g {
 					if want[name] == nil {
@@ -297,7 +247,7 @@ func TestAccumulate(t *testing.T) {
 						want[name][j] += float64(v[j]) / float64(n)
 					}
 				}
-				require.NoError(t, plan.SetInputs(ctx, x, y))
+				require.NoError(t, plan.SetInputs(ctx, in, y))
 				run := plan.Run
 				if step == 1 {
 					run = plan.RunFresh
@@ -306,8 +256,7 @@ func TestAccumulate(t *testing.T) {
 				steps, err := model.Steps(ctx)
 				require.NoError(t, err)
 				require.Equal(t, step+(i+1)/n, steps)
-				after, err := model.Weights(ctx)
-				require.NoError(t, err)
+				after := x.weights()
 				require.Equal(t, i < n-1, after["heads.up"][0] == before["heads.up"][0], "batch %d of %d", i, n)
 			}
 			got, err := model.Gradients(ctx)

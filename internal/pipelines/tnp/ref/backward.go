@@ -2,52 +2,45 @@ package ref
 
 import (
 	"math"
+	"slices"
 
+	gemmref "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
 // backward computes the gradients of scale times the loss by all parameters.
 func (m *model) backward(in Inputs, t *tape, scale float64) {
 	c, inner := m.c, m.c.Heads*m.c.HeadDim
-	m.grads["norm.weight"] = make([]float64, c.DModel)
 	dz := m.headsBackward(in, t, scale)
-	dxt := m.store(normBackward(dz, t.xt, t.n, m.w["norm.weight"], m.grads["norm.weight"]))
+	dxt := m.store(m.normBackward(dz, t.xt, "norm.weight"))
 	dx := m.scatter(dxt)
 	for i := c.Layers - 1; i >= 0; i-- {
 		b := &t.blocks[i]
 		name := func(s string) string { return tnp.BlockName(i, s) }
 		up, down := m.weight(name("up.weight"), c.DFF, c.DModel), m.weight(name("down.weight"), c.DModel, c.DFF)
 		m.grads[name("down.weight")] = tn(dx, b.hidden).v
-		dpre := m.store(nn(dx, down).times(b.pre, dsilu))
+		dpre := m.store(nn(dx, down).times(b.pre, gemmref.DSiLU))
 		m.grads[name("up.weight")] = tn(dpre, b.y2).v
 		dy2 := m.store(nn(dpre, up))
-		m.grads[name("norm2.weight")] = make([]float64, c.DModel)
-		dx1 := m.store(plus(dx, normBackward(dy2, b.x1, b.n2, m.w[name("norm2.weight")], m.grads[name("norm2.weight")])))
+		dx1 := m.store(plus(dx, m.normBackward(dy2, b.x1, name("norm2.weight"))))
 		m.grads[name("out.weight")] = tn(dx1, b.o).v
 		do := m.store(nn(dx1, m.weight(name("out.weight"), c.DModel, inner)))
 		dqkv := m.store(m.attendBackward(b.qkv, b.o, do))
 		m.grads[name("qkv.weight")] = tn(dqkv, b.y1).v
 		dy1 := m.store(nn(dqkv, m.weight(name("qkv.weight"), 3*inner, c.DModel)))
-		m.grads[name("norm1.weight")] = make([]float64, c.DModel)
-		dx = m.store(plus(dx1, normBackward(dy1, b.x, b.n1, m.w[name("norm1.weight")], m.grads[name("norm1.weight")])))
+		dx = m.store(plus(dx1, m.normBackward(dy1, b.x, name("norm1.weight"))))
 	}
 	m.grads["embed.weight"] = tn(dx, t.in).v
 }
 
 // headsBackward computes the gradients of the heads' weights, and returns that of their input.
 func (m *model) headsBackward(in Inputs, t *tape, scale float64) matrix {
-	c, n := m.c, float64(t.z.rows)
-	r, w := make([]float64, c.Components), make([]float64, c.Components)
-	dheads := newMatrix(t.z.rows, 3*c.Components)
-	for row := range t.z.rows {
-		h := t.heads.row(row)
-		logP(h, in.Y[row], r, w)
-		for k := range c.Components {
-			g, sigma := -scale/n, math.Exp(h[3*k+2])
-			z := (in.Y[row] - h[3*k+1]) / sigma
-			d := dheads.row(row)[3*k : 3*k+3]
-			d[0], d[1], d[2] = g*(r[k]-w[k]), g*r[k]*z/sigma, g*r[k]*(z*z-1)
-		}
+	c, dheads := m.c, newMatrix(t.z.rows, 3*m.c.Components)
+	mix, p := t.mixtures(in)
+	g := gmmref.Backward(mix, scale, p)
+	for i := range g.Logit {
+		copy(dheads.v[3*i:], []float64{g.Logit[i], g.Mu[i], g.LogSigma[i]})
 	}
 	dheads = m.store(dheads)
 	dz := newMatrix(t.z.rows, c.DModel)
@@ -55,7 +48,7 @@ func (m *model) headsBackward(in Inputs, t *tape, scale float64) matrix {
 	for k := range c.Components {
 		dy := dheads.columns(3*k, 3*k+3)
 		ddown = append(ddown, tn(t.hidden[k], dy).v...)
-		dpre := m.store(nt(dy, m.head("heads.down", k, c.DFF, 3)).times(t.pre[k], dsilu))
+		dpre := m.store(nt(dy, m.head("heads.down", k, c.DFF, 3)).times(t.pre[k], gemmref.DSiLU))
 		dup = append(dup, tn(t.z, dpre).v...)
 		dz = plus(dz, nt(dpre, m.head("heads.up", k, c.DModel, c.DFF)))
 	}
@@ -91,13 +84,14 @@ func (m *model) heads(qkv matrix, f func(q, k, v matrix, row, col int)) {
 func (m *model) weights(q, k matrix) matrix {
 	p := nt(q, k)
 	for r := range p.rows {
-		row := p.row(r)
-		for i := range row {
-			row[i] /= math.Sqrt(float64(m.c.HeadDim))
+		row, sum := p.row(r), 0.0
+		top := slices.Max(row)
+		for i, v := range row {
+			row[i] = math.Exp((v - top) / math.Sqrt(float64(m.c.HeadDim)))
+			sum += row[i]
 		}
-		sum := logSumExp(row)
 		for i := range row {
-			row[i] = math.Exp(row[i] - sum)
+			row[i] /= sum
 		}
 	}
 	return p

@@ -1,8 +1,6 @@
 package ref
 
 import (
-	"math"
-
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas64"
 )
@@ -54,13 +52,6 @@ func (m matrix) columns(first, end int) matrix {
 		copy(c.row(i), m.row(i)[first:end])
 	}
 	return c
-}
-
-func silu(v float64) float64 { return v / (1 + math.Exp(-v)) }
-
-func dsilu(v float64) float64 {
-	s := 1 / (1 + math.Exp(-v))
-	return s * (1 + v*(1-s))
 }
 
 // apply returns f of each element.

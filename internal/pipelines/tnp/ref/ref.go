@@ -7,9 +7,12 @@
 package ref
 
 import (
-	"math"
-
 	"github.com/flashvk/flashvk/dtype"
+	gemmref "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
+	gmmref "github.com/flashvk/flashvk/internal/pipelines/gmm/ref"
+	norms "github.com/flashvk/flashvk/internal/pipelines/norm/ref"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
@@ -55,9 +58,6 @@ func Plain(w map[string][]float64, in Inputs, c tnp.Config, s tnp.Shape, t dtype
 	return m.compute(in, scale)
 }
 
-// eps is that of LayerNorm.
-const eps = tnp.NormEps
-
 // A model is what a computation needs.
 type model struct {
 	c     tnp.Config
@@ -78,15 +78,13 @@ func (m *model) head(name string, k, rows, cols int) matrix {
 // A block is what the forward pass leaves of a block.
 type block struct {
 	x, y1, qkv, o, x1, y2, pre, hidden matrix
-	n1, n2                             stats
 }
 
 // A tape is what the forward pass leaves to the backward pass.
 type tape struct {
 	in     matrix
 	blocks []block
-	xt, z  matrix // target rows before and after the last norm
-	n      stats
+	xt, z  matrix   // target rows before and after the last norm
 	pre    []matrix // of each head
 	hidden []matrix
 	heads  matrix // (rows, 3*components)
@@ -113,39 +111,32 @@ func (m *model) forward(in Inputs) (Outputs, *tape) {
 	for i := range c.Layers {
 		name := func(s string) string { return tnp.BlockName(i, s) }
 		b := block{x: x}
-		b.y1, b.n1 = norm(x, m.w[name("norm1.weight")])
-		b.y1 = m.store(b.y1)
+		b.y1 = m.norm(x, name("norm1.weight"))
 		b.qkv = m.store(nt(b.y1, m.weight(name("qkv.weight"), 3*inner, c.DModel)))
 		b.o = m.store(m.attend(b.qkv))
 		a := m.store(nt(b.o, m.weight(name("out.weight"), c.DModel, inner)))
 		b.x1 = m.store(plus(x, a))
-		b.y2, b.n2 = norm(b.x1, m.w[name("norm2.weight")])
-		b.y2 = m.store(b.y2)
+		b.y2 = m.norm(b.x1, name("norm2.weight"))
 		b.pre = m.store(nt(b.y2, m.weight(name("up.weight"), c.DFF, c.DModel)))
-		b.hidden = m.store(b.pre.apply(silu))
+		b.hidden = m.store(b.pre.apply(gemmref.SiLU))
 		down := m.store(nt(b.hidden, m.weight(name("down.weight"), c.DModel, c.DFF)))
 		x = m.store(plus(b.x1, down))
 		t.blocks = append(t.blocks, b)
 	}
 	t.xt = m.targets(x)
-	t.z, t.n = norm(t.xt, m.w["norm.weight"])
-	t.z = m.store(t.z)
+	t.z = m.norm(t.xt, "norm.weight")
 	t.heads = newMatrix(t.z.rows, 3*c.Components)
 	for k := range c.Components {
 		pre := m.store(nn(t.z, m.head("heads.up", k, c.DModel, c.DFF)))
-		hidden := m.store(pre.apply(silu))
+		hidden := m.store(pre.apply(gemmref.SiLU))
 		y := nn(hidden, m.head("heads.down", k, c.DFF, 3))
 		for r := range y.rows {
 			copy(t.heads.row(r)[3*k:], y.row(r))
 		}
 		t.pre, t.hidden = append(t.pre, pre), append(t.hidden, hidden)
 	}
-	out := Outputs{Heads: t.heads.v, LogP: make([]float64, t.z.rows)}
-	for r := range out.LogP {
-		out.LogP[r] = logP(t.heads.row(r), in.Y[r], nil, nil)
-		out.Loss -= out.LogP[r] / float64(t.z.rows)
-	}
-	return out, t
+	logP, loss := gmmref.Forward(t.mixtures(in))
+	return Outputs{Heads: t.heads.v, LogP: logP, Loss: loss}, t
 }
 
 // targets returns the target rows of all tasks.
@@ -159,75 +150,25 @@ func (m *model) targets(x matrix) matrix {
 	return t
 }
 
-// stats are mean and 1/deviation of each row.
-type stats struct{ mean, rstd []float64 }
-
-// norm computes LayerNorm of rows.
-func norm(x matrix, w []float64) (matrix, stats) {
-	y, s := newMatrix(x.rows, x.cols), stats{make([]float64, x.rows), make([]float64, x.rows)}
-	for r := range x.rows {
-		mean, variance := 0.0, 0.0
-		for _, v := range x.row(r) {
-			mean += v / float64(x.cols)
-		}
-		for _, v := range x.row(r) {
-			variance += (v - mean) * (v - mean) / float64(x.cols)
-		}
-		s.mean[r], s.rstd[r] = mean, 1/math.Sqrt(variance+eps)
-		for i, v := range x.row(r) {
-			y.row(r)[i] = (v - mean) * s.rstd[r] * w[i]
-		}
-	}
-	return y, s
+// norm computes LayerNorm of rows by a parameter.
+func (m *model) norm(x matrix, weight string) matrix {
+	return m.store(matrix{x.rows, x.cols, norms.Forward(norms.Inputs{X: x.v, W: m.w[weight]}, normed(x)).Y})
 }
 
-// normBackward returns the gradient by x, and adds that by w.
-func normBackward(dy, x matrix, s stats, w, dw []float64) matrix {
-	dx, n := newMatrix(x.rows, x.cols), float64(x.cols)
-	for r := range x.rows {
-		meanG, meanGZ := 0.0, 0.0
-		for i, v := range x.row(r) {
-			z, g := (v-s.mean[r])*s.rstd[r], dy.row(r)[i]*w[i]
-			meanG += g / n
-			meanGZ += g * z / n
-			dw[i] += dy.row(r)[i] * z
-		}
-		for i, v := range x.row(r) {
-			z, g := (v-s.mean[r])*s.rstd[r], dy.row(r)[i]*w[i]
-			dx.row(r)[i] = s.rstd[r] * (g - meanG - z*meanGZ)
-		}
-	}
-	return dx
+// normBackward returns the gradient by x, and keeps that by the parameter.
+func (m *model) normBackward(dy, x matrix, weight string) matrix {
+	g := norms.Backward(x.v, m.w[weight], norms.Upstream{DY: dy.v}, normed(x))
+	m.grads[weight] = g.DW
+	return matrix{x.rows, x.cols, g.DX}
 }
 
-// logP returns the log-probability of y under a mixture of (logit, mu, log sigma), and, where
-// they are wanted, r, the part of each component in it, and w, its weight.
-func logP(heads []float64, y float64, r, w []float64) float64 {
-	n := len(heads) / 3
-	logW, logN := make([]float64, n), make([]float64, n)
-	for k := range n {
-		z := (y - heads[3*k+1]) / math.Exp(heads[3*k+2])
-		logW[k], logN[k] = heads[3*k], -z*z/2-heads[3*k+2]-math.Log(2*math.Pi)/2
-	}
-	sum := logSumExp(logW)
-	for k := range n {
-		logW[k] -= sum
-		logN[k] += logW[k]
-	}
-	p := logSumExp(logN)
-	for k := range r {
-		r[k], w[k] = math.Exp(logN[k]-p), math.Exp(logW[k])
-	}
-	return p
-}
+func normed(x matrix) norm.Problem { return norm.Problem{Rows: x.rows, Cols: x.cols, Eps: tnp.NormEps} }
 
-func logSumExp(x []float64) float64 {
-	top, sum := math.Inf(-1), 0.0
-	for _, v := range x {
-		top = max(top, v)
+// mixtures returns the outputs of the heads as mixtures.
+func (t *tape) mixtures(in Inputs) (gmmref.Inputs, gmm.Problem) {
+	mix := gmmref.Inputs{Y: in.Y}
+	for i := 0; i < len(t.heads.v); i += 3 {
+		mix.Logit, mix.Mu, mix.LogSigma = append(mix.Logit, t.heads.v[i]), append(mix.Mu, t.heads.v[i+1]), append(mix.LogSigma, t.heads.v[i+2])
 	}
-	for _, v := range x {
-		sum += math.Exp(v - top)
-	}
-	return top + math.Log(sum)
+	return mix, gmm.Problem{Tokens: t.heads.rows, Components: t.heads.cols / 3}
 }

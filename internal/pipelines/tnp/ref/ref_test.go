@@ -72,18 +72,6 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// TestLogP compares with the density as it is written, where nothing overflows.
-func TestLogP(t *testing.T) {
-	heads, y := []float64{0.3, 1, 0.2, -0.5, -1, 0.1}, 0.4
-	p, sum := 0.0, math.Exp(0.3)+math.Exp(-0.5)
-	for k := range 2 {
-		sigma := math.Exp(heads[3*k+2])
-		z := (y - heads[3*k+1]) / sigma
-		p += math.Exp(heads[3*k]) / sum * math.Exp(-z*z/2) / (sigma * math.Sqrt(2*math.Pi))
-	}
-	require.InDelta(t, math.Log(p), logP(heads, y, nil, nil), 1e-15)
-}
-
 // TestPlain: rounding to float32 changes little, rounding to 16 bits more, a scale that is a
 // power of two next to nothing where nothing underflows.
 func TestPlain(t *testing.T) {
