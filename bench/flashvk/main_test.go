@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ import (
 
 // TestHelp says that every command has help with an example, all of whose flags there are.
 func TestHelp(t *testing.T) {
-	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
+	root := program()
 	for _, cmd := range allCommands(root) {
 		if cmd.Name() == "version" || cmd.HasParent() && cmd.Parent().Name() == "completion" || cmd.HasSubCommands() && !whole(cmd) {
 			continue

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
 )
 
 // pages returns the paths of README.md, of the pages in docs, and of those that are not for users
@@ -23,18 +24,15 @@ import (
 func pages(t *testing.T) []string {
 	t.Helper()
 	document(t, "../../README.md") // or skip
-	list := []string{"../../README.md"}
-	for _, pattern := range []string{"docs/*.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "conformance/README.md", "attention/TUNING.md", "pipelines/*/TUNING.md", "bench/results/*/README.md"} {
+	var list []string
+	for _, pattern := range []string{"README.md", "docs/*.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "conformance/README.md", "attention/TUNING.md", "pipelines/*/TUNING.md", "bench/results/*/README.md"} {
 		found, err := filepath.Glob("../../" + pattern)
-		if err != nil || len(found) == 0 {
-			t.Fatalf("there is no %s: %v", pattern, err)
-		}
+		require.NoError(t, err)
+		require.NotEmpty(t, found, pattern)
 		list = append(list, found...)
 	}
 	return list
 }
-
-var flagWord = regexp.MustCompile(`--([a-z][a-z0-9-]*)`)
 
 // document returns the text of a page, or skips the test where only its binary is.
 func document(t *testing.T, path string) string {
@@ -43,31 +41,29 @@ func document(t *testing.T, path string) string {
 	if _, repository := os.Stat("../../go.mod"); err != nil && errors.Is(repository, fs.ErrNotExist) {
 		t.Skipf("%s is not here", path)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(text)
 }
 
-// TestReadme says that the commands in README.md, docs and the other pages exist and have the
-// flags that are named after them. A command begins a line of code, with or without a prompt and
-// the folder of the program; the indented lines below it are more of the same.
+// program returns the commands.
+func program() *cobra.Command { return newRoot(&app{stdout: io.Discard, stderr: io.Discard}) }
+
+// readmeLines is how long README.md may be: it is for deciding, docs is for reading.
+const readmeLines = 150
+
+// TestReadme says that README.md is short, and that the commands in all pages exist and have the
+// flags that are named after them.
 func TestReadme(t *testing.T) {
-	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
-	all := used{}
+	require.LessOrEqual(t, strings.Count(document(t, "../../README.md"), "\n"), readmeLines, "what does not help to decide belongs to docs")
+	all, root := 0, program()
 	for _, path := range pages(t) {
-		if filepath.Base(path) == "cli.md" {
-			continue // TestCliDocs
+		if filepath.Base(path) != "cli.md" { // TestCliDocs
+			n := commandsOf(t, root, path, document(t, path))
+			require.True(t, n > 2 || path != "../../README.md")
+			all += n
 		}
-		u := commandsOf(t, root, path, document(t, path))
-		if path == "../../README.md" && u.commands < 3 {
-			t.Errorf("README.md has %d commands, which cannot be all", u.commands)
-		}
-		all.commands, all.flags = all.commands+u.commands, all.flags+u.flags
 	}
-	if all.commands < 15 || all.flags < 25 {
-		t.Errorf("README.md and docs have %d commands with %d flags, which cannot be all", all.commands, all.flags)
-	}
+	require.Greater(t, all, 40, "these cannot be all")
 }
 
 // TestRecordForm says that the form for device records asks for what selftest --share prints.
@@ -76,20 +72,16 @@ func TestRecordForm(t *testing.T) {
 	for line := range strings.Lines(document(t, "../../.github/ISSUE_TEMPLATE/record.yml")) {
 		form.WriteString(strings.TrimLeft(line, " "))
 	}
-	root := newRoot(&app{stdout: io.Discard, stderr: io.Discard})
-	if u := commandsOf(t, root, "record.yml", form.String()); u.commands != 1 || u.flags != 1 {
-		t.Errorf("record.yml has %d commands with %d flags, want one with one", u.commands, u.flags)
-	}
-	if folds := "folds " + foldCapabilities + " and " + foldRecord; !strings.Contains(form.String(), folds) {
-		t.Errorf("record.yml does not name the %s", folds)
-	}
+	require.Equal(t, 2, commandsOf(t, program(), "record.yml", form.String()))
+	require.Contains(t, form.String(), "folds "+foldCapabilities+" and "+foldRecord)
 }
 
-// used counts what commandsOf looked at.
-type used struct{ commands, flags int }
+var flagWord = regexp.MustCompile(`--([a-z][a-z0-9-]*)`)
 
-// commandsOf checks the commands of a page.
-func commandsOf(t *testing.T, root *cobra.Command, path, text string) (u used) {
+// commandsOf checks the commands of a page, and counts them and their flags. A command begins a line
+// of code, with or without a prompt and the folder of the program; the indented lines below it are
+// more of the same.
+func commandsOf(t *testing.T, root *cobra.Command, path, text string) (n int) {
 	var cmd *cobra.Command
 	code := false
 	for _, line := range strings.Split(text, "\n") {
@@ -98,20 +90,14 @@ func commandsOf(t *testing.T, root *cobra.Command, path, text string) (u used) {
 		switch {
 		case strings.HasPrefix(line, "```"):
 			code, cmd = !code, nil
-			continue
 		case code && strings.HasPrefix(command, "flashvk "):
 			command, _, _ = strings.Cut(command, " #")
 			words := strings.Fields(command)[1:]
-			var err error
-			if cmd, _, err = root.Find(words[:min(2, len(words))]); err != nil || cmd == root {
-				t.Errorf("%s: %s: no such command", path, line)
-				cmd = nil
-				continue
-			}
-			u.commands++
-			if prompt && !whole(cmd) {
-				t.Errorf("%s: %s: %s is not a whole command", path, line, cmd.CommandPath())
-			}
+			found, _, err := root.Find(words[:min(2, len(words))])
+			require.NoError(t, err, "%s: %s", path, line)
+			require.True(t, found != root && (!prompt || whole(found)), "%s: %s: no such command", path, line)
+			cmd = found
+			n++
 		case !strings.HasPrefix(line, "  "):
 			cmd = nil
 		}
@@ -119,13 +105,11 @@ func commandsOf(t *testing.T, root *cobra.Command, path, text string) (u used) {
 			continue
 		}
 		for _, m := range flagWord.FindAllStringSubmatch(line, -1) {
-			u.flags++
-			if cmd.Flags().Lookup(m[1]) == nil {
-				t.Errorf("%s: %s: %s has no flag %s", path, line, cmd.CommandPath(), m[0])
-			}
+			require.NotNil(t, cmd.Flags().Lookup(m[1]), "%s: %s: %s has no flag %s", path, line, cmd.CommandPath(), m[0])
+			n++
 		}
 	}
-	return u
+	return n
 }
 
 // whole reports whether a command needs no other behind it.
@@ -133,45 +117,25 @@ func whole(cmd *cobra.Command) bool {
 	return !cmd.HasSubCommands() || strings.HasSuffix(cmd.Use, "[KERNEL]")
 }
 
-// readmeLines is how long README.md may be: it is for deciding, docs is for reading.
-const readmeLines = 150
-
-// TestReadmeLength keeps README.md short.
-func TestReadmeLength(t *testing.T) {
-	if n := strings.Count(document(t, "../../README.md"), "\n"); n > readmeLines {
-		t.Errorf("README.md has %d lines, more than %d: what does not help to decide belongs to docs", n, readmeLines)
-	}
-}
-
 // pageWidth is how many columns a line of a page has at most.
 const pageWidth = 160
 
-// TestDocsWidth says that the lines of pages fit, but for tables and code.
-func TestDocsWidth(t *testing.T) {
-	for _, path := range pages(t) {
-		code := false
-		for i, line := range strings.Split(document(t, path), "\n") {
-			if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
-				code = !code
-			}
-			if n := utf8.RuneCountInString(line); n > pageWidth && !code && !strings.HasPrefix(line, "|") {
-				t.Errorf("%s:%d has %d columns, more than %d", path, i+1, n, pageWidth)
-			}
-		}
-	}
-}
-
 var (
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
-	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	heading = regexp.MustCompile(`^#+ +(.*)$`)
 	// notInAnchor is what GitHub leaves out of a heading to make its anchor.
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestDocsLinks follows the links of all pages to files and to headings of them.
-func TestDocsLinks(t *testing.T) {
+// TestDocs says that the lines of pages fit, but for tables and code, and follows the links to files
+// and to headings of them.
+func TestDocs(t *testing.T) {
 	links := 0
 	for _, path := range pages(t) {
+		prose(document(t, path), func(i int, line string) {
+			n := utf8.RuneCountInString(line)
+			require.True(t, n <= pageWidth || strings.HasPrefix(line, "|"), "%s:%d has %d columns, more than %d", path, i+1, n, pageWidth)
+		})
 		for _, m := range link.FindAllStringSubmatch(document(t, path), -1) {
 			if strings.Contains(m[1], "://") {
 				continue
@@ -182,33 +146,32 @@ func TestDocsLinks(t *testing.T) {
 			if file != "" {
 				target = filepath.Join(filepath.Dir(path), file)
 			}
-			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: link %s: %v", path, m[1], err)
-				continue
+			_, err := os.Stat(target)
+			require.NoError(t, err, "%s: link %s", path, m[1])
+			found := anchor == ""
+			if !found {
+				prose(document(t, target), func(_ int, line string) {
+					if m := heading.FindStringSubmatch(line); m != nil {
+						found = found || anchor == strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+					}
+				})
 			}
-			if anchor != "" && !anchors(document(t, target))[anchor] {
-				t.Errorf("%s: link %s: no such heading", path, m[1])
-			}
+			require.True(t, found, "%s: link %s: no such heading", path, m[1])
 		}
 	}
-	if links < 20 {
-		t.Errorf("there are %d links, which cannot be all", links)
-	}
+	require.Greater(t, links, 20, "these cannot be all")
 }
 
-// anchors returns those of a text's headings, as GitHub makes them. Lines of code are
-// not headings.
-func anchors(text string) map[string]bool {
-	set := map[string]bool{}
-	for i, part := range strings.Split(text, "\n```") {
-		if i%2 == 1 {
-			continue
-		}
-		for _, m := range heading.FindAllStringSubmatch(part, -1) {
-			set[strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+// prose calls f with the lines that are not code.
+func prose(text string, f func(i int, line string)) {
+	code := false
+	for i, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
+			code = !code
+		} else if !code {
+			f(i, line)
 		}
 	}
-	return set
 }
 
 var packageLink = regexp.MustCompile(`(?i)package \[[a-z/]+\]\(\.\./([a-z/]+)/[a-z_]+\.go\)`)
@@ -216,83 +179,45 @@ var packageLink = regexp.MustCompile(`(?i)package \[[a-z/]+\]\(\.\./([a-z/]+)/[a
 // TestKernelsDocs says that the code blocks of docs/kernels.md are in the comments of
 // the package that the section names last before them, or of packages below it.
 func TestKernelsDocs(t *testing.T) {
-	blocks := 0
 	dir, comments := "", ""
-	for i, part := range strings.Split(document(t, "../../docs/kernels.md"), "\n```") {
-		if i%2 == 0 {
-			if m := packageLink.FindAllStringSubmatch(part, -1); m != nil {
-				dir = m[len(m)-1][1]
-				comments = commentsBelow(t, filepath.Join("../..", dir))
-			}
-			continue
+	parts := strings.Split(document(t, "../../docs/kernels.md"), "\n```")
+	require.Greater(t, len(parts), 30, "these cannot be all")
+	for i, part := range parts {
+		if m := packageLink.FindAllStringSubmatch(part, -1); m != nil && i%2 == 0 {
+			dir = filepath.Join("../..", m[len(m)-1][1])
+			comments = ""
+			require.NoError(t, filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+				if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+					comments += trimLines(document(t, path), "//")
+				}
+				return err
+			}))
 		}
-		blocks++
-		block := strings.TrimLeft(part, "\n")
-		if !strings.Contains(comments, trimLines(block)) {
-			t.Errorf("no comment of package %s has\n%s", dir, block)
+		if i%2 == 1 {
+			require.Contains(t, comments, trimLines(strings.TrimLeft(part, "\n"), ""), "comments of package %s", dir)
 		}
-	}
-	if blocks < 15 {
-		t.Errorf("docs/kernels.md has %d blocks of code, which cannot be all", blocks)
 	}
 }
 
-// commentsBelow returns the lines of comments of the Go files in a folder and below,
-// trimmed.
-func commentsBelow(t *testing.T, dir string) string {
-	t.Helper()
+// trimLines returns the lines of a text that have a prefix, without it and without spaces around.
+func trimLines(text, prefix string) string {
 	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
+	for _, line := range strings.Split(text, "\n") {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), prefix); ok {
+			b.WriteString(strings.TrimSpace(rest) + "\n")
 		}
-		text, err := os.ReadFile(path)
-		for _, line := range strings.Split(string(text), "\n") {
-			comment, ok := strings.CutPrefix(strings.TrimSpace(line), "//")
-			if ok {
-				b.WriteString(strings.TrimSpace(comment) + "\n")
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return b.String()
 }
 
-// trimLines trims each line of a text.
-func trimLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimSpace(lines[i])
-	}
-	return strings.Join(lines, "\n") + "\n"
-}
-
-var update = flag.Bool("update", false, "TestCliDocs writes docs/cli.md")
+var update = flag.Bool("update", false, "write docs/cli.md, and the tables of measurements")
 
 // TestCliDocs compares docs/cli.md with what the commands say of themselves. With
 // -update it writes the file.
 func TestCliDocs(t *testing.T) {
 	const path = "../../docs/cli.md"
 	old := document(t, path)
-	text := cliDocs()
-	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if old != text {
-		t.Error("docs/cli.md is not what the commands say: go test ./bench/flashvk -run Cli -update writes it anew")
-	}
-}
-
-// cliDocs returns a line for each command: what it does, and an example.
-func cliDocs() string {
-	var b strings.Builder
-	b.WriteString(`<!-- Code generated by go test ./bench/flashvk -run Cli -update; DO NOT EDIT. -->
+	text := `<!-- Code generated by go test ./bench/flashvk -run Cli -update; DO NOT EDIT. -->
 
 # The command line
 
@@ -300,28 +225,22 @@ Each command says its flags with ` + "`--help`" + `. [guide.md](guide.md) shows 
 
 | command | | for example |
 | --- | --- | --- |
-`)
-	for _, c := range allCommands(newRoot(&app{stdout: io.Discard, stderr: io.Discard})) {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.CommandPath(), c.Short, firstExample(c.Example))
-	}
-	return b.String()
-}
-
-// firstExample returns the first command with flags of examples, or the first, as code of a table's
-// cell.
-func firstExample(examples string) string {
-	first := ""
-	for line := range strings.Lines(examples) {
-		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, "flashvk ") || first != "" && !strings.Contains(line, " -") {
-			continue
+`
+	for _, c := range allCommands(program()) {
+		first := "" // command with flags of the examples, or the first of all
+		for line := range strings.Lines(c.Example) {
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, "flashvk ") && (first == "" || !strings.Contains(first, " -") && strings.Contains(line, " -")) {
+				first = "`" + strings.ReplaceAll(line, "|", `\|`) + "`"
+			}
 		}
-		first = "`" + strings.ReplaceAll(line, "|", `\|`) + "`"
-		if strings.Contains(line, " -") {
-			break
-		}
+		text += fmt.Sprintf("| `%s` | %s | %s |\n", c.CommandPath(), c.Short, first)
 	}
-	return first
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		return
+	}
+	require.Equal(t, text, old, "go test ./bench/flashvk -run Cli -update writes docs/cli.md anew")
 }
 
 // allCommands returns a command and those below it, in the order of help.
@@ -339,60 +258,40 @@ func allCommands(c *cobra.Command) []*cobra.Command {
 // of HEAD: a commit of a branch that was rebased leads a reader nowhere.
 func TestCommits(t *testing.T) {
 	shallow, err := exec.Command("git", "rev-parse", "--is-shallow-repository").Output()
-	if err != nil {
-		t.Skipf("this is no clone of the repository: git rev-parse: %v", err)
-	}
-	if strings.TrimSpace(string(shallow)) == "true" {
-		t.Skip("this clone is shallow: it does not have the commits")
+	if err != nil || strings.TrimSpace(string(shallow)) == "true" {
+		t.Skip("this is no clone of the repository, or one that does not have the commits")
 	}
 	out, err := exec.Command("git", "rev-list", "HEAD").Output()
-	if err != nil {
-		t.Fatalf("git rev-list HEAD: %v", err)
-	}
+	require.NoError(t, err)
 	ancestors := strings.Fields(string(out))
 	slices.Sort(ancestors)
-	quoted := 0
-	paths := pages(t)
+	quoted, paths := 0, pages(t)
 	for _, root := range []string{"../../conformance", "../../bench/results"} {
-		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		require.NoError(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 			if slices.Contains([]string{".json", ".csv", ".txt", ".benchfmt"}, filepath.Ext(path)) {
 				paths = append(paths, path)
 			}
 			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	for _, path := range paths {
-		for _, commit := range commitsIn(document(t, path)) {
+		for _, m := range hexWord.FindAllStringSubmatch(document(t, path), -1) {
+			commit := strings.TrimSuffix(strings.TrimRight(m[2], "."), ".csv")
+			mixed := strings.ContainsAny(commit, "abcdef") && strings.ContainsAny(commit, "0123456789")
+			if !hexID.MatchString(commit) || !mixed && m[1] == "" {
+				continue
+			}
 			quoted++
 			i, _ := slices.BinarySearch(ancestors, commit)
-			if i == len(ancestors) || !strings.HasPrefix(ancestors[i], commit) {
-				t.Errorf("%s: commit %s is no ancestor of HEAD", path, commit)
-			}
+			require.True(t, i < len(ancestors) && strings.HasPrefix(ancestors[i], commit), "%s: commit %s is no ancestor of HEAD", path, commit)
 		}
 	}
-	if quoted < 100 {
-		t.Errorf("%d commits are quoted, which cannot be all", quoted)
-	}
+	require.Greater(t, quoted, 100, "these cannot be all")
 }
 
+// Abbreviated commits are words of hexadecimal digits with letters among them, since a word of digits
+// alone is a commit only where the text says so.
 var (
 	hexWord = regexp.MustCompile(`(commit )?([0-9A-Za-z.+-]*)`)
 	hexID   = regexp.MustCompile(`^(?:[0-9a-f]{7,8}|[0-9a-f]{12})$`)
 )
-
-// commitsIn returns the abbreviated commits of a text: words of hexadecimal digits with letters
-// among them, since a word of digits alone is a commit only where the text says so.
-func commitsIn(text string) []string {
-	var list []string
-	for _, m := range hexWord.FindAllStringSubmatch(text, -1) {
-		word := strings.TrimRight(m[2], ".")
-		mixed := strings.ContainsAny(word, "abcdef") && strings.ContainsAny(word, "0123456789")
-		if hexID.MatchString(strings.TrimSuffix(word, ".csv")) && (mixed || m[1] != "") {
-			list = append(list, strings.TrimSuffix(word, ".csv"))
-		}
-	}
-	return list
-}
