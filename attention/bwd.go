@@ -127,8 +127,7 @@ var bwdF32x2Kernels = [...]bwdNames{
 }
 
 // steps returns the kernel that computes dK and dV beside the one that computes dQ; or the kernels
-// of the unfused path; or those of stored weights; or the one that computes all gradients, and the
-// sum of its shares.
+// of the unfused path; or those of stored weights; or the one that computes all gradients.
 func (b *backward) steps() steps.List {
 	step := func(record func() error) steps.List {
 		return steps.List{func(*vk.Cmd) error { return record() }}
@@ -140,12 +139,10 @@ func (b *backward) steps() steps.List {
 		return append(step(b.recordStored), step(func() error { return b.recordDBiasSum(b.gradients.DBias) })...)
 	case b.config.stored():
 		return step(b.recordStored)
-	case !b.config.fused():
-		return step(b.record)
-	case b.dqParts.IsZero():
+	case b.config.fused():
 		return step(b.recordFused)
 	}
-	return append(step(b.recordFused), step(b.recordFusedSum)...)
+	return step(b.record)
 }
 
 // record records the kernel that computes dK and dV, and the one that computes dQ.

@@ -14,8 +14,7 @@ type BackwardConfig struct {
 	Impl Impl
 
 	// Fused, unless it is zero, is the tile of one kernel that computes all gradients, on the matrix
-	// paths. It owns keys. Splits workgroups divide the keys of a head; each sums its part of dQ in
-	// memory, and a second kernel adds the parts. 0 stands for as many as fill the device.
+	// paths. It owns all keys of a head.
 	Fused BackwardTile `word:"fused" on:"coopmat2 coopmat"`
 
 	// Stored, unless it is zero, is the tile of a kernel that computes dK and dV as products of P
@@ -28,8 +27,7 @@ type BackwardConfig struct {
 	DKV BackwardTile `word:"dkv"` // of the kernel that owns keys, and computes dK and dV
 	DQ  BackwardTile `word:"dq"`  // of the kernel that owns rows, and computes dQ
 
-	Splits int `word:"splits%d" on:"coopmat2 coopmat"` // of Fused
-	Chunk  int `word:"chunk%d" on:"coopmat2 coopmat"`  // of Stored
+	Chunk int `word:"chunk%d" on:"coopmat2 coopmat"` // of Stored
 }
 
 // A BackwardTile is the work of a workgroup of one kernel: it owns some keys (or rows) and walks
@@ -63,7 +61,7 @@ type BackwardTile struct {
 // the name of its kernel, then numbers of the whole configuration,
 //
 //	coopmat2 dkv sg4 rt1 by32 peel dq sg8 rt1 by64 prefetch peel
-//	coopmat2 fused sg4 rt1 by32 splits2
+//	coopmat2 fused sg4 rt1 by32
 //	coopmat2 stored sg4 rt4 by32 dq sg8 rt1 by64 chunk1
 //	scalar dkv 32x32 t8x16 depth32 rows8 dq 32x32 t8x16 depth32 rows8
 func (c BackwardConfig) String() string { return table.Text(c) }

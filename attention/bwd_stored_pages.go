@@ -15,6 +15,9 @@ const storedBytes = 5 << 28
 // blocks have more rows than others.
 const storedRounds = 4
 
+// unknownUnits stands for the compute units of a device that does not report them.
+const unknownUnits = 32
+
 // cutsPages reports whether the pages are not those of a problem with a causal mask or none: a
 // window has a left side, or sequences are packed.
 func (p *Problem) cutsPages() bool {

@@ -22,7 +22,7 @@ var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 	None:     func(path string, p *Problem) error { return unsupported("%s: no backward kernel of %v", path, p.DType) },
 	Fit: func(c BackwardConfig, _ *vk.Caps, _ *Problem, measured bool) BackwardConfig {
 		if measured {
-			c.Splits, c.Chunk = 0, 0
+			c.Chunk = 0
 		}
 		return c
 	},
@@ -37,8 +37,7 @@ type bwdRow = table.Row[shape, BackwardConfig]
 // blocks returns the number of blocks of keys or rows of p with c, whichever are fewer.
 func (c *BackwardConfig) blocks(caps *vk.Caps, p *Problem) int {
 	if c.fused() {
-		_, blocks := c.shares(caps, p)
-		return p.Batch * p.NumKVHeads * blocks
+		return p.Batch * p.NumKVHeads * int(groups(p.SeqKV, c.Fused.owned(caps, c.Impl, p.DType)))
 	}
 	dkv := c.DKV
 	if c.stored() { // products of blocks as large as the blocks of rows

@@ -11,7 +11,6 @@ type bwdWorkspace struct {
 	rows      vk.Tensor // (batch, num_heads, seq_q, 2), or (num_heads, total_q, 2): of attention_bwd_delta
 	sinkParts vk.Tensor // (batch, num_heads, sinkChunks): of attention_bwd_dsinks
 	biasParts vk.Tensor // (batch, num_heads, seq_kv): of attention_bwd_dbias or attention_bwd_dbias_stored, for rows that share a bias
-	dqParts   vk.Tensor // (batch, num_heads, shares, seq_q, head_dim), padded: of attention_bwd_fused_matrix.comp
 	pages     vk.Tensor // (heads, pages, block, block), in which P and dX are 16 bits each: of lib/pages.glsl
 	sums      vk.Tensor // (2, heads, seq_kv * head_dim), padded: dV and dK so far, of attention_bwd_products.comp
 	biasSums  vk.Tensor // (batch or 1, num_heads or 1, seq_q, seq_kv): dBias so far, of attention_bwd_dbias_stored.comp
@@ -19,7 +18,7 @@ type bwdWorkspace struct {
 
 // workspaceShapes are the shapes of the tensors of a bwdWorkspace, nil for a tensor that is not
 // needed.
-type workspaceShapes [7][]int
+type workspaceShapes [6][]int
 
 // workspaceShapes returns the shapes that the kernels of c need for p.
 func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes workspaceShapes) {
@@ -33,10 +32,9 @@ func (c *BackwardConfig) workspaceShapes(caps *vk.Caps, p *Problem) (shapes work
 	if p.Bias.On && !p.Bias.Rows {
 		shapes[2] = []int{p.Batch, p.NumHeads, p.SeqKV}
 	}
-	shapes[3] = c.dqPartsShape(caps, p)
-	shapes[4] = c.pagesShape(caps, p)
-	shapes[5] = c.sumsShape(caps, p)
-	shapes[6] = c.biasSumsShape(caps, p)
+	shapes[3] = c.pagesShape(caps, p)
+	shapes[4] = c.sumsShape(caps, p)
+	shapes[5] = c.biasSumsShape(caps, p)
 	return shapes
 }
 
@@ -93,7 +91,7 @@ func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWork
 		b = c.Scratch("attention.backward", bytes)
 	}
 	at := int64(0)
-	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.dqParts, &w.pages, &w.sums, &w.biasSums} {
+	for i, t := range []*vk.Tensor{&w.rows, &w.sinkParts, &w.biasParts, &w.pages, &w.sums, &w.biasSums} {
 		if shapes[i] == nil {
 			continue
 		}

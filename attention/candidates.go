@@ -125,8 +125,7 @@ func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []
 // backwardVariants returns the configurations that differ from c in the tile of the kernel of dQ,
 // and those that differ in one of the choices that backwardCandidates does not vary: the
 // arrangement of loops and the distance of loads; on the scalar path the part of a tile that is in
-// shared memory at a time; with Fused the splits of the keys; with Stored the heads of a chunk and
-// the tiles of the products.
+// shared memory at a time; with Stored the heads of a chunk and the tiles of the products.
 func backwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) (all []BackwardConfig) {
 	change := func(f func(v *BackwardConfig)) {
 		v := c
@@ -134,9 +133,7 @@ func backwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) (all []Backwar
 		all = append(all, v)
 	}
 	for _, n := range []int{1, 2, 4, 8} {
-		if c.fused() {
-			change(func(v *BackwardConfig) { v.Splits = n })
-		} else if c.stored() {
+		if c.stored() {
 			change(func(v *BackwardConfig) { v.Chunk = n })
 		}
 	}

@@ -131,7 +131,9 @@ func TestCandidatesVary(t *testing.T) {
 	few.Batch, few.SeqQ = 1, 1
 	short := p
 	short.Batch, short.SeqQ, short.SeqKV = 16, 256, 256
-	for _, p := range []Problem{p, few, short} {
+	block := short // of keys, which one kernel computes all gradients of
+	block.SeqKV = 32
+	for _, p := range []Problem{p, few, short, block} {
 		for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
 			space := table.SpaceOf("attention", pass, p)
 			for _, impl := range []string{"coopmat2", "scalar"} {

@@ -78,7 +78,8 @@ func TestUnsupported(t *testing.T) {
 	p := Problem{Batch: 2, NumHeads: 8, NumKVHeads: 8, SeqQ: 4, SeqKV: 300, HeadDim: 64, DType: dtype.Float16}
 	small := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}
 	long := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 640, HeadDim: 16, DType: dtype.Float16}
-	features, two := p, long
+	features, two, short := p, long, long
+	short.SeqKV = 32
 	features.Window, features.Sinks, two.NumHeads = Window{On: true, Left: 5}, true, 2
 	tile, one := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}, BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 16}
 	const lone = "coopmat: the driver loses the order of shared memory in workgroups of one subgroup"
@@ -132,19 +133,18 @@ func TestUnsupported(t *testing.T) {
 			{func(x *asked) { x.b.Impl, x.b.Fused = CoopMat, one }, lone},
 			{func(x *asked) { x.b.Impl, x.Caps = CoopMat, other }, ""},
 		}},
-		{asked{Problem: long, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, Fused: tile}}, []row{
+		{asked{Problem: short, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, Fused: tile}}, []row{
 			{func(x *asked) {}, ""},
 			{func(x *asked) { x.b.Impl = Scalar }, "scalar: no kernel computes all gradients of float16 at once"},
 			{func(x *asked) { x.DType = dtype.Float32 }, "coopmat2: no kernel computes all gradients of float32 at once"},
 			{func(x *asked) { x.Softcap, x.Sinks = 5, true }, "coopmat2: no kernel computes all gradients at once with softcap, sinks"},
-			{func(x *asked) { x.b.Splits = -1 }, "coopmat2: splits=-1 is negative"},
 			{func(x *asked) { x.MaxStorageBuffers = 7 }, "coopmat2: all gradients at once take 8 storage buffers, more than the device's 7"},
 			{func(x *asked) { x.MaxPushConstantsBytes = 128 }, "coopmat2: all gradients at once take 144 bytes of push constants, more than the device's 128"},
 			{func(x *asked) { x.b.Fused.Subgroups = 0 }, "coopmat2: a tile size of {Subgroups:0 RowTiles:1 "},
 			{func(x *asked) { x.b.Fused.Stream = 20 }, "coopmat2: stream=20 is not a multiple of the matrix size 16"},
 			// Both tiles and their statistics fit, K and dX beside them do not.
 			{func(x *asked) { x.MaxSharedMemoryBytes = 2*16*(2+1)*16 + 16*8 }, "coopmat2: 4736 bytes of shared memory are more than the device's 1664"},
-			{func(x *asked) { x.b.Splits, x.MaxStorageBufferRange = 4, 16895 }, "coopmat2: a workspace of 16896 bytes, dQ of shares of the keys among it, is more than the device's 16895"},
+			{func(x *asked) { x.SeqKV = 33 }, "coopmat2: all gradients at once take up to 32 keys, seq_kv=33 are more"},
 		}},
 		{asked{Problem: two, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, DQ: tile, Stored: tile}}, []row{
 			{func(x *asked) {}, ""},
@@ -246,39 +246,6 @@ func TestCombineSpec(t *testing.T) {
 				require.True(t, used <= s.WorkgroupSize && s.WorkgroupSize <= caps.MaxWorkgroupInvocations, "%+v", s)
 			}
 		}
-	}
-}
-
-// TestFusedWorkspace says how many bytes dQ of shares of the keys takes: as many shares as fill the
-// device, no more than there are blocks, and none for one block.
-func TestFusedWorkspace(t *testing.T) {
-	caps := nvidia("NVIDIA H200", 132, true)
-	p := Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 33, HeadDim: 16, DType: dtype.Float16}
-	const rows = 8 * 2 * 6 * 33
-	const before = (rows + 255) / 256 * 256
-	const share = 4 * 2 * 6 * 48 * 16 // of the padded rows
-	for _, c := range []struct {
-		units  uint32
-		shares int
-		seqKV  int
-		want   int64
-	}{
-		{132, 0, 16, rows}, // one block
-		{132, 0, 17, before + 2*share},
-		{132, 0, 160, before + 10*share},
-		{6, 0, 160, before + 2*share},
-		{7, 0, 160, before + 3*share},  // 14 workgroups for 6 heads
-		{24, 0, 160, before + 5*share}, // 8 shares of 10 blocks take as long as 5
-		{1, 0, 160, before + share},    // more heads than that
-		{0, 0, 160, before + 10*share}, // as for 32 units
-		{132, 3, 160, before + 3*share},
-		{132, 20, 160, before + 10*share},
-	} {
-		p.SeqKV, caps.ComputeUnits = c.seqKV, c.units
-		tile := BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 16} // 16 keys
-		bytes, err := Workspace(&caps, p, kit.Backward, Options{BackwardConfig: &BackwardConfig{Impl: CoopMat2, Fused: tile, Splits: c.shares}})
-		require.NoError(t, err)
-		require.Equal(t, c.want, bytes, fmt.Sprint(c))
 	}
 }
 

@@ -68,7 +68,6 @@ func TestLayouts(t *testing.T) {
 		{"bwd_products_features bwd_products_fragmented_features", layout{withFeatures[bwdProductsFeaturesParams]{}, withFeatureSpec[bwdProductsSpec]{}, append([]string{"Stored", "Y", "DX", "Sums"}, features...)}},
 		{"bwd_dbias_stored_features", layout{withFeatures[bwdStoredBiasParams]{}, withFeatureSpec[bwdStoredBiasSpec]{}, append([]string{"Stored", "Sums", "Out"}, features...)}},
 		{"bwd_fused_coopmat2 bwd_fused_coopmat", layout{bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}}},
-		{"bwd_fused_sum", layout{bwdFusedSumParams{}, bwdFusedSumSpec{}, []string{"PartDQ", "DQ"}}},
 		{"decode decode_coopmat", layout{decodeParams{}, decodeSpec{}, decode}},
 		{"decode_append decode_append_coopmat", layout{stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")}},
 		{"append", layout{appendParams{}, appendSpec{}, appended}},

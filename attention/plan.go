@@ -27,7 +27,6 @@ func (p Plan) String() string { return p.name }
 //	rows of each head          8 per row
 //	Sinks                      4 per 2048 rows of each head
 //	Bias that rows share       4 per key of each query head
-//	BackwardConfig.Fused       4 per element of dQ and share of the keys; 0 with one block of keys
 //	BackwardConfig.Stored      4 per row and key of the heads of a chunk, except for blocks that a
 //	                           causal mask or a window hides, packed sequences counting as the
 //	                           longest; 4 per element of dK and dV of its key heads if a chunk has
@@ -151,9 +150,6 @@ func (c *BackwardConfig) kernels(caps *vk.Caps, p Problem, kept workspaceShapes)
 		m.add("attention_unfused_keys", true)
 	case c.fused():
 		m.add(bwdFusedKernels[c.Impl], true)
-		if kept[3] != nil {
-			m.add("attention_bwd_fused_sum", false)
-		}
 	case c.stored():
 		m.add(bwdStoredKernels[c.Impl], true)
 		m.add(c.productsKernel(caps, &p), false)

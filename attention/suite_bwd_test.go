@@ -19,17 +19,16 @@ type (
 	bwdTile   = attention.BackwardTile
 )
 
-// fusedConfigs compute all gradients in one kernel: one share of the keys, whose blocks
-// add up in memory, two, and one for each block; subgroups that divide dQ of a tile evenly
-// and not; blocks larger than most sequences, which write dQ themselves. N is the matrices' size.
+// fusedConfigs compute all gradients in one kernel, of up to a block of keys: subgroups that divide dQ
+// of a tile evenly and not. N is the matrices' size.
 func fusedConfigs(n int) []bwdConfig {
 	return []bwdConfig{
-		{Impl: attention.CoopMat2, Splits: 1, Fused: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
-		{Impl: attention.CoopMat2, Splits: 2, Fused: bwdTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
 		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, Stream: 2 * n}},
-		{Impl: attention.CoopMat2, Splits: 2, Fused: bwdTile{Subgroups: 1, RowTiles: 2, Stream: n, Detour: true}},
-		{Impl: attention.CoopMat, Splits: 2, Fused: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n}},
-		{Impl: attention.CoopMat, Splits: 3, Fused: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat, Fused: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n}},
+		{Impl: attention.CoopMat, Fused: bwdTile{Subgroups: 3, RowTiles: 1, Stream: n, Detour: true}},
 	}
 }
 

@@ -369,7 +369,7 @@ func TestLimits(t *testing.T) {
 		{"splits", func(_ *vk.Device, c *attntest.Case) bool { return c.Plain() && c.Batch > 1 && c.Problem.FLOPs() < 1e7 }, 2, 1, kit.Forward, attention.Options{
 			Config: &attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2},
 		}},
-		{"fused", dense, 2, 1, kit.Backward, attention.Options{BackwardConfig: &fusedConfigs(n)[0]}},
+		{"fused", dense, 2, 1, kit.Backward, attention.Options{BackwardConfig: &fusedConfigs(n)[2]}},
 		{"turns", turns, 0, 3, kit.Backward, attention.Options{Impl: attention.CoopMat2}},
 		{"turns", turns, 0, 3, kit.Backward, attention.Options{Impl: attention.CoopMat}},
 	}

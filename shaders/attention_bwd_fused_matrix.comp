@@ -14,7 +14,7 @@
 //                   tiles of STREAM rows and matrices: f32, dX * K of the keys of a share
 //
 // With ONE_BLOCK it writes dq, otherwise part_dq, at the same binding;
-// attention_bwd_fused_sum.comp adds the parts. dq_offset and the first two strides are those
+// package attention always sets it. dq_offset and the first two strides are those
 // of the tensor that is written; dq_stride_s is that of a share in part_dq.
 //
 // lib/bwd_fused_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.

@@ -66,7 +66,6 @@ var variants = slices.Concat(
 	withFeatures(forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16")),
 	withFeatures(fragmentedOnly(forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16"))),
 	matrix("attention_bwd_fused"),
-	forEach("attention_bwd_fused_sum", "vulkan1.2", "f16", "bf16"),
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),
 	withFeatures(forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(forEach("attention_bwd_dq_scalar", "vulkan1.2", "f16", "bf16", "f32")),

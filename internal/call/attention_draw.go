@@ -260,7 +260,7 @@ func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p atten
 		c := attention.BackwardConfig{Impl: d.Impl}
 		switch {
 		case kind == 1:
-			c.Fused = d.matrixTile(family)
+			c.Fused, p.SeqKV = d.matrixTile(family), 1 // sizes draws the keys of a block
 		case kind == 2:
 			c.DQ, c.Stored, c.Chunk = d.matrixTile(family), d.productTile(family), one(family, 0, 0, 1, 2)
 		case d.matrix:

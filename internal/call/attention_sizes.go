@@ -280,8 +280,8 @@ func (d *attentionDraw) configSizes() {
 			d.Config.Splits = min(2+rng.IntN(7), tiles)
 		}
 	}
-	if d.BackwardConfig != nil && d.BackwardConfig.Fused != (attention.BackwardTile{}) {
-		d.BackwardConfig.Splits = one(rng, 0, 0, 1, 2, 3, 7)
+	for c := d.BackwardConfig; c != nil && c.Fused != (attention.BackwardTile{}) && p.SeqKV > 1 && c.Feasible(TypicalCaps(d.space.Soft), *p) != nil; {
+		p.SeqKV /= 2 // one block has all keys
 	}
 	drawGroups(rng, d.DecodeConfig, d.space)
 	if d.DecodeConfig != nil && supports(d.Attention, d.space) != nil {

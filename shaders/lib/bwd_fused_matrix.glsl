@@ -15,7 +15,7 @@
 // dX of a subgroup's keys passes through shared memory, where K of the block stays: each
 // subgroup computes some of the MAT_M x MAT_N matrices of dQ, over all keys of the block.
 // Sums over the blocks of a share are in memory, which no other workgroup touches; an
-// element is always the same subgroup's. attention_bwd_fused_sum.comp adds up the shares.
+// element is always the same subgroup's.
 // With ONE_BLOCK there is nothing to add, and dQ itself is written.
 //
 // The includer declares ONE_BLOCK, includes lib/bwd_matrix_constants.glsl and lib/rows.glsl,
