@@ -26,32 +26,22 @@ func lines(head string, medians map[string]float64, n int) string {
 
 const head = "Unit FLOP/s better=higher\ngpu: Test GPU\ncommit: abc\n"
 
-func compared(t *testing.T, before, after, unit string) *Report {
-	t.Helper()
-	a, err := Read(strings.NewReader(before), "old.txt", unit)
-	require.NoError(t, err)
-	b, err := Read(strings.NewReader(after), "new.txt", unit)
-	require.NoError(t, err)
-	r, err := Compare(a, b, unit)
-	require.NoError(t, err)
-	return r
-}
-
+// TestCompare: what is certain and worse is marked, a higher rate is no regression, and three samples
+// prove nothing, which is said.
 func TestCompare(t *testing.T) {
+	compared := func(before, after, unit string) *Report {
+		a, err := Read(strings.NewReader(before), "old.txt", unit)
+		require.NoError(t, err)
+		b, err := Read(strings.NewReader(after), "new.txt", unit)
+		require.NoError(t, err)
+		r, err := Compare(a, b, unit)
+		require.NoError(t, err)
+		return r
+	}
 	before := lines(head, map[string]float64{"a": 1000, "b": 1000, "c": 1000}, 11)
-	after := lines(strings.ReplaceAll(head, "Test GPU", "Other GPU"), map[string]float64{"a": 1001, "b": 1200, "c": 500, "d": 1}, 11)
-	r := compared(t, before, after, "sec/op")
-	require.Len(t, r.Changes, 3)
-	a, b, c := r.Changes[0], r.Changes[1], r.Changes[2]
-	require.False(t, a.Certain)
-	require.InDelta(t, 0.1, a.Percent, 1e-9)
-	require.True(t, b.Certain)
-	require.InDelta(t, 20, b.Worse, 1e-9)
-	require.InDelta(t, -50, c.Worse, 1e-9)
-	require.Equal(t, []Change{b}, r.Worse(19.9))
+	r := compared(before, lines(strings.ReplaceAll(head, "Test GPU", "Other GPU"), map[string]float64{"a": 1001, "b": 1200, "c": 500, "d": 1}, 11), "sec/op")
+	require.Equal(t, r.Changes[1:2], r.Worse(19.9))
 	require.Empty(t, r.Worse(20.1))
-	require.Empty(t, r.OnlyOld)
-	require.Equal(t, []string{"X/impl=d/dtype=f16/seq=5"}, r.OnlyNew)
 	s := r.Sheet(5)
 	var text strings.Builder
 	require.NoError(t, s.Text(&text))
@@ -68,32 +58,20 @@ X/impl=c/dtype=f16/seq=5  1.000µs  4%  500.0ns  4%        -50.00%  0.000  11, 1
 geometric mean of new by old: 0.844 (-15.63%)
 only in new.txt: X/impl=d/dtype=f16/seq=5
 `, text.String())
-}
-
-// TestWorse: a higher rate is no regression, and three samples prove nothing, which is said.
-func TestWorse(t *testing.T) {
-	before := lines(head, map[string]float64{"a": 1000, "b": 1000}, 11)
-	worse := compared(t, before, lines(head, map[string]float64{"a": 2000, "b": 500}, 11), "FLOP/s").Worse(5)
+	worse := compared(before, lines(head, map[string]float64{"a": 2000, "b": 500}, 11), "FLOP/s").Worse(5)
 	require.Len(t, worse, 1)
 	require.Equal(t, "X/impl=a/dtype=f16/seq=5", worse[0].Name)
 	require.InDelta(t, 50, worse[0].Worse, 1e-9)
-	require.Empty(t, compared(t, before, before, "FLOP/s").Worse(0))
-
-	r := compared(t, lines(head, map[string]float64{"a": 1000}, 3), lines(head, map[string]float64{"a": 9000}, 3), "sec/op")
+	r = compared(lines(head, map[string]float64{"a": 1000}, 3), lines(head, map[string]float64{"a": 9000}, 3), "sec/op")
 	require.Empty(t, r.Worse(0))
-	s := r.Sheet(0)
-	require.Contains(t, strings.Join(s.Sections[0].Notes, "\n"), "need >= 4 samples")
-	require.Equal(t, []string{"X/impl=a/dtype=f16/seq=5", "∞"}, []string{s.Sections[0].Rows[0][0], s.Sections[0].Rows[0][2]})
+	require.Contains(t, strings.Join(r.Sheet(0).Sections[0].Notes, "\n"), "need >= 4 samples")
 }
 
+// TestErrors has files that no script of tests/cli has.
 func TestErrors(t *testing.T) {
 	good := lines(head, map[string]float64{"a": 1}, 4)
 	for _, c := range []struct{ text, unit, want string }{
-		{"", "sec/op", "x: there is no benchmark line"},
-		{"nothing\n", "sec/op", "x: there is no benchmark line"},
-		{good, "joules", "x: no benchmark line has the unit joules"},
 		{strings.ReplaceAll(good, "better=higher", "better=never"), "FLOP/s", "x: it does not say which FLOP/s is better"},
-		{strings.TrimPrefix(good, "Unit FLOP/s better=higher\n"), "FLOP/s", `x: it does not say which FLOP/s is better`},
 		{"BenchmarkX 1 5\n", "sec/op", "x:1: missing unit"},
 		{"BenchmarkX 1 -5 ns/op\n", "sec/op", "x: sec/op of X is -5e-09, which is negative or not finite"},
 		{"BenchmarkX 1 NaN ns/op\n", "sec/op", "x: sec/op of X is NaN, which"},
@@ -103,7 +81,6 @@ func TestErrors(t *testing.T) {
 	}
 	_, err := Read(strings.NewReader("BenchmarkX 1 5 fresh-wall-ns/op\n"), "x", "fresh-wall-sec/op")
 	require.NoError(t, err)
-
 	a, err := Read(strings.NewReader(good), "a.txt", "sec/op")
 	require.NoError(t, err)
 	b, err := Read(strings.NewReader(strings.ReplaceAll(good, "impl=a", "impl=b")), "b.txt", "sec/op")
@@ -119,8 +96,7 @@ func TestErrors(t *testing.T) {
 // with itself: nothing is missing, slower or faster.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("gpu: x\nUnit ns/op better=lower\nBenchmarkA/impl=b-8 1 5 ns/op 3 B/s\nBenchmarkA/impl=b-8 1 6 ns/op\n"))
-	f.Add([]byte("BenchmarkX 1 -5 ns/op\nBenchmarkX 1 1e400 ns/op\n"))
-	f.Add([]byte("BenchmarkX 1 0 ns/op\nBenchmarkX 1 0 ns/op\n"))
+	f.Add([]byte("BenchmarkX 1 -5 ns/op\nBenchmarkX 1 1e400 ns/op\nBenchmarkX 1 0 ns/op\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := Read(bytes.NewReader(data), "x", "sec/op")
 		if err != nil {

@@ -133,12 +133,9 @@ func (a *Answer) check() error {
 			return fmt.Errorf("%s took %v ns, which is not from %v to %v", a.Name, ns, minNS, float64(maxNS))
 		}
 	}
-	for _, x := range []struct {
-		name string
-		n    int
-	}{{"iters", a.Iters}, {"sets", a.Sets}} {
-		if x.n < 0 || x.n > maxCalls {
-			return fmt.Errorf("the answer of %s has %s=%d, which is not from 0 to %d", a.Name, x.name, x.n, maxCalls)
+	for name, n := range map[string]int{"iters": a.Iters, "sets": a.Sets} {
+		if n < 0 || n > maxCalls {
+			return fmt.Errorf("the answer of %s has %s=%d, which is not from 0 to %d", a.Name, name, n, maxCalls)
 		}
 	}
 	if len(a.Output) > maxPath || text.Printable(a.Output) != a.Output {

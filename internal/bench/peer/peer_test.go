@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,22 +16,6 @@ import (
 
 	"github.com/flashvk/flashvk/internal/text"
 )
-
-func TestParse(t *testing.T) {
-	p, err := Parse("torch=python3 x.py --mode=fast")
-	require.NoError(t, err)
-	require.Equal(t, Peer{"torch", "python3 x.py --mode=fast"}, p)
-	for text, want := range map[string]string{
-		"torch":    `"torch" is not NAME=COMMAND`,
-		"torch= ":  `"torch= " is not NAME=COMMAND`,
-		"=x":       `the name "" is not made of`,
-		"a b=x":    `the name "a b" is not made of`,
-		"a/b=true": `the name "a/b" is not made of`,
-	} {
-		_, err := Parse(text)
-		require.ErrorContains(t, err, want)
-	}
-}
 
 const good = `{"name": "a", "samples_ns": [1, 2], "iters": 3, "sets": 2, "output": "o", "note": "n"}`
 
@@ -43,30 +28,22 @@ func TestRun(t *testing.T) {
 	}{
 		{"a good one", `read request; echo '{"about": "me"}'; echo; echo '` + good + `'`, 1, ""},
 		{"no end of line", `printf '%s' '` + good + `'`, 1, ""},
-		{"it does not read", `echo '` + good + `'`, 1, ""},
 		{"one of several fails", `echo '` + good + `'; echo '{"name": "b", "error": "no kernel"}'`, 2, ""},
 		{"something is left behind", `sleep 60 & echo '` + good + `'`, 1, ""},
-		{"it fails at once", `echo first >&2; echo 'no  module' >&2; exit 3`, 0, "exit status 3: no module"},
 		{"it fails later", `echo '` + good + `'; exit 1`, 1, "exit status 1"},
 		{"it refuses", `echo '{"error": "no CUDA device"}'`, 0, "no CUDA device"},
 		{"no such program", `/nowhere/program`, 0, "exit status 127"},
 		{"nothing", `true`, 0, "it gave no answer"},
 		{"text", `echo '` + good + `'; echo hello; echo '` + good + `'`, 1, `it wrote "hello", which is not a JSON object`},
-		{"a list", `echo '[1]'`, 0, `it wrote "[1]", which is not a JSON object`},
-		{"half a line", `printf '{"name":'`, 0, `which is not a JSON object`},
 		{"empty object", `echo '{}'`, 0, "which has neither name nor about"},
 		{"no times", `echo '{"name": "a"}'`, 0, "the answer of a has neither samples_ns nor error"},
-		{"a tiny time", `echo '{"name": "a", "samples_ns": [5e-324]}'`, 0, "a took 5e-324 ns, which is not from 0.001 to 2.592e+15"},
 		{"a huge time", `echo '{"name": "a", "samples_ns": [1e300]}'`, 0, "a took 1e+300 ns, which is not from"},
-		{"negative calls", `echo '{"name": "a", "samples_ns": [1], "iters": -5}'`, 0, "the answer of a has iters=-5, which is not from 0 to 1000000000"},
 		{"too many sets", `echo '{"name": "a", "samples_ns": [1], "sets": 1000000000000}'`, 0, "the answer of a has sets=1000000000000, which"},
 		{"an escape in a path", `printf '%s' '{"name": "a", "samples_ns": [1], "output": "\u001b[2J"}'`, 0, "the answer of a has an output that is no name of a file"},
 		{"two of a name", `echo '` + good + `'; echo '` + good + `'`, 1, "it gave two answers of the name a"},
 		{"a long name", `printf '{"name": "%065d", "samples_ns": [1]}' 7`, 0, "of an answer is not made of 1 to 64 letters"},
 		{"an error of many lines", `printf '%s' '{"error": "no\n\u001b[31mkernel"}'`, 0, "no [31mkernel"},
 		{"escapes on standard error", `printf '\033[31mno\tkernel\033[0m\n' >&2; exit 3`, 0, "exit status 3: [31mno kernel [0m"},
-		{"negative", `echo '{"name": "a", "samples_ns": [1, -2]}'`, 0, "a took -2 ns, which is not from"},
-		{"bad name", `echo '{"name": "a/b", "samples_ns": [1]}'`, 0, `the name "a/b" of an answer`},
 		{"long line", `head -c 3000000 /dev/zero | tr '\0' x; sleep 60`, 0, "it wrote a line of more than"},
 		{"many answers", `for i in $(seq 101); do echo '{"name": "a'$i'", "samples_ns": [1]}'; done`, 100, "it gave more than 100 answers"},
 	} {
@@ -127,13 +104,22 @@ func TestRunHang(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestTorch says that the peers for PyTorch are Python, and that they answer where
-// there is no PyTorch or no GPU.
-func TestTorch(t *testing.T) {
+// TestScripts: the scripts for PyTorch are Python. Peers answer where there is no PyTorch or no GPU, and
+// those that are started by hand say what is wrong with their flags in a line.
+func TestScripts(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("there is no python3")
 	}
-	const absent = `No module named 'torch|PyTorch sees no CUDA device`
+	const folder, absent = "../../../tools/peers/", `No module named 'torch|PyTorch sees no CUDA device`
+	paths, err := filepath.Glob(folder + "*.py")
+	require.NoError(t, err)
+	if len(paths) == 0 {
+		t.Skip("tools is not here")
+	}
+	for _, path := range paths {
+		out, err := exec.Command("python3", "-B", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", path).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
 	decode := func(name string, value any) Request {
 		params := map[string]any{"part": "decode", "keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
 		params[name] = value
@@ -154,54 +140,25 @@ func TestTorch(t *testing.T) {
 		{"decode", decode("keys", 4096), absent},
 		{"decode", decode("keys", "100..16000"), "^scaled_dot_product_attention has no sequences of different lengths$"},
 		{"decode", decode("page_size", 16), "^scaled_dot_product_attention has no pages$"},
-		{"decode", decode("sinks", true), "^torch_decode.py has no sinks$"},
 		{"decode", decode("part", "append"), "^torch_decode.py has no part append$"},
 	} {
-		p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B ../../../tools/peers/torch_" + c.script + ".py"}
+		p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B " + folder + "torch_" + c.script + ".py"}
 		_, err := p.Run(context.Background(), c.request, time.Minute)
 		require.Error(t, err)
 		require.Regexp(t, c.want, err.Error())
 	}
-}
-
-// TestScripts: all scripts beside those are Python, and those that are started by hand say what is
-// wrong with their flags in a line, without PyTorch, too.
-func TestScripts(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("there is no python3")
-	}
-	paths, err := filepath.Glob("../../../tools/peers/*.py")
-	require.NoError(t, err)
-	if len(paths) == 0 {
-		t.Skip("tools is not here")
-	}
-	for _, path := range paths {
-		out, err := exec.Command("python3", "-B", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", path).CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
 	for args, want := range map[string]string{
-		"torch_model.py --help":                                  "float64",
-		"torch_curve.py --help":                                  "tasks",
-		"torch_model.py":                                         "error: there must be either --in and --out, or --flashvk",
 		"torch_model.py --in x":                                  "error: there must be either --in and --out, or --flashvk",
-		"torch_model.py --flashvk x --in y":                      "error: there must be either --in and --out, or --flashvk",
 		"torch_model.py --flashvk x --dtype int8":                "error: --dtype int8 is not one of float32, float16, bfloat16",
-		"torch_model.py --flashvk x --layers y":                  "error: argument --layers: invalid int value: 'y'",
 		"torch_curve.py":                                         "error: the following arguments are required: --data, --start, --csv",
 		"torch_curve.py --data x --start y --csv z --steps 0":    "error: --steps 0 is not positive",
 		"torch_curve.py --data x --start y --csv z --make -1":    "error: --make -1 is negative",
 		"torch_curve.py --data x --start y --csv z --dtype int8": "error: argument --dtype: invalid choice: 'int8'",
 	} {
 		words := strings.Fields(args)
-		out, err := exec.Command("python3", append([]string{"-B", filepath.Join("../../../tools/peers", words[0])}, words[1:]...)...).CombinedOutput()
+		out, err := exec.Command("python3", append([]string{"-B", folder + words[0]}, words[1:]...)...).CombinedOutput()
+		require.EqualError(t, err, "exit status 2", args)
 		require.Contains(t, string(out), want, args)
-		if strings.HasSuffix(args, "--help") {
-			require.NoError(t, err, args)
-			continue
-		}
-		var exit *exec.ExitError
-		require.ErrorAs(t, err, &exit, args)
-		require.Equal(t, 2, exit.ExitCode(), args)
 		require.NotContains(t, string(out), "Traceback", args)
 	}
 }
@@ -227,27 +184,15 @@ func FuzzLines(f *testing.F) {
 		if len(l.reply.Answers) > maxAnswers {
 			t.Errorf("%d answers", len(l.reply.Answers))
 		}
-		seen := map[string]bool{}
-		for _, a := range l.reply.Answers {
-			if seen[a.Name] || !nameRule.MatchString(a.Name) {
-				t.Errorf("name %q", a.Name)
+		for i, a := range l.reply.Answers {
+			again := slices.ContainsFunc(l.reply.Answers[:i], func(b Answer) bool { return a.Name == b.Name })
+			if err := a.check(); err != nil || again {
+				t.Errorf("%+v: %v", a, err)
 			}
-			seen[a.Name] = true
 			for _, s := range []string{a.Note, a.Error, l.reply.About} {
 				if text.Short(s, maxText) != s {
 					t.Errorf("text %q", s)
 				}
-			}
-			if a.Error != "" {
-				continue
-			}
-			for _, ns := range a.SamplesNS {
-				if !(ns >= minNS && ns <= maxNS) {
-					t.Errorf("%v ns", ns)
-				}
-			}
-			if a.Iters < 0 || a.Iters > maxCalls || a.Sets < 0 || a.Sets > maxCalls {
-				t.Errorf("%+v", a)
 			}
 		}
 	})
