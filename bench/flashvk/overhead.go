@@ -76,35 +76,23 @@ func (o *benchOverhead) run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		c := bench.Case{Op: ops[0], Pass: o.pass(), Impls: o.impls, Protocol: bench.Protocol{Samples: o.count}}
-		r := bench.OverheadReport{Env: env, Of: bench.NewSubject(c.Op, c.Pass)}
+		c := bench.Case{Op: ops[0], Pass: o.pass(), Impls: o.impls, Protocol: bench.Protocol{Samples: o.count, WallTime: -1}}
+		r := bench.Report{Env: env, Wide: o.wide}
 		bar := newProgress(a.stderr)
-		r.List, err = bench.Overheads(ctx, d, c, bar.step)
+		r.Results, err = bench.Overheads(ctx, d, c, bar.step)
 		if err == nil && (o.starts || !o.set.Changed("starts") && !env.CPU) {
 			open := func(dir string) (*vk.Device, error) {
 				return vk.Open(vk.Options{Device: strconv.Itoa(d.Caps().Index), CacheDir: dir, Name: "flashvk start"})
 			}
-			err = bench.MeasureStarts(ctx, open, c, r.List)
+			err = bench.MeasureStarts(ctx, open, c, r.Results)
 		}
 		bar.finish()
-		switch {
-		case err != nil:
-		case o.format == bench.Benchfmt:
-			err = r.WriteBenchfmt(a.stdout)
-		default:
-			err = bench.WriteSheet(a.stdout, r.Sheet(), o.format, o.wide)
+		if err == nil {
+			err = r.Write(a.stdout, o.format)
 		}
 		if err != nil {
 			return err
 		}
-		for _, x := range r.List {
-			switch {
-			case x.Status == bench.StatusFailed:
-				return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
-			case x.Status == bench.StatusUnsupported && o.set.Changed("impl"):
-				return fmt.Errorf("%s is not supported: %s", x.Impl, x.Reason)
-			}
-		}
-		return nil
+		return verdict(r.Results, o.set.Changed("impl"))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/perf/benchfmt"
@@ -87,34 +88,49 @@ func (r Report) writeBenchfmt(w io.Writer) error {
 	config := r.fileConfig()
 	for _, x := range r.Results {
 		of := x.Subject
-		name := fmt.Sprintf("%s/impl=%s", of.benchmark, x.Impl)
+		name, lines, iters := fmt.Sprintf("%s/impl=%s", of.benchmark, x.Impl), len(x.Timing.DeviceNS), x.Timing.Iters
 		if x.Config != "" {
 			name += "/config=" + x.Config
 		}
-		name += "/" + of.params
-		for i, ns := range x.Timing.DeviceNS {
-			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name), Iters: x.Timing.Iters}
-			res.Values = append(res.Values,
-				benchfmt.Value{Value: ns, Unit: "ns/op"},
-				benchfmt.Value{Value: of.flops / ns * 1e9, Unit: "FLOP/s"},
-				benchfmt.Value{Value: of.bytes / ns * 1e9, Unit: "B/s"})
-			for _, a := range of.amounts {
-				res.Values = append(res.Values, benchfmt.Value{Value: a.N / ns * 1e9, Unit: a.Key + "/s"})
-			}
-			if x.Check.Rows > 0 {
-				res.Values = append(res.Values, benchfmt.Value{Value: x.Check.MaxAbs, Unit: "max-abs-error"})
-			}
-			if i < len(x.Timing.ReplayNS) && i < len(x.Timing.FreshNS) {
-				res.Values = append(res.Values,
-					benchfmt.Value{Value: x.Timing.ReplayNS[i], Unit: "replay-wall-ns/op"},
-					benchfmt.Value{Value: x.Timing.FreshNS[i], Unit: "fresh-wall-ns/op"})
-			}
+		if x.Host != nil {
+			name, lines, iters = fmt.Sprintf("%sOverhead/impl=%s", strings.TrimSuffix(of.benchmark, "Fwd"), x.Impl), len(x.Host["fresh"]), overheadCalls
+		}
+		for i := range lines {
+			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(name + "/" + of.params), Iters: iters, Values: x.values(i)}
 			if err := out.Write(res); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// values returns what the line of sample i says.
+func (x *Result) values(i int) (list []benchfmt.Value) {
+	add := func(value float64, unit string) { list = append(list, benchfmt.Value{Value: value, Unit: unit}) }
+	if x.Host != nil {
+		for _, m := range overheads {
+			if i < len(x.Host[m.name]) {
+				add(x.Host[m.name][i], m.unit)
+			}
+		}
+		return list
+	}
+	of, ns := x.Subject, x.Timing.DeviceNS[i]
+	add(ns, "ns/op")
+	add(of.flops/ns*1e9, "FLOP/s")
+	add(of.bytes/ns*1e9, "B/s")
+	for _, a := range of.amounts {
+		add(a.N/ns*1e9, a.Key+"/s")
+	}
+	if x.Check.Rows > 0 {
+		add(x.Check.MaxAbs, "max-abs-error")
+	}
+	if i < len(x.Timing.ReplayNS) && i < len(x.Timing.FreshNS) {
+		add(x.Timing.ReplayNS[i], "replay-wall-ns/op")
+		add(x.Timing.FreshNS[i], "fresh-wall-ns/op")
+	}
+	return list
 }
 
 func (r Report) fileConfig() []benchfmt.Config {

@@ -119,8 +119,12 @@ type Measured struct {
 }
 
 // Measure times targets that have all been checked once, on the given number of sets of buffers.
-// It calls step MeasureSteps times, to show progress.
+// It calls step MeasureSteps times, to show progress,
+// if there are targets.
 func Measure(ctx context.Context, d *vk.Device, targets []Target, sets int, pr Protocol, step func()) ([]Measured, error) {
+	if len(targets) == 0 {
+		return nil, nil
+	}
 	lanes := make([]*lane, len(targets))
 	for i, t := range targets {
 		l, err := newLane(d, t, sets)

@@ -303,12 +303,12 @@ func TestOverheads(t *testing.T) {
 	list, err := Overheads(context.Background(), d, c, nil)
 	require.NoError(t, err)
 	x := list[0]
-	require.Equal(t, []any{StatusOK, 1}, []any{x.Status, x.Kernels})
+	require.Equal(t, []any{StatusOK, 1.}, []any{x.Status, x.Host["kernels"][2]})
 	for _, o := range overheads[:7] { // those of starts are not asked for
-		require.Len(t, x.NS[o.name], 3, o.name)
+		require.Len(t, x.Host[o.name], 3, o.name)
 	}
 	for i := range 3 {
-		require.Positive(t, x.NS["device"][i])
-		require.InEpsilon(t, max(x.NS["replay"][i], x.NS["device"][i]), x.NS["device"][i]+x.NS["rest"][i], 1e-9)
+		require.Positive(t, x.Host["device"][i])
+		require.InEpsilon(t, max(x.Host["replay"][i], x.Host["device"][i]), x.Host["device"][i]+x.Host["rest"][i], 1e-9)
 	}
 }

@@ -205,6 +205,22 @@ func Normal(t dtype.DType, n int, seed uint64) []float32 {
 	return x
 }
 
+// Drawn returns values of a tensor to measure with.
+func Drawn(t *call.Tensor, seed uint64) []float32 {
+	if t.Values != nil {
+		return t.Values()
+	}
+	x, scale := Normal(t.DType, call.Product(t.Shape), seed), float32(call.OrOne(t.Scale))
+	for j := range x {
+		if t.Draw != nil {
+			x[j] = t.DType.Round(float32(t.Draw(float64(x[j]))))
+		} else if scale != 1 {
+			x[j] = t.DType.Round(scale * x[j])
+		}
+	}
+	return x
+}
+
 // A Pass says what of a kernel is computed. The zero value is Forward.
 type Pass uint8
 

@@ -4,24 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"strings"
+	"slices"
 	"time"
-
-	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// An Overhead is what a call of a path costs the host, on a problem whose work on the device
-// hardly counts.
-type Overhead struct {
-	Result
-	Kernels int                  // of a call
-	NS      map[string][]float64 // samples of each of overheads, each the mean of many
-}
 
 // overheads are what is measured, in nanoseconds, with the unit in the Go benchmark format.
 var overheads = []struct{ name, unit, about string }{
@@ -39,39 +28,17 @@ var overheads = []struct{ name, unit, about string }{
 // overheadCalls is the number of calls of a sample, and of a long recording.
 const overheadCalls = 100
 
-// Overheads measures the overhead of each path of c on c.Op, after checking the result. Of
-// c.Protocol it uses Samples.
-func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Overhead, error) {
-	r := newOpRun(d, c)
-	defer r.close()
-	if err := r.prepare(ctx); err != nil {
-		return nil, err
-	}
-	list := make([]Overhead, len(c.Impls))
-	for i, impl := range c.Impls {
-		if progress != nil {
-			progress(i, len(c.Impls), impl)
-		}
-		x := &list[i]
-		x.Result, x.NS = r.result(impl), map[string][]float64{}
-		x.Status = StatusUnsupported
-		var err error
-		if x.Choice, err = r.choose(impl); err != nil {
-			x.Reason = Reason(c.Op.Name(), impl, err)
-			continue
-		}
-		if _, err = r.check(ctx, r.call(impl), &x.Result); err == nil && x.Status == StatusOK {
-			err = x.measure(ctx, d, r.call(impl), c.Protocol.Samples)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", impl, err)
-		}
-	}
-	return list, nil
+// Overheads measures what a call of each path of c costs the host, on a problem whose work on the
+// device hardly counts, beside what Run measures.
+func Overheads(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
+	return run(ctx, d, c, progress, func(ctx context.Context, _ *opRun, t Target, x *Result) error {
+		x.Host = map[string][]float64{}
+		return x.overhead(ctx, d, t.Record, c.Protocol.Samples)
+	})
 }
 
-// measure takes the samples. The first one warms up and does not count.
-func (x *Overhead) measure(ctx context.Context, d *vk.Device, record func(*vk.Cmd, int) error, samples int) error {
+// overhead takes the samples. The first one warms up and does not count.
+func (x *Result) overhead(ctx context.Context, d *vk.Device, record func(*vk.Cmd, int) error, samples int) error {
 	one, err := d.NewCmd("overhead")
 	if err != nil {
 		return err
@@ -94,14 +61,14 @@ func (x *Overhead) measure(ctx context.Context, d *vk.Device, record func(*vk.Cm
 	if err := errors.Join(record(scratch.cmd, 0), scratch.cmd.Submit(ctx)); err != nil {
 		return err
 	}
-	x.Kernels = len(trace.Dispatches())
+	kernels := float64(len(trace.Dispatches()))
 	fresh := func() error {
 		scratch.cmd.Reset()
 		return errors.Join(record(scratch.cmd, 0), scratch.cmd.Start(ctx))
 	}
 	for i := range samples + 1 {
 		if i == 1 {
-			clear(x.NS)
+			clear(x.Host)
 		}
 		for _, m := range []struct {
 			name string
@@ -133,29 +100,29 @@ func (x *Overhead) measure(ctx context.Context, d *vk.Device, record func(*vk.Cm
 			return err
 		}
 		wall := float64(time.Since(recorded)) / overheadCalls
-		n := float64(x.Kernels)
 		x.add("record", float64(recorded.Sub(start))/overheadCalls)
-		x.add("replay", wall/n)
-		x.add("device", device/n)
-		x.add("rest", max(wall-device, 0)/n)
+		x.add("replay", wall/kernels)
+		x.add("device", device/kernels)
+		x.add("rest", max(wall-device, 0)/kernels)
+		x.add("kernels", kernels)
 	}
 	return nil
 }
 
-func (x *Overhead) add(name string, ns float64) { x.NS[name] = append(x.NS[name], ns) }
+func (x *Result) add(name string, n float64) { x.Host[name] = append(x.Host[name], n) }
 
-// MeasureStarts completes overheads by cold and warm starts: opening a device and a first call of
+// MeasureStarts completes what Overheads returned by cold and warm starts: opening a device and a first call of
 // each path of c that is right, with an empty cache of compiled pipelines, and with the cache of the
 // cold start. Open opens the device with a folder for the cache. Caches of drivers on disk are off,
 // unless the user has set their variables: a start would find what an earlier one compiled.
-func MeasureStarts(ctx context.Context, open func(cacheDir string) (*vk.Device, error), c Case, list []Overhead) error {
+func MeasureStarts(ctx context.Context, open func(cacheDir string) (*vk.Device, error), c Case, list []Result) error {
 	const most = 3 // starts, which may take seconds
 	for name, off := range map[string]string{"MESA_SHADER_CACHE_DISABLE": "true", "__GL_SHADER_DISK_CACHE": "0"} {
 		if _, ok := os.LookupEnv(name); !ok && os.Setenv(name, off) == nil {
 			defer os.Unsetenv(name)
 		}
 	}
-	sample := func(x *Overhead) error {
+	sample := func(x *Result) error {
 		dir, err := os.MkdirTemp("", "flashvk-start-")
 		if err != nil {
 			return err
@@ -200,64 +167,20 @@ func start(ctx context.Context, open func(string) (*vk.Device, error), dir strin
 	return float64(time.Since(begin)), err
 }
 
-// OverheadReport is the overheads of the paths of a device.
-type OverheadReport struct {
-	Env  Environment
-	Of   *Subject
-	List []Overhead
-}
-
-// Sheet shows r.
-func (r *OverheadReport) Sheet() sheet.Sheet {
-	var x sheet.Section
-	x.Add("problem", "%s", r.Of.title)
-	cells := []sheet.Cell[Overhead]{
-		{Name: "impl", Text: true, Of: func(o Overhead) string { return o.Impl }},
-		{Name: "kernels", Of: func(o Overhead) string { return fmt.Sprint(o.Kernels) }},
-	}
-	var rows []Overhead
-	measured := map[string]bool{}
-	for _, o := range r.List {
-		if text := o.complaint(); text != "" {
-			x.Note("%s", text)
-			continue
-		}
-		rows = append(rows, o)
-		for name := range o.NS {
-			measured[name] = true
-		}
+// overheadTable shows results of Overheads.
+func overheadTable(s *sheet.Section, rows []row) {
+	cells := []cell{
+		{Name: "impl", Text: true, Of: func(x row) string { return x.Impl }},
+		{Name: "kernels", Of: func(x row) string { return fmt.Sprint(Summarize(x.Host["kernels"]).Median) }},
 	}
 	for _, m := range overheads {
-		if measured[m.name] {
-			x.Add(m.name, "%s", m.about)
-			cells = append(cells, sheet.Cell[Overhead]{Name: m.name, Of: func(o Overhead) string { return orDash(FormatTime, Summarize(o.NS[m.name]).Median) }})
+		if slices.ContainsFunc(rows, func(x row) bool { return len(x.Host[m.name]) > 0 }) {
+			s.Add(m.name, "%s", m.about)
+			cells = append(cells, number(m.name, false, func(x row) string { return orDash(FormatTime, Summarize(x.Host[m.name]).Median) }))
 		}
 	}
-	x.Add("±", "of fresh, %s", IntervalWords)
-	sheet.Fill(&x, rows, append(cells,
-		sheet.Cell[Overhead]{Name: "±", Of: func(o Overhead) string { return Summarize(o.NS["fresh"]).PlusMinus() }},
-		sheet.Cell[Overhead]{Name: "runs", Text: true, Of: func(o Overhead) string { return o.Choice }})...)
-	s := r.Env.Sheet()
-	s.Sections = append(s.Sections, x)
-	return s
-}
-
-// WriteBenchfmt writes a line per sample of each path.
-func (r *OverheadReport) WriteBenchfmt(w io.Writer) error {
-	out := benchfmt.NewWriter(w)
-	config := Report{Env: r.Env}.fileConfig()
-	for _, o := range r.List {
-		for i := range o.NS["fresh"] {
-			res := &benchfmt.Result{Config: config, Name: benchfmt.Name(fmt.Sprintf("%sOverhead/impl=%s/%s", strings.TrimSuffix(r.Of.benchmark, "Fwd"), o.Impl, r.Of.params)), Iters: overheadCalls}
-			for _, m := range overheads {
-				if i < len(o.NS[m.name]) {
-					res.Values = append(res.Values, benchfmt.Value{Value: o.NS[m.name][i], Unit: m.unit})
-				}
-			}
-			if err := out.Write(res); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	s.Add("±", "of fresh, %s", IntervalWords)
+	sheet.Fill(s, rows, append(cells,
+		number("±", false, func(x row) string { return Summarize(x.Host["fresh"]).PlusMinus() }),
+		cell{Name: "runs", Text: true, Of: func(x row) string { return x.Choice }})...)
 }

@@ -240,12 +240,7 @@ func RunBoth(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Re
 		if pass == Both {
 			one.Peers = nil
 		}
-		const units = 1000
-		results, err := Run(ctx, d, one, func(done, total int, what string) {
-			if progress != nil {
-				progress(i*units+done*units/max(total, 1), len(passes)*units, pass.String()+", "+what)
-			}
-		})
+		results, err := Run(ctx, d, one, progress.part(i, len(passes), pass.String()+", "))
 		if err != nil {
 			return all, err
 		}

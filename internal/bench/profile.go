@@ -48,85 +48,34 @@ const (
 	maxDispatch  = 1024 // of a call
 )
 
-// RunProfile profiles the first path of each case. The error wraps vk.ErrUnsupported if the path
-// does not take the problem, or says that it is wrong. Of several cases, one that is not
-// supported or does not fit into memory has a Result that says so.
+// RunProfile profiles the first path of each case. It is an error if the path of a single case does
+// not take the problem, or is wrong. Of several cases, each has a Result that says so.
 func RunProfile(ctx context.Context, d *vk.Device, env Environment, cases []Case, progress Progress) (*Profile, error) {
 	p := &Profile{Env: env}
-	done := 0
-	step := func(what string) {
-		if progress != nil {
-			progress(done, 3*len(cases)+1, what)
-		}
-		done++
-	}
-	for _, c := range cases {
-		r := newOpRun(d, c)
-		x := CallProfile{Result: r.result(c.Impls[0])}
-		err := x.measure(ctx, r, c.Protocol, step)
-		r.close() // the next call needs memory
-		if (errors.Is(err, vk.ErrUnsupported) || errors.Is(err, vk.ErrOutOfDeviceMemory)) && len(cases) > 1 {
-			x = CallProfile{Result: x.Result}
-			x.Result.Status, x.Result.Reason = StatusUnsupported, Reason(c.Op.Name(), c.Impls[0], err)
-			err = nil
+	for i, c := range cases {
+		var x CallProfile
+		results, err := run(ctx, d, c, progress.part(i, len(cases)+1, ""), x.trace)
+		if errors.Is(err, vk.ErrOutOfDeviceMemory) && len(cases) > 1 {
+			results, err = Unsupported(c, err), nil
 		}
 		if err != nil {
 			return nil, err
 		}
+		x.Result = results[0]
+		if len(cases) == 1 && x.Result.Status != StatusOK {
+			return nil, errors.New(x.Result.complaint())
+		}
 		p.Calls = append(p.Calls, x)
 	}
-	step("ceilings")
 	var err error
-	p.Ceilings, err = Ceilings(ctx, d, cases[0].Protocol, nil)
+	p.Ceilings, err = Ceilings(ctx, d, cases[0].Protocol, progress.part(len(cases), len(cases)+1, ""))
 	return p, err
-}
-
-// measure checks, times and traces a call of r.
-func (p *CallProfile) measure(ctx context.Context, r *opRun, pr Protocol, step func(what string)) (err error) {
-	x := &p.Result
-	if x.Choice, err = r.choose(x.Impl); err != nil {
-		return err
-	}
-	step("reference")
-	if err := r.prepare(ctx); err != nil {
-		return err
-	}
-	x.Status = StatusUnsupported
-	target, err := r.check(ctx, r.call(x.Impl), x)
-	switch {
-	case err != nil:
-		return err
-	case x.Status == StatusUnsupported:
-		return fmt.Errorf("%s: %s: %w", x.Impl, x.Reason, vk.ErrUnsupported)
-	case x.Status == StatusFailed:
-		return fmt.Errorf("%s is wrong: %s", x.Impl, x.Reason)
-	}
-	if err := r.addSets(ctx, pr.sets(x.Subject.bytes)); err != nil {
-		return err
-	}
-	step("whole calls")
-	measured, err := Measure(ctx, r.d, []Target{target}, len(r.sets), pr, func() {})
-	if err == nil {
-		err = measured[0].Err
-	}
-	if err != nil {
-		return err
-	}
-	x.Timing = measured[0].Timing
-	step("dispatches")
-	if err := p.trace(ctx, r.d, target, len(r.sets)); err != nil {
-		return err
-	}
-	noted, ok := r.op.(Noter)
-	if !ok {
-		return nil
-	}
-	return noted.Note(r.d.Caps(), x.Impl, r.pass, p.Dispatches)
 }
 
 // trace times the dispatches of several calls. Calls without a trace run before each in the same
 // submission, so that clock and caches are as in a run of many calls.
-func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, sets int) error {
+func (p *CallProfile) trace(ctx context.Context, r *opRun, target Target, x *Result) error {
+	d, sets, before := r.d, len(r.sets), x.Timing.Iters
 	c, err := d.NewCmd("profile")
 	if err != nil {
 		return err
@@ -137,7 +86,6 @@ func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, se
 		return err
 	}
 	defer trace.Close()
-	before := p.Result.Timing.Iters
 	start := time.Now()
 	for call := range profileCalls {
 		recording := time.Now()
@@ -181,6 +129,9 @@ func (p *CallProfile) trace(ctx context.Context, d *vk.Device, target Target, se
 			}
 		}
 	}
+	if noted, ok := r.op.(Noter); ok {
+		return noted.Note(d.Caps(), x.Impl, r.pass, p.Dispatches)
+	}
 	return nil
 }
 
@@ -201,27 +152,21 @@ func (p *CallProfile) add(list []vk.TracedDispatch, begin, end []float64) error 
 		x := &p.Dispatches[i]
 		x.BeginNS, x.NS = append(x.BeginNS, begin[i]), append(x.NS, end[i]-begin[i])
 	}
-	whole := slices.Max(end)
-	p.WholeNS = append(p.WholeNS, whole)
-	p.IdleNS = append(p.IdleNS, whole-covered(begin, end))
-	return nil
-}
-
-// covered returns the length of the union of the times, which are in the order of their begin.
-func covered(begin, end []float64) float64 {
-	sum, until := 0.0, 0.0
-	for i := range begin {
-		sum += max(end[i]-max(begin[i], until), 0)
+	whole, busy, until := slices.Max(end), 0.0, 0.0
+	for i := range begin { // in their order
+		busy += max(end[i]-max(begin[i], until), 0)
 		until = max(until, end[i])
 	}
-	return sum
+	p.WholeNS = append(p.WholeNS, whole)
+	p.IdleNS = append(p.IdleNS, whole-busy)
+	return nil
 }
 
 // A KernelProfile is all dispatches of a kernel in a call.
 type KernelProfile struct {
 	Name       string
 	Dispatches int
-	NS         []float64 // while one of them ran, in each of several calls
+	NS         []float64 // of all together, in each of several calls
 	Work       Work
 }
 
@@ -230,43 +175,29 @@ type Work struct {
 	FLOPs, Bytes float64 // 0: none, or not known
 }
 
-// Kernels returns the kernels of a call in the order of their first dispatch.
-func (p *CallProfile) Kernels() []KernelProfile {
-	var names []string
-	of := map[string][]*DispatchProfile{}
-	for i := range p.Dispatches {
-		x := &p.Dispatches[i]
-		if of[x.Kernel] == nil {
-			names = append(names, x.Kernel)
+// Kernels returns the kernels of a call in the order of their first dispatch. The work of a kernel is
+// not known if that of a dispatch is not.
+func (p *CallProfile) Kernels() (kernels []KernelProfile) {
+	for _, x := range p.Dispatches {
+		at := slices.IndexFunc(kernels, func(k KernelProfile) bool { return k.Name == x.Kernel })
+		if at < 0 {
+			kernels = append(kernels, KernelProfile{x.Kernel, 1, slices.Clone(x.NS), Work{x.Note.FLOPs, x.Note.Bytes}})
+			continue
 		}
-		of[x.Kernel] = append(of[x.Kernel], x)
-	}
-	var kernels []KernelProfile
-	for _, name := range names {
-		list := of[name]
-		k := KernelProfile{Name: name, Dispatches: len(list), Work: sumWork(list)}
-		for call := range p.WholeNS {
-			var begin, end []float64
-			for _, x := range list {
-				begin, end = append(begin, x.BeginNS[call]), append(end, x.BeginNS[call]+x.NS[call])
-			}
-			k.NS = append(k.NS, covered(begin, end))
+		k := &kernels[at]
+		k.Dispatches++
+		for call := range k.NS {
+			k.NS[call] += x.NS[call]
 		}
-		kernels = append(kernels, k)
+		k.Work = Work{known(k.Work.FLOPs, x.Note.FLOPs), known(k.Work.Bytes, x.Note.Bytes)}
 	}
 	return kernels
 }
 
-// sumWork returns the work of dispatches together. It is not known if that of one is not.
-func sumWork(list []*DispatchProfile) Work {
-	sum := func(of func(x *DispatchProfile) float64) (all float64) {
-		for _, x := range list {
-			if of(x) == 0 {
-				return 0
-			}
-			all += of(x)
-		}
-		return all
+// known returns the sum of two amounts, 0 if one of them is not known.
+func known(a, b float64) float64 {
+	if a == 0 || b == 0 {
+		return 0
 	}
-	return Work{sum(func(x *DispatchProfile) float64 { return x.Note.FLOPs }), sum(func(x *DispatchProfile) float64 { return x.Note.Bytes })}
+	return a + b
 }

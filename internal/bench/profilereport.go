@@ -91,7 +91,7 @@ func (t *profileTable) row(i int, whole float64) []string {
 // kernels shows the kernels of a call, the dispatches of one together.
 func (t *profileTable) kernels(list []KernelProfile) sheet.Section {
 	var s sheet.Section
-	s.Add("kernels", "the same by kernel: while one of its dispatches ran")
+	s.Add("kernels", "the same by kernel: its dispatches together")
 	s.Columns = columns([]string{"kernel", "dispatches", "time", "±", "share", "rate", "of peak", "traffic", "of copy"}, "kernel")
 	whole := Summarize(t.WholeNS).Median
 	for _, k := range list {

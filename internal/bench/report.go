@@ -59,9 +59,10 @@ type Result struct {
 	Config  string // the configuration, if it was asked for: a part of the benchmark's name
 	Subject *Subject
 	Status  Status
-	Reason  string // why it failed or is not supported, or what is wrong with a peer's output, one line
-	Check   Check  // zero if unsupported
-	Timing  Timing // zero unless Status is StatusOK
+	Reason  string               // why it failed or is not supported, or what is wrong with a peer's output, one line
+	Check   Check                // zero if unsupported
+	Timing  Timing               // zero unless Status is StatusOK
+	Host    map[string][]float64 // samples of each of overheads, each the mean of many, and kernels; nil: see Overheads
 }
 
 // A Check compares a result with the float64 reference. It has the output that is worst relative

@@ -16,8 +16,18 @@ import (
 )
 
 // Progress is called when a unit of work is done. What describes the next one;
-// done counts up to total.
+// done counts up to total. Nil: nobody asks.
 type Progress func(done, total int, what string)
+
+// part returns the progress of part i of n.
+func (p Progress) part(i, n int, name string) Progress {
+	return func(done, total int, what string) {
+		const units = 1000
+		if p != nil {
+			p(i*units+done*units/max(total, 1), n*units, name+what)
+		}
+	}
+}
 
 // A Case is an Op and what to measure of it.
 type Case struct {
@@ -35,6 +45,11 @@ type Case struct {
 // cannot take, also for lack of memory, is reported as unsupported. The results of the
 // peers follow, in the order of the peers. An error means that the run was cut short.
 func Run(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {
+	return run(ctx, d, c, progress, func(context.Context, *opRun, Target, *Result) error { return nil })
+}
+
+// run is Run, and does more with each path that is right and timed.
+func run(ctx context.Context, d *vk.Device, c Case, progress Progress, more func(context.Context, *opRun, Target, *Result) error) ([]Result, error) {
 	r := newOpRun(d, c)
 	defer r.close()
 	results := make([]Result, len(c.Impls))
@@ -85,10 +100,20 @@ func Run(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result
 		if err != nil {
 			return nil, err
 		}
-		finish(results, timed, measured)
+		for j, m := range measured {
+			x := &results[timed[j]]
+			if m.Err != nil {
+				x.Status, x.Reason = StatusFailed, m.Err.Error()
+				continue
+			}
+			x.Timing = m.Timing
+			if err := more(ctx, r, targets[j], x); err != nil {
+				return nil, fmt.Errorf("%s: %w", x.Impl, err)
+			}
+		}
 	}
-	more, err := r.peers(ctx, c, step)
-	return append(results, more...), err
+	peers, err := r.peers(ctx, c, step)
+	return append(results, peers...), err
 }
 
 // Reason returns why a path does not take a problem, without the words that
@@ -97,18 +122,6 @@ func Reason(kernel, impl string, err error) string {
 	text := strings.TrimPrefix(err.Error(), kernel+": ")
 	text = strings.TrimPrefix(text, impl+": ")
 	return strings.TrimSuffix(text, ": "+vk.ErrUnsupported.Error())
-}
-
-// finish puts what was measured into the result of each target.
-func finish(results []Result, timed []int, measured []Measured) {
-	for j, m := range measured {
-		x := &results[timed[j]]
-		if m.Err != nil {
-			x.Status, x.Reason = StatusFailed, m.Err.Error()
-			continue
-		}
-		x.Timing = m.Timing
-	}
 }
 
 // opRun holds what the paths share.
@@ -265,22 +278,6 @@ func (r *opRun) draw() {
 			r.values[t.Name] = Drawn(&t, uint64(i+1))
 		}
 	}
-}
-
-// Drawn returns values of a tensor to measure with.
-func Drawn(t *call.Tensor, seed uint64) []float32 {
-	if t.Values != nil {
-		return t.Values()
-	}
-	x, scale := Normal(t.DType, call.Product(t.Shape), seed), float32(call.OrOne(t.Scale))
-	for j := range x {
-		if t.Draw != nil {
-			x[j] = t.DType.Round(float32(t.Draw(float64(x[j]))))
-		} else if scale != 1 {
-			x[j] = t.DType.Round(scale * x[j])
-		}
-	}
-	return x
 }
 
 // restore uploads the drawn values to the first set.

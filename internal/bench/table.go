@@ -112,6 +112,11 @@ func (r Report) section() (s sheet.Section) {
 	} else {
 		s.Add("problem", "%s\n%s and at least %s of memory traffic per call", of.title, FormatSI(of.flops, "FLOP"), FormatSI(of.bytes, "B"))
 	}
+	shown := noted(&s, rows, many)
+	if slices.ContainsFunc(rows, func(x row) bool { return x.Host != nil }) {
+		overheadTable(&s, shown)
+		return s
+	}
 	var cells []cell
 	for _, name := range differing(subjects) {
 		_, number := of.key(name).(int)
@@ -123,7 +128,7 @@ func (r Report) section() (s sheet.Section) {
 	cells = append(cells, cell{Name: "impl", Text: true, Of: func(x row) string { return x.Impl }})
 	s.Keys = len(cells)
 	several := slices.ContainsFunc(rows, func(x row) bool { return x.Impl != rows[0].Impl })
-	sheet.Fill(&s, noted(&s, rows, many), slices.Concat(cells, r.numbers(of, several), verdicts())...)
+	sheet.Fill(&s, shown, slices.Concat(cells, r.numbers(of, several), verdicts())...)
 	at := slices.IndexFunc(rows, func(x row) bool { return x.ours > 0 })
 	if at < 0 {
 		return s

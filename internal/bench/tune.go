@@ -133,14 +133,12 @@ func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
 	return &tuning{Search: s, d: d, of: of, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
 }
 
-// Phases of a search, of which each is as much progress as the others.
+// Phases of a search, of which each is as much progress as the others: candidates and then variants
+// are tried and timed quickly, then come the finals.
 const (
-	trying = iota
-	quickRound
-	tryingVariants
-	quickAgain
-	finals
-	phases
+	trying = 0
+	finals = 4
+	phases = 5
 )
 
 // step reports that done of total steps of a phase are complete.
@@ -153,7 +151,7 @@ func (t *tuning) step(phase, done, total int, what string) {
 
 func (t *tuning) tune(ctx context.Context) error {
 	start := time.Now()
-	candidates, err := t.candidates()
+	list, err := t.candidates()
 	if err != nil {
 		return err
 	}
@@ -161,36 +159,35 @@ func (t *tuning) tune(ctx context.Context) error {
 	if err := t.r.prepare(ctx); err != nil {
 		return err
 	}
-	tried, err := t.try(ctx, candidates, start.Add(t.Budget*3/5), trying)
-	if err != nil {
-		return err
-	}
-	if err := t.r.addSets(ctx, t.Final.sets(t.r.subject.bytes)); err != nil {
-		return err
-	}
-	if err := t.quick(ctx, tried, quickRound); err != nil {
-		return err
-	}
-	var variants []Candidate
-	for _, best := range t.best(2) {
-		for _, v := range t.of.Variants(t.d.Caps(), best.Configuration) {
-			if !t.knows(v) && !slices.Contains(variants, v) {
-				variants = append(variants, v)
-			}
+	deadline := start.Add(t.Budget * 3 / 5)
+	for phase := trying; phase < finals && len(list) > 0; phase += 2 {
+		tried, err := t.try(ctx, list, deadline, phase)
+		if err == nil {
+			err = t.r.addSets(ctx, t.Final.sets(t.r.subject.bytes))
 		}
-	}
-	if len(variants) > 0 {
-		deadline := start.Add(max(t.Budget, time.Since(start)+t.Budget/5))
-		tried, err := t.try(ctx, variants, deadline, tryingVariants)
 		if err != nil {
 			return err
 		}
 		// The leaders take part again: the clock may have changed since their first times.
-		if err := t.quick(ctx, append(tried, t.best(1)...), quickAgain); err != nil {
+		if err := t.quick(ctx, append(tried, t.best(1)...), phase+1); err != nil {
 			return err
 		}
+		list, deadline = t.variants(), start.Add(max(t.Budget, time.Since(start)+t.Budget/5))
 	}
 	return t.final(ctx)
+}
+
+// variants returns those of the best of each path that were not tried.
+func (t *tuning) variants() (list []Candidate) {
+	for _, best := range t.best(2) {
+		for _, v := range t.of.Variants(t.d.Caps(), best.Configuration) {
+			known := slices.ContainsFunc(t.trials, func(x *Trial) bool { return x.Configuration == v })
+			if !known && !slices.Contains(t.Skip, v) && !slices.Contains(list, v) {
+				list = append(list, v)
+			}
+		}
+	}
+	return list
 }
 
 // candidates returns what to try. The paths take turns, so that each has its share of the budget.
@@ -219,10 +216,6 @@ func (t *tuning) candidates() ([]Candidate, error) {
 	return all, nil
 }
 
-func (t *tuning) knows(c Candidate) bool {
-	return slices.Contains(t.Skip, c) || slices.ContainsFunc(t.trials, func(x *Trial) bool { return x.Configuration == c })
-}
-
 // try compiles and checks configurations until the deadline, and returns those that are right. It
 // tries one at least, and always the table's choice.
 func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, phase int) (right []*Trial, err error) {
@@ -244,7 +237,7 @@ func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, 
 			right = append(right, x)
 		}
 	}
-	return right, t.r.clean(ctx)
+	return right, nil
 }
 
 // check compiles a candidate, runs it once and compares the outputs. An error
@@ -338,24 +331,22 @@ func (t *tuning) recover(ctx context.Context, x *Trial) error {
 // recoverTime is the time that the device gets to come back from a candidate that took too long.
 const recoverTime = time.Minute
 
-// measure times trials in turns.
+// measure times trials in turns. Outputs are checked again in the finals.
 func (t *tuning) measure(ctx context.Context, list []*Trial, pr Protocol, phase int, what string) ([]Measured, error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
 	targets := make([]Target, len(list))
 	for i, x := range list {
 		targets[i] = t.targets[x]
-		if phase != finals { // which check again
+		if phase != finals {
 			targets[i].Verify = nil
 		}
 	}
 	done, total := 0, MeasureSteps(len(list), pr)
-	t.step(phase, 0, total, what)
-	return Measure(ctx, t.d, targets, len(t.r.sets), pr, func() {
-		done++
+	step := func() {
 		t.step(phase, done, total, what)
-	})
+		done++
+	}
+	step()
+	return Measure(ctx, t.d, targets, len(t.r.sets), pr, step)
 }
 
 // quick times trials in turns and notes the medians.
