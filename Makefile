@@ -32,10 +32,10 @@ which=$$($(VKRUN) --which); driver=$${which%% *}; \
 echo "make: running on $$which" >&2
 endef
 
-.PHONY: help setup bench test test-all shaders check cross bundle clean
+.PHONY: help setup bench test test-all shaders check compileall cross bundle clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '%s\n' '' \
 		'variables' \
 		'  PKGS=./vk               test: packages instead of all, without -race' \
@@ -89,6 +89,16 @@ shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 
 check: setup ## format, vet, staticcheck, imports, budgets, SPIR-V current, valid, convergent and proven on a GPU
 	go run ./tools/check $(CHECKFLAGS)
+
+# The GPUs that kernels are compiled for without one, by the name that RADV has for them.
+COMPILED := navi21:rdna2 navi31:rdna3
+
+compileall: setup ## compiles all kernels with AMD's compiler, without a GPU, and compares registers, spills and waves with conformance/compiled-*.md
+	@root=$$(tools/toolchain --radv); \
+	for x in $(COMPILED); do \
+		RADV_FORCE_FAMILY=$${x%:*} FLASHVK_TOOLCHAIN=$$root VK_DRIVER_FILES=$$root/radeon_icd.json \
+			tools/vkrun go run ./tools/compileall $(COMPILEALL) conformance/compiled-$${x#*:}.md; \
+	done
 
 cross: setup ## compiles for linux/arm64 and windows/amd64, which nothing is run on
 	tools/cross

@@ -147,5 +147,5 @@ func backwardConfigOn(caps *vk.Caps, p *Problem, opt Options) (BackwardConfig, t
 	if c := opt.BackwardConfig; c != nil {
 		return *c, table.Origin{}, c.Feasible(caps, *p)
 	}
-	return bwdTable.Choose(caps, p, query[BackwardConfig](caps, opt))
+	return bwdTable.Choose(caps, p, query[BackwardConfig](opt, autoPaths(caps, p, kit.Backward)))
 }

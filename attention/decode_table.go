@@ -74,11 +74,11 @@ func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (c DecodeConfig, 
 		}
 		return *opt.DecodeConfig, origin, opt.DecodeConfig.Feasible(caps, p)
 	}
-	q := query[DecodeConfig](caps, opt)
-	if caps.Type != vk.CPU {
-		q.Auto = decodePaths
+	auto := decodePaths
+	if caps.Type == vk.CPU {
+		auto = scalarOnly
 	}
-	return decodeTable.Choose(caps, &p, q)
+	return decodeTable.Choose(caps, &p, query[DecodeConfig](opt, auto))
 }
 
 // decodeRule returns the configuration of a path.

@@ -121,12 +121,17 @@ func fwdRows() []fwdRow {
 		// registers for each 16 columns of Q, so a subgroup has one tile of rows, as in
 		// llama.cpp. RDNA4 keeps it once and has registers for two tiles up to head_dim 128.
 		// A workgroup has 64 KiB of LDS on RADV and 32 KiB on the other drivers, and two
-		// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB.
+		// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB, or 32 at
+		// head_dim 192. The rows of rdna3 are those of 210 that spill least in RADV's
+		// compiler, and of these the ones with most waves: TUNING.md.
+		{Family: "rdna3", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn64 prefetch peel")},
+		{Family: "rdna3", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: words("coopmat sg4 rt1 bn32 prefetch peel")},
+		{Family: "rdna3", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn16 peel")},
 		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1, Config: words("coopmat sg4 rt2 bn64 peel")},
 		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Fill: 1, Config: words("coopmat sg4 rt2 bn32 peel")},
-		{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn64 peel")},
-		{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat sg4 rt1 bn32 peel")},
-		{Family: "rdna3 rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn16 peel")},
+		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn64 peel")},
+		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 128}, Config: words("coopmat sg4 rt1 bn32 peel")},
+		{Family: "rdna4", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn16 peel")},
 
 		// Intel: 8x16x16. A subgroup has 8 KiB of registers (128 of 64 bytes), or twice
 		// that with half the subgroups. 8 rows take 4.5 KiB with block_n 32 at head_dim 64,
@@ -176,6 +181,9 @@ func fwdF32x2Rows() []fwdRow {
 		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt2 bn32 prefetch peel")},
 		{Family: "hopper", Formats: table.OfFloat32, Shape: shape{headDim: 128}, Config: words("coopmat sg8 rt1 bn16 prefetch peel loadahead2")},
 
+		// RADV's compiler, as in fwdRows: beyond head_dim 64 every tile spills 170 bytes or more.
+		{Family: "rdna3", Formats: table.OfFloat32, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn16 peel")},
+
 		// Small tiles, as in fwdRows.
 		{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat2 sg2 rt1 bn8")},
 		{Family: "lavapipe", Formats: table.OfFloat32, Shape: shape{headDim: 256}, Config: words("coopmat sg2 rt1 bn8")},
@@ -204,12 +212,12 @@ func forwardConfig(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin,
 	if opt.Config != nil {
 		return *opt.Config, table.Origin{}, opt.Config.Feasible(caps, p)
 	}
-	return fwdTable.Choose(caps, &p, query[Config](caps, opt))
+	return fwdTable.Choose(caps, &p, query[Config](opt, autoPaths(caps, &p, kit.Forward)))
 }
 
 // query returns the question of a call to a table.
-func query[C any](caps *vk.Caps, opt Options) table.Query[C] {
-	q := table.Query[C]{Auto: autoPaths(caps), Tuning: (*table.Tuning)(opt.Tuning)}
+func query[C any](opt Options, auto []string) table.Query[C] {
+	q := table.Query[C]{Auto: auto, Tuning: (*table.Tuning)(opt.Tuning)}
 	if opt.Impl != Auto {
 		q.Path = opt.Impl.String()
 	}
@@ -220,9 +228,24 @@ func query[C any](caps *vk.Caps, opt Options) table.Query[C] {
 //
 // Matrices pay on a device with matrix units. On a CPU device they are loops: on lavapipe
 // scalar is about as fast for float16 and 3 to 6 times as fast for float32. It compiles in a
-// tenth of a second, matrices in seconds, or in a minute at head_dim 256.
-func autoPaths(caps *vk.Caps) []string {
+// tenth of a second, matrices in seconds, or in a minute at head_dim 256. On RDNA3 they do not
+// pay where every tile spills more than 100 bytes of an invocation.
+func autoPaths(caps *vk.Caps, p *Problem, pass kit.Pass) []string {
 	if caps.Type == vk.CPU {
+		return scalarOnly
+	}
+	most := 256 // head_dim
+	if chips.Family(caps) == "rdna3" {
+		switch half := p.DType != dtype.Float32; {
+		case pass == kit.Forward && !half:
+			most = 64
+		case pass == kit.Backward && half:
+			most = 128
+		case pass == kit.Backward:
+			most = 32
+		}
+	}
+	if max(p.HeadDim, p.ValueHeadDim()) > most {
 		return scalarOnly
 	}
 	return fastestFirst

@@ -85,6 +85,9 @@ func (d *Device) NewBuffer(name string, bytes int64) (*Buffer, error) {
 		return nil, fmt.Errorf("vk: buffer %q of %d bytes: %w", name, bytes, d.errClosed())
 	}
 	defer d.leave()
+	if d.options.CompileOnly {
+		return d.Placeholder(name, bytes), nil
+	}
 	bl, err := d.allocate(name, bytes, inDevice())
 	if err != nil {
 		return nil, err

@@ -78,6 +78,9 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 		return nil, withPrefix(d.errClosed())
 	}
 	defer d.leave()
+	if d.options.CompileOnly {
+		return nil, fmt.Errorf("vk: cmd %q: device %q only compiles (Options.CompileOnly): %w", name, d.name, ErrUnsupported)
+	}
 	rec, err := d.newRecorder(name)
 	if err != nil {
 		return nil, err

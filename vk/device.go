@@ -55,6 +55,12 @@ type Options struct {
 	// buffers. On a device that guards bound memory, tests then find reads and writes beside
 	// tensors. Kernels overlap less.
 	WholeBuffers bool
+	// CompileOnly opens a device that compiles kernels and runs nothing: Measure compiles what it
+	// records, and CachedKernels lists the result. Buffers are those of Placeholder, uploads to them
+	// go nowhere, and NewCmd is an error that wraps ErrUnsupported. So the device needs no memory and
+	// no queue, which the null hardware of Mesa's RADV lacks: a driver with the compiler of any AMD
+	// GPU, for machines without that GPU.
+	CompileOnly bool
 	// Fault, if it is not nil, is called before calls that fail on a device that is full or lost:
 	// vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
 	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result replaces that
@@ -210,9 +216,15 @@ func (d *Device) createDevice() error {
 	var queue vulkan.Queue
 	vulkan.GetDeviceQueue(d.handle, d.family, 0, &queue)
 	d.queue = queue
+	if d.options.CompileOnly {
+		return nil
+	}
 	d.timeline, err = d.api.createTimeline()
 	return err
 }
+
+// CompileOnly returns Options.CompileOnly.
+func (d *Device) CompileOnly() bool { return d.options.CompileOnly }
 
 // fault returns the failure that Options.Fault wants a call to have, or 0.
 func (d *Device) fault(call string) Result {
@@ -268,7 +280,9 @@ func (d *Device) Close() error {
 // closeDevice closes all but the instance and reports what was left open.
 func (d *Device) closeDevice() (leaks error) {
 	if d.api.p != nil {
-		vulkan.DeviceWaitIdle(d.handle) // a lost device is closed all the same
+		if !d.options.CompileOnly {
+			vulkan.DeviceWaitIdle(d.handle) // a lost device is closed all the same
+		}
 		leaks = d.closeObjects()
 		if d.cache != nil {
 			d.cache.close(d)

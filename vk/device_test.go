@@ -235,3 +235,19 @@ func TestValidationMessage(t *testing.T) {
 	c.Close()
 	wantError(t, "Close", d.Close(), "validation layer", message)
 }
+
+// TestCompileOnly: a device without memory and queue compiles what is recorded, and refuses the rest.
+func TestCompileOnly(t *testing.T) {
+	d := vktest.Open(t, func(o *vk.Options) { o.CompileOnly = true })
+	x := tensor(t, d, "x", 1, 2, 3)
+	require.ErrorContains(t, x.Download(t.Context(), make([]float32, 3)), "has no memory")
+	_, err := d.Measure(func(c *vk.Cmd) error {
+		axpy(t, d).Dispatch(c, vk.Groups{X: 1}, axpyParams{N: 3}, x, x)
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, d.CachedKernels(), 1)
+	_, err = d.NewCmd("cmd")
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.ErrorContains(t, err, "only compiles")
+}

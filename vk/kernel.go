@@ -55,6 +55,7 @@ type KernelStats struct {
 	// name are 0; All has everything under the driver's own names.
 	Registers, SpillBytes, SharedBytes, CodeBytes uint64
 	SubgroupSize                                  uint32
+	Waves                                         uint64 // subgroups that a SIMD of an AMD GPU holds
 	All                                           []Statistic
 }
 
@@ -457,7 +458,11 @@ func (s *KernelStats) read(d *Device, raw rawKernel) {
 func (s *KernelStats) name() {
 	s.Registers = s.find("register count", "vgprs", "registers")
 	// NVIDIA (driver 580) has something else in the upper half of "Local Memory Size".
-	s.SpillBytes = s.find("local memory", "scratch", "spill size") & math.MaxUint32
+	s.SpillBytes = s.find("local memory", "spill size") & math.MaxUint32
+	if scratch := s.find("scratch"); scratch > 0 { // of a subgroup, on AMD
+		s.SpillBytes = scratch / uint64(max(s.SubgroupSize, 1))
+	}
+	s.Waves = s.find("subgroups per simd")
 	s.SharedBytes = s.find("shared memory", "lds size")
 	s.CodeBytes = s.find("binary size", "code size")
 }

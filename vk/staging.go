@@ -107,6 +107,9 @@ func (t turns) pieces(ctx context.Context, b *Buffer, bytes, limit int64, f func
 // packed blocks into dst. It returns when all are submitted, and waits only for room.
 func (s *staging) upload(ctx context.Context, b *Buffer, to blocks, fill func(dst []byte, at int64)) error {
 	d := b.d
+	if d.options.CompileOnly {
+		return nil
+	}
 	var list []region
 	return s.up.pieces(ctx, b, to.total(), to.piece(uploadBytes), func(at, n int64) error {
 		from, rec, err := s.up.take(ctx, d, n)

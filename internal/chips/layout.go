@@ -194,6 +194,10 @@ func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, format
 	if err != nil {
 		return nil, ran, err
 	}
+	if d.CompileOnly() {
+		lists, err = knownElements(d.Caps(), name, shape)
+		return lists, ran, err
+	}
 	ctx := context.Background()
 	numbers := make([]float32, n)
 	for i := range numbers {
@@ -228,6 +232,33 @@ func ask(d *vk.Device, name string, t dtype.DType, shape vk.CoopMatShape, format
 		lists = append(lists, perLane(data, lanes))
 	}
 	return lists, ran, nil
+}
+
+// knownElements returns what ask would find on a GPU that is not there: on RDNA3, as the chapter on
+// WMMA of AMD's "RDNA3 Instruction Set Architecture" has it, and Mesa's RADV. Invocation l has row l%16 of
+// left matrices, column l%16 of right ones, and of accumulators rows l/16, l/16 + lanes/16, … of
+// column l%16.
+func knownElements(caps *vk.Caps, name string, shape vk.CoopMatShape) ([][][]int, error) {
+	if Family(caps) != "rdna3" || shape.M != 16 || shape.N != 16 || shape.K != 16 {
+		return nil, fmt.Errorf("chips: the layout of matrices of %dx%dx%d of %q is not known without running a kernel: %w",
+			shape.M, shape.N, shape.K, caps.Name, vk.ErrUnsupported)
+	}
+	const side = 16
+	lanes := int(caps.SubgroupSize)
+	left, right, acc := make([][]int, lanes), make([][]int, lanes), make([][]int, lanes)
+	for l := range lanes {
+		for i := range side {
+			left[l] = append(left[l], l%side*side+i)
+			right[l] = append(right[l], i*side+l%side)
+		}
+		for row := l / side; row < side; row += lanes / side {
+			acc[l] = append(acc[l], row*side+l%side)
+		}
+	}
+	if name == "matrix_right" {
+		return [][][]int{right}, nil
+	}
+	return [][][]int{left, acc}, nil
 }
 
 // perLane divides what these kernels write into the elements of each invocation.

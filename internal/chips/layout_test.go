@@ -142,6 +142,27 @@ func TestRight(t *testing.T) {
 	require.Equal(t, shape.M == 16 && shape.N == 16 && e.quads(16), quads)
 }
 
+// TestKnownElements: the matrices of RDNA3 have all of their elements, and the layout that AMD's manual
+// draws, in subgroups of both sizes.
+func TestKnownElements(t *testing.T) {
+	square := vk.CoopMatShape{M: 16, N: 16, K: 16}
+	for _, lanes := range []int{32, 64} {
+		caps := &vk.Caps{VendorID: VendorAMD, Name: "AMD Radeon RX 7900 XTX (RADV NAVI31)", SubgroupSize: uint32(lanes)}
+		lists, err := knownElements(caps, "matrix_layout", square)
+		require.NoError(t, err)
+		require.NoError(t, checkElements("left matrix", lists[0], 256))
+		require.NoError(t, checkElements("accumulator", lists[1], 256))
+		require.Equal(t, MatrixLayout{Length: 256 / lanes, RowRun: 1, RowLanes: 16, ColRun: 1, Pairs: true, Spread: true},
+			analyzeLayout(lists[0], lists[1], 16))
+		require.Equal(t, lanes/16*16+3, lists[1][3][1], "invocation 3 has a row of each group of 16")
+		lists, err = knownElements(caps, "matrix_right", square)
+		require.NoError(t, err)
+		require.NoError(t, checkElements("right matrix", lists[0], 256))
+	}
+	_, err := knownElements(&vk.Caps{VendorID: VendorNVIDIA, Name: "H200"}, "matrix_layout", square)
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+}
+
 // TestCheckLayout says what is wrong with layouts that no device has, and nothing of that here.
 func TestCheckLayout(t *testing.T) {
 	require.NoError(t, checkElements("left matrix", [][]int{{0, 3}, {2, 1}, {1, 1}}, 4))
