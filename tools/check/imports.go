@@ -52,7 +52,7 @@ var levels = []struct {
 	{"bench/...", 9},
 	{"examples/...", 10},
 	{"tests/...", 10},
-	{"tools/...", 10},
+	{"tools/...", 11},
 }
 
 // levelOf returns the pattern and the level of a package, -1 if it has none.
