@@ -54,17 +54,13 @@ after the last sequence have o = 0 and lse = -Inf. With --backward there are
     dbias, dsinks  as bias, sinks; written, summed over the axes that are 1`,
 		Examples: []string{
 			"bench --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal",
-			"bench --seqlen 16384 --causal --window 512,0 --sinks",
 			"bench --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv",
 			`bench --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"`,
 			"bench --format benchfmt > new.txt && benchstat -col /impl new.txt",
-			"run --in qkv.safetensors --out o.safetensors",
 			"run --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1",
-			"run --in qkv.safetensors --out o.safetensors --window 512,0 --softcap 30 --dropout 0.1 --seed 7",
 			"run --in qkv-do.safetensors --out gradients.safetensors --backward --causal",
 			"sweep --seqlen 512..16384x2 --headdim 64,128 --causal --csv attention.csv",
 			"tune --headdim 64,128 --dtype float16,bfloat16 --seqlen 512,4096 --budget 2m",
-			"tune --backward --headdim 64 --dtype bfloat16 --causal",
 		},
 		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
 		Tune: &Tune{

@@ -29,7 +29,7 @@ type calls[C call.Call] struct {
 	cases    []string                                   // of the suite, if its problems are not in it: flags
 	problem  func(s *bench.Suite, i int) C              // of a suite that has them
 	shrink   func(c C)                                  // makes a case smaller
-	describe func(c C) string                           // for Op.Describe
+	describe func(c C) string                           // for Op.Describe; nil: of keys
 	keys     func(c C) []bench.Key                      // for Op.Keys; fieldKeys
 	path     func(c C, impl string, p bench.Pass) error // sets the fields of a path; nil: Impl, if there is one
 	sample   func(c C) int                              // how many rows the reference has, if there are more; nil: all

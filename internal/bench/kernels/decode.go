@@ -24,18 +24,14 @@ func decoder() Kernel {
     o = softmax(scale * q * kᵀ) * v
 The queries are at the last positions: in a sequence with n keys, new ones included, query i
 sees the keys 0 to n-queries+i, or with --causal=false all of them.`,
-		About: `The device reads the lengths of sequences. Calls rotate through several caches, which together
-are larger than the device's own caches. The rate of reading keys and values counts most: K and
-V are the bytes of those that some query sees; traffic adds q, o and tables; the share of a copy
-is that rate divided by the rate of a copy kernel in the same run. A query is a token. With
---page-size the cache has pages in random order.
+		About: `The rate of reading keys and values counts most: those that some query sees, from several caches
+in turn, which together are larger than the device's own; its share of a copy is that rate divided
+by the rate of a copy kernel. A query is a token. Pages of --page-size are in random order.
 
---part also measures what surrounds a call, each in its own table. append puts a key for each
-query and head into the cache, and rotates keys and queries (by angles of 0, so that calls can be
-repeated). step is append and decode, in one kernel where that is faster: the column runs then
-ends in append, and a --config with or without it forces either. --steps N makes N of them in a
-row, each with the keys of those before. prefill is append and attention of a prompt as long as
---keys. A replayed call is recorded once, a recorded one each time.`,
+--part also measures what surrounds a call, each in its own table: append puts a key for each query
+and head into the cache, and rotates keys and queries (by angles of 0); step is append and decode,
+in one kernel where that is faster: then the column runs, or --config, ends in append; prefill is
+append and attention of a prompt as long as --keys.`,
 		Files: `
     q            (batch, heads, queries, headdim), F16, BF16 or F32; at most 64 queries
     k_cache      (batch, max_keys, kv-heads, headdim), as q, or in 8 bits if q has 16
@@ -70,9 +66,7 @@ and lse = -Inf, or its sink. There may be
 			"bench --batch 1 --keys 4096 --part prefill,append,step,decode",
 			"bench --batch 16 --keys 4096 --part step --steps 64",
 			"bench --batch 64 --keys 100..16000 --page-size 16",
-			"bench --queries 4 --keys 16384 --window 512,0 --sinks",
 			`bench --suite decode --peer torch="python3 tools/peers/torch_decode.py"`,
-			"run --in step.safetensors --out o.safetensors",
 			"run --in step.safetensors --out o.safetensors --window 512,0 --softcap 30 --impl scalar",
 			"sweep --keys 1024..65536x4 --batch 1,16 --csv decode.csv",
 			"tune --batch 1,16,64 --keys 4096",

@@ -46,8 +46,7 @@ the other; --trans is nn by default.`,
 			"bench --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16",
 			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,
 			"bench --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt",
-			`bench --m 4096 --n 4096 --k 4096 --config "coopmat s2x2 t4x4 k32 g8"`,
-			"run --in ab.safetensors --out c.safetensors",
+			"bench --m 4096 --n 4096 --k 4096 --config coopmat,s2x2,t4x4,k32,g8",
 			"run --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu",
 			"sweep --m 512..8192x2 --n 1365 --k 512 --csv gemm.csv",
 			"tune --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s",
@@ -64,6 +63,12 @@ configuration instead. bench gemm --config takes the words of the column configu
 // tunesProducts is the help of kernels that products are a part of.
 const tunesProducts = `Each product is tuned alone,
 as a row of gemm, and all kernels use that row.`
+
+// configText is the text of a configuration that is valid.
+func configText(text string) (string, error) {
+	_, err := engine.ParseConfig(text)
+	return text, err
+}
 
 func implNames() []string {
 	names := []string{gemm.Auto.String()}
@@ -90,7 +95,7 @@ func gemmCalls() *calls[*call.Gemm] {
 			{name: "batch", usage: "products", size: true},
 			{name: "residual", usage: "add r", size: true},
 			{name: "dtype", usage: "format of a and b: float16, bfloat16 (default on a GPU) or float32", size: true},
-			{name: "config", usage: "tile sizes, in the words of the column runs, instead of the table's", size: true},
+			{name: "config", usage: "tile sizes, in the words of the column runs, instead of the table's", size: true, value: parsed(configText, "CONFIG")},
 		},
 		base: func(cpu bool) *call.Gemm {
 			p := engine.Problem{Batch: 1, M: 4096, N: 4096, K: 4096, Alpha: 1, DType: dtype.BFloat16}
@@ -105,13 +110,6 @@ func gemmCalls() *calls[*call.Gemm] {
 			"--trans=nt --m=11000 --n=512 --k=1365", "--trans=nt --m=205000 --n=1365 --k=512", "--trans=nt --m=18048 --n=1536 --k=512",
 		},
 		shrink: func(g *call.Gemm) { g.M, g.N, g.K, g.DType = (g.M+63)/64, (g.N+31)/32, (g.K+15)/16, dtype.Float16 },
-		describe: func(g *call.Gemm) string {
-			batch := ""
-			if g.Batches() > 1 {
-				batch = fmt.Sprintf("batch %d, ", g.Batch)
-			}
-			return fmt.Sprintf("%v: %sm %d, n %d, k %d%s", g.DType, batch, g.M, g.N, g.K, describeProduct(g.Problem))
-		},
 		keys: func(g *call.Gemm) []bench.Key {
 			return productKeys(g.Problem, bench.Key{Name: "batch", Value: g.Batches()}, bench.Key{Name: "m", Value: g.M}, bench.Key{Name: "n", Value: g.N}, bench.Key{Name: "k", Value: g.K})
 		},
@@ -143,9 +141,6 @@ func checkGemm(g *call.Gemm, f *pflag.FlagSet) (err error) {
 		if g.TransA, g.TransB, err = problem.ParseTransposes(g.Trans); err != nil {
 			return err
 		}
-	}
-	if _, err := engine.ParseConfig(g.Config); err != nil && g.Config != "" {
-		return fmt.Errorf("--config: %w", err)
 	}
 	g.Out = g.OutDType.Or(g.DType)
 	return nil
@@ -191,27 +186,6 @@ func ordered(shape []int, transposed bool) (rows, cols int) {
 		return shape[1], shape[0]
 	}
 	return shape[0], shape[1]
-}
-
-// describeProduct returns what is not sizes.
-func describeProduct(p problem.Problem) string {
-	s := ", " + p.Transposes()
-	if p.Out != p.DType {
-		s += fmt.Sprintf(", out %v", p.Out)
-	}
-	if p.Scale() != 1 {
-		s += fmt.Sprintf(", alpha %g", p.Scale())
-	}
-	if p.Beta != 0 {
-		s += fmt.Sprintf(", beta %g", p.Beta)
-	}
-	if p.Activation != problem.Identity {
-		s += ", " + p.Activation.String()
-	}
-	if p.Residual {
-		s += ", residual"
-	}
-	return s
 }
 
 // productKeys returns the keys of a product of some sizes.
@@ -262,7 +236,7 @@ func sizes(products ...call.GemmProduct) string {
 var groupCalls = calls[*call.GemmGroup]{
 	name: "gemm",
 	describe: func(g *call.GemmGroup) string {
-		return fmt.Sprintf("%v: group %s%s", g.DType, g.Few(), describeProduct(g.Problem(0)))
+		return fmt.Sprintf("%v: group %s, %s, %v", g.DType, g.Few(), g.Problem(0).Transposes(), g.Activation)
 	},
 	keys: func(g *call.GemmGroup) []bench.Key {
 		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: sizes(g.Products...)})

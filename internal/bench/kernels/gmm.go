@@ -1,8 +1,6 @@
 package kernels
 
 import (
-	"fmt"
-
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/gmm"
@@ -58,8 +56,5 @@ var gmmCalls = calls[*call.GMM]{
 	},
 	cases:  []string{"--tokens=16000", "--tokens=5000"},
 	shrink: func(g *call.GMM) { g.Tokens /= 10 },
-	describe: func(g *call.GMM) string {
-		return fmt.Sprintf("%v: tokens %d, components %d", g.DType, g.Tokens, g.Components)
-	},
-	keys: func(g *call.GMM) []bench.Key { return fieldKeys(g, "dtype", "tokens", "components") },
+	keys:   func(g *call.GMM) []bench.Key { return fieldKeys(g, "dtype", "tokens", "components") },
 }

@@ -38,7 +38,6 @@ and with --backward
 		Examples: []string{
 			"bench --tokens 16000 --heads 10 --in 512 --hidden 1365 --dtype bfloat16 --outputs",
 			`bench --suite training --both --peer torch="python3 tools/peers/torch_train.py"`,
-			"run --in x.safetensors --out loss.safetensors",
 			"run --in x.safetensors --out loss.safetensors --backward --grad-dtype float32",
 			"sweep --heads 1..16x2 --csv mixture.csv",
 			"tune --suite training --backward",
@@ -78,7 +77,6 @@ var mixtureCalls = calls[*call.Mixture]{
 		m.Problem = newMixture(true).Problem
 		m.Tokens = tokens / 200
 	},
-	describe: func(m *call.Mixture) string { return describePerceptron(m.Perceptrons()) },
 	keys: func(m *call.Mixture) []bench.Key {
 		formats := []bench.Key{{Name: "dtype", Value: m.DType.String()}, {Name: "grad_dtype", Value: m.GradDType().String()}}
 		return append(formats, fieldKeys(m, "tokens", "heads", "in", "hidden", "groups", "outputs", "heads_at_a_time")...)

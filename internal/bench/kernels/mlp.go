@@ -44,7 +44,6 @@ kernel.`,
 			"bench --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward",
 			`bench --tokens 11000 --impl fused --config "pair s8 t4x4 h2x1 x16 ahead8 double"`,
 			`bench --suite training --backward --keep hidden --peer torch="python3 tools/peers/torch_train.py"`,
-			"run --in x.safetensors --out y.safetensors",
 			"run --in x.safetensors --out y.safetensors --backward --grad-dtype float32",
 			"sweep --tokens 1024..65536x4 --dtype float16,bfloat16 --csv mlp.csv",
 			"tune --tokens 11000 --keep pre --backward --impl coopmat",
@@ -86,9 +85,7 @@ func perceptrons() Kernel {
 ` + perceptronGradients,
 		Examples: []string{
 			"bench --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward",
-			"bench --suite training --backward --products",
-			`bench --suite training --backward --keep pre --peer torch="python3 tools/peers/torch_train.py"`,
-			"run --in x.safetensors --out y.safetensors",
+			`bench --suite training --backward --products --peer torch="python3 tools/peers/torch_train.py"`,
 			"run --in x.safetensors --out y.safetensors --backward --grad-dtype float32",
 			"sweep --heads 1..16x2 --csv grouped.csv",
 			"tune --tokens 16000 --heads 10 --out 3 --dtype bfloat16 --backward --impl coopmat",
@@ -104,7 +101,7 @@ func perceptrons() Kernel {
 // training shapes, and the heads of that workload.
 func perceptronCalls(grouped bool) *calls[*call.MLP] {
 	k := &calls[*call.MLP]{
-		name: "mlp", describe: describeMLP, keys: mlpKeys, path: mlpPath, check: checkMLP,
+		name: "mlp", keys: mlpKeys, path: mlpPath,
 		sample: func(m *call.MLP) int { return sampleTokens(m.Problem) },
 		flags: []flag{
 			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
@@ -134,11 +131,11 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		k.name, k.cases = "grouped", []string{"--tokens=16000", "--tokens=5000"}
 		k.flags = slices.Concat(headFlags, k.flags[:len(k.flags)-1])
 		k.base = func(cpu bool) *call.MLP { return newMLP(16000, 10, 3, cpu) }
-		k.check = func(m *call.MLP, f *pflag.FlagSet) error {
+		k.check = func(m *call.MLP, _ *pflag.FlagSet) error {
 			if m.Heads < 1 {
 				return fmt.Errorf("grouped: heads=%d is not positive", m.Heads)
 			}
-			return checkMLP(m, f)
+			return nil
 		}
 		k.file = func(s *Source, m *call.MLP) error {
 			return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "heads", "hidden", "out"))
@@ -175,14 +172,6 @@ func newMLP(tokens, heads, out int, cpu bool) *call.MLP {
 	return m
 }
 
-// checkMLP names the flag of a configuration that is wrong.
-func checkMLP(m *call.MLP, _ *pflag.FlagSet) error {
-	if err := (mlp.Options{FusedConfig: m.FusedConfig}).Validate(); err != nil {
-		return fmt.Errorf("--config: %w", err)
-	}
-	return nil
-}
-
 // sampleTokens returns the tokens whose products are some tenths of a second of float64.
 func sampleTokens(p mlp.Problem) int {
 	const most = 1 << 28 // multiplications of a product
@@ -204,24 +193,6 @@ func mlpPath(m *call.MLP, impl string, p bench.Pass) error {
 	}
 	m.Impl = impl
 	return nil
-}
-
-// describeMLP returns sizes and formats, and what is kept.
-func describeMLP(m *call.MLP) string {
-	return describePerceptron(m.Problem) + map[mlp.Keep]string{mlp.KeepPre: ", pre kept", mlp.KeepHidden: ", pre and silu(pre) kept"}[m.Keep]
-}
-
-// describePerceptron returns sizes and formats.
-func describePerceptron(p mlp.Problem) string {
-	heads := ""
-	if p.Heads > 0 {
-		heads = fmt.Sprintf("heads %d, ", p.Heads)
-	}
-	s := fmt.Sprintf("%v: tokens %d, %sin %d, hidden %d, out %d", p.DType, p.Tokens, heads, p.In, p.Hidden, p.Out)
-	if p.GradDType() != p.DType {
-		s += fmt.Sprintf(", weight gradients %v", p.GradDType())
-	}
-	return s
 }
 
 // mlpKeys returns the fields that say what is measured.

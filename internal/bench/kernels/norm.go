@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"cmp"
-	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
@@ -35,7 +34,6 @@ and with --backward
     dw             (cols), as w; written`,
 		Examples: []string{
 			"bench --rows 18048 --cols 512 --dtype bfloat16 --backward",
-			"run --in x.safetensors --out y.safetensors",
 			"run --in x.safetensors --out y.safetensors --rms --eps 1e-6 --backward",
 			"sweep --rows 1024..262144x4 --cols 512,4096 --csv norm.csv",
 			"tune --rows 18048,205000 --cols 512 --dtype bfloat16 --backward",
@@ -72,13 +70,6 @@ var normCalls = calls[*call.Norm]{
 		"--dtype=bfloat16 --rows=18048", "--dtype=bfloat16 --rows=11000", "--dtype=bfloat16 --rows=205000", "--dtype=bfloat16 --rows=16384 --cols=4096",
 	},
 	shrink: func(n *call.Norm) { n.Rows /= 100 },
-	describe: func(n *call.Norm) string {
-		s := fmt.Sprintf("%v: %s, rows %d, cols %d, weight %v", n.DType, normKind(n), n.Rows, n.Cols, n.WeightDType)
-		if n.Residual {
-			s += ", residual"
-		}
-		return s
-	},
 	keys: func(n *call.Norm) []bench.Key {
 		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
 	},

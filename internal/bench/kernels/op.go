@@ -7,6 +7,9 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
@@ -27,8 +30,32 @@ type calledOp[C call.Call] struct {
 // Name implements bench.Op.
 func (o calledOp[C]) Name() string { return o.of.name }
 
-// Describe implements bench.Op.
-func (o calledOp[C]) Describe() string { return o.of.describe(o.c) }
+// Describe implements bench.Op. Without a text of its own it has the keys that are sizes, and those that
+// differ from the call of no flags in the same format.
+func (o calledOp[C]) Describe() string {
+	if o.of.describe != nil {
+		return o.of.describe(o.c)
+	}
+	usual, format := o.of.base(false), "float32"
+	if to := call.Field(usual, "dtype"); to.IsValid() {
+		to.Set(call.Field(o.c, "dtype"))
+		format = fmt.Sprint(to)
+	}
+	if o.of.check != nil {
+		o.of.check(usual, pflag.NewFlagSet("", pflag.PanicOnError)) // it sets what follows
+	}
+	var words []string
+	for i, k := range o.Keys() {
+		name := strings.ReplaceAll(k.Name, "_", "-")
+		switch _, size := k.Value.(int); {
+		case size && k.Value != 0, k.Value != o.of.keys(usual)[i].Value && k.Value != true:
+			words = append(words, fmt.Sprintf("%s %v", name, k.Value))
+		case k.Value == true:
+			words = append(words, name)
+		}
+	}
+	return format + ": " + strings.Join(words, ", ")
+}
 
 // Keys implements bench.Op.
 func (o calledOp[C]) Keys() []bench.Key { return o.of.keys(o.c) }

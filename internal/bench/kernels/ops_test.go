@@ -259,7 +259,7 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"--m=2 --n=3 --k=5 --trans=nt --dtype=bf16 --out-dtype=fp32 --batch=7 --alpha=2 --residual": "bfloat16: batch 7, m 2, n 3, k 5, nt, out float32, alpha 2, residual",
+		"--m=2 --n=3 --k=5 --trans=nt --dtype=bf16 --out-dtype=fp32 --batch=7 --alpha=2 --residual": "bfloat16: out float32, trans nt, batch 7, m 2, n 3, k 5, alpha 2, residual",
 		"--group=2x3x5,0x3x5,4x4x4,5x5x5,6x6x6 --dtype=half --activation=silu":                      "float16: group 2x3x5 0x3x5 4x4x4 2 more, nn, silu",
 	} {
 		require.Equal(t, want, opOf(t, "gemm", strings.Fields(args)).Describe())

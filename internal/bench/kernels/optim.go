@@ -73,16 +73,6 @@ var optimCalls = calls[*call.Optim]{
 	file:   optimOfFile,
 	cases:  []string{"--tensors=60", "--copy=bfloat16", "--copy=bfloat16 --grad-dtype=bfloat16 --max-norm=1"},
 	shrink: func(o *call.Optim) { o.Each = 1000 },
-	describe: func(o *call.Optim) string {
-		s := fmt.Sprintf("float32: parameters %d, tensors %d, gradients %v", o.Size(), len(o.Sizes), o.Grad)
-		if o.HasCopy {
-			s += fmt.Sprintf(", copy %v", o.Copy)
-		}
-		if o.MaxNorm > 0 {
-			s += fmt.Sprintf(", max-norm %g", o.MaxNorm)
-		}
-		return s
-	},
 	keys: func(o *call.Optim) []bench.Key {
 		copyTo := "none"
 		if o.HasCopy {
