@@ -40,17 +40,11 @@ func newBenchTrain(a *app) *cobra.Command {
 		Use:   "train",
 		Short: "Measure a whole training step",
 		Long: `Measures a training step of a transformer neural process: forward, backward and AdamW in
-one recording. The time is the wall clock from submitting it to its end. --shape names
-models and batches, as in flashvk train; flags of sizes override it. Each shape has a
+one recording. The time is the wall clock from submitting it to its end. Each shape has a
 table with a row for each combination of --variant, --checkpoint and --recording, and for
-each peer. The memory of a step is printed before it is allocated.
-
-The gradients are checked first: the loss must change along them as they predict. A peer
-gets the same weights and data, and its loss and its gradients are compared with ours.
-
---stages adds a table of the stages of the step, from timestamps around each dispatch.`,
+each peer. The gradients are checked first: the loss must change along them as they
+predict. --stages adds a table of the stages of the step.`,
 		Example: `  flashvk bench train --shape small,mid --stages
-  flashvk bench train --shape large --checkpoint off,selective,blocks --count 3
   flashvk bench train --shape small --variant unfused,separate,fused,auto --recording once,fresh
   flashvk bench train --shape small --peer torch="python3 tools/peers/torch_step.py" --out results`,
 	}, func(f *pflag.FlagSet) {
@@ -139,12 +133,8 @@ func (b *benchTrain) cases(cpu bool) (list []train.Case, err error) {
 		shapes = []string{"small", "mid"}
 	}
 	for _, name := range shapes {
-		p, err := tnp.PresetOf(name)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		p.Config, p.Shape = b.model.of(p)
-		if err := errors.Join(p.Config.Validate(), p.Shape.Validate()); err != nil {
+		p, err := b.model.of(name)
+		if err := errors.Join(err, p.Config.Validate(), p.Shape.Validate()); err != nil {
 			return nil, usageError{err}
 		}
 		for _, v := range b.variants {

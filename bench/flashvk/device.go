@@ -18,15 +18,9 @@ func deviceVar(f *pflag.FlagSet, p *string) {
 }
 
 // openDevice opens the device that --device names. Compiled pipelines are kept
-// in the user's cache folder, if there is one; see warnCache.
+// in the user's cache folder, if there is one.
 func (a *app) openDevice(name string) (*vk.Device, error) {
-	d, err := vk.Open(vk.Options{Device: name, Name: "flashvk", UserCache: true, Compiling: a.compiling})
-	if err == nil {
-		a.cached.Lock()
-		defer a.cached.Unlock()
-		a.devices = append(a.devices, d)
-	}
-	return d, err
+	return vk.Open(vk.Options{Device: name, Name: "flashvk", UserCache: true, Compiling: a.compiling})
 }
 
 // onDevice opens the device that --device names, runs f on it, and closes it.
@@ -35,20 +29,13 @@ func (a *app) onDevice(name string, f func(d *vk.Device, env bench.Environment) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	return f(d, environment(d.Caps()))
-}
-
-// warnCache says once, when devices are closed, that compiled pipelines could not be kept.
-func (a *app) warnCache() {
-	a.cached.Lock()
-	defer a.cached.Unlock()
-	for _, d := range a.devices {
-		if err := d.CacheErr(); err != nil {
-			fmt.Fprintf(a.stderr, "flashvk: WARNING: %v: kernels are compiled anew by every command\n", err)
-			return
+	defer func() {
+		err = errors.Join(err, d.Close())
+		if cache := d.CacheErr(); cache != nil {
+			fmt.Fprintf(a.stderr, "flashvk: WARNING: %v: kernels are compiled anew by every command\n", cache)
 		}
-	}
+	}()
+	return f(d, environment(d.Caps()))
 }
 
 // environment describes the device and the program for a report.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,41 +79,35 @@ func (x *gridAxis) Type() string {
 	return "LIST"
 }
 
-// expand returns the numbers of A..B+STEP and A..BxFACTOR, and any other word as it is.
-func expand(word string) ([]string, error) {
-	first, rest, ok := strings.Cut(word, "..")
-	if !ok {
+// isRange matches A..B+STEP and A..BxFACTOR.
+var isRange = regexp.MustCompile(`^(\d{1,18})\.\.(\d{1,18})([+x])(\d{1,18})$`)
+
+// expand returns the numbers of a range, and any other word as it is.
+func expand(word string) (list []string, err error) {
+	m := isRange.FindStringSubmatch(word)
+	if m == nil && strings.Contains(word, "..") {
+		return nil, errors.New("not FIRST..LAST+STEP or FIRST..LASTxFACTOR, of integers")
+	}
+	if m == nil {
 		return []string{word}, nil
 	}
-	at := strings.IndexAny(rest, "+x")
-	if at < 0 {
-		return nil, errors.New("not FIRST..LAST+STEP or FIRST..LASTxFACTOR")
-	}
-	n, errN := strconv.Atoi(first)
-	last, errLast := strconv.Atoi(rest[:at])
-	by, errBy := strconv.Atoi(rest[at+1:])
-	grows := rest[at] == 'x' && by > 1 && n > 0 || rest[at] == '+' && by > 0
-	switch {
-	case errors.Join(errN, errLast, errBy) != nil:
-		return nil, errors.New("not FIRST..LAST+STEP or FIRST..LASTxFACTOR, of integers")
-	case last < n:
-		return nil, fmt.Errorf("not a range: %d is less than %d", last, n)
-	case !grows:
-		return nil, errors.New("not a range that grows")
-	}
-	var list []string
-	for n <= last {
+	first, _ := strconv.Atoi(m[1])
+	last, _ := strconv.Atoi(m[2])
+	by, _ := strconv.Atoi(m[4])
+	for n, next := first, 0; n <= last; n = next {
+		if next = n + by; m[3] == "x" {
+			next = int(min(float64(n)*float64(by), 1e18))
+		}
 		if list = append(list, strconv.Itoa(n)); len(list) > maxProblems {
 			return nil, fmt.Errorf("more than %d numbers", maxProblems)
 		}
-		next := n + by
-		if rest[at] == 'x' {
-			next = n * by
-		}
-		if next <= n { // an overflow
+		if next <= n {
+			list = nil
 			break
 		}
-		n = next
+	}
+	if list == nil {
+		return nil, fmt.Errorf("not a range that grows from %d to %d", first, last)
 	}
 	return list, nil
 }

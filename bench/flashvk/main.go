@@ -24,11 +24,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -36,7 +37,6 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/text"
-	"github.com/flashvk/flashvk/vk"
 )
 
 // Exit codes.
@@ -58,15 +58,16 @@ func main() {
 // run executes the command line args and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := &checkedWriter{w: stdout}
-	a := &app{args: args, stdout: out, stderr: stderr, notes: newCompileNotes(stderr)}
-	defer a.notes.close()
+	a := &app{args: args, stdout: out, stderr: stderr, patience: math.MaxInt64}
+	if newProgress(stderr).terminal {
+		a.patience = 300 * time.Millisecond
+	}
 	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	a.warnCache()
 	usage := err != nil && !a.begun || errors.As(err, new(usageError))
 	lost := out.err
 	if lost != nil {
@@ -121,9 +122,7 @@ type app struct {
 	begun          bool     // the command line is one of a command
 	stdout, stderr io.Writer
 
-	cached  sync.Mutex
-	devices []*vk.Device // that keep compiled pipelines
-	notes   compileNotes
+	patience time.Duration // after which a note says that the driver compiles
 }
 
 func newRoot(a *app) *cobra.Command {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -104,24 +106,18 @@ func TestVerdict(t *testing.T) {
 // terminal only.
 func TestCompiling(t *testing.T) {
 	var b bytes.Buffer
-	a := &app{notes: newCompileNotes(&b)}
-	require.Nil(t, a.compiling("quick"), "no terminal")
-	a.notes.after = time.Hour
+	a := &app{stderr: &b, patience: time.Hour}
 	a.compiling("quick")()
-	a.notes.after = time.Nanosecond
+	require.Empty(t, b.String())
+	from, to := io.Pipe()
+	said := bufio.NewScanner(from)
+	a.stderr, a.patience = to, 0
 	slow := a.compiling("slow")
-	for said := false; !said; time.Sleep(time.Millisecond) {
-		a.notes.mu.Lock()
-		said = b.Len() > 0
-		a.notes.mu.Unlock()
-	}
-	slow()
-	require.Regexp(t, "^\r\x1b\\[Kflashvk: the driver compiles slow\n\r\x1b\\[Kflashvk: the driver compiled slow in [0-9.]+m?s\n$", b.String())
-	late := a.compiling("late")
-	a.notes.close()
-	b.Reset()
-	late()
-	require.NotContains(t, b.String(), "late")
+	require.True(t, said.Scan())
+	require.Equal(t, "\r\x1b[Kflashvk: the driver compiles slow", said.Text())
+	go slow()
+	require.True(t, said.Scan())
+	require.Regexp(t, "^\r\x1b\\[Kflashvk: the driver compiled slow in [0-9.]+m?s$", said.Text())
 }
 
 // TestLabel: what stands before a progress bar is of one width, so that the bar stands still, and

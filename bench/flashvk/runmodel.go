@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ import (
 
 // runModel holds the flags of run model.
 type runModel struct {
+	set            *pflag.FlagSet
 	in, weights    string
 	out, device    string
 	heads, context int
@@ -37,27 +39,17 @@ func newRunModel(a *app) *cobra.Command {
 		Long: `Computes what a transformer neural process predicts on one batch, its loss, and with
 --backward the gradients by all parameters, as flashvk train does in a step.
 
-The file of --weights, which is one of flashvk train --save, --best or --weights, or else
-the input file holds the tensors of a PyTorch state dict, in F32, F16 or BF16,
-    embed.weight                               (d_model, input_dim)
-    blocks.N.norm1.weight, blocks.N.norm2.weight, norm.weight  (d_model)
-    blocks.N.qkv.weight                        (3*heads*headdim, d_model): q, k, v
-    blocks.N.out.weight                        (d_model, heads*headdim)
-    blocks.N.up.weight, blocks.N.down.weight   (d_ff, d_model), (d_model, d_ff)
-    heads.up, heads.down                       (components, d_model, d_ff), (components, d_ff, 3)
-from which sizes follow. The input file holds the batch, as that of flashvk train --data,
+The file of --weights, or else the input file, has the weights under the names of a PyTorch
+state dict, as flashvk train writes them. The input file has the batch, as that of --data,
     x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
        context, then (x, 0, -1) of each target; x may have several elements
     y  (batch, targets): without it there are predictions alone
-The output file gets, in F32,
-    mean, deviation  (batch, targets): of what is predicted, without --backward
-    loss             (1)
-    log_p            (batch, targets)
-and with --backward, for each parameter,
-    grad.NAME, of its shape`,
+The output file gets, in F32, mean and deviation (batch, targets), or with --backward
+grad.NAME of each parameter, and where there is y, loss (1) and log_p (batch, targets).`,
 		Example: `  flashvk run model --weights model.safetensors --in mine.safetensors --out predicted.safetensors
   flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
 	}, func(f *pflag.FlagSet) {
+		r.set = f
 		fileVar(f, &r.in, "in", "safetensors file to read")
 		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
 		fileVar(f, &r.out, "out", "safetensors file to write, another one")
@@ -98,63 +90,38 @@ func (r *runModel) read() (b modelBatch, err error) {
 	if b.w, b.c, err = tnp.Load(weights, r.heads); err != nil {
 		return b, fmt.Errorf("%s: %w", path, err)
 	}
-	tensor := func(name string, rank int) (shape []int, values []float32) {
-		t, ok := in.Tensor(name)
-		switch {
-		case err != nil:
-		case !ok:
-			err = fmt.Errorf("%s: tensor %q, of the batch, is missing", r.in, name)
-		case len(t.Shape) != rank:
-			err = fmt.Errorf("%s: tensor %q has shape %v, want %d axes", r.in, name, t.Shape, rank)
-		default:
-			if values, err = in.Float32s(t); err != nil {
-				err = fmt.Errorf("%s: %w", r.in, err)
-			}
-			return t.Shape, values
-		}
-		return make([]int, rank), nil
+	x, xs, err := train.ReadTensor(in, "x", 3)
+	var y []int
+	if _, b.known = in.Tensor("y"); err == nil && (b.known || r.backward) {
+		y, b.y, err = train.ReadTensor(in, "y", 2)
 	}
-	xShape, x := tensor("x", 3)
-	var yShape []int
-	if _, b.known = in.Tensor("y"); b.known || r.backward {
-		yShape, b.y = tensor("y", 2)
-	}
-	b.x = x
 	if err != nil {
-		return b, err
+		return b, fmt.Errorf("%s: %w", r.in, err)
 	}
 	context := r.context
-	if context == 0 && b.known {
-		context = xShape[1] - yShape[1]
-	}
-	b.s = tnp.Shape{Batch: xShape[0], Context: context, Targets: xShape[1] - context}
 	switch {
-	case context == 0 && !b.known:
+	case context == 0 && b.known:
+		context = x[1] - y[1]
+	case context == 0:
 		return b, usagef("run model needs --context N: %s has no y that tells the targets", r.in)
-	case context < 1:
-		return b, fmt.Errorf("%s: tensor \"x\" has shape %v, \"y\" %v: there is no context", r.in, xShape, yShape)
-	case b.s.Targets < 1:
-		return b, fmt.Errorf("%s: tensor \"x\" has shape %v: with --context %d there are no targets", r.in, xShape, context)
 	}
-	if !b.known {
-		b.y, yShape = make([]float32, b.s.Batch*b.s.Targets), []int{b.s.Batch, b.s.Targets}
+	b.x, b.s = xs, tnp.Shape{Batch: x[0], Context: context, Targets: x[1] - context}
+	want := []int{b.s.Batch, b.s.Targets}
+	switch {
+	case context < 1 || b.s.Targets < 1:
+		return b, fmt.Errorf("%s: of %d tokens %d are context: there must be context and targets", r.in, x[1], context)
+	case !b.known:
+		b.y = make([]float32, b.s.Batch*b.s.Targets)
+	case !slices.Equal(y, want):
+		return b, fmt.Errorf("%s: tensor \"y\" has shape %v, want %v", r.in, y, want)
 	}
-	if want := []int{b.s.Batch, b.s.Targets}; !slices.Equal(yShape, want) {
-		return b, fmt.Errorf("%s: tensor \"y\" has shape %v, want %v", r.in, yShape, want)
-	}
-	if xShape[2] != b.c.InputDim {
-		return b, fmt.Errorf("%s: tensor \"x\" has shape %v, want %d in the last axis, as embed.weight has", r.in, xShape, b.c.InputDim)
+	if x[2] != b.c.InputDim {
+		return b, fmt.Errorf("%s: tensor \"x\" has shape %v, want %d in the last axis, as embed.weight has", r.in, x, b.c.InputDim)
 	}
 	return b, b.s.Validate()
 }
 
 func (r *runModel) run(ctx context.Context, a *app) error {
-	switch {
-	case r.context < 0:
-		return usagef("run model: --context %d is negative", r.context)
-	case r.heads < 0:
-		return usagef("run model: --heads %d is negative", r.heads)
-	}
 	o := tnp.ModelOptions{DType: r.dtype, LossScale: r.lossScale}
 	if r.backward {
 		o.Pass = tnp.Gradients
@@ -162,7 +129,7 @@ func (r *runModel) run(ctx context.Context, a *app) error {
 	if err := o.Validate(); err != nil {
 		return usageError{err}
 	}
-	if err := cmp.Or(checkReplaced(r.in, r.out), checkReplaced(r.weights, r.out)); err != nil {
+	if err := cmp.Or(checkRange(r.set, "context", r.context, 1, math.MaxInt32), checkRange(r.set, "heads", r.heads, 1, math.MaxInt32), checkReplaced(r.in, r.out), checkReplaced(r.weights, r.out)); err != nil {
 		return err
 	}
 	b, err := r.read()
@@ -214,12 +181,16 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o t
 		values[name] = x
 	}
 	if !r.backward {
+		var means, deviations []float32
 		mean, deviation, err := plan.Predict(ctx)
 		if err != nil {
 			return err
 		}
-		add("mean", narrow(mean), b.s.Batch, b.s.Targets)
-		add("deviation", narrow(deviation), b.s.Batch, b.s.Targets)
+		for i := range mean {
+			means, deviations = append(means, float32(mean[i])), append(deviations, float32(deviation[i]))
+		}
+		add("mean", means, b.s.Batch, b.s.Targets)
+		add("deviation", deviations, b.s.Batch, b.s.Targets)
 	}
 	if b.known {
 		loss, err := plan.Loss(ctx)
@@ -243,13 +214,4 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o t
 		}
 	}
 	return train.WriteTensors(r.out, tensors, values)
-}
-
-// narrow rounds to float32.
-func narrow(x []float64) []float32 {
-	y := make([]float32, len(x))
-	for i, v := range x {
-		y[i] = float32(v)
-	}
-	return y
 }

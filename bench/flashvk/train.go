@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,47 +21,48 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// modelSizes are the flags that override the sizes of a shape.
-var modelSizes = []struct {
-	name, usage string
-	of          func(*tnp.Config, *tnp.Shape) *int
-	model       bool // else of the batch
-}{
-	{"layers", "blocks", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Layers }, true},
-	{"d-model", "elements of the residual stream, a multiple of 8", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.DModel }, true},
-	{"heads", "heads of attention", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Heads }, true},
-	{"headdim", "elements of a head, a multiple of 8", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.HeadDim }, true},
-	{"d-ff", "hidden units", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.DFF }, true},
-	{"components", "of the mixture that is predicted", func(c *tnp.Config, _ *tnp.Shape) *int { return &c.Components }, true},
-	{"batch", "tasks of a step", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Batch }, false},
-	{"context", "points of a task that are shown", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Context }, false},
-	{"targets", "points of a task that are predicted", func(_ *tnp.Config, s *tnp.Shape) *int { return &s.Targets }, false},
+// modelSizes are the flags that override the sizes of a shape: six of the model, three of the batch.
+var modelSizes = [][2]string{
+	{"layers", "blocks"},
+	{"d-model", "elements of the residual stream, a multiple of 8"},
+	{"heads", "heads of attention"},
+	{"headdim", "elements of a head, a multiple of 8"},
+	{"d-ff", "hidden units"},
+	{"components", "of the mixture that is predicted"},
+	{"batch", "tasks of a step"},
+	{"context", "points of a task that are shown"},
+	{"targets", "points of a task that are predicted"},
+}
+
+// sizesOf returns the sizes of modelSizes.
+func sizesOf(p *tnp.Preset) []*int {
+	return []*int{&p.Layers, &p.DModel, &p.Heads, &p.HeadDim, &p.DFF, &p.Components, &p.Batch, &p.Context, &p.Targets}
 }
 
 // modelFlags are the sizes of a model and a batch, and the format of activations.
 type modelFlags struct {
 	set   *pflag.FlagSet
-	c     tnp.Config
-	s     tnp.Shape
+	sizes tnp.Preset
 	dtype dtype.DType
 }
 
 func (m *modelFlags) add(f *pflag.FlagSet) {
 	m.set = f
-	for _, x := range modelSizes {
-		kernels.IntVar(f, x.of(&m.c, &m.s), x.name, x.usage+" (default the shape's)")
+	for i, p := range sizesOf(&m.sizes) {
+		kernels.IntVar(f, p, modelSizes[i][0], modelSizes[i][1]+" (default the shape's)")
 	}
 	kernels.DTypeVar(f, &m.dtype, "dtype", "format of activations (default bfloat16 where the device multiplies matrices of it, else float16 on a GPU that does that, else float32)")
 }
 
-// of returns the sizes of a preset, but for those of the flags.
-func (m *modelFlags) of(p tnp.Preset) (tnp.Config, tnp.Shape) {
-	for _, x := range modelSizes {
-		if m.set.Changed(x.name) {
-			*x.of(&p.Config, &p.Shape) = *x.of(&m.c, &m.s)
+// of returns a preset with the sizes of the flags.
+func (m *modelFlags) of(name string) (tnp.Preset, error) {
+	p, err := tnp.PresetOf(name)
+	for i, size := range sizesOf(&p) {
+		if m.set.Changed(modelSizes[i][0]) {
+			*size = *sizesOf(&m.sizes)[i]
 		}
 	}
-	return p.Config, p.Shape
+	return p, err
 }
 
 // format returns the format for a device, or that of the flag.
@@ -88,56 +90,28 @@ func newTrain(a *app) *cobra.Command {
 	t := &trainCommand{shape: "tiny", schedule: "cosine"}
 	t.Checkpoint = tnp.Auto
 	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
+	presets := ""
+	for _, p := range tnp.Presets() {
+		presets += fmt.Sprintf("  %-6s %6d %8d %6d %8d %5d %11d %6d %8d %8d\n", p.Name, p.Layers, p.DModel, p.Heads, p.HeadDim, p.DFF, p.Components, p.Batch, p.Context, p.Targets)
+	}
 	return a.command(&cobra.Command{
 		Use:   "train",
 		Short: "Train a transformer neural process",
 		Long: `Trains a transformer neural process. The model sees points of a function, the context,
 and predicts the distribution of the function at other points, the targets. Functions
-are drawn during the training, each from its own Gaussian process, with an RBF or
-Matérn 5/2 kernel, a length scale from 0.2 to 1, and a noise from 0.05 to 0.2.
+are drawn from Gaussian processes, or are tasks of --data. The loss is the mean of -log p.
 
 --shape names a model and a batch. Flags of sizes override it:
 
   shape  layers  d_model  heads  headdim  d_ff  components  batch  context  targets
-` + presetTable() + `
-The loss is the mean of -log p of the y of targets: a running mean of the steps and, as
-held-out, that of tasks that are not trained on. The last line has the latter beside
-the loss under the true process, which no model can beat.
-
---data takes the tasks from a safetensors file instead, --batch at a time, in the order
-of the file and again from its beginning:
-    x  (tasks, context+targets, input_dim): tokens, (x, y, 1) of each point of the
-       context, then (x, 0, -1) of each target; x may have several elements
-    y  (tasks, targets)
-The last tasks of the file, as many as --held-out says, are not trained on.
-
---save writes all that the training needs to go on, also when the program is interrupted:
-weights under the names of a PyTorch state dict, moments and counts. The file is
-replaced whole. With the same flags, --load continues the training with the same bits
-as without the interruption. --best has the weights with the lowest held-out loss.
-
---start begins with the weights of a file, written by --weights or a PyTorch state dict.
-
---evaluate trains nothing. It computes the loss of the model in a file of --save, --best
-or --weights, or with --heads in a PyTorch state dict. --picture draws a prediction, after
-a training or with --evaluate: of a new task, or of the first one held out or else of
---data. flashvk run model computes predictions for other data.`,
+` + presets + `
+--save writes all that --load needs to continue with the same bits, --weights and --best
+weights alone, under the names of a PyTorch state dict, with which --start begins.
+--evaluate trains nothing. flashvk run model computes predictions for other data.`,
 		Example: `  flashvk train --picture prediction
-  flashvk train --steps 3000 --csv log.csv --curve curve --save model.safetensors
-  flashvk train --load model.safetensors --steps 4000 --save model.safetensors
-  flashvk train --evaluate model.safetensors --picture prediction
-  flashvk train --data tasks.safetensors --held-out 80 --best model.safetensors --picture prediction
-  flashvk train --shape small --data tasks.safetensors --start weights.safetensors --heads 8
-  flashvk train --shape small --dtype bfloat16 --steps 20000 --save model.safetensors --save-every 1000`,
+  flashvk train --load model.safetensors --steps 4000 --save model.safetensors --csv log.csv --curve curve
+  flashvk train --data tasks.safetensors --held-out 80 --best model.safetensors`,
 	}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
-}
-
-// presetTable lists the sizes of the presets.
-func presetTable() (text string) {
-	for _, p := range tnp.Presets() {
-		text += fmt.Sprintf("  %-6s %6d %8d %6d %8d %5d %11d %6d %8d %8d\n", p.Name, p.Layers, p.DModel, p.Heads, p.HeadDim, p.DFF, p.Components, p.Batch, p.Context, p.Targets)
-	}
-	return text
 }
 
 func (t *trainCommand) add(f *pflag.FlagSet) {
@@ -202,23 +176,25 @@ func presetNames() (names []string) {
 }
 
 // resolve fills in the values of flags that the command line does not have, except for the
-// format.
+// format, and takes sizes without a flag from the files that have them.
 func (t *trainCommand) resolve() error {
-	given := t.model.set.Changed
-	p, err := tnp.PresetOf(t.shape)
+	f := t.model.set
+	given := f.Changed
+	p, err := t.model.of(t.shape)
 	if err != nil {
 		return usageError{err}
 	}
-	file := t.Load != "" || t.Start != "" || t.evaluate != ""
-	for _, s := range modelSizes {
-		switch {
-		case given(s.name) && file && s.model && !(t.Load == "" && s.name == "heads"):
-			return usagef("train: --%s is given, but the sizes of the model are those of the file", s.name)
-		case given(s.name) && t.data != "" && (s.name == "context" || s.name == "targets"):
-			return usagef("train: --%s is given, but the sizes of a task are those of the file", s.name)
+	t.Config, t.Shape = p.Config, p.Shape
+	weights := t.Load != "" || t.Start != "" || t.evaluate != ""
+	for i, size := range modelSizes {
+		switch name := size[0]; {
+		case !given(name):
+		case i < 6 && weights && (t.Load != "" || name != "heads"):
+			return usagef("train: --%s is given, but the sizes of the model are those of the file", name)
+		case t.data != "" && (name == "context" || name == "targets"):
+			return usagef("train: --%s is given, but the sizes of a task are those of the file", name)
 		}
 	}
-	t.Config, t.Shape = t.model.of(p)
 	if !given("lr") {
 		t.LR = 1e-4
 		if t.shape == "tiny" {
@@ -230,36 +206,28 @@ func (t *trainCommand) resolve() error {
 	}
 	t.Constant = t.schedule == "constant"
 	switch {
-	case t.Batches < 1:
-		return usagef("train: --batches %d is not positive", t.Batches)
-	case given("accumulate") && t.Accumulate < 1: // where 0 is the default
-		return usagef("train: --accumulate %d is not positive", t.Accumulate)
-	case given("save-every") && t.SaveEvery < 1:
-		return usagef("train: --save-every %d is not positive", t.SaveEvery)
 	case given("loss-scale") && t.LossScale == 0:
 		return usagef("train: --loss-scale 0 is not a power of two")
-	case given("held-out") && (t.data == "" || t.HeldOut < 1):
-		return usagef("train: --held-out is a number of tasks of --data FILE")
+	case given("held-out") && t.data == "":
+		return usagef("train: --held-out needs --data")
 	case t.Best != "" && t.data != "" && t.HeldOut == 0:
 		return usagef("train: --best is the lowest loss of tasks that are held out: --data needs --held-out")
-	case given("batches") && t.HeldOut > 0:
-		return usagef("train: --batches is given, but --held-out says what is evaluated")
 	}
-	if t.evaluate != "" {
-		for _, name := range []string{"load", "start", "save", "save-every", "weights", "best", "csv", "curve", "beside", "steps", "lr", "warmup", "schedule", "clip", "weight-decay", "loss-scale", "checkpoint", "accumulate", "variant"} {
-			if given(name) {
-				return usagef("train: --%s is of a training, and --evaluate trains nothing", name)
-			}
-		}
+	// Of numbers, 0 is the default where a flag is not given.
+	err = cmp.Or(
+		checkRange(f, "batches", t.Batches, 1, math.MaxInt32), checkRange(f, "accumulate", t.Accumulate, 1, 65536),
+		checkRange(f, "save-every", t.SaveEvery, 1, math.MaxInt32), checkRange(f, "held-out", t.HeldOut, 1, math.MaxInt32),
+		exclusive(f, "held-out", "batches"),
+	)
+	for _, name := range strings.Fields("load start save save-every weights best csv curve beside steps lr warmup schedule clip weight-decay loss-scale checkpoint accumulate variant") {
+		err = cmp.Or(err, exclusive(f, "evaluate", name))
+	}
+	if err != nil {
+		return err
 	}
 	if err := t.Validate(); err != nil { // finds what is wrong with any file and any device
 		return usageError{err}
 	}
-	return t.readFiles()
-}
-
-// readFiles takes sizes without a flag from the files that have them.
-func (t *trainCommand) readFiles() error {
 	if t.data != "" {
 		if err := t.ReadTasks(t.data); err != nil {
 			return err
@@ -268,11 +236,10 @@ func (t *trainCommand) readFiles() error {
 			t.Batches = t.HeldOut / t.Batch // there are no new tasks to evaluate on
 		}
 	}
-	if t.Load == "" && t.Start == "" {
-		return t.Validate()
-	}
-	if err := t.ReadFile(t.Load != "" && !t.model.set.Changed("seed"), t.givenHeads()); err != nil {
-		return err
+	if t.Load != "" || t.Start != "" {
+		if err := t.ReadFile(t.Load != "" && !given("seed"), t.givenHeads()); err != nil {
+			return err
+		}
 	}
 	return t.Validate()
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
@@ -77,30 +78,18 @@ func (o *Options) ReadTasks(path string) error {
 	}
 	defer f.Close()
 	t := &tasks{path: path}
-	var shapes [2][]int
-	for i, want := range []struct {
-		name   string
-		rank   int
-		values *[]float32
-	}{{"x", 3, &t.x}, {"y", 2, &t.y}} {
-		x, ok := f.Tensor(want.name)
-		switch {
-		case !ok:
-			return fmt.Errorf("%s: tensor %q is missing", path, want.name)
-		case len(x.Shape) != want.rank:
-			return fmt.Errorf("%s: tensor %q has shape %v, want %d axes", path, want.name, x.Shape, want.rank)
-		}
-		if *want.values, err = f.Float32s(x); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		for j, v := range *want.values {
+	x, xs, err := ReadTensor(f, "x", 3)
+	y, ys, errY := ReadTensor(f, "y", 2)
+	if err = cmp.Or(err, errY); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for name, values := range map[string][]float32{"x": xs, "y": ys} {
+		for j, v := range values {
 			if v-v != 0 { // before the first step, not after hours
-				return fmt.Errorf("%s: %s%v is %g: data must be finite", path, want.name, at(j, x.Shape), v)
+				return fmt.Errorf("%s: %s%v is %g: data must be finite", path, name, at(j, map[string][]int{"x": x, "y": y}[name]), v)
 			}
 		}
-		shapes[i] = x.Shape
 	}
-	x, y := shapes[0], shapes[1]
 	switch {
 	case x[0] == 0:
 		return fmt.Errorf("%s: there is no task", path)
@@ -111,12 +100,25 @@ func (o *Options) ReadTasks(path string) error {
 	case y[1] < 1 || x[1] <= y[1]:
 		return fmt.Errorf("%s: tasks of %d tokens, %d of them targets: there must be context and targets", path, x[1], y[1])
 	}
-	t.n, o.Context, o.Targets = x[0], x[1]-y[1], y[1]
+	t.x, t.y, t.n, o.Context, o.Targets = xs, ys, x[0], x[1]-y[1], y[1]
 	o.tasks, o.heldOut, o.InputDim = t, t, x[2]
 	if o.HeldOut > 0 {
 		o.heldOut = t.split(o.HeldOut)
 	}
 	return nil
+}
+
+// ReadTensor reads a tensor of a file of tasks.
+func ReadTensor(f *safetensors.File, name string, rank int) (shape []int, values []float32, err error) {
+	x, ok := f.Tensor(name)
+	switch {
+	case !ok:
+		return nil, nil, fmt.Errorf("tensor %q is missing", name)
+	case len(x.Shape) != rank:
+		return nil, nil, fmt.Errorf("tensor %q has shape %v, want %d axes", name, x.Shape, rank)
+	}
+	values, err = f.Float32s(x)
+	return x.Shape, values, err
 }
 
 // at returns the indices of element i of a tensor.
