@@ -53,9 +53,7 @@ layout(binding = 7, scalar) writeonly buffer DLogSigma16 { uint16_t dlog_sigma16
 #include "lib/gmm_tensors.glsl"
 
 // times returns a * b, 0 if a is 0.
-float times(const float a, const float b) {
-    return a == 0.0 ? 0.0 : a * b;
-}
+float times(const float a, const float b) { return a == 0.0 ? 0.0 : a * b; }
 
 // limited returns x within the range of its format.
 float limited(const float x) {

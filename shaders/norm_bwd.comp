@@ -97,9 +97,7 @@ Row load_row(const uint row) {
 }
 
 // parts_at returns the index of column c in the workgroup's row of parts.
-uint parts_at(const uint c) {
-    return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4;
-}
+uint parts_at(const uint c) { return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4; }
 
 // normalized returns z of four columns from c on, with the given mean; 0 past the end.
 vec4 normalized(const vec4 s, const float mean, const float rstd, const uint c) {

@@ -41,13 +41,8 @@ struct OwnDQ {
 
 // dq_row and dq_col return where matrix number i of a subgroup is in dQ of the tile, in
 // matrices.
-uint dq_row(const uint i) {
-    return (gl_SubgroupID + i * NUM_SUBGROUPS) / DIM_TILES;
-}
-
-uint dq_col(const uint i) {
-    return (gl_SubgroupID + i * NUM_SUBGROUPS) % DIM_TILES;
-}
+uint dq_row(const uint i) { return (gl_SubgroupID + i * NUM_SUBGROUPS) / DIM_TILES; }
+uint dq_col(const uint i) { return (gl_SubgroupID + i * NUM_SUBGROUPS) % DIM_TILES; }
 
 // is_dq reports whether matrix number i of the subgroup is in dQ.
 bool is_dq(const uint i) {

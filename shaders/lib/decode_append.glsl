@@ -12,9 +12,7 @@ const uint K_WORDS = HEAD_DIM / VEC;
 const uint V_WORDS = VALUE_DIM / VEC;
 
 // tile_of returns the tile in whose workgroup a key is written: its own, or the first that somebody reads.
-uint tile_of(const Part part, const uint key) {
-    return max(key / TILE, part.sequence.first);
-}
+uint tile_of(const Part part, const uint key) { return max(key / TILE, part.sequence.first); }
 
 // next_tile returns the first tile of the workgroup from a tile on, if it has one.
 uint next_tile(const Part part, const uint tile) {
@@ -22,9 +20,7 @@ uint next_tile(const Part part, const uint tile) {
     return part.first + (n + apart() - 1) / apart() * apart();
 }
 
-bool has_tile(const Part part, const uint tile) {
-    return ALONE || tile < part.first + part.tiles;
-}
+bool has_tile(const Part part, const uint tile) { return ALONE || tile < part.first + part.tiles; }
 
 // append_word writes word number i of the new keys and values of the part.
 void append_word(const Part part, const uint i) {

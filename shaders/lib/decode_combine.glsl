@@ -16,9 +16,7 @@ shared bool is_last;
 const uint PLACE4 = (ROWS + 1) / 2 + ROWS * ROW_QUADS;
 
 // rows_of returns how many of the ROWS rows of a unit there are.
-uint rows_of(const Part part) {
-    return min(ROWS, p.group * p.seq_q - part.row0);
-}
+uint rows_of(const Part part) { return min(ROWS, p.group * p.seq_q - part.row0); }
 
 // store_row writes four columns of a row, whose sums are o and l relative to m.
 void store_row(const Part part, const uint r, const uint quad_col, float m, float l, const vec4 o) {

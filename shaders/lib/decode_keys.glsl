@@ -21,27 +21,15 @@ struct Sums {
     vec4 o[ROWS * V_LOADS * QUADS];
 };
 
-uint lane_of_team() {
-    return gl_SubgroupInvocationID % TEAM;
-}
-
-uint team() {
-    return gl_SubgroupInvocationID / TEAM;
-}
-
-uint stripe() {
-    return gl_SubgroupID;
-}
+uint lane_of_team() { return gl_SubgroupInvocationID % TEAM; }
+uint team() { return gl_SubgroupInvocationID / TEAM; }
+uint stripe() { return gl_SubgroupID; }
 
 // column returns the first column of load number i of a lane.
-uint column(const uint i) {
-    return (i * TEAM + lane_of_team()) * VEC;
-}
+uint column(const uint i) { return (i * TEAM + lane_of_team()) * VEC; }
 
 // own_key returns which of four keys of its team a lane has the scores of.
-uint own_key() {
-    return lane_of_team() / (TEAM / 4);
-}
+uint own_key() { return lane_of_team() / (TEAM / 4); }
 
 // key_of returns key number j of a team's keys of a tile, or the nearest that some row sees.
 uint key_of(const Part part, const uint tile, const uint j) {

@@ -20,9 +20,7 @@ uint value_column_of(const uint n, const uint g) {
     return WIDE_V ? n / 2 * 128 + g * 16 + n % 2 * 8 : n * 64 + g * 8;
 }
 
-uint value_column(const uint n) {
-    return value_column_of(column_part() * V_LOADS + n, lane_g());
-}
+uint value_column(const uint n) { return value_column_of(column_part() * V_LOADS + n, lane_g()); }
 
 #ifdef ELEM_BF16
 // A row of Q is multiplied by the power of two that brings its largest element to between 2^14 and
@@ -44,9 +42,7 @@ float row_scale(const uint r) {
 }
 
 // four_halves returns the elements of a quad as operands: elements 0 and 2 in x, 1 and 3 in y.
-uvec2 four_halves(const vec4 x) {
-    return uvec2(packHalf2x16(x.xz), packHalf2x16(x.yw));
-}
+uvec2 four_halves(const vec4 x) { return uvec2(packHalf2x16(x.xz), packHalf2x16(x.yw)); }
 
 // share_q puts the operands of the part's rows into shared memory. The whole workgroup calls it.
 void share_q(const Part part) {

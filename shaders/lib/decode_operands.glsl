@@ -66,13 +66,8 @@ struct Sums {
 
 #include "quads.glsl"
 
-uint column_part() {
-    return gl_SubgroupID % COLUMN_PARTS;
-}
-
-uint stripe() {
-    return gl_SubgroupID / COLUMN_PARTS;
-}
+uint column_part() { return gl_SubgroupID % COLUMN_PARTS; }
+uint stripe() { return gl_SubgroupID / COLUMN_PARTS; }
 
 // q_rows has a lane's operands of Q: 16 bytes of row g, and of row g + 8, for each two products.
 const uint Q_WORDS = ROW_TILES * K_LOADS * Q_EIGHTS * 32;
@@ -118,9 +113,7 @@ uint key_of(const Part part, const uint tile, const uint j) {
 }
 
 // value_key returns which key of a tile a lane's load number j of V is of.
-uint value_key(const uint j) {
-    return lane_t() * 2 + j % 2 + j / 2 * 8;
-}
+uint value_key(const uint j) { return lane_t() * 2 + j % 2 + j / 2 * 8; }
 
 uint at_key(const uint key, const uint page, const uint stride_b, const uint stride_s) {
     return page * stride_b + (PAGE_SIZE > 0 ? key % PAGE_SIZE : key) * stride_s;
@@ -164,9 +157,7 @@ void load_keys(const Part part, const uint tile, const uvec2 page, inout Keys k)
     }
 }
 
-uint value_column(const uint n) {
-    return (column_part() * V_LOADS + n) * 64 + lane_g() * 8;
-}
+uint value_column(const uint n) { return (column_part() * V_LOADS + n) * 64 + lane_g() * 8; }
 
 void load_values(const Part part, const uint tile, const uvec2 page, inout Values v) {
     [[unroll]] for (uint j = 0; j < 4; j++) {

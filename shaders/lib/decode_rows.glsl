@@ -11,9 +11,7 @@ struct Row {
     uint bias_at;
 };
 
-uint query_of(const uint row) {
-    return by_group(min(row, p.group * p.seq_q - 1));
-}
+uint query_of(const uint row) { return by_group(min(row, p.group * p.seq_q - 1)); }
 
 uint head_of(const uint kv_head, const uint row) {
     const uint last = min(row, p.group * p.seq_q - 1);

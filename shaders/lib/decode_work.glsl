@@ -43,9 +43,7 @@ struct Work {
     uint shares;  // of each unit, a workgroup to each; 0: tiles are divided regardless of units
 };
 
-uint units() {
-    return p.kv_heads * p.row_blocks;
-}
+uint units() { return p.kv_heads * p.row_blocks; }
 
 shared uvec2 counted[WORKGROUP_SIZE];
 
@@ -167,9 +165,7 @@ uint tiles_before(const Part x, const uint tile) {
 }
 
 // apart returns how many tiles a stripe is from the next.
-uint apart() {
-    return ALONE ? p.shares : 1;
-}
+uint apart() { return ALONE ? p.shares : 1; }
 
 // lone_part returns the part of a workgroup where each has a share of one unit of the only sequence, as
 // if that had all the keys that it can have: workgroups take tiles in turn, so that the first of each

@@ -38,14 +38,10 @@ struct Values {
 };
 
 // key_at returns key number j of the tile that begins at key col0, or the last key.
-uint key_at(const int col0, const uint j) {
-    return min(uint(col0) + j, p.seq_kv - 1);
-}
+uint key_at(const int col0, const uint j) { return min(uint(col0) + j, p.seq_kv - 1); }
 
 // value_key returns which of 16 keys load number j of V of a lane is of.
-uint value_key(const uint j) {
-    return lane_t() * 2 + j % 2 + j / 2 * 8;
-}
+uint value_key(const uint j) { return lane_t() * 2 + j % 2 + j / 2 * 8; }
 
 // load_keys loads the tile of keys that begins at key col0; the first key is at `base`. Lanes
 // beyond a row load its start, so that no load is conditional, and take zeros.
@@ -137,6 +133,4 @@ MatB value_operand(const Values v, const MatC index, const uint base, const int 
 // all of them.
 const uint PARTS = 4 * V_LOADS;
 
-uint part_column(const uint part, const uint t) {
-    return part / 4 * 64 + t * 16 + part % 4 * 4;
-}
+uint part_column(const uint part, const uint t) { return part / 4 * 64 + t * 16 + part % 4 * 4; }

@@ -24,9 +24,7 @@
 #define WIDEN(x) (x)
 #define NARROW(x) (x)
 
-vec4 widen(const vec4 x) {
-    return x;
-}
+vec4 widen(const vec4 x) { return x; }
 
 #else
 
@@ -43,13 +41,8 @@ vec4 widen(const vec4 x) {
 #define WEIGHT_TO_T(x) T(x)
 #define ROUND_TO_T(x) (x)
 
-vec4 widen(const uvec2 x) {
-    return vec4(unpackHalf2x16(x.x), unpackHalf2x16(x.y));
-}
-
-float widen(const uint x) {
-    return unpackHalf2x16(x).x;
-}
+vec4 widen(const uvec2 x) { return vec4(unpackHalf2x16(x.x), unpackHalf2x16(x.y)); }
+float widen(const uint x) { return unpackHalf2x16(x).x; }
 
 #include "narrow_f16.glsl"
 #define narrow narrow_f16
@@ -67,9 +60,7 @@ vec4 widen(const uvec2 x) {
     return uintBitsToFloat(uvec4(x.x << 16, x.x & 0xffff0000u, x.y << 16, x.y & 0xffff0000u));
 }
 
-float widen(const uint x) {
-    return uintBitsToFloat(x << 16);
-}
+float widen(const uint x) { return uintBitsToFloat(x << 16); }
 
 #include "narrow_bf16.glsl"
 #define narrow narrow_bf16

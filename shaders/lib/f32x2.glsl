@@ -43,9 +43,7 @@ Elems8 keep_if(const bool kept, const Elems8 x) {
 
 // exponent_of returns e + FLOAT_BIAS for elements whose largest magnitude has
 // these bits.
-uint exponent_of(const uint bits) {
-    return max(bits >> 23, MIN_EXPONENT);
-}
+uint exponent_of(const uint bits) { return max(bits >> 23, MIN_EXPONENT); }
 
 // scale_of returns 2^(TOP - e) for exponent = e + FLOAT_BIAS.
 float scale_of(const uint exponent) {

@@ -9,20 +9,14 @@ shared uint shown[KEY_MASK ? BLOCK_N : 1];  // whether the key mask shows a key 
 
 // copy_key returns the key of the block that is in copy number i of the tile of keys
 // from col0 on, see fetch_v.
-uint copy_key(const int col0, const uint i) {
-    return min(col0 + copy_row(i), last_key());
-}
+uint copy_key(const int col0, const uint i) { return min(col0 + copy_row(i), last_key()); }
 
 // hides_values reports whether masks may hide values of the tile from all rows. It is the same
 // for all invocations of the workgroup. If false, `shows` is true.
-bool hides_values() {
-    return KEY_MASK || BIAS && args.features.bias_stride_s == 0;
-}
+bool hides_values() { return KEY_MASK || BIAS && args.features.bias_stride_s == 0; }
 
 // shows reports whether the value of copy number i may be multiplied by weights.
-bool shows(const Block b, const int col0, const uint i) {
-    return has_value(b, copy_key(col0, i));
-}
+bool shows(const Block b, const int col0, const uint i) { return has_value(b, copy_key(col0, i)); }
 
 // put_shown fills `shown` as put_kv does the tile.
 void put_shown(const Block b, const int col0, const uint i) {

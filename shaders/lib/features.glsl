@@ -152,9 +152,7 @@ bool in_window(const int row, const int key) {
 }
 
 // last_key returns the last key of the block; 0 if it has none.
-uint last_key() {
-    return max(p.seq_kv, 1) - 1;
-}
+uint last_key() { return max(p.seq_kv, 1) - 1; }
 
 // score returns the score of a row and a key of the block. s is their dot product, s * scale
 // the base-2 logit. With LOGITS the score is the logit with all features, else s itself. It is
@@ -193,9 +191,7 @@ bvec4 kept_of_four(const Block b, const uint row, const uint group) {
 }
 
 // keep_scale returns the factor of the weights that are not dropped.
-float keep_scale() {
-    return DROPOUT ? args.features.keep_scale : 1.0;
-}
+float keep_scale() { return DROPOUT ? args.features.keep_scale : 1.0; }
 
 // add_sink adds the sink to the maximum m of a row and to its sum l, which is relative to m. It
 // returns the factor of weights that are relative to the old m.

@@ -11,6 +11,4 @@ const uint FLOAT_ROW4 = FLOAT_TILES * (MAT_N / 4);  // uvec4 of one staged row
 const uint FLOAT_LD = (FLOAT_ROW4 + 1) * BLOCK_M <= TILE_SIZE ? FLOAT_ROW4 + 1 : FLOAT_ROW4;  // for the banks, where there is room
 
 // float_at returns where row `row` of the block and matrix column d are staged.
-uint float_at(const uint row, const uint d) {
-    return row * FLOAT_LD + d * (MAT_N / 4);
-}
+uint float_at(const uint row, const uint d) { return row * FLOAT_LD + d * (MAT_N / 4); }

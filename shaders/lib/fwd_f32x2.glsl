@@ -70,6 +70,4 @@ float fold_scores(const int exponent, const float mantissa) {
 // fold_values returns what the sum over a tile of V with this exponent is
 // multiplied by when it is added to O. O is kept in units of V * P / 2^P_TOP,
 // in which no weight is above 1.
-float fold_values(const uint exponent) {
-    return uintBitsToFloat((exponent - TOP - P_TOP) << 23);
-}
+float fold_values(const uint exponent) { return uintBitsToFloat((exponent - TOP - P_TOP) << 23); }

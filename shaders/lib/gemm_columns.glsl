@@ -14,5 +14,4 @@ const uint LANE_QUADS = OUT_COLS4 / STRIP_LANES;
 const uint ROW_LANES = SUBGROUP_SIZE / STRIP_LANES;
 
 uint quad_of(const uint j) { return (j * SUBGROUP_SIZE + gl_SubgroupInvocationID % STRIP_LANES) * 4; }
-
 uint row_of(const uint first) { return first + gl_SubgroupInvocationID / STRIP_LANES; }

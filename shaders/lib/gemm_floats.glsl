@@ -73,9 +73,7 @@ uint element_of(const Tile t, const uint row, const uint k) {
     return s.offset + t.batch * s.stride_b + min(row, s.rows - 1) * s.row_step + k * s.k_step;
 }
 
-float load_float(const Tile t, const uint at) {
-    return t.is_a ? a1[at] : b1[at];
-}
+float load_float(const Tile t, const uint at) { return t.is_a ? a1[at] : b1[at]; }
 
 // top_of returns the index of the top of a chunk of a row.
 uint top_of(const Tile t, const uint row, const uint chunk) {

@@ -78,17 +78,9 @@ uint line_of(const uint i, const uint line8) {
     return line - line % 8 + line % together * line8 + line % 8 / together;
 }
 
-uint line8_of(const bool IS_A) {
-    return IS_A ? A_LINE8 : B_LINE8;
-}
-
-bool by_k(const bool IS_A) {
-    return IS_A ? A_BY_K : B_BY_K;
-}
-
-bool is_aligned(const bool IS_A) {
-    return IS_A ? A_ALIGNED : B_ALIGNED;
-}
+uint line8_of(const bool IS_A) { return IS_A ? A_LINE8 : B_LINE8; }
+bool by_k(const bool IS_A) { return IS_A ? A_BY_K : B_BY_K; }
+bool is_aligned(const bool IS_A) { return IS_A ? A_ALIGNED : B_ALIGNED; }
 
 Piece piece_of(const bool IS_A, const Operand o, const uint k0, const uint i) {
     const uint line = line_of(i, line8_of(IS_A));

@@ -52,9 +52,7 @@ void load_exponents(const Operand A, const Operand B) {
 }
 
 // power_of_2 returns 2^e for -126 <= e <= 127.
-vec4 power_of_2(const ivec4 e) {
-    return uintBitsToFloat(uvec4(e + int(FLOAT_BIAS)) << 23);
-}
+vec4 power_of_2(const ivec4 e) { return uintBitsToFloat(uvec4(e + int(FLOAT_BIAS)) << 23); }
 
 // unscale_strip undoes the scaling of a strip of this subgroup in tile: MAT_M rows of the block
 // from row on and OUT_TILES columns of matrices from col on.

@@ -99,6 +99,4 @@ Product p = table.rows[row_of(WORKGROUP_ID)];
 #endif
 
 // scaled returns alpha * sum.
-vec4 scaled(const vec4 sum) {
-    return SCALED ? p.alpha * sum : sum;
-}
+vec4 scaled(const vec4 sum) { return SCALED ? p.alpha * sum : sum; }

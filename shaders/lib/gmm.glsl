@@ -75,9 +75,7 @@ float log_ratio(const Density a, const Density b) {
 }
 
 // alone returns the mixture of one component.
-Mixture alone(const Component c) {
-    return Mixture(c.density.logit, 1.0, 1.0, c.density);
-}
+Mixture alone(const Component c) { return Mixture(c.density.logit, 1.0, 1.0, c.density); }
 
 // merge returns the mixture of the components of m and those of n.
 Mixture merge(const Mixture m, const Mixture n) {
@@ -109,10 +107,5 @@ Mixture unpack(const vec4 x, const vec4 y) {
     return Mixture(x.x, x.y, x.z, Density(x.w, y.x, y.y, y.z));
 }
 
-vec4 pack_first(const Mixture m) {
-    return vec4(m.max_logit, m.weights, m.joint, m.best.logit);
-}
-
-vec4 pack_second(const Mixture m) {
-    return vec4(m.best.q, m.best.distance, m.best.log_sigma, 0.0);
-}
+vec4 pack_first(const Mixture m) { return vec4(m.max_logit, m.weights, m.joint, m.best.logit); }
+vec4 pack_second(const Mixture m) { return vec4(m.best.q, m.best.distance, m.best.log_sigma, 0.0); }

@@ -19,9 +19,7 @@ uint at(const Place place, const uint token, const uint k) {
 }
 
 // component_of returns which component of its token an invocation has as number i.
-uint component_of(const uint i) {
-    return i * SHARE + gl_LocalInvocationIndex % SHARE;
-}
+uint component_of(const uint i) { return i * SHARE + gl_LocalInvocationIndex % SHARE; }
 
 // Logit, mu and log_sigma of components whose loads are in flight at once: one after the other,
 // each would wait for its own load.

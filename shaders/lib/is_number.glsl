@@ -2,6 +2,4 @@
 
 // is_number returns false for infinities and NaNs. It asks the bits: Vulkan lets a compiler take
 // isnan to be false.
-bool is_number(const float x) {
-    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
-}
+bool is_number(const float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }

@@ -25,9 +25,7 @@ shared vec3 partial[WORKGROUP_SIZE];
 #include "reduce.glsl"
 
 // lane_of_team and first_row, and the distance of rows of one team.
-uint lane_of_team() {
-    return SUBGROUP_TEAM ? gl_SubgroupInvocationID : gl_LocalInvocationIndex;
-}
+uint lane_of_team() { return SUBGROUP_TEAM ? gl_SubgroupInvocationID : gl_LocalInvocationIndex; }
 
 uint first_row() {
     return SUBGROUP_TEAM ? gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID : gl_WorkGroupID.x;
@@ -38,9 +36,7 @@ uint row_step() {
 }
 
 // loads returns the largest number of vectors of an invocation.
-uint loads() {
-    return WIDE ? (p.cols + TEAM * VEC - 1) / (TEAM * VEC) : LOADS;
-}
+uint loads() { return WIDE ? (p.cols + TEAM * VEC - 1) / (TEAM * VEC) : LOADS; }
 
 // rest returns the number of elements of a row from column c on, 0 past its end.
 uint rest(const uint c) {

@@ -45,14 +45,10 @@ const uint PAGE8 = BLOCK_M * PAGE_LD;     // uvec4 of a page
 #endif
 
 // row_in_matrix returns which row of a right matrix is row r of a tile.
-uint row_in_matrix(const uint r) {
-    return r % 4 * 2 + r / 8 + r / 4 % 2 * 8;
-}
+uint row_in_matrix(const uint r) { return r % 4 * 2 + r / 8 + r / 4 % 2 * 8; }
 
 // key_blocks returns how many blocks of keys there are.
-int key_blocks() {
-    return int((p.seq_kv + BLOCK_M - 1) / BLOCK_M);
-}
+int key_blocks() { return int((p.seq_kv + BLOCK_M - 1) / BLOCK_M); }
 
 // first_pages returns the number of pages that block 0 of rows would have if keys had no ends; block
 // i has i more.
@@ -63,9 +59,7 @@ int first_pages() {
 
 #ifdef FEATURES
 // pages_from returns the first block of keys of which a block of rows has a page.
-int pages_from(const uint block) {
-    return visible_from(int(block * BLOCK_M)) / int(BLOCK_M);
-}
+int pages_from(const uint block) { return visible_from(int(block * BLOCK_M)) / int(BLOCK_M); }
 
 // end_blocks returns the block of rows after the last that has page `page`.
 uint end_blocks(const uint page) {

@@ -49,9 +49,7 @@ BEGIN_PARAMS
 #endif
 END_PARAMS
 
-uint num_heads() {
-    return p.num_kv_heads * p.heads_per_kv;
-}
+uint num_heads() { return p.num_kv_heads * p.heads_per_kv; }
 
 // rows_at returns the pair of the first row of a head. Packed sequences share a head's rows.
 uint rows_at(const uint batch, const uint head) {

@@ -28,9 +28,7 @@ END_PARAMS
 #define SPLITS p.splits
 
 #ifdef FEATURES
-uint num_heads() {
-    return p.num_heads;
-}
+uint num_heads() { return p.num_heads; }
 
 // skip_rows makes row n the first.
 void skip_rows(const uint n) {

@@ -21,9 +21,7 @@ BEGIN_PARAMS
 END_PARAMS
 
 #ifdef FEATURES
-uint num_heads() {
-    return p.num_heads;
-}
+uint num_heads() { return p.num_heads; }
 
 // s2_row returns where the row of S that belongs to a row of the sequence begins.
 uint s2_row(const uint row) {

@@ -4,13 +4,8 @@
 //
 // The includer includes lib/element.glsl.
 
-uint lane_g() {
-    return gl_SubgroupInvocationID / 4;
-}
-
-uint lane_t() {
-    return gl_SubgroupInvocationID % 4;
-}
+uint lane_g() { return gl_SubgroupInvocationID / 4; }
+uint lane_t() { return gl_SubgroupInvocationID % 4; }
 
 // DEFINE_SET(Mat, set) makes `set(m, i, x)`: elements 2i and 2i+1 of m are the halves of x. As a
 // vector of float16 they stay in one register, which there is not of bfloat16.

@@ -18,9 +18,7 @@ const uint PACKED_WORDS = SAME_LAYOUT ? 1 : MAT_M * MAT_N / 2;
 shared float scratch[NUM_SUBGROUPS * MAT_M * SCRATCH_LD];
 shared uint packed[NUM_SUBGROUPS * PACKED_WORDS];
 
-uint scratch_base() {
-    return gl_SubgroupID * MAT_M * SCRATCH_LD;
-}
+uint scratch_base() { return gl_SubgroupID * MAT_M * SCRATCH_LD; }
 
 // scratch_barrier orders the scratch writes of a subgroup before its reads, and its reads
 // before the next writes. With LOCKSTEP, all invocations of a subgroup execute an instruction

@@ -4,13 +4,8 @@
 // The includer includes lib/element.glsl and lib/matrix_types.glsl; it is
 // lib/rows.glsl. Every invocation of the subgroup reaches a call.
 
-float op_max(const in float a, const in float b) {
-    return max(a, b);
-}
-
-float op_add(const in float a, const in float b) {
-    return a + b;
-}
+float op_max(const in float a, const in float b) { return max(a, b); }
+float op_add(const in float a, const in float b) { return a + b; }
 
 float elem_index(const in uint32_t row, const in uint32_t col, const in float unused) {
     return float(row * MAT_N + col);

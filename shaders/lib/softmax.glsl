@@ -16,11 +16,7 @@ const float MAX_INIT = -1.7e38;  // about -FLT_MAX/2
 
 // lse returns log(sum(exp(S))) of a row from its base-2 maximum m and its sum
 // l of exp2(S - m). A row that saw no key has l = 0.
-float lse(const float m, const float l) {
-    return l > 0.0 ? (m + log2(l)) * LN_2 : NEG_INF;
-}
+float lse(const float m, const float l) { return l > 0.0 ? (m + log2(l)) * LN_2 : NEG_INF; }
 
 // inverse_sum returns 1/l, and 0 for a row that saw no key, whose O is 0.
-float inverse_sum(const float l) {
-    return l > 0.0 ? 1.0 / l : 0.0;
-}
+float inverse_sum(const float l) { return l > 0.0 ? 1.0 / l : 0.0; }

@@ -35,9 +35,7 @@ MatC row_maxima(const MatC x) {
 }
 
 // is_finite asks the bits: Vulkan lets a compiler take isnan to be false.
-bool is_finite(const float x) {
-    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
-}
+bool is_finite(const float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 
 // any_of_workgroup reports whether x is true for any invocation. It writes the padding
 // after the first row of K. Every invocation of the workgroup calls it.

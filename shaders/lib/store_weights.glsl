@@ -11,9 +11,7 @@ struct Words {
 };
 
 // two_rows returns an element of a matrix and that which is eight rows below.
-uint two_rows(const MatA x, const uint i) {
-    return WORD_FROM(TwoT(x[i], x[i + 4]));
-}
+uint two_rows(const MatA x, const uint i) { return WORD_FROM(TwoT(x[i], x[i + 4])); }
 
 // put_fragment stores matrix n of the tile, in row r of matrices, in fragments of the page at uvec4
 // `page`, of which col0 is the first key of the tile: every other matrix with the one before.

@@ -62,9 +62,7 @@ void put_kv(const uint i, const uvec4 k, const uvec4 v) {
 }
 
 // stage_at returns where row `row` of the block and matrix column d are staged.
-uint stage_at(const uint row, const uint d) {
-    return row * STAGE_LD + d * (MAT_N / 8);
-}
+uint stage_at(const uint row, const uint d) { return row * STAGE_LD + d * (MAT_N / 8); }
 
 // stage_q copies the block's rows of Q, matrix columns d0 to
 // d0 + STAGE_TILES - 1, into tile, negated where Scale is negative. Rows past

@@ -55,9 +55,7 @@ void put(const uint i, const uvec4 first, const uvec4 second) {
 }
 
 // stage_at returns where row `row` of the block and matrix column d are staged.
-uint stage_at(const uint row, const uint d) {
-    return row * STAGE_LD + d * (MAT_N / 8);
-}
+uint stage_at(const uint row, const uint d) { return row * STAGE_LD + d * (MAT_N / 8); }
 
 // stage_in copies rows that the workgroup owns, matrix columns d0 to
 // d0 + STAGE_TILES - 1, into tile. Rows beyond `last` repeat it. Every invocation of

@@ -158,9 +158,7 @@ MatC row_tops(const MatC x) {
 
 // weight_tops stands for those of P. LSE, rounded, may let a weight be a little above 1;
 // parts hold up to 4.
-MatC weight_tops() {
-    return MatC(1.0);
-}
+MatC weight_tops() { return MatC(1.0); }
 
 // set_left makes x row r of left matrices, the largest magnitudes of whose rows are given.
 void set_left(inout Left left, const uint r, const MatC x, const MatC top) {

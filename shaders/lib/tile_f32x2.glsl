@@ -28,14 +28,10 @@ shared uvec4 tile[TILE_SIZE];
 #define AND(x) , x
 
 // fetches is copies for columns that are in K too, fetches_value for those in V.
-bool fetches(const uint i) {
-    return copies(i) && copies_dim(copy_col(i));
-}
+bool fetches(const uint i) { return copies(i) && copies_dim(copy_col(i)); }
 
 #ifdef FEATURES
-bool fetches_value(const uint i) {
-    return copies(i) && copies_value(copy_col(i));
-}
+bool fetches_value(const uint i) { return copies(i) && copies_value(copy_col(i)); }
 #else
 #define fetches_value fetches
 #endif

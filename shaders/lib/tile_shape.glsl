@@ -26,38 +26,22 @@ const uint COPIES = (TILE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 #include "copies.glsl"
 #include "fence.glsl"
 
-uint copy_row(const uint i) {
-    return row_of_copy(i, ROW8);
-}
-
-uint copy_col(const uint i) {
-    return col_of_copy(i, ROW8);
-}
+uint copy_row(const uint i) { return row_of_copy(i, ROW8); }
+uint copy_col(const uint i) { return col_of_copy(i, ROW8); }
 
 // copies reports whether copy number i of this invocation is in the tile.
-bool copies(const uint i) {
-    return is_copy(i, TILE8);
-}
+bool copies(const uint i) { return is_copy(i, TILE8); }
 
 // keep_if returns x, or zeros: by selects, as in lib/f32x2.glsl.
-uvec4 keep_if(const bool kept, const uvec4 x) {
-    return mix(uvec4(0), x, bvec4(kept));
-}
+uvec4 keep_if(const bool kept, const uvec4 x) { return mix(uvec4(0), x, bvec4(kept)); }
 
 // copies_dim reports whether column `col`, in uvec4, is in Q and K; copies_value
 // whether it is in V and O.
 #ifdef FEATURES
-bool copies_dim(const uint col) {
-    return HEAD_DIM == ROW8 * 8 || col * 8 < HEAD_DIM;
-}
-
-bool copies_value(const uint col) {
-    return VALUE_DIM == ROW8 * 8 || col * 8 < VALUE_DIM;
-}
+bool copies_dim(const uint col) { return HEAD_DIM == ROW8 * 8 || col * 8 < HEAD_DIM; }
+bool copies_value(const uint col) { return VALUE_DIM == ROW8 * 8 || col * 8 < VALUE_DIM; }
 #else
-bool copies_dim(const uint col) {
-    return HEAD_DIM % MAT_N == 0 || col * 8 < HEAD_DIM;
-}
+bool copies_dim(const uint col) { return HEAD_DIM % MAT_N == 0 || col * 8 < HEAD_DIM; }
 
 #define copies_value copies_dim
 #endif

@@ -19,13 +19,8 @@
 const uint VEC = 4;
 const uint QUADS = 1;
 
-vec4 quad(const uvec4 v, const uint q) {
-    return uintBitsToFloat(v);
-}
-
-uvec4 pack(const vec4 a, const vec4 b) {
-    return floatBitsToUint(a);
-}
+vec4 quad(const uvec4 v, const uint q) { return uintBitsToFloat(v); }
+uvec4 pack(const vec4 a, const vec4 b) { return floatBitsToUint(a); }
 
 #define ELEM_BITS(x) floatBitsToUint(x)
 #define ELEM_AT(v, e) uintBitsToFloat(v[e])
@@ -38,9 +33,7 @@ uvec4 pack(const vec4 a, const vec4 b) {
 const uint VEC = 8;
 const uint QUADS = 2;
 
-vec4 quad(const uvec4 v, const uint q) {
-    return widen(q == 0 ? v.xy : v.zw);
-}
+vec4 quad(const uvec4 v, const uint q) { return widen(q == 0 ? v.xy : v.zw); }
 
 uvec4 pack(const vec4 a, const vec4 b) {
     return uvec4(pack2(a.x, a.y), pack2(a.z, a.w), pack2(b.x, b.y), pack2(b.z, b.w));
