@@ -28,7 +28,6 @@
 // Dispatch: (k_groups + v_groups + groups of q, any number). In Y the workgroups take sequences
 // in turn; in X each works on items in turn.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 256;
 layout(constant_id = 1) const uint HEAD_DIM = 128;

@@ -20,7 +20,6 @@
 // Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch), BLOCK_M = NUM_SUBGROUPS *
 // ROW_TILES * MAT_M, or with GROUPED as lib/order.glsl says.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #include "lib/matrix_extensions.glsl"
 
 #include "lib/bwd_matrix_constants.glsl"

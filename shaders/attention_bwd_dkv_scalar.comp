@@ -20,13 +20,7 @@
 //
 // Dispatch: (ceil(seq_kv / OWN), num_kv_heads, batch).
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint THREADS_X = 16;
-layout(constant_id = 2) const uint OWN = 32;     // keys
-layout(constant_id = 3) const uint STREAM = 32;  // rows of a tile
-layout(constant_id = 4) const uint DEPTH = 32;  // columns in shared memory at a time, of all four tensors
 layout(constant_id = 5) const uint SLICE = 8;   // rows of Q and dO in shared memory at a time
 layout(constant_id = 6) const uint HEAD_DIM = 64;
 layout(constant_id = 7) const bool CAUSAL = false;

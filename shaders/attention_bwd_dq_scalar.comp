@@ -15,13 +15,7 @@
 //
 // Dispatch: (ceil(seq_q / OWN), num_heads, batch).
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
-layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint THREADS_X = 16;
-layout(constant_id = 2) const uint OWN = 32;     // rows
-layout(constant_id = 3) const uint STREAM = 32;  // keys of a tile
-layout(constant_id = 4) const uint DEPTH = 32;  // columns in shared memory at a time, of all four tensors
 layout(constant_id = 5) const uint SLICE = 8;   // rows of K in shared memory at a time
 layout(constant_id = 6) const uint HEAD_DIM = 64;
 layout(constant_id = 7) const bool CAUSAL = false;

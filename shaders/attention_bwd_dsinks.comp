@@ -10,7 +10,6 @@
 //
 // Dispatch: (ceil(seq_q / CHUNK), num_heads, batch).
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const uint CHUNK = 2048;

@@ -21,7 +21,6 @@
 //
 // Dispatch: (shares, num_kv_heads, batch).
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #include "lib/matrix_extensions.glsl"
 
 #include "lib/bwd_matrix_constants.glsl"

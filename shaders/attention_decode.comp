@@ -33,7 +33,6 @@
 //
 // Dispatch: any number of workgroups; parts has two places for each.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #ifdef MATRIX
 #include "lib/matrix_extensions.glsl"
 #endif

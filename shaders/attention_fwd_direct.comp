@@ -16,7 +16,6 @@
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), or as lib/order.glsl says.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_vote : require
 #include "lib/matrix_extensions.glsl"
 

@@ -23,7 +23,6 @@
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch). With SPLIT_KV x is multiplied by
 // splits, and o and lse are the partial results of lib/split_kv.glsl.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_vote : require
 #include "lib/matrix_extensions.glsl"
 
@@ -58,14 +57,13 @@ layout(local_size_x_id = 0) in;
 
 #ifdef F32X2
 layout(binding = 0, scalar) readonly buffer Q { float q1[]; };
-#else
-READ8(0, Q, q)
-#endif
 READ8(1, K, k)
 READ8(2, V, v)
-#ifdef F32X2
 layout(binding = 3, scalar) writeonly buffer O { float o32[]; };
 #else
+READ8(0, Q, q)
+READ8(1, K, k)
+READ8(2, V, v)
 WRITE8(3, O, o)
 layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 #endif

@@ -20,7 +20,6 @@
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch). With SPLIT_KV x is multiplied by
 // splits, and o and lse are the partial results of lib/split_kv.glsl.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;

@@ -12,7 +12,6 @@
 // Dispatch: (ceil(seq_kv / BLOCK_M), 1, key heads): from that of first_head on, all heads
 // of a group.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;

@@ -13,7 +13,6 @@
 //
 // Dispatch: (ceil(seq_kv / BLOCK_N), ceil(seq_q / BLOCK_M), heads).
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
 layout(constant_id = 1) const uint THREADS_X = 8;

@@ -15,9 +15,6 @@
 // Dispatch: (rows, 1, 1) with heads in z, one workgroup for each row, rows
 // folded into y where there are more than fit in x.
 #version 450
-#ifdef FEATURES
-#extension GL_EXT_control_flow_attributes : require
-#endif
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const bool WRITE_LSE = true;

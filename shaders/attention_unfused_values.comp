@@ -12,7 +12,6 @@
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), 1, heads).
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 64;
 layout(constant_id = 1) const uint THREADS_X = 8;

@@ -15,7 +15,6 @@
 // Dispatch: (x, y, batch * splits) with x * y >= tiles. With GROUP it is many products in one
 // launch (lib/gemm_params.glsl), (x, y, 1) with x * y >= the tiles of all.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_vote : require
 #include "lib/matrix_extensions.glsl"
 

@@ -24,7 +24,6 @@
 //
 // Dispatch: (x, y, SOURCES from FIRST on) with x * y * width >= matrices of each source.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #include "lib/matrix_extensions.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;

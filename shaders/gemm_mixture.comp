@@ -18,7 +18,6 @@
 //
 // Dispatch: (x, y, groups) with x * y >= tiles, the blocks of rows.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #include "lib/matrix_extensions.glsl"
 
 #include "lib/gemm_constants.glsl"

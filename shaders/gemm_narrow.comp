@@ -16,7 +16,6 @@
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #ifdef FRAGMENTS
 #extension GL_KHR_shader_subgroup_vote : require
 #endif

@@ -20,7 +20,6 @@
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #include "lib/matrix_extensions.glsl"
 
 #include "lib/gemm_constants.glsl"

@@ -16,7 +16,6 @@
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint BLOCK_M = 256;         // a multiple of ROW_LANES * AHEAD

@@ -31,7 +31,6 @@
 //
 // Dispatch: (x, y, splits) with x * y >= tiles.
 #version 460
-#extension GL_EXT_control_flow_attributes : require
 #include "lib/matrix_extensions.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 256;

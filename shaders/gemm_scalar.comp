@@ -11,7 +11,6 @@
 // Dispatch: (x, y, batch * splits) with x * y >= tiles. With GROUP it is many products in one
 // launch (lib/gemm_params.glsl), (x, y, 1) with x * y >= the tiles of all.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;

@@ -17,7 +17,6 @@
 //
 // Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const bool WRITE_LOG_P = true;

@@ -23,26 +23,22 @@
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 #include "lib/norm_constants.glsl"
 layout(constant_id = 11) const bool WRITE_DRESIDUAL = false;
 layout(constant_id = 12) const bool AHEAD = true;  // a row is loaded before the one before it is computed
 layout(local_size_x_id = 0) in;
 
+#include "lib/strides.glsl"
+
 layout(push_constant, scalar) uniform Params {
     uint rows;
     uint cols;
-    uint s_offset;  // elements, like all that follow
-    uint s_stride;
-    uint dy_offset;
-    uint dy_stride;
-    uint dsum_offset;
-    uint dsum_stride;
-    uint dx_offset;
-    uint dx_stride;
-    uint dresidual_offset;
-    uint dresidual_stride;
+    ROW_STRIDE(s)  // elements, like all that follow
+    ROW_STRIDE(dy)
+    ROW_STRIDE(dsum)
+    ROW_STRIDE(dx)
+    ROW_STRIDE(dresidual)
     uint w_offset;
     uint mean_offset;
     uint rstd_offset;

@@ -21,25 +21,22 @@
 //
 // Dispatch: any number of workgroups; each takes rows in turn.
 #version 450
-#extension GL_EXT_control_flow_attributes : require
 
 #include "lib/norm_constants.glsl"
 layout(constant_id = 11) const bool SAVE = true;  // write mean and rstd
 layout(constant_id = 12) const uint ROWS = 1;     // that a team has at a time, 1 if LOADS is 0
 layout(local_size_x_id = 0) in;
 
+#include "lib/strides.glsl"
+
 layout(push_constant, scalar) uniform Params {
     uint rows;
     uint cols;
     float eps;
-    uint x_offset;  // elements, like all that follow
-    uint x_stride;
-    uint residual_offset;
-    uint residual_stride;
-    uint sum_offset;
-    uint sum_stride;
-    uint y_offset;
-    uint y_stride;
+    ROW_STRIDE(x)  // elements, like all that follow
+    ROW_STRIDE(residual)
+    ROW_STRIDE(sum)
+    ROW_STRIDE(y)
     uint w_offset;
     uint mean_offset;
     uint rstd_offset;

@@ -160,7 +160,7 @@ void backward_dkv() {
                 const uvec2 exponents = tile_exponents();
 #endif
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    put(i, next_q[i], next_do[i] AND(exponents));
+                    put(i, next_q[i], next_do[i], exponents);
                 }
                 if (tid < STREAM) {
                     stats[tid] = lse2_delta;
@@ -196,11 +196,11 @@ void backward_dkv() {
                         S.at[r] = MatC(0.0);
                         dP.at[r] = MatC(0.0);
                     }
-                    product(S, K_, n * MAT_N AND(exponents.x));
-                    product(dP, V_, STREAM + n * MAT_N AND(exponents.y));
+                    product(S, K_, n * MAT_N, exponents.x);
+                    product(dP, V_, STREAM + n * MAT_N, exponents.y);
 #include "bwd_dkv_weights.glsl"
-                    accumulate(dV_, P_, STREAM + n * MAT_N AND(exponents.y));
-                    accumulate(dK_, dX_, n * MAT_N AND(exponents.x));
+                    accumulate(dV_, P_, STREAM + n * MAT_N, exponents.y);
+                    accumulate(dK_, dX_, n * MAT_N, exponents.x);
                 }
 #ifdef WITH_DQ
 

@@ -41,8 +41,8 @@
                             }
 #endif
                         }
-                        set_left(P_, r, weight AND(weight_tops()));
-                        set_left(dX_, r, dX AND(row_tops(dX)));
+                        set_left(P_, r, weight, weight_tops());
+                        set_left(dX_, r, dX, row_tops(dX));
 #ifdef WITH_DQ
                         coopMatStore(dX_.at[r], exchange, (gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M) * EXCHANGE_LD + n * (MAT_N / 8),
                                      EXCHANGE_LD, gl_CooperativeMatrixLayoutRowMajor);

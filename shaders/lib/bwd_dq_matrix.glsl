@@ -168,7 +168,7 @@ void backward_dq() {
             const uvec2 exponents = tile_exponents();
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                put(i, next_k[i], next_v[i] AND(exponents));
+                put(i, next_k[i], next_v[i], exponents);
                 put_shown(block, col0, i);
             }
             fill_kept(block, block_row, col0);
@@ -214,8 +214,8 @@ void backward_dq() {
                     S.at[r] = MatC(0.0);
                     dP.at[r] = MatC(0.0);
                 }
-                product(S, Q_, n * MAT_N AND(exponents.x));
-                product(dP, dO_, STREAM + n * MAT_N AND(exponents.y));
+                product(S, Q_, n * MAT_N, exponents.x);
+                product(dP, dO_, STREAM + n * MAT_N, exponents.y);
 #ifdef STORE
 #include "bwd_stored_weights.glsl"
 #else
@@ -225,7 +225,11 @@ void backward_dq() {
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
 #ifdef FEATURES
-#include "bwd_row_and_key.glsl"
+                        const uint own_row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i / ROW_RUN * ROW_RUN]) / MAT_N;
+                        const int seen_row = int(block_row + own_row);
+                        const uint col = n * MAT_N + uint(place[i]) % MAT_N;
+                        const int key = col0 + int(col);
+                        const bool seen = (!cut || in_window(seen_row, key)) && (!KEY_MASK || shown[col] != 0);
                         dX[i] = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col)).dX;
 #else
                         dX[i] = exp2(fma(S.at[r][i], p.scale_log2, -lse2[row])) * (dP.at[r][i] - delta[row]);
@@ -236,10 +240,10 @@ void backward_dq() {
                         }
 #endif
                     }
-                    set_left(dX_, r, dX AND(row_tops(dX)));
+                    set_left(dX_, r, dX, row_tops(dX));
                 }
 #endif
-                accumulate(dQ_, dX_, n * MAT_N AND(exponents.x));
+                accumulate(dQ_, dX_, n * MAT_N, exponents.x);
             }
         }
     }

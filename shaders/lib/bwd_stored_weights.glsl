@@ -12,7 +12,11 @@
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                         const uint row = r * ROWS + i / ROW_RUN;
 #ifdef FEATURES
-#include "bwd_row_and_key.glsl"
+                        const uint own_row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M + uint(place[i / ROW_RUN * ROW_RUN]) / MAT_N;
+                        const int seen_row = int(block_row + own_row);
+                        const uint col = n * MAT_N + uint(place[i]) % MAT_N;
+                        const int key = col0 + int(col);
+                        const bool seen = (!cut || in_window(seen_row, key)) && (!KEY_MASK || shown[col] != 0);
                         const Weighed x = weigh(block, S.at[r][i], dP.at[r][i], vec2(lse2[row], delta[row]), seen_row, key, seen, is_kept(own_row, col));
                         weight[i] = x.P;
                         dX[i] = x.dX;
@@ -27,8 +31,8 @@
                         }
 #endif
                     }
-                    set_left(dX_, r, dX AND(row_tops(dX)));
-                    set_left(P_, r, weight);
+                    set_left(dX_, r, dX, row_tops(dX));
+                    set_left(P_, r, weight, weight_tops());
                     if (FRAGMENTS) {
                         put_fragment(P_words, r, n, P_.at[r], weights_page, page_col);
                         put_fragment(dX_words, r, n, dX_.at[r], weights_page + PAGE8, page_col);

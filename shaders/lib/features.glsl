@@ -13,6 +13,7 @@
 // batches' Q.
 
 #ifdef FEATURES
+#extension GL_EXT_control_flow_attributes : require
 
 #ifdef LOGITS_IF_NEEDED
 const bool LOGITS = SOFTCAP || ALIBI || BIAS;  // scores are turned into base-2 logits

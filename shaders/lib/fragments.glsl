@@ -12,6 +12,7 @@
 //
 // The includer includes lib/element.glsl, with a 16-bit format, and lib/matrix_types.glsl.
 // Matrices have eight elements for each invocation, and MAT_M = MAT_N.
+#extension GL_EXT_control_flow_attributes : require
 
 #include "two.glsl"
 

@@ -93,11 +93,7 @@ void forward() {
     const int end_key = share_end(work.split, block_keys(block_row));
     const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
     const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
-#ifdef FEATURES
     const uint last = last_key();
-#else
-    const uint last = p.seq_kv - 1;
-#endif
     uint k_at = HEAD_AT(k, batch, kv_head) + first_key * p.k_stride_s;
     uint v_at = HEAD_AT(v, batch, kv_head) + first_key * p.v_stride_s;
     COPY next_k[COPIES];

@@ -37,7 +37,7 @@
             const uvec2 exponents = tile_exponents();
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                put_kv(i, next_k[i], next_v[i] AND(scale_of(exponents.x)) AND(scale_of(exponents.y)));
+                put_kv(i, next_k[i], next_v[i], scale_of(exponents.x), scale_of(exponents.y));
                 put_shown(block, col0, i);
             }
             fill_kept(block, block_row, col0);

@@ -13,7 +13,7 @@
         }
         barrier();  // Q is read
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            put_kv(i, next_k[i], next_v[i]);
+            put_kv(i, next_k[i], next_v[i], 1.0, 1.0);
         }
         barrier();  // tile written before it is read
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {

@@ -24,6 +24,7 @@
 //
 // The includer declares the specialization constants named here, and includes
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
+#extension GL_EXT_control_flow_attributes : require
 
 #include "gemm_grid.glsl"
 #include "fence.glsl"

@@ -12,6 +12,7 @@
 //
 // The includer declares the constants COLUMNS, BLOCK_M and QUADS, has dY as
 // `uint16_t x16[]` and S as `float s1[]`, and what lib/gemm_w.glsl needs.
+#extension GL_EXT_control_flow_attributes : require
 
 #include "gemm_w.glsl"
 #include "silu.glsl"

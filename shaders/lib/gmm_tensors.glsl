@@ -7,6 +7,7 @@
 // The includer includes lib/gmm_inputs.glsl first and declares the specialization constants SHARE, a
 // power of two, and WORKGROUP_SIZE, a multiple of it; and `p` with tokens, components and a Place
 // for each of logit, mu and log_sigma.
+#extension GL_EXT_control_flow_attributes : require
 
 #include "gmm.glsl"
 

@@ -46,4 +46,6 @@ int visible_keys(const int i) {
     return CAUSAL ? min(n, i + p.causal_shift + 1) : n;
 }
 
+#define last_key() (p.seq_kv - 1)
+
 #endif

@@ -11,6 +11,7 @@
 // so that neighbours read neighbouring addresses. The includer declares those
 // constants, `shared vec4 tile[]` and its offsets in it (in vec4), and puts
 // barriers around the calls: both only read tile.
+#extension GL_EXT_control_flow_attributes : require
 
 // Micro-tiles of results; structs, as arrays sized by specialization constants
 // do not match as arguments.

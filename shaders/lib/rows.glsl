@@ -19,6 +19,7 @@
 // The includer includes lib/matrix_constants.glsl, lib/element.glsl and lib/matrix_types.glsl,
 // and declares the specialization constants SAME_LAYOUT and LOCKSTEP.
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_EXT_control_flow_attributes : require
 
 const uint ROWS = LENGTH / ROW_RUN;  // rows of a matrix that one invocation holds a part of
 

@@ -1,6 +1,7 @@
 // strides: where a tensor lies, as members of push constants in elements: its first element, and the
 // distance from a batch, a head and a row to the next.
 
+#define ROW_STRIDE(x) uint x##_offset; uint x##_stride;
 #define HEAD_STRIDES(x) uint x##_offset; uint x##_stride_b; uint x##_stride_h;
 #define STRIDES(x) HEAD_STRIDES(x) uint x##_stride_s;
 

@@ -16,28 +16,10 @@
 
 #include "tile_shape.glsl"
 
-// Q and O pass through the same memory: all rows of the block, and as many matrices of
-// columns at a time as fit.
-const uint FITTING_TILES = 2 * BLOCK_N * LD / BLOCK_M / (MAT_N / 8);
-const uint STAGE_TILES = FITTING_TILES < WIDE_TILES ? FITTING_TILES : WIDE_TILES;
-const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
-#ifdef FEATURES
-const uint VALUE_STAGES = (VALUE_TILES + STAGE_TILES - 1) / STAGE_TILES;
-#else
-#define VALUE_STAGES STAGES
-#endif
-const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
-const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * BLOCK_N * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
-
-const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
-
 const uint TILE_SIZE = 2 * BLOCK_N * LD;
 shared uvec4 tile[TILE_SIZE];
 
-// Where lib/tile_f32x2.glsl differs: what a copy is; AND(x), an argument that only its
-// functions have.
-#define COPY uvec4
-#define AND(x)
+#define COPY uvec4  // as in lib/tile_f32x2.glsl
 
 // fetch_k returns copy number i of the key tile whose first key starts at
 // base. Rows beyond `last` read row `last`.
@@ -60,9 +42,17 @@ void put_kv(const uint i, const uvec4 k, const uvec4 v) {
         tile[at + BLOCK_N * LD] = v;
     }
 }
+#define put_kv(i, k, v, k_scale, v_scale) put_kv(i, k, v)  // lib/tile_f32x2.glsl scales
 
-// stage_at returns where row `row` of the block and matrix column d are staged.
-uint stage_at(const uint row, const uint d) { return row * STAGE_LD + d * (MAT_N / 8); }
+#include "tile_stage.glsl"
+
+// Of Q and of O.
+const uint STAGES = (DIM_TILES + STAGE_TILES - 1) / STAGE_TILES;
+#ifdef FEATURES
+const uint VALUE_STAGES = (VALUE_TILES + STAGE_TILES - 1) / STAGE_TILES;
+#else
+#define VALUE_STAGES STAGES
+#endif
 
 // stage_q copies the block's rows of Q, matrix columns d0 to
 // d0 + STAGE_TILES - 1, into tile, negated where Scale is negative. Rows past
@@ -76,14 +66,7 @@ void stage_q(const uint q_base, const uint block_row, const uint d0) {
         const bool inside = STAGES == 1 ? copies_dim(col) : col * 8 < HEAD_DIM;
         x[i] = inside ? load_q(q_base + row * p.q_stride_s + col * 8) ^ p.q_sign : uvec4(0);
     }
-    barrier();  // the columns before are read
-    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
-        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
-        if (BLOCK_M * STAGE8 % WORKGROUP_SIZE == 0 || at < BLOCK_M * STAGE8) {
-            tile[at / STAGE8 * STAGE_LD + at % STAGE8] = x[i];
-        }
-    }
-    barrier();  // tile written before it is read
+    PUT_STAGE(x)
 }
 
 // store_o writes the block's rows of O, matrix columns d0 to

@@ -17,25 +17,9 @@
 #define BLOCK_N STREAM
 #include "tile_shape.glsl"
 
-// Rows that the workgroup owns pass through the same memory, as many matrices of their
-// columns at a time as fit.
-const uint FITTING_TILES = 2 * STREAM * LD / BLOCK_M / (MAT_N / 8);
-const uint STAGE_TILES = FITTING_TILES < WIDE_TILES ? FITTING_TILES : WIDE_TILES;
-const uint STAGES = (WIDE_TILES + STAGE_TILES - 1) / STAGE_TILES;
-const uint STAGE8 = STAGE_TILES * (MAT_N / 8);  // uvec4 of one staged row
-const uint STAGE_LD = (STAGE8 + 1) * BLOCK_M <= 2 * STREAM * LD ? STAGE8 + 1 : STAGE8;  // for the banks, where there is room
-const uint STAGE_COPIES = (BLOCK_M * STAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
-
 shared uvec4 tile[2 * STREAM * LD];
 
-// Where lib/tile_bwd_f32x2.glsl differs: what a copy is; AND(x), an argument that only its
-// functions have; set_left, which makes x row r of left matrices; SHARE_TOPS(first, second), which
-// shares the exponents of a tile of whose tensors these are the copies.
-#define COPY uvec4
-#define AND(x)
-#define SHARE_TOPS(first, second)
-#define set_left(left, r, x) left.at[r] = to_left(x, true)
-
+#define COPY uvec4  // as in lib/tile_bwd_f32x2.glsl
 #include "bwd_tensors.glsl"
 
 // fetch returns copy number i of the tile whose first row starts at base, rows ld
@@ -54,8 +38,9 @@ void put(const uint i, const uvec4 first, const uvec4 second) {
     }
 }
 
-// stage_at returns where row `row` of the block and matrix column d are staged.
-uint stage_at(const uint row, const uint d) { return row * STAGE_LD + d * (MAT_N / 8); }
+#include "tile_stage.glsl"
+
+const uint STAGES = (WIDE_TILES + STAGE_TILES - 1) / STAGE_TILES;
 
 // stage_in copies rows that the workgroup owns, matrix columns d0 to
 // d0 + STAGE_TILES - 1, into tile. Rows beyond `last` repeat it. Every invocation of
@@ -68,14 +53,7 @@ void stage_in(const uint tensor, const uint base, const uint ld, const uint last
         const bool inside = STAGES == 1 ? HAS_COLUMN(tensor, col) : col * 8 < DIM_OF(tensor);
         x[i] = inside ? load_tensor(tensor, base + min(at / STAGE8, last) * ld + col * 8) : uvec4(0);
     }
-    barrier();  // the columns before are read
-    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
-        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;
-        if (BLOCK_M * STAGE8 % WORKGROUP_SIZE == 0 || at < BLOCK_M * STAGE8) {
-            tile[at / STAGE8 * STAGE_LD + at % STAGE8] = x[i];
-        }
-    }
-    barrier();  // tile written before it is read
+    PUT_STAGE(x)
 }
 
 // stage_out writes rows that the workgroup owns, matrix columns d0 to
@@ -162,3 +140,11 @@ void accumulate(inout Gradient g, const Left weights, const uint row) {
         }
     }
 }
+
+// lib/tile_bwd_f32x2.glsl has more arguments, the exponents of tiles and of rows, which it shares
+// before.
+#define SHARE_TOPS(first, second)
+#define put(i, first, second, exponents) put(i, first, second)
+#define set_left(left, r, x, tops) left.at[r] = to_left(x, true)
+#define product(S, own, row, exponent) product(S, own, row)
+#define accumulate(g, weights, row, exponent) accumulate(g, weights, row)

@@ -2,8 +2,8 @@
 // the errors of float32. The same functions, by the arithmetic of
 // lib/fwd_f32x2.glsl: every operand is two float16, hi + lo (lib/f32x2.glsl),
 // and a product is three, hi*hi + (hi*lo + lo*hi). Who calls them is lib/bwd_dkv_matrix.glsl
-// or lib/bwd_dq_matrix.glsl; the argument that only these functions have is an exponent,
-// or the largest magnitudes that it follows from.
+// or lib/bwd_dq_matrix.glsl; the argument that only these functions use is an exponent, or the
+// largest magnitudes that it follows from.
 //
 // What has an exponent of its own:
 //
@@ -38,10 +38,9 @@ shared uvec4 tile[TILE_SIZE];
 #include "tile_tops.glsl"
 #include "float_tile.glsl"
 
-// As in lib/tile_bwd.glsl: what a copy is, an argument that only this file's
-// functions have, and the exponents of a tile, before a barrier.
-#define COPY Elems8
-#define AND(x) , x
+#define COPY Elems8  // as in lib/tile_bwd.glsl
+
+// SHARE_TOPS shares the exponents of a tile of whose tensors these are the copies, before a barrier.
 #define SHARE_TOPS(first, second)                         \
     float first_top = 0.0;                                \
     float second_top = 0.0;                               \

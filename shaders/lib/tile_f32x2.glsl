@@ -23,9 +23,7 @@ const uint V_LO = 3 * BLOCK_N * LD;
 const uint TILE_SIZE = 4 * BLOCK_N * LD;
 shared uvec4 tile[TILE_SIZE];
 
-// As in lib/tile.glsl: what a copy is, and an argument that only this file's functions have.
-#define COPY Elems8
-#define AND(x) , x
+#define COPY Elems8  // as in lib/tile.glsl
 
 // fetches is copies for columns that are in K too, fetches_value for those in V.
 bool fetches(const uint i) { return copies(i) && copies_dim(copy_col(i)); }

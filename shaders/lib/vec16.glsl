@@ -13,6 +13,7 @@
 // element by element. READ16 and WRITE16 bind a tensor and make its function.
 //
 // The includer includes lib/element.glsl first.
+#extension GL_EXT_control_flow_attributes : require
 
 #if defined(ELEM_F32)
 
