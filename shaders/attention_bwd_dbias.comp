@@ -1,5 +1,4 @@
-// attention_bwd_dbias: the gradient of a bias, in float32 arithmetic, for any Vulkan
-// 1.2 device.
+// attention_bwd_dbias: the gradient of a bias, in float32 arithmetic, for any Vulkan 1.2 device.
 //
 //     dBias = sum of dS over the batches, heads and rows that share an element of the bias
 //     dS    = P * (dP * Z - Delta)           see lib/feature_gradients.glsl
@@ -78,7 +77,6 @@ void add_tile(inout TileNT sum, const Block block, const uint batch, const uint 
     }
 }
 
-// put writes an element.
 void put(const uint at, const float x) {
     if (BIAS_F32 || SUM_ROWS) {
         out32[at] = x;

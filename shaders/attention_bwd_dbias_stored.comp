@@ -90,7 +90,6 @@ uvec2 place(const uint u, const uint e) {
     return uvec2(row, tile % (BLOCK_M / 32) * 32 + u % 4 * 2 + u / 32 % 2 + e / 2 * 8);
 }
 
-// put writes an element of out.
 void put(const uint at, const float x) {
     if (BIAS_F32 || SUM_ROWS) {
         out32[at] = x;
@@ -99,7 +98,6 @@ void put(const uint at, const float x) {
     }
 }
 
-// sum_heads adds up heads that share eight elements.
 void sum_heads() {
     const uint PARTS = (PAGE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
     const uint u = gl_WorkGroupID.x % PARTS * WORKGROUP_SIZE + gl_LocalInvocationIndex;
@@ -189,7 +187,6 @@ float sum_key(const uint key, const uint from) {
     return x;
 }
 
-// sum_rows adds up all rows of a stored head.
 void sum_rows() {
     const uint tid = gl_LocalInvocationIndex;
     const uint number = p.first + gl_WorkGroupID.z;

@@ -1,5 +1,4 @@
-// attention_bwd_dq_scalar: the gradient of Q in float32 arithmetic, for any Vulkan
-// 1.2 device.
+// attention_bwd_dq_scalar: the gradient of Q in float32 arithmetic, for any Vulkan 1.2 device.
 //
 //     P   = exp(Scale * Q * K^T - LSE)      of the keys that a row sees, else 0
 //     dX  = P * (dO * V^T - Delta)

@@ -69,12 +69,10 @@ BEGIN_PARAMS
 END_PARAMS
 
 #ifdef FEATURES
-// skip_rows makes row n the first.
 void skip_rows(const uint n) {
     p.y_offset += n * p.y_stride_s;
 }
 
-// skip_keys makes key n the first.
 void skip_keys(const uint n) {
     p.dx_offset += n * p.dx_stride_s;
 }

@@ -5,8 +5,7 @@
 //     part  f32, any strides
 //     out   ELEM, or f32 with TO_F32, any strides, last axis contiguous
 //
-// Dispatch: (ceil(n / WORKGROUP_SIZE), heads, batches) of out, an invocation for each
-// element.
+// Dispatch: (ceil(n / WORKGROUP_SIZE), heads, batches) of out, an invocation for each element.
 #version 450
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;

@@ -57,7 +57,6 @@ struct Part {
 
 shared Part parts[WORKGROUP_SIZE];
 
-// merge returns the state after the keys of both.
 Part merge(const Part a, const Part b) {
     const float m = max(a.m, b.m);  // finite, as MAX_INIT is
     const float x = exp2(a.m - m);

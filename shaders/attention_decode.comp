@@ -68,7 +68,6 @@
 #define PUT_QUERIES(part)
 #endif
 
-// finish adds the sums of a part.
 void finish(const Part part, inout Sums sums) {
     combine_subgroups(part, sums);
     if (part.shared_by > 1) {

@@ -46,7 +46,6 @@ WRITE8(3, O, o)
 layout(binding = 3, scalar) writeonly buffer O4 { uvec2 o4[]; };
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 
-// put_o4 stores four elements of O.
 void put_o4(const uint i, const uvec2 x) {
     if (ALIGNED) {
         o4[i >> 2] = x;

@@ -1,5 +1,4 @@
-// attention_fwd_scalar: fused attention forward in float32 arithmetic, for any
-// Vulkan 1.2 device.
+// attention_fwd_scalar: fused attention forward in float32 arithmetic, for any Vulkan 1.2 device.
 //
 //     S   = Scale * Q * K^T
 //     P   = softmax(S) over the keys that a row sees

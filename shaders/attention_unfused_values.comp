@@ -1,5 +1,4 @@
-// attention_unfused_values: the last of three steps of attention with the
-// scores in memory.
+// attention_unfused_values: the last of three steps of attention with the scores in memory.
 //
 //     O[h, i, d] = sum over j of P[h, i, j] * V[h', j, d]
 //

@@ -8,9 +8,8 @@
 //     W2  (hidden, n)     likewise: panels of TILES_N, groups of CHUNK hidden units
 //     C   (m, n)          OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// In lib/gemm_params.glsl A is X, and B is W1 with W2 right behind it. in is a_stride, hidden
-// is k; both are filled with zeros to whole matrices and chunks. silu(X * W1) is rounded to
-// ELEM.
+// In lib/gemm_params.glsl A is X, and B is W1 with W2 right behind it. in is a_stride, hidden is k;
+// both are filled with zeros to whole matrices and chunks. silu(X * W1) is rounded to ELEM.
 //
 // A workgroup owns BLOCK_M rows of C and all columns, a subgroup TILES_M x TILES_N matrices of
 // its sums, in registers. It goes through the hidden units in chunks:

@@ -60,7 +60,6 @@ void stage_a(const uint base, const uint row0, const uint k0) {
     }
 }
 
-// stage_b is stage_a for B.
 void stage_b(const uint base, const uint col0, const uint k0) {
     for (uint i = gl_LocalInvocationIndex; i < BLOCK_N * BLOCK_K; i += WORKGROUP_SIZE) {
         const uint col = B_BY_K ? i / BLOCK_K : i % BLOCK_N;

@@ -1,6 +1,5 @@
-// gmm_bwd: gradients of gmm_fwd. r_k = exp(a_k) / sum of exp(a) is the share of component k
-// in the probability of a token, w_k its weight, and g = -dloss / tokens the gradient of
-// log_p:
+// gmm_bwd: gradients of gmm_fwd. r_k = exp(a_k) / sum of exp(a) is the share of component k in the
+// probability of a token, w_k its weight, and g = -dloss / tokens the gradient of log_p:
 //
 //     dlogit     = g * (r_k - w_k)
 //     dmu        = g * r_k * z_k / sigma_k
@@ -51,7 +50,6 @@ layout(binding = 7, scalar) writeonly buffer DLogSigma16 { uint16_t dlog_sigma16
 
 #include "lib/gmm_tensors.glsl"
 
-// times returns a * b, 0 if a is 0.
 float times(const float a, const float b) { return a == 0.0 ? 0.0 : a * b; }
 
 // limited returns x within the range of its format.

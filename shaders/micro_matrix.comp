@@ -6,8 +6,7 @@
 //     b  (TILES_B, MAT_K, MAT_N)               T
 //     c  (subgroups, TILES_A, TILES_B, MAT_M, MAT_N)  f32
 //
-// Nothing is loaded or stored in the loop. The products of a step do not depend
-// on each other.
+// Nothing is loaded or stored in the loop. The products of a step do not depend on each other.
 //
 // Dispatch: (workgroups, 1, 1) of full subgroups.
 #version 460

@@ -65,8 +65,7 @@ const bool LOW = CENTERED && VEC == 4;  // the mean has a low part
 // Arrays are as long as the host lets ROWS be.
 const uint MAX_ROWS = 4;
 
-// load_row returns the vector of s at column c, and writes it if it is a sum and the
-// team's own.
+// load_row returns the vector of s at column c, and writes it if it is a sum and the team's own.
 uvec4 load_row(const uint row, const uint c, const bool own) {
     const uvec4 x = load_x(p.x_offset + row * p.x_stride + c, rest(c));
     if (!RESIDUAL) {
@@ -107,7 +106,6 @@ vec4 centered(const vec4 s, const float high, const float low) {
     return LOW ? apart(d, low) : d;
 }
 
-// load_again returns the same as load_row.
 uvec4 load_again(const uint row, const uint c) {
     if (RESIDUAL) {
         return load_sum(p.sum_offset + row * p.sum_stride + c, rest(c));

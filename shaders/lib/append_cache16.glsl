@@ -25,7 +25,6 @@ void append_k(const uint batch, const uint cache, const uint keys, const uint it
     store_k(to, WIDTH, a);
 }
 
-// append_v does so for the new values.
 void append_v(const uint batch, const uint cache, const uint keys, const uint item) {
     const uint column = item % V_ITEMS * VEC;
     const uint head = item / V_ITEMS % p.kv_heads;

@@ -17,9 +17,6 @@
 // Sums over the blocks of a share are in memory, which no other workgroup touches; an
 // element is always the same subgroup's.
 // With ONE_BLOCK there is nothing to add, and dQ itself is written.
-//
-// The includer declares ONE_BLOCK, includes lib/bwd_matrix_constants.glsl and lib/rows.glsl,
-// and declares put_dq (lib/load8.glsl), `rows`, see attention_bwd_delta.comp, and `part_dq`.
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -39,12 +36,10 @@ struct OwnDQ {
     MatC at[OWN_DQ_TILES];
 };
 
-// dq_row and dq_col return where matrix number i of a subgroup is in dQ of the tile, in
-// matrices.
+// dq_row and dq_col return where matrix number i of a subgroup is in dQ of the tile, in matrices.
 uint dq_row(const uint i) { return (gl_SubgroupID + i * NUM_SUBGROUPS) / DIM_TILES; }
 uint dq_col(const uint i) { return (gl_SubgroupID + i * NUM_SUBGROUPS) % DIM_TILES; }
 
-// is_dq reports whether matrix number i of the subgroup is in dQ.
 bool is_dq(const uint i) {
     return DQ_TILES % NUM_SUBGROUPS == 0 || gl_SubgroupID + i * NUM_SUBGROUPS < DQ_TILES;
 }
@@ -69,7 +64,6 @@ void load_dq(out OwnDQ dQ, const uint base, const bool first) {
     }
 }
 
-// add_dq adds dX * K of the whole block.
 void add_dq(inout OwnDQ dQ) {
     [[unroll]] for (uint n = 0; n < KEY_TILES; n++) {
         fence(n);
@@ -85,7 +79,6 @@ void add_dq(inout OwnDQ dQ) {
     }
 }
 
-// store_dq writes the sums to memory.
 void store_dq(const OwnDQ dQ, const uint base) {
     [[unroll]] for (uint i = 0; i < OWN_DQ_TILES; i++) {
         if (is_dq(i)) {

@@ -1,14 +1,12 @@
-// bwd_scalar: the common part of the backward kernels on plain float32 arithmetic. A
-// workgroup owns OWN rows of Q and dO, or of K and V, and walks over tiles of STREAM rows
-// of the two others:
+// bwd_scalar: the common part of the backward kernels on plain float32 arithmetic. A workgroup owns
+// OWN rows of Q and dO, or of K and V, and walks over tiles of STREAM rows of the two others:
 //
 //     S, dP = own * stream^T             product
 //     P, dX, element by element          the kernel itself
 //     dQ, dK, dV += weights * stream     put_weights, accumulate
 //
 // The includer declares the specialization constants, OWN and STREAM, and includes
-// lib/bwd_scalar_inputs.glsl. Every invocation of the workgroup calls
-// product and accumulate.
+// lib/bwd_scalar_inputs.glsl. Every invocation of the workgroup calls product and accumulate.
 //
 // With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const bool
 // STREAM_HIDES`. It then sets `shown` to 1 before product for the rows of the stream that

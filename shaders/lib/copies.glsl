@@ -16,8 +16,7 @@ uint col_of_copy(const uint i, const uint row8) {
     return WORKGROUP_SIZE % row8 == 0 ? tid % row8 : (i * WORKGROUP_SIZE + tid) % row8;
 }
 
-// is_copy reports whether copy number i of this invocation is in a tile of `tile8`
-// uvec4.
+// is_copy reports whether copy number i of this invocation is in a tile of `tile8` uvec4.
 bool is_copy(const uint i, const uint tile8) {
     return tile8 % WORKGROUP_SIZE == 0 || i * WORKGROUP_SIZE + gl_LocalInvocationIndex < tile8;
 }

@@ -20,7 +20,6 @@ uvec4 load_partner_word(const Part part, const uint i) {
     return column < ROTARY ? load_q(q_at(part, WORD_ROW(i)) + partner_column(column), VEC) : uvec4(0);
 }
 
-// turn_ahead rotates Q.
 void turn_ahead(const Part part, inout Ahead ahead) {
     if (ROTARY == 0 || !appends(part)) {
         return;

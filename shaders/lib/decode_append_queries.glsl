@@ -13,12 +13,10 @@ bool appends(const Part part) {
     return room && (!BATCH_IDX || uint(batch_idx[p.batch_idx_offset + part.batch]) < p.pages);
 }
 
-// position_of returns the position of row number r of the part.
 uint position_of(const Part part, const uint r) {
     return uint(max(part.sequence.keys - int(p.seq_q) + int(query_of(part.row0 + r)), 0));
 }
 
-// partner_column returns the column of the partners of a word.
 uint partner_column(const uint column) {
     if (INTERLEAVED || column >= ROTARY) {
         return column;

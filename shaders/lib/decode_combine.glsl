@@ -101,7 +101,6 @@ struct Quad {
     vec4 o;
 };
 
-// merge returns what is known after the keys of both.
 Quad merge(const Quad a, const Quad b) {
     const float m = max(a.m, b.m);  // finite, as MAX_INIT is
     const float x = exp2(a.m - m);

@@ -87,7 +87,6 @@ const uint Q_LOADS = (Q_WORDS + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;  // of an 
 #define WORD_ROW(i) (i / 32 % Q_EIGHTS * 8 + i % 32 / 4 + i / (K_LOADS * Q_EIGHTS * 32) * 16)
 #define WORD_COLUMN(i) (i / (Q_EIGHTS * 32) % K_LOADS * 32 + i % 4 * 8)
 
-// load_q_word returns word number i of q_rows.
 uvec4 load_q_word(const Part part, const uint i) {
     const uint r = WORD_ROW(i);
     const uint col = WORD_COLUMN(i);

@@ -1,5 +1,4 @@
-// decode_rows: what a row sees, and what features make of its scores
-// (attention_decode.comp).
+// decode_rows: what a row sees, and what features make of its scores (attention_decode.comp).
 
 // A Row is what is known of a row of a unit.
 struct Row {
@@ -18,13 +17,11 @@ uint head_of(const uint kv_head, const uint row) {
     return kv_head * p.group + last - by_group(last) * p.group;
 }
 
-// q_at returns where row number r of the part is in Q.
 uint q_at(const Part part, const uint r) {
     const uint row = part.row0 + r;
     return p.q_offset + part.batch * p.q_stride_b + head_of(part.kv_head, row) * p.q_stride_h + query_of(row) * p.q_stride_s;
 }
 
-// row_of returns row number r of the part.
 Row row_of(const Part part, const uint r) {
     const uint row = part.row0 + r;
     const uint query = query_of(row);
@@ -102,7 +99,6 @@ const float SLACK = 8.0;
 
 const uint LOOKUPS = PAGE_SIZE == 0 || PAGE_SIZE >= TILE ? 1 : KEYS;  // in the block table, for the keys of a team
 
-// look_up returns the page of a key.
 uint look_up(const Part part, const uint key) {
     const uint page = uint(block_table[p.block_table_offset + part.batch * p.block_table_stride_b + key / PAGE_SIZE]);
     found_bad |= page < p.pages ? 0 : BAD_PAGE;

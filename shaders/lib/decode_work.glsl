@@ -127,7 +127,6 @@ struct Part {
     uint place;       // of this workgroup's sums in parts
 };
 
-// set_unit says which unit a part is of.
 void set_unit(inout Part x, const uint batch, const uint unit) {
     x.batch = batch;
     x.cache = batch;
@@ -150,7 +149,6 @@ uint by_group(const uint row) {
     return high;
 }
 
-// set_end sets the end of a part by its sequence.
 void set_end(inout Part x) {
     x.end = x.sequence.keys;
     if (CAUSAL && !TREE) {
@@ -222,7 +220,6 @@ Part next_part(inout Work w) {
     return x;
 }
 
-// report tells the host what was wrong.
 void report() {
     if (found_bad != 0) {
         atomicOr(state[p.state_offset], found_bad);

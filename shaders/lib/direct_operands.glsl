@@ -60,7 +60,6 @@ void load_keys(const uint base, const int col0, inout Keys k) {
     }
 }
 
-// load_values is load_keys for V.
 void load_values(const uint base, const int col0, inout Values v) {
     if (!QUADS) {
         return;

@@ -2,8 +2,6 @@
 //
 // Stripes leave m, l and O of their rows in shared memory, PASS parts of O's columns at a time
 // (lib/direct_operands.glsl), and all invocations add them up.
-//
-// The includer includes lib/softmax.glsl, lib/rows.glsl and lib/direct_operands.glsl.
 
 // What a subgroup knows of its rows.
 struct Sums {

@@ -28,9 +28,8 @@ uint kept_word(const Block b, const uint row, const uint key) {
     return bits;
 }
 
-// fill_kept fills the bits of the tile of rows and keys that starts at (row0, col0).
-// Every invocation of the workgroup calls it, with barriers between it and calls of
-// is_kept.
+// fill_kept fills the bits of the tile of rows and keys that starts at (row0, col0). Every
+// invocation of the workgroup calls it, with barriers between it and calls of is_kept.
 void fill_kept(const Block b, const uint row0, const uint col0) {
     if (!DROPOUT) {
         return;
@@ -40,8 +39,7 @@ void fill_kept(const Block b, const uint row0, const uint col0) {
     }
 }
 
-// is_kept reports whether the weight in row `row` and column `col` of the tile is
-// kept.
+// is_kept reports whether the weight in row `row` and column `col` of the tile is kept.
 bool is_kept(const uint row, const uint col) {
     return !DROPOUT || (kept[row * KEPT_WORDS + col / WORD_KEYS] >> col % WORD_KEYS & 1u) != 0;
 }

@@ -1,5 +1,4 @@
-// element: the storage format of Q, K, V and O, chosen by -DELEM_F32,
-// -DELEM_F16 or -DELEM_BF16.
+// element: the storage format of Q, K, V and O, chosen by -DELEM_F32, -DELEM_F16 or -DELEM_BF16.
 //
 //     ELEM     one stored element, as the buffer holds it
 //     ELEM4    four of them, loaded at once
@@ -49,8 +48,7 @@ float widen(const uint x) { return unpackHalf2x16(x).x; }
 
 #elif defined(ELEM_BF16)
 
-// A conversion from float truncates on NVIDIA (driver 580), so the bits are
-// rounded here.
+// A conversion from float truncates on NVIDIA (driver 580), so the bits are rounded here.
 #define T bfloat16_t
 #define TO_T(x) uintBitsToBFloat16EXT(uint16_t(narrow(x)))
 #define WEIGHT_TO_T(x) uintBitsToBFloat16EXT(uint16_t((floatBitsToUint(x) + 0x8000u) >> 16))

@@ -1,5 +1,4 @@
-// f32x2: float32 as the sum of two float16, for products on matrices of 16-bit
-// elements.
+// f32x2: float32 as the sum of two float16, for products on matrices of 16-bit elements.
 //
 //     x = (hi + lo) * 2^(e - TOP)
 //
@@ -41,8 +40,7 @@ Elems8 keep_if(const bool kept, const Elems8 x) {
     return Elems8(mix(vec4(0.0), x.first, bvec4(kept)), mix(vec4(0.0), x.second, bvec4(kept)));
 }
 
-// exponent_of returns e + FLOAT_BIAS for elements whose largest magnitude has
-// these bits.
+// exponent_of returns e + FLOAT_BIAS for elements whose largest magnitude has these bits.
 uint exponent_of(const uint bits) { return max(bits >> 23, MIN_EXPONENT); }
 
 // scale_of returns 2^(TOP - e) for exponent = e + FLOAT_BIAS.

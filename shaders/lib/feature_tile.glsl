@@ -1,15 +1,11 @@
 // feature_tile: features on a tile of keys in shared memory and of scores in
 // registers, for the matrix kernels.
-//
-// The includer includes lib/features.glsl, lib/key_range.glsl, lib/scores.glsl and
-// lib/tile_shape.glsl.
 
 #include "dropout.glsl"
 #include "feature_keys.glsl"
 
 #ifdef FEATURES
-// fold_row multiplies the scores that this invocation holds of row number i of the
-// matrix row r.
+// fold_row multiplies the scores that this invocation holds of row number i of the matrix row r.
 void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
     [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
         [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
@@ -18,9 +14,8 @@ void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
     }
 }
 
-// score_tile turns the products S of the rows from row0 on and the keys from col0 on into
-// scores. If CUT, the window hides some of the keys from some of the rows. Place is
-// element_index().
+// score_tile turns the products S of the rows from row0 on and the keys from col0 on into scores.
+// If CUT, the window hides some of the keys from some of the rows. Place is element_index().
 void score_tile(inout Scores S, const Block b, const MatC place, const float scale, const int row0, const int col0, const bool CUT) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {

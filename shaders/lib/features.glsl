@@ -1,16 +1,14 @@
 // features: the features of a problem, applied to blocks of rows, scores, weights and sums.
 // attention.Problem (attention/problem.go) defines each feature.
 //
-// A workgroup that owns rows calls enter_block first. Then p describes the sequence of the
-// block, with only those keys that some row of the block sees. Kernels walk over keys 0 to
-// p.seq_kv-1 as without features, and so neither read nor compute the others. Rows count
-// within the sequence. A workgroup that owns keys calls enter_keys, and new_block for each
-// head.
+// A workgroup that owns rows calls enter_block first. Then p describes the sequence of the block,
+// with only those keys that some row of the block sees. Kernels walk over keys 0 to p.seq_kv-1 as
+// without features, and so neither read nor compute the others. Rows count within the sequence. A
+// workgroup that owns keys calls enter_keys, and new_block for each head.
 //
-// The includer defines FEATURES_ID and FEATURES_BINDING, see lib/params.glsl and
-// lib/sequence.glsl, and LOGITS_IF_NEEDED if scores without their features do; includes
-// lib/element.glsl, and the params with skip_rows, skip_keys and `uint num_heads()`, the heads of all
-// batches' Q.
+// The includer defines FEATURES_ID and FEATURES_BINDING, see lib/params.glsl and lib/sequence.glsl,
+// and LOGITS_IF_NEEDED if scores without their features do; includes lib/element.glsl, and the
+// params with skip_rows, skip_keys and `uint num_heads()`, the heads of all batches' Q.
 
 #ifdef FEATURES
 #extension GL_EXT_control_flow_attributes : require
@@ -110,7 +108,6 @@ uint enter_keys(const uint batch, const uint col0, const uint keys) {
     return uint(first_seeing(int(col0)));
 }
 
-// unmasked reports whether the key mask shows a key of the block.
 bool unmasked(const Block b, const uint key) {
     if (!KEY_MASK) {
         return true;
@@ -119,7 +116,6 @@ bool unmasked(const Block b, const uint key) {
     return (key_mask4[at / 4] >> at % 4 * 8 & 0xffu) != 0;
 }
 
-// bias_of returns the bias of a row and a key of the block.
 float bias_of(const Block b, const uint row, const uint key) {
     const uint at = b.bias_at + row * args.features.bias_stride_s + key;
     return BIAS_F32 ? bias32[at] : WIDEN(bias[at]);
@@ -191,7 +187,6 @@ bvec4 kept_of_four(const Block b, const uint row, const uint group) {
     return greaterThanEqual(words, uvec4(args.features.drop_below));
 }
 
-// keep_scale returns the factor of the weights that are not dropped.
 float keep_scale() { return DROPOUT ? args.features.keep_scale : 1.0; }
 
 // add_sink adds the sink to the maximum m of a row and to its sum l, which is relative to m. It

@@ -7,8 +7,7 @@
 //     lib/fwd_f32x2_scores.glsl  S, and what makes it base-2 logits
 //     lib/fwd_f32x2_values.glsl  P, and O += P V
 //
-// Every operand is the sum of two float16, hi + lo (lib/f32x2.glsl), and a product
-// is three:
+// Every operand is the sum of two float16, hi + lo (lib/f32x2.glsl), and a product is three:
 //
 //     x * y = hi*hi + (hi*lo + lo*hi) + lo*lo
 //                                       ----- left out
@@ -20,10 +19,9 @@
 //     lo*lo           2^-22 = 4u at most, u/2 on average; of random sign
 //     sum             as float32 sums, but of MAT_N terms at a time
 //
-// A plain program adds head_dim (or seq_kv) terms one by one and errs by about
-// sqrt(head_dim) * u of the same norm, so that ours are hidden in it; only a row
-// that has all its weight on one key shows that its V is right to 2u and not
-// exact. Two things would not be hidden:
+// A plain program adds head_dim (or seq_kv) terms one by one and errs by about sqrt(head_dim) * u
+// of the same norm, so that ours are hidden in it; only a row that has all its weight on one key
+// shows that its V is right to 2u and not exact. Two things would not be hidden:
 //
 //   - Matrix units may cut off a sum's last bit where float32 arithmetic rounds
 //     it (Fasi et al., Numerical behavior of NVIDIA tensor cores, 2021). Cuts
@@ -39,10 +37,9 @@
 //     largest weights lie high in float16's range: weights are right to 2^-32
 //     of the largest.
 //
-// What is not as in float32: an element of V or K that is below 2^-16 of the
-// largest of its key tile, or of Q of its row, is right to 2^-39 of that
-// largest instead of relatively; and O overflows like a float32 sum of P * V
-// before the division by the sum of P, P at most 1.
+// What is not as in float32: an element of V or K that is below 2^-16 of the largest of its key
+// tile, or of Q of its row, is right to 2^-39 of that largest instead of relatively; and O
+// overflows like a float32 sum of P * V before the division by the sum of P, P at most 1.
 
 // m is log2 of the scale that O and l are relative to: a row's maximum at the
 // last rescale less HEADROOM. A row is rescaled when it has grown by more than
@@ -67,7 +64,6 @@ float fold_scores(const int exponent, const float mantissa) {
     return uintBitsToFloat(uint(clamp(exponent + int(FLOAT_BIAS), 1, 254)) << 23) * mantissa;
 }
 
-// fold_values returns what the sum over a tile of V with this exponent is
-// multiplied by when it is added to O. O is kept in units of V * P / 2^P_TOP,
-// in which no weight is above 1.
+// fold_values returns what the sum over a tile of V with this exponent is multiplied by when it is
+// added to O. O is kept in units of V * P / 2^P_TOP, in which no weight is above 1.
 float fold_values(const uint exponent) { return uintBitsToFloat((exponent - TOP - P_TOP) << 23); }

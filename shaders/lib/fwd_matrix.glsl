@@ -1,10 +1,8 @@
-// fwd_matrix: fused attention forward on cooperative matrices, for every path
-// that has them. The paths differ in how they reach the rows of a matrix
-// (lib/rows.glsl).
+// fwd_matrix: fused attention forward on cooperative matrices, for every path that has them. The
+// paths differ in how they reach the rows of a matrix (lib/rows.glsl).
 //
-// A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of
-// them. Q, S, P and O stay in registers; tiles of BLOCK_N keys pass through
-// shared memory:
+// A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of them. Q, S, P and O
+// stay in registers; tiles of BLOCK_N keys pass through shared memory:
 //
 //     for each key tile:  S = Q K^T;  m' = max(m, rowmax S)
 //                         P = exp2(S * scale - m');  l, O *= exp2(m - m')
@@ -12,16 +10,14 @@
 //
 // after Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691), in base 2.
 //
-// Rescaling is lazy, as in FlashAttention-4 (arXiv:2603.05451): O and l stay
-// relative to an old maximum m until a row grows by more than 2^8. P is then
-// at most 256, and the final division cancels the difference. With STEADY, for
-// bfloat16, it is lazier still (lib/steady.glsl).
+// Rescaling is lazy, as in FlashAttention-4 (arXiv:2603.05451): O and l stay relative to an old
+// maximum m until a row grows by more than 2^8. P is then at most 256, and the final division
+// cancels the difference. With STEADY, for bfloat16, it is lazier still (lib/steady.glsl).
 //
 // With F32X2 tensors are float32, and a product is several (lib/fwd_f32x2.glsl).
 //
-// forward() is one function, and files with parts of it are included where they
-// belong: as functions of arrays of matrices they would cost registers, and on
-// NVIDIA spill them (550 bytes).
+// forward() is one function, and files with parts of it are included where they belong: as
+// functions of arrays of matrices they would cost registers, and on NVIDIA spill them (550 bytes).
 
 #include "softmax.glsl"
 #include "mask.glsl"
@@ -142,7 +138,31 @@ void forward() {
     // instructions on NVIDIA). Without SPLIT_LOOP there is less to compile.
     int col0 = first_key;
 #ifdef STEADY
-#include "fwd_steady_begin.glsl"
+    // The maxima of each row's first MAT_N scores. The tile stays where it is: the loop copies it once more.
+    const int phase0_end = steady_end(first_key, full_end);
+    if (SPLIT_LOOP && col0 < phase0_end) {
+        if (!PREFETCH) {
+            FETCH_NEXT(k_at, v_at, BLOCK_N)
+        }
+        barrier();  // Q is read
+        [[unroll]] for (uint i = 0; i < COPIES; i++) {
+            put_kv(i, next_k[i], next_v[i], 1.0, 1.0);
+        }
+        barrier();  // tile written before it is read
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+            MatC first = MatC(0.0);
+            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
+                fence(d);
+                MatB kt;
+                coopMatLoad(kt, tile, d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
+                first = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, first);
+            }
+            const MatC top = row_maxima(first);
+            [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                m[r * ROWS + i] = max(MAX_INIT, top[i] * p.scale_log2);
+            }
+        }
+    }
 #else
 #define phase0_end full_end
 #endif
@@ -150,7 +170,52 @@ void forward() {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
         [[dont_unroll]] for (; col0 < (MASKED ? end_key : phase0_end); col0 += int(BLOCK_N)) {
-#include "fwd_next_tile.glsl"
+            // The key tile goes to shared memory, and with PREFETCH the one after it into registers.
+            if (!PREFETCH) {
+                FETCH_NEXT(k_at, v_at, MASKED ? last - col0 : BLOCK_N)
+            }
+#ifdef F32X2
+            float k_top = 0.0;
+            float v_top = 0.0;
+#ifdef FEATURES
+            if (hides_values()) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    const bool visible = shows(block, col0, i);
+                    next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents
+                    next_v[i] = keep_if(visible, next_v[i]);
+                }
+            }
+#endif
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                k_top = max(k_top, largest(next_k[i]));
+                v_top = max(v_top, largest(next_v[i]));
+            }
+            share_tops(k_top, v_top);
+#elif defined(FEATURES)
+            if (hides_values()) {
+                [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                    next_v[i] = keep_if(shows(block, col0, i), next_v[i]);
+                }
+            }
+#endif
+            barrier();  // the tile before is read; with F32X2, tile_tops written before it is read
+#ifdef F32X2
+            const uvec2 exponents = tile_exponents();
+#endif
+            [[unroll]] for (uint i = 0; i < COPIES; i++) {
+                put_kv(i, next_k[i], next_v[i], scale_of(exponents.x), scale_of(exponents.y));
+                put_shown(block, col0, i);
+            }
+            fill_kept(block, block_row, col0);
+            barrier();  // tile written before it is read; tile_tops is read
+            k_at += BLOCK_N * p.k_stride_s;
+            v_at += BLOCK_N * p.v_stride_s;
+            if (PREFETCH) {
+                // Past the end, the last key again: a wasted load is cheaper than a branch.
+                const uint rest = uint(max(int(last) - col0 - int(BLOCK_N), 0));
+                const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
+                FETCH_NEXT(k_at - back * p.k_stride_s, v_at - back * p.v_stride_s, rest)
+            }
 #ifdef FEATURES
             if (MASKED && no_row_sees(row0, col0)) {
                 continue;  // the loop's barriers are still met
@@ -230,9 +295,105 @@ void forward() {
 #endif
         }
 #ifdef STEADY
-#include "fwd_steady_end.glsl"
+        // Where a weight, l or O has overflowed, all is as before the first key, for the next phase.
+        if (!MASKED && first_key < phase0_end) {
+            bool finite = true;
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                    finite = finite && is_finite(l[r * ROWS + i]);
+                }
+                [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+                    [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+                        finite = finite && is_finite(O_[r * VALUE_TILES + d][e]);
+                    }
+                }
+            }
+            if (any_of_workgroup(!finite)) {  // from the first key on, as if there were no such tiles
+                k_at -= (col0 - first_key) * p.k_stride_s;
+                v_at -= (col0 - first_key) * p.v_stride_s;
+                col0 = first_key;
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                        m[r * ROWS + i] = MAX_INIT;
+                        l[r * ROWS + i] = 0.0;
+                    }
+                    [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+                        O_[r * VALUE_TILES + d] = MatC(0.0);
+                    }
+                }
+                FETCH_NEXT(k_at, v_at, last - first_key)
+            }
+        }
 #endif
     }
 
-#include "fwd_finish.glsl"
+    // O is divided by l, and O and LSE are written.
+    const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
+    const uint o_base = HEAD_AT(o, batch, head) + (out_row + block_row) * p.o_stride_s;
+    const uint lse_base = HEAD_AT(lse, batch, head) + (out_row + block_row) * p.lse_stride_s;
+#ifndef F32X2
+    const MatC index = element_index();
+#endif
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        MatC sum;
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            sum[i] = l[r * ROWS + i];
+        }
+        sum = reduce(sum, true);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
+#ifdef FEATURES
+            float row_m = PLAIN_M(m[r * ROWS + i]);
+            float row_l = PLAIN_L(sum[i]);
+            const float inverse = finish_row(block, row_m, row_l);
+            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
+                put_lse(lse_base + row * p.lse_stride_s, row_m, row_l);
+            }
+#else
+            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
+                put_lse(lse_base + row * p.lse_stride_s, PLAIN_M(m[r * ROWS + i]), PLAIN_L(sum[i]));
+            }
+            const float inverse = SPLIT_KV ? 1.0 : OUT_SCALE(sum[i]);
+#endif
+            [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
+                [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
+                    O_[r * VALUE_TILES + d][e] *= inverse;
+                }
+            }
+        }
+    }
+#ifndef F32X2  // where O is always float32
+    if (SPLIT_KV)
+#endif
+    {
+        [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
+            barrier();  // the last key tile, or the columns before, are read
+            [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    if (stage * FLOAT_TILES + e < VALUE_TILES) {
+                        coopMatStore(O_[r * VALUE_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
+                                     gl_CooperativeMatrixLayoutRowMajor);
+                    }
+                }
+            }
+            store_floats(o_base, block_row, stage * FLOAT_TILES);
+        }
+#ifndef F32X2
+        return;
+#endif
+    }
+#ifndef F32X2
+    [[unroll]] for (uint stage = 0; stage < VALUE_STAGES; stage++) {
+        barrier();  // the last key tile, or the columns before, are read
+        [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
+            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                if (stage * STAGE_TILES + e < VALUE_TILES) {
+                    coopMatStore(to_left(O_[r * VALUE_TILES + stage * STAGE_TILES + e], false), tile,
+                                 stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                }
+            }
+        }
+        store_o(o_base, block_row, stage * STAGE_TILES);
+    }
+#endif
 }

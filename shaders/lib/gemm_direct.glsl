@@ -2,8 +2,6 @@
 // out to matrices (lib/deal.glsl): no shared memory, and no barrier.
 //
 // Loads of R, X and C come all at once, before all stores, which they do not move over.
-//
-// The includer includes what lib/gemm_runs.glsl needs, and lib/gemm_results.glsl, before.
 
 #include "gemm_runs.glsl"
 
@@ -84,7 +82,6 @@ void put_run(const uint batch, const uint row, const uint col, const Results low
     PUT_RUN(put_c, c, ROW_AT(c, batch, row) + col)
 }
 
-// element_of returns element e of eight.
 float element_of(const vec4 low, const vec4 high, const uint e) {
     const vec4 v = e < 4 ? low : high;
     const vec2 pair = (e & 2) == 0 ? v.xy : v.zw;

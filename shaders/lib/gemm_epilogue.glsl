@@ -1,9 +1,7 @@
-// gemm_epilogue: C from the sums of products (values below has alpha, beta, the
-// activation and the residual; lib/gemm_params.glsl has the formula), and loads and
-// stores of C, R, X and S.
+// gemm_epilogue: C from the sums of products (values below has alpha, beta, the activation and the
+// residual; lib/gemm_params.glsl has the formula), and loads and stores of C, R, X and S.
 //
-// The includer includes lib/gemm_out.glsl, lib/gemm_params.glsl and
-// lib/formats.glsl.
+// The includer includes lib/gemm_out.glsl, lib/gemm_params.glsl and lib/formats.glsl.
 
 #include "silu.glsl"
 

@@ -1,5 +1,4 @@
-// gemm_matrix: C = epilogue(alpha * op(A) * op(B) + beta * C) on cooperative
-// matrices.
+// gemm_matrix: C = epilogue(alpha * op(A) * op(B) + beta * C) on cooperative matrices.
 //
 // A workgroup computes BLOCK_M x BLOCK_N elements of C, a grid of SUBGROUPS_M x
 // SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
@@ -16,9 +15,8 @@
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
 //
-// With PARTS, operands are float32 in parts of float16, lib/gemm_panels.glsl: BLOCK_K is
-// twice the columns of a slab, and products of a matrix of columns meet the sum by an
-// addition.
+// With PARTS, operands are float32 in parts of float16, lib/gemm_panels.glsl: BLOCK_K is twice the
+// columns of a slab, and products of a matrix of columns meet the sum by an addition.
 //
 // With FRAGMENTS, op(B) is right matrices that need no shared memory, lib/gemm_slab.glsl.
 //
@@ -44,9 +42,8 @@
 #include "gemm_direct.glsl"
 #endif
 
-// gemm computes the block of w. Every invocation of the workgroup calls it, for as many
-// blocks as it likes: the barrier before a slab is stored comes after the strips before
-// are read.
+// gemm computes the block of w. Every invocation of the workgroup calls it, for as many blocks as
+// it likes: the barrier before a slab is stored comes after the strips before are read.
 void gemm(Work w) {
     const uint subgroup_row = gl_SubgroupID / SUBGROUPS_N * SUBGROUP_M;  // within the block
     const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;

@@ -14,9 +14,8 @@
 #define KEEP_STRIPS KEEP_X
 #endif
 
-// add_row adds y, the sum over the columns of a strip, to a row of the result. First says that
-// the strip is the first of this row and subgroup in the block; the same invocation has the
-// later ones.
+// add_row adds y, the sum over the columns of a strip, to a row of the result. First says that the
+// strip is the first of this row and subgroup in the block; the same invocation has the later ones.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]);
 
 // keep_x writes v, four columns of a row of X from col on, as far as they lie before end.

@@ -6,9 +6,8 @@
 //     dY   (m, COLUMNS)  ELEM for each product of the batch; at X of lib/gemm_params.glsl
 //     S    (blocks of rows, batch, n, s_stride) f32: dW; gemm_combine adds the blocks
 //
-// An invocation has QUADS times four neighbouring columns of the block, and some of its rows.
-// Their rows of W and its sums of dW are in registers: a quad has a number, a constant in
-// unrolled code.
+// An invocation has QUADS times four neighbouring columns of the block, and some of its rows. Their
+// rows of W and its sums of dW are in registers: a quad has a number, a constant in unrolled code.
 //
 // The includer declares the constants COLUMNS, BLOCK_M and QUADS, has dY as
 // `uint16_t x16[]` and S as `float s1[]`, and what lib/gemm_w.glsl needs.
@@ -60,8 +59,7 @@ vec4 gradient(const vec4 v, const uint row, const uint quad) {
     return g * dsilu(v);
 }
 
-// put_quad puts dW of a quad in w_tile, in place of W; unless it is the first there, it is
-// added.
+// put_quad puts dW of a quad in w_tile, in place of W; unless it is the first there, it is added.
 void put_quad(const uint quad, const uint x4, const bool first) {
     [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
         const uint at = o * BLOCK_N4 + x4;

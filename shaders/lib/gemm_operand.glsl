@@ -16,16 +16,14 @@
 // it, because BLOCK_K is a multiple of 8. The loop over the slabs therefore adds one number,
 // the same for all, to each address. A partial slab at the end of k is a separate case.
 //
-// Elements outside op(A) and op(B) along k are zero, also where memory holds a NaN. Along m
-// and n they repeat the last line, or are whatever lies beyond a line; they affect only
-// elements of the block outside C. No load leaves the aligned 16 bytes around an element of
-// the tensor.
+// Elements outside op(A) and op(B) along k are zero, also where memory holds a NaN. Along m and n
+// they repeat the last line, or are whatever lies beyond a line; they affect only elements of the
+// block outside C. No load leaves the aligned 16 bytes around an element of the tensor.
 //
-// The functions take the operand as a constant, IS_A, or else it is B. The includer
-// declares the specialization constants named here and the push constants, binds
-// the tensors as `uvec4 a8[]` and `uvec4 b8[]`, and includes lib/copies.glsl and
-// lib/load8_shift.glsl. If operands may be panels of parts (lib/gemm_panels.glsl), it
-// defines PARTS_ID, the constant_id of PARTS.
+// The functions take the operand as a constant, IS_A, or else it is B. The includer declares the
+// specialization constants named here and the push constants, binds the tensors as `uvec4 a8[]` and
+// `uvec4 b8[]`, and includes lib/copies.glsl and lib/load8_shift.glsl. If operands may be panels of
+// parts (lib/gemm_panels.glsl), it defines PARTS_ID, the constant_id of PARTS.
 
 #ifdef PARTS_ID
 layout(constant_id = PARTS_ID) const bool PARTS = false;
@@ -105,7 +103,6 @@ uint step_to(const bool IS_A, const Operand o, const uint k0) {
     return k0 / 8 * (by_k(IS_A) && !PARTS ? 1 : o.stride);
 }
 
-// fetch loads a uvec4.
 uvec4 fetch(const bool IS_A, const uint at) {
     if (IS_A) {
         return a8[at];

@@ -13,8 +13,7 @@
 //
 // Dispatch: (x, y, batch * splits) with x * y >= tiles.
 //
-// The includer declares GROUP_M, BLOCK_M and BLOCK_N, and includes
-// lib/gemm_params.glsl.
+// The includer declares GROUP_M, BLOCK_M and BLOCK_N, and includes lib/gemm_params.glsl.
 
 // The block of a workgroup; exists is false past the last block.
 struct Work {

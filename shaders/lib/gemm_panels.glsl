@@ -32,8 +32,6 @@
 // (internal/pipelines/gemm/ref) the error of a sum of a hundred positive terms is more than four
 // times that of a plain program. So sums stay in a matrix unit for MAT_N columns only, and
 // float32 arithmetic adds them: their error is within a third of that, and less with more columns.
-//
-// The includer includes lib/gemm_operand.glsl and lib/gemm_sums.glsl.
 
 #include "f32x2_far.glsl"
 

@@ -74,8 +74,7 @@ layout(push_constant, scalar) uniform Params {
 
 layout(binding = GROUP_BINDING, scalar) readonly buffer Table { Product rows[]; } table;
 
-// row_of returns the row of the product that has a block: the last one that begins no
-// later.
+// row_of returns the row of the product that has a block: the last one that begins no later.
 uint row_of(const uint id) {
     uint low = group.row;
     uint high = group.row + group.products;
@@ -98,5 +97,4 @@ Product p = table.rows[row_of(WORKGROUP_ID)];
 #define READS_C (READ_C && p.beta != 0.0)
 #endif
 
-// scaled returns alpha * sum.
 vec4 scaled(const vec4 sum) { return SCALED ? p.alpha * sum : sum; }

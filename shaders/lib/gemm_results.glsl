@@ -43,7 +43,6 @@ MatA result_matrix(const MatC sum, const bool keep, const bool exact, inout vec4
 
 #include "is_number.glsl"  // here, since the order of functions is part of the bytes that a record names
 
-// put_result writes elements to C, or with keep to X.
 void put_result(const uint at, const uvec4 words, const uint WIDTH, const bool keep) {
     if (keep) {
         put_x(at, words, WIDTH);

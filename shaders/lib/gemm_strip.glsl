@@ -39,7 +39,6 @@ bool is_whole(const Work w, const uint row, const uint col) {
         words[round] = results(sums[round], extras[round], WIDTH);   \
     }
 
-// store_strip writes a strip from tile to C.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
 #ifdef PARTS_ID
     if (PARTS) {

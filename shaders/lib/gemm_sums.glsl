@@ -1,5 +1,4 @@
-// gemm_sums: the way of the sums of a block from matrices through shared memory to
-// store_strip.
+// gemm_sums: the way of the sums of a block from matrices through shared memory to store_strip.
 //
 // Each subgroup stores one row of matrices of C at a time, as many columns as fit into tile.
 // Before, tile holds the operands, OPERANDS_SIZE uvec4.
@@ -32,14 +31,12 @@ void strip_barrier() {
     subgroupBarrier();
 }
 
-// columns_end returns the end of this subgroup's columns, of n.
 uint columns_end(const Work w, const uint n) {
     return min(n, w.col + (gl_SubgroupID % SUBGROUPS_N + 1) * SUBGROUP_N);
 }
 
-// A strip of a subgroup is MAT_M rows from row on and OUT_TILES columns of matrices from col
-// on. Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of
-// matrices.
+// A strip of a subgroup is MAT_M rows from row on and OUT_TILES columns of matrices from col on.
+// Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of matrices.
 //
 // store_strip copies the strip from tile to memory. It is that of lib/gemm_strip.glsl, or the
 // includer's own.

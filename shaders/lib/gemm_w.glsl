@@ -1,6 +1,5 @@
-// gemm_w: the rows of a skinny matrix W that belong to a block of columns of a product, in
-// shared memory. W is (n, COLUMNS) of ELEM for each product of the batch, at R of
-// lib/gemm_params.glsl.
+// gemm_w: the rows of a skinny matrix W that belong to a block of columns of a product, in shared
+// memory. W is (n, COLUMNS) of ELEM for each product of the batch, at R of lib/gemm_params.glsl.
 //
 // The includer declares the constants COLUMNS, WORKGROUP_SIZE and BLOCK_N, a multiple of 4,
 // includes lib/element.glsl and lib/gemm_params.glsl before, and has W as `uint16_t r16[]`.

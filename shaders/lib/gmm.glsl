@@ -1,6 +1,5 @@
-// gmm: the log-probability of a number y under a mixture of normal distributions, as a
-// running state over the components. Neither large logits nor small deviations overflow or
-// cancel.
+// gmm: the log-probability of a number y under a mixture of normal distributions, as a running
+// state over the components. Neither large logits nor small deviations overflow or cancel.
 //
 //     w_k = exp(logit_k - max(logit))                          their sum: weights
 //     z_k = (y - mu_k) * exp(-log_sigma_k)
@@ -74,10 +73,8 @@ float log_ratio(const Density a, const Density b) {
     return ratio;
 }
 
-// alone returns the mixture of one component.
 Mixture alone(const Component c) { return Mixture(c.density.logit, 1.0, 1.0, c.density); }
 
-// merge returns the mixture of the components of m and those of n.
 Mixture merge(const Mixture m, const Mixture n) {
     Mixture all = m;
     if (n.max_logit > m.max_logit) {

@@ -10,7 +10,6 @@
 shared float sums[WORKGROUP_SIZE];
 shared bool is_last;
 
-// loss_of writes log_p of a token, and returns its share of the loss.
 float loss_of(const uint token, const Mixture m) {
     const float log_p = log_probability(m);
     if (WRITE_LOG_P) {

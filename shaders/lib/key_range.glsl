@@ -2,8 +2,6 @@
 //
 // Each function returns one number. With a struct of them NVIDIA's compiler no longer knows
 // that all invocations agree on the bounds of the loop (head_dim 256 ran 1.5 times slower).
-//
-// The includer includes lib/mask.glsl, lib/split_kv.glsl and lib/tile_shape.glsl.
 
 // block_keys returns the key after the last one that some row of the block at block_row sees.
 int block_keys(const uint block_row) {

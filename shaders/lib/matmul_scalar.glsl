@@ -1,9 +1,8 @@
 // matmul_scalar: products of tiles in shared memory on plain float32
 // arithmetic, a micro-tile of the result for each invocation.
 //
-// The invocations of a workgroup form a grid of THREADS_Y rows by THREADS_X
-// columns. Invocation (ty, tx) owns the rows ty*ROWS .. ty*ROWS + ROWS-1 of a
-// result, and
+// The invocations of a workgroup form a grid of THREADS_Y rows by THREADS_X columns. Invocation
+// (ty, tx) owns the rows ty*ROWS .. ty*ROWS + ROWS-1 of a result, and
 //
 //     in product_nt  the columns tx, tx + THREADS_X, ...                 (COLS of them)
 //     in product_nn  the vec4 columns tx, tx + THREADS_X, ...            (COLS4 of them)

@@ -59,8 +59,7 @@ vec4 weights(const uint c) {
     return vec4(weight_at(c), weight_at(c + 1), weight_at(c + 2), weight_at(c + 3));
 }
 
-// hold_weights returns the weights of the invocation's columns, which are the same for all
-// rows.
+// hold_weights returns the weights of the invocation's columns, which are the same for all rows.
 Weights hold_weights() {
     Weights w;
     [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {

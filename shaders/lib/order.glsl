@@ -7,10 +7,9 @@
 //
 //     (GROUP_HEADS, blocks, batch * heads / GROUP_HEADS)
 //
-// and the heads of a group take their blocks in turn. Under a causal mask the
-// longest blocks, the last of rows or the first of keys, come first, so that no long
-// one is left for the end. With SPLIT_KV there are blocks * splits instead of blocks,
-// and the splits of a block are neighbours.
+// and the heads of a group take their blocks in turn. Under a causal mask the longest blocks, the
+// last of rows or the first of keys, come first, so that no long one is left for the end. With
+// SPLIT_KV there are blocks * splits instead of blocks, and the splits of a block are neighbours.
 //
 // The includer defines
 //

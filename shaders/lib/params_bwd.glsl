@@ -62,7 +62,6 @@ uint rows_at(const uint batch, const uint head) {
 }
 
 #ifdef FEATURES
-// skip_rows makes row n the first.
 void skip_rows(const uint n) {
     p.rows_offset += n;
     p.q_offset += n * p.q_stride_s;
@@ -72,7 +71,6 @@ void skip_rows(const uint n) {
 #endif
 }
 
-// skip_keys makes key n the first.
 void skip_keys(const uint n) {
     p.k_offset += n * p.k_stride_s;
     p.v_offset += n * p.v_stride_s;

@@ -30,14 +30,12 @@ END_PARAMS
 #ifdef FEATURES
 uint num_heads() { return p.num_heads; }
 
-// skip_rows makes row n the first.
 void skip_rows(const uint n) {
     p.q_offset += n * p.q_stride_s;
     p.o_offset += n * p.o_stride_s;
     p.lse_offset += n * p.lse_stride_s;
 }
 
-// skip_keys makes key n the first.
 void skip_keys(const uint n) {
     p.k_offset += n * p.k_stride_s;
     p.v_offset += n * p.v_stride_s;

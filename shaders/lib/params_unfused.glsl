@@ -28,7 +28,6 @@ uint s2_row(const uint row) {
     return (gl_WorkGroupID.z * args.plain.seq_q + row) * args.plain.seq_kv;
 }
 
-// skip_rows makes row n the first.
 void skip_rows(const uint n) {
     if (A_OF_KEYS) {
         p.b_offset += n * p.b_stride_s;
@@ -38,7 +37,6 @@ void skip_rows(const uint n) {
     p.lse_offset += n;
 }
 
-// skip_keys makes key n the first.
 void skip_keys(const uint n) {
     if (A_OF_KEYS) {
         p.a_offset += n * p.a_stride_s;

@@ -1,8 +1,5 @@
 // products_slab: the way of a slab of W and Y from memory to products, for
 // attention_bwd_products.comp, which has the names of constants and variables.
-//
-// The includer includes lib/copies.glsl, lib/fence.glsl, lib/pages.glsl and lib/matrix_types.glsl, with FRAGMENTS
-// lib/fragments.glsl, and declares `stored8` and load_y.
 
 const uint STEPS = SLAB / MAT_N;    // matrices along rows of a slab
 const uint Y_LINE8 = BLOCK_D / 8;   // columns past head_dim are zero

@@ -1,8 +1,5 @@
 // row_values: one value for each row of a micro-tile, shared among the invocations
 // of the same rows.
-//
-// The includer declares the grid of invocations, see lib/matmul_scalar.glsl, and
-// `shared float partial[]`, THREADS_X for each row of the tile.
 
 // One value for each row of an invocation.
 struct RowValues {

@@ -1,5 +1,4 @@
-// rows_coopmat: the functions that need the layout of matrices, on
-// VK_KHR_cooperative_matrix alone.
+// rows_coopmat: the functions that need the layout of matrices, on VK_KHR_cooperative_matrix alone.
 //
 //     reduce_matrix  reductions of rows, where lib/rows.glsl does not know the layout
 //     element_index  the index of each element that an invocation holds
@@ -8,9 +7,7 @@
 // KHR leaves the layout open. If it is unknown, the functions take a detour through shared
 // memory, whose layout is known.
 //
-// The includer declares the specialization constants named here and includes
-// lib/element.glsl and lib/matrix_types.glsl; it is lib/rows.glsl. Every invocation
-// of the subgroup reaches a call.
+// Every invocation of the subgroup reaches a call.
 
 const uint SCRATCH_LD = MAT_N + 4;  // four more for the banks; 16 bytes keep rows aligned
 const uint PACKED_WORDS = SAME_LAYOUT ? 1 : MAT_M * MAT_N / 2;
@@ -32,8 +29,7 @@ void scratch_barrier() {
     }
 }
 
-// reduce_matrix gives every element of x the maximum (or with SUM the sum) of
-// its row.
+// reduce_matrix gives every element of x the maximum (or with SUM the sum) of its row.
 MatC reduce_matrix(const MatC x, const bool SUM) {
     const uint base = scratch_base();
     scratch_barrier();
@@ -55,8 +51,7 @@ MatC reduce_matrix(const MatC x, const bool SUM) {
     return result;
 }
 
-// element_index returns the matrix whose element (row, col) is
-// row * MAT_N + col.
+// element_index returns the matrix whose element (row, col) is row * MAT_N + col.
 MatC element_index() {
     const uint base = scratch_base();
     scratch_barrier();

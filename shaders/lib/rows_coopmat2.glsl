@@ -1,8 +1,7 @@
 // rows_coopmat2: the functions of lib/rows_coopmat.glsl, by the operations of
 // VK_NV_cooperative_matrix2.
 //
-// The includer includes lib/element.glsl and lib/matrix_types.glsl; it is
-// lib/rows.glsl. Every invocation of the subgroup reaches a call.
+// Every invocation of the subgroup reaches a call.
 
 float op_max(const in float a, const in float b) { return max(a, b); }
 float op_add(const in float a, const in float b) { return a + b; }
@@ -11,8 +10,7 @@ float elem_index(const in uint32_t row, const in uint32_t col, const in float un
     return float(row * MAT_N + col);
 }
 
-// reduce_matrix gives every element of x the maximum (or with SUM the sum) of
-// its row.
+// reduce_matrix gives every element of x the maximum (or with SUM the sum) of its row.
 MatC reduce_matrix(const MatC x, const bool SUM) {
     MatC result;
     if (SUM) {
@@ -23,8 +21,7 @@ MatC reduce_matrix(const MatC x, const bool SUM) {
     return result;
 }
 
-// element_index returns the matrix whose element (row, col) is
-// row * MAT_N + col.
+// element_index returns the matrix whose element (row, col) is row * MAT_N + col.
 MatC element_index() {
     MatC c = MatC(0.0);
     coopMatPerElementNV(c, c, elem_index);

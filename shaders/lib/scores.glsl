@@ -7,9 +7,8 @@ struct Scores {
     MatC at[ROW_TILES * COL_TILES];
 };
 
-// hide_keys makes the scores -inf of keys that their row does not see. The
-// first element of S is of row row0 and key col0. Every invocation of the
-// subgroup calls it.
+// hide_keys makes the scores -inf of keys that their row does not see. The first element of S is of
+// row row0 and key col0. Every invocation of the subgroup calls it.
 void hide_keys(inout Scores S, const int row0, const int col0) {
     const MatC index = element_index();
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {

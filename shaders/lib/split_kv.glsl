@@ -37,8 +37,7 @@ int share_end(const uint split, const int keys) {
     return size == 0 ? 0 : min(int((first + size) * BLOCK_N), keys);
 }
 
-// put_lse writes the m and l of a row, or its LSE without SPLIT_KV, to element `at` of
-// lse_out.
+// put_lse writes the m and l of a row, or its LSE without SPLIT_KV, to element `at` of lse_out.
 void put_lse(const uint at, const float m, const float l) {
     if (SPLIT_KV) {
         lse_out[at] = m;

@@ -6,10 +6,6 @@
 // row's. Nothing branches in a tile then, and the compiler puts exponentials between products.
 // Where a weight, l or O overflows, which takes a score that is greater than those by about 100
 // in base 2, the workgroup begins again and walks as it does with a mask.
-//
-// The maxima are found in lib/fwd_steady_begin.glsl, overflows in lib/fwd_steady_end.glsl.
-//
-// The includer includes lib/tile.glsl and lib/rows.glsl.
 
 // With fewer keys it takes longer to find the maximum than it saves.
 const int STEADY_KEYS = 256;

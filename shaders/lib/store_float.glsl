@@ -4,15 +4,11 @@
 // Stores straight from the matrices would need a test of the row around each element, and
 // NVIDIA's compiler (driver 580) keeps an array of matrices in local memory, in the whole
 // kernel, if its elements are read under a condition.
-//
-// The includer declares what lib/float_tile.glsl wants, and defines put_float(at, x),
-// which stores one element of O.
 
 #include "float_tile.glsl"
 
-// store_floats writes the block's rows of O, matrix columns d0 to
-// d0 + FLOAT_TILES - 1, from tile to memory. Every invocation of the workgroup
-// calls it.
+// store_floats writes the block's rows of O, matrix columns d0 to d0 + FLOAT_TILES - 1, from tile
+// to memory. Every invocation of the workgroup calls it.
 void store_floats(const uint o_base, const uint block_row, const uint d0) {
     barrier();  // tile written before it is read
     [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * FLOAT_ROW4 * 4; i += WORKGROUP_SIZE) {

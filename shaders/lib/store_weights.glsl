@@ -1,8 +1,5 @@
 // store_weights: the way of P and dX of a tile from matrices to pages (lib/pages.glsl), for
 // lib/bwd_dq_matrix.glsl.
-//
-// The includer includes lib/rows.glsl, lib/two.glsl, lib/tile_bwd.glsl and lib/pages.glsl, and
-// declares `const bool FRAGMENTS` and `stored8`.
 
 // The words of the first of two neighbouring matrices, which wait for the second, for each row of
 // matrices.
@@ -26,7 +23,6 @@ void put_fragment(inout Words words, const uint r, const uint n, const MatA x, c
     stored8[at + 32] = uvec4(words.at[r].zw, two_rows(x, 1), two_rows(x, 3));
 }
 
-// put_matrices stores a column of matrices, n of the tile.
 void put_matrices(const Left x, const uint page, const uint col0, const uint n) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M;
@@ -34,7 +30,6 @@ void put_matrices(const Left x, const uint page, const uint col0, const uint n) 
     }
 }
 
-// put_zeros stores zeros for the rows of the subgroup and the keys of a tile.
 void put_zeros(const uint page, const uint col0) {
     const uint TILE_LD = FRAGMENTS ? STREAM * MAT_M / 8 : STREAM / 8;            // neighbours
     const uint LINES = FRAGMENTS ? ROW_TILES : SUBGROUP_ROWS;                      // so many times

@@ -7,12 +7,8 @@
 //     tile rows 0       .. BLOCK_N - 1      a tile of K
 //               BLOCK_N .. 2*BLOCK_N - 1    the same keys of V
 //
-// Before the walk over the keys it holds columns of Q, after it columns of O.
-// Columns past head_dim are zero. Rows past the last key repeat the last key:
-// their weights are exactly zero.
-//
-// The includer declares the specialization constants named here, the push
-// constants, and load_q, load_k, load_v and put_o (lib/load8.glsl).
+// Before the walk over the keys it holds columns of Q, after it columns of O. Columns past head_dim
+// are zero. Rows past the last key repeat the last key: their weights are exactly zero.
 
 #include "tile_shape.glsl"
 
@@ -28,13 +24,11 @@ uvec4 fetch_k(const uint base, const uint i, const uint last) {
     return copies_dim(col) ? load_k(base + min(copy_row(i), last) * p.k_stride_s + col * 8) : uvec4(0);
 }
 
-// fetch_v is fetch_k for V.
 uvec4 fetch_v(const uint base, const uint i, const uint last) {
     const uint col = copy_col(i);
     return copies_value(col) ? load_v(base + min(copy_row(i), last) * p.v_stride_s + col * 8) : uvec4(0);
 }
 
-// put_kv stores copy number i of a key tile.
 void put_kv(const uint i, const uvec4 k, const uvec4 v) {
     if (copies(i)) {
         const uint at = copy_row(i) * LD + copy_col(i);
@@ -69,9 +63,8 @@ void stage_q(const uint q_base, const uint block_row, const uint d0) {
     PUT_STAGE(x)
 }
 
-// store_o writes the block's rows of O, matrix columns d0 to
-// d0 + STAGE_TILES - 1, from tile to memory. Every invocation of the workgroup
-// calls it.
+// store_o writes the block's rows of O, matrix columns d0 to d0 + STAGE_TILES - 1, from tile to
+// memory. Every invocation of the workgroup calls it.
 void store_o(const uint o_base, const uint block_row, const uint d0) {
     barrier();  // tile written before it is read
     [[dont_unroll]] for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * STAGE8; i += WORKGROUP_SIZE) {

@@ -29,7 +29,6 @@ uvec4 fetch(const uint tensor, const uint base, const uint ld, const uint i, con
     return HAS_COLUMN(tensor, col) ? load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8) : uvec4(0);
 }
 
-// put stores copy number i of both tensors of a tile.
 void put(const uint i, const uvec4 first, const uvec4 second) {
     if (copies(i)) {
         const uint at = copy_row(i) * LD + copy_col(i);
@@ -42,9 +41,8 @@ void put(const uint i, const uvec4 first, const uvec4 second) {
 
 const uint STAGES = (WIDE_TILES + STAGE_TILES - 1) / STAGE_TILES;
 
-// stage_in copies rows that the workgroup owns, matrix columns d0 to
-// d0 + STAGE_TILES - 1, into tile. Rows beyond `last` repeat it. Every invocation of
-// the workgroup calls it.
+// stage_in copies rows that the workgroup owns, matrix columns d0 to d0 + STAGE_TILES - 1, into
+// tile. Rows beyond `last` repeat it. Every invocation of the workgroup calls it.
 void stage_in(const uint tensor, const uint base, const uint ld, const uint last, const uint d0) {
     uvec4 x[STAGE_COPIES];  // all loads first: one wait instead of one each
     [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {
@@ -85,8 +83,7 @@ struct Left {
     MatA at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
 };
 
-// load_own loads a tensor's rows that the subgroup owns, of which the workgroup's
-// start at base.
+// load_own loads a tensor's rows that the subgroup owns, of which the workgroup's start at base.
 void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         stage_in(tensor, base, ld, last, stage * STAGE_TILES);
@@ -101,7 +98,6 @@ void load_own(out Own own, const uint tensor, const uint base, const uint ld, co
     }
 }
 
-// store_gradient writes scale times a gradient.
 void store_gradient(const Gradient g, const float scale, const bool TO_DV, const uint base, const uint ld, const uint last) {
     barrier();  // the last tile is read
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {

@@ -1,9 +1,8 @@
-// tile_bwd_f32x2: lib/tile_bwd.glsl for float32 tensors on matrices of float16, with
-// the errors of float32. The same functions, by the arithmetic of
-// lib/fwd_f32x2.glsl: every operand is two float16, hi + lo (lib/f32x2.glsl),
-// and a product is three, hi*hi + (hi*lo + lo*hi). Who calls them is lib/bwd_dkv_matrix.glsl
-// or lib/bwd_dq_matrix.glsl; the argument that only these functions use is an exponent, or the
-// largest magnitudes that it follows from.
+// tile_bwd_f32x2: lib/tile_bwd.glsl for float32 tensors on matrices of float16, with the errors of
+// float32. The same functions, by the arithmetic of lib/fwd_f32x2.glsl: every operand is two
+// float16, hi + lo (lib/f32x2.glsl), and a product is three, hi*hi + (hi*lo + lo*hi). Who calls
+// them is lib/bwd_dkv_matrix.glsl or lib/bwd_dq_matrix.glsl; the argument that only these functions
+// use is an exponent, or the largest magnitudes that it follows from.
 //
 // What has an exponent of its own:
 //
@@ -52,7 +51,6 @@ shared uvec4 tile[TILE_SIZE];
 
 #include "bwd_tensors.glsl"
 
-// load_element returns element i of a tensor.
 float load_element(const uint tensor, const uint i) {
     switch (tensor) {
         case TENSOR_Q: return q1[i];
@@ -70,8 +68,7 @@ Elems8 fetch(const uint tensor, const uint base, const uint ld, const uint i, co
     return load_tensor(tensor, base + min(copy_row(i), last) * ld + col * 8);
 }
 
-// put stores the parts of copy number i of both tensors of a tile, whose exponents
-// are given.
+// put stores the parts of copy number i of both tensors of a tile, whose exponents are given.
 void put(const uint i, const Elems8 first, const Elems8 second, const uvec2 exponents) {
     if (copies(i)) {
         const uint at = copy_row(i) * LD + copy_col(i);

@@ -1,17 +1,13 @@
 // tile_f32x2: the way of float32 K and V from memory through shared memory into
 // the matrices of the float32 forward kernels (lib/fwd_f32x2.glsl).
 //
-// Shared memory holds rows of float16 parts (lib/f32x2.glsl), in blocks of
-// BLOCK_N rows:
+// Shared memory holds rows of float16 parts (lib/f32x2.glsl), in blocks of BLOCK_N rows:
 //
 //     K_HI  K_LO  a tile of K: one exponent for all of it
 //     V_HI  V_LO  the same keys of V, likewise
 //
 // Columns past head_dim are zero. Rows past the last key repeat the last key:
 // their weights are exactly zero.
-//
-// The includer declares the specialization constants of lib/tile_shape.glsl, the
-// push constants, and load_k and load_v (lib/f32x2.glsl).
 
 #include "tile_shape.glsl"
 
@@ -43,7 +39,6 @@ Elems8 fetch_k(const uint base, const uint i, const uint last) {
     return load_k(base + min(copy_row(i), last) * p.k_stride_s + copy_col(i) * 8);
 }
 
-// fetch_v is fetch_k for V.
 Elems8 fetch_v(const uint base, const uint i, const uint last) {
     if (!fetches_value(i)) {
         return Elems8(vec4(0.0), vec4(0.0));
@@ -53,7 +48,6 @@ Elems8 fetch_v(const uint base, const uint i, const uint last) {
 
 #include "tile_tops.glsl"
 
-// put_kv stores the parts of copy number i of a key tile.
 void put_kv(const uint i, const Elems8 k, const Elems8 v, const float k_scale, const float v_scale) {
     if (copies(i)) {
         const uint at = copy_row(i) * LD + copy_col(i);

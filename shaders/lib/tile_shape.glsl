@@ -1,9 +1,8 @@
 // tile_shape: the sizes of tiles of keys in shared memory, and the division of copies among
 // invocations.
 //
-// A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of
-// ROW_TILES * MAT_M rows each. A tile is BLOCK_N rows of K or of V in 16-bit
-// elements, LD uvec4 apart.
+// A workgroup owns BLOCK_M rows of one head: NUM_SUBGROUPS subgroups of ROW_TILES * MAT_M rows
+// each. A tile is BLOCK_N rows of K or of V in 16-bit elements, LD uvec4 apart.
 //
 // The includer declares the specialization constants named here.
 

@@ -20,7 +20,6 @@ void share_tops(const float first, const float second) {
     }
 }
 
-// tile_exponents returns the exponents of both tensors' tile.
 uvec2 tile_exponents() {
     uvec2 tops = tile_tops[0];
     [[unroll]] for (uint i = 1; i < NUM_SUBGROUPS; i++) {

@@ -43,7 +43,8 @@ const (
 	shuffle     = "#extension GL_KHR_shader_subgroup_shuffle : require\n"
 	arithmetic  = "#extension GL_KHR_shader_subgroup_arithmetic : require\n"
 	ofIntegers  = "tops = f16vec2(subgroupMax(uvec2(tops)));"
-	nextTile    = "#include \"fwd_next_tile.glsl\"\n"
+	nextTile    = "            if (!PREFETCH) {\n                FETCH_NEXT(k_at, v_at, MASKED ? last - col0 : BLOCK_N)\n"
+	tileAfter   = "                FETCH_NEXT(k_at - back * p.k_stride_s, v_at - back * p.v_stride_s, rest)\n            }\n"
 	zeroColumns = "        tile[at] = k;\n        tile[at + BLOCK_N * LD] = v;\n"
 	leftColumns = "        if (copies_dim(copy_col(i))) {\n            tile[at] = k;\n        }\n        tile[at + BLOCK_N * LD] = v;\n"
 	selects     = "next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents\n" +
@@ -58,13 +59,13 @@ func All() []Mutant {
 		{
 			Name: "branch-before-max", What: "a branch of each invocation's own before a subgroupMax of integers: what the float32 kernel had until November 2026",
 			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat", Loose: true,
-			Edits:  append([]Edit{{"lib/fwd_next_tile.glsl", selects, branch}}, integerMax...),
+			Edits:  append([]Edit{{"lib/fwd_matrix.glsl", selects, branch}}, integerMax...),
 			Hidden: "lavapipe runs a subgroup in lockstep",
 		},
 		{
 			Name: "late-tops", What: "no barrier between the exponents of a tile and those who read them",
 			Kernel: "attention", Modules: "attention_fwd_f32x2_coopmat",
-			Edits: []Edit{{"lib/fwd_next_tile.glsl", shareTops, ""}, {"lib/fwd_next_tile.glsl", exponents, shareTops + exponents}},
+			Edits: []Edit{{"lib/fwd_matrix.glsl", shareTops, ""}, {"lib/fwd_matrix.glsl", exponents, shareTops + exponents}},
 		},
 		{
 			Name: "half-of-the-lanes", What: "the largest element of every other invocation alone decides a tile's exponent",
@@ -168,7 +169,8 @@ func Experiments() []Mutant {
 	}
 	// Without the memory barrier the compiler would load operands once for all tiles.
 	staging := []Edit{
-		{"lib/fwd_matrix.glsl", nextTile, "            if (col0 != first_key) {\nsubgroupMemoryBarrierShared();\n} else {\n" + nextTile + "}\n"},
+		{"lib/fwd_matrix.glsl", nextTile, "            if (col0 != first_key) {\nsubgroupMemoryBarrierShared();\n} else {\n" + nextTile},
+		{"lib/fwd_matrix.glsl", tileAfter, tileAfter + "}\n"},
 	}
 	list := []Mutant{
 		{Name: "without-softmax", What: "weights are the scores: no maxima, exponentials, sums", Edits: softmax},
