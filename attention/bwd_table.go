@@ -27,7 +27,7 @@ var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 		return c
 	},
 	Candidates: backwardCandidates, Variants: backwardVariants,
-	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
+	Likeness: likeness, Same: sameButScale, Validate: validateProblem,
 	Module: func(p *Problem, c *BackwardConfig) string { return moduleHash(bwdModules, c.Impl, p.DType) },
 })
 

@@ -26,7 +26,7 @@ var fwdTable = table.New(table.Table[Problem, Config, shape]{
 		return c
 	},
 	Candidates: candidates, Variants: variants,
-	Likeness: likeness, Same: sameButScale, Encode: encodeProblem, Decode: decodeProblem, Validate: validateProblem,
+	Likeness: likeness, Same: sameButScale, Validate: validateProblem,
 	Module: func(p *Problem, c *Config) string { return moduleHash(fwdModules, c.Impl, p.DType) },
 })
 

@@ -4,8 +4,6 @@
 package attention
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -54,47 +52,6 @@ func validateProblem(p *Problem) error {
 		return fmt.Errorf("attention: %v: features have no rows", p)
 	}
 	return nil
-}
-
-// problemJSON is a problem without features in a file of tuned rows.
-type problemJSON struct {
-	DType   string `json:"dtype"`
-	Batch   int    `json:"batch"`
-	Heads   int    `json:"heads"`
-	KVHeads int    `json:"kv_heads"`
-	SeqQ    int    `json:"seq_q"`
-	SeqKV   int    `json:"seq_kv"`
-	HeadDim int    `json:"head_dim"`
-	Causal  bool   `json:"causal"`
-	Align   string `json:"causal_align,omitempty"`
-}
-
-func encodeProblem(p *Problem) any {
-	x := problemJSON{
-		DType: p.DType.String(), Batch: p.Batch, Heads: p.NumHeads, KVHeads: p.NumKVHeads,
-		SeqQ: p.SeqQ, SeqKV: p.SeqKV, HeadDim: p.HeadDim, Causal: p.Causal,
-	}
-	if p.CausalAlign != BottomRight {
-		x.Align = p.CausalAlign.String()
-	}
-	return x
-}
-
-func decodeProblem(data []byte) (p Problem, err error) {
-	var x problemJSON
-	in := json.NewDecoder(bytes.NewReader(data))
-	in.DisallowUnknownFields()
-	if err := in.Decode(&x); err != nil {
-		return p, err
-	}
-	p = Problem{Batch: x.Batch, NumHeads: x.Heads, NumKVHeads: x.KVHeads, SeqQ: x.SeqQ, SeqKV: x.SeqKV, HeadDim: x.HeadDim, Causal: x.Causal}
-	if p.DType, err = dtype.Parse(x.DType); err != nil {
-		return p, err
-	}
-	if x.Align != "" {
-		p.CausalAlign, err = ParseAlign(x.Align)
-	}
-	return p, err
 }
 
 // The modules of the passes on each path, including those of float32.

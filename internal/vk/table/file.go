@@ -136,14 +136,9 @@ func (t *Table[P, C, S]) read(row *tunedRow) error {
 }
 
 // decode reads problem and configuration of a row.
-func (t *Table[P, C, S]) decode(row *tunedRow) (_ *measured[P, C, S], err error) {
+func (t *Table[P, C, S]) decode(row *tunedRow) (*measured[P, C, S], error) {
 	m := &measured[P, C, S]{table: t, ns: row.NS}
-	if t.Decode != nil {
-		m.problem, err = t.Decode(row.Problem)
-	} else {
-		err = readFields(row.Problem, reflect.ValueOf(&m.problem).Elem())
-	}
-	if err != nil {
+	if err := readFields(row.Problem, reflect.ValueOf(&m.problem).Elem()); err != nil {
 		return nil, fmt.Errorf("problem: %w", err)
 	}
 	if err := readFields(row.Config, reflect.ValueOf(&m.config).Elem()); err != nil {
@@ -153,32 +148,21 @@ func (t *Table[P, C, S]) decode(row *tunedRow) (_ *measured[P, C, S], err error)
 	return m, nil
 }
 
-// encode returns the JSON of a problem and of a configuration.
-func (t *Table[P, C, S]) encode(p *P, c *C) (problem, config json.RawMessage, err error) {
-	var of any
-	if t.Encode != nil {
-		of = t.Encode(p)
-	} else {
-		of = fields(reflect.ValueOf(p).Elem())
-	}
-	if problem, err = json.Marshal(of); err == nil {
-		config, err = json.Marshal(fields(reflect.ValueOf(c).Elem()))
-	}
-	return problem, config, err
-}
-
-// fields returns what the JSON of a struct is of: its fields by their names in snake_case,
-// formats in words.
+// fields returns what the JSON of a struct is of: its fields that are not zero by their names in
+// snake_case without Num, formats in words.
 func fields(v reflect.Value) map[string]any {
 	all := map[string]any{}
 	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			continue
+		}
 		x := v.Field(i).Interface()
 		if t, ok := x.(dtype.DType); ok {
 			x = t.String()
 		} else if v.Field(i).Kind() == reflect.Struct {
 			x = fields(v.Field(i))
 		}
-		all[text.Snake(v.Type().Field(i).Name)] = x
+		all[text.Snake(strings.TrimPrefix(v.Type().Field(i).Name, "Num"))] = x
 	}
 	return all
 }
@@ -191,8 +175,9 @@ func readFields(data []byte, v reflect.Value) error {
 	}
 	seen := map[string]bool{}
 	for key, raw := range all {
+		is := strings.ReplaceAll(key, "_", "")
 		field, ok := v.Type().FieldByNameFunc(func(name string) bool {
-			return strings.EqualFold(name, strings.ReplaceAll(key, "_", ""))
+			return strings.EqualFold(name, is) || strings.EqualFold(name, "num"+is)
 		})
 		switch {
 		case !ok:

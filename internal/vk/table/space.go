@@ -39,7 +39,10 @@ func SpaceOf(kernel string, pass fmt.Stringer, problem any) *Space {
 func (t *Table[P, C, S]) space(problem any) *Space {
 	p := problem.(P)
 	return &Space{
-		Path: func(c Config) string { return t.pathOf(c) },
+		Path: func(c Config) string {
+			of := any(c).(C)
+			return t.Path(&of)
+		},
 		Candidates: func(caps *vk.Caps, path string) ([]Config, error) {
 			start, _, err := t.Choose(caps, &p, Query[C]{Path: path})
 			if err != nil {
@@ -53,11 +56,6 @@ func (t *Table[P, C, S]) space(problem any) *Space {
 		},
 		Keep: func(to *Tuning, c Config, ns float64) error { return t.add(to, p, c, ns) },
 	}
-}
-
-func (t *Table[P, C, S]) pathOf(c Config) string {
-	of := any(c).(C)
-	return t.Path(&of)
 }
 
 // feasible returns first, then the feasible configurations of a list without repeats.

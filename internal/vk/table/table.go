@@ -56,13 +56,11 @@ type Table[P, C comparable, S Shape[P]] struct {
 	// For a Tuning. Likeness says which problems a measurement stands for. Same reports whether two
 	// problems differ only in ways that no kernel depends on (nil: ==). Module is a hash of the
 	// kernels; a row with another hash must be measured again. Large names the fields of C that may
-	// be above 65536. Encode and Decode are the JSON of a problem (nil: its fields by name).
+	// be above 65536.
 	Likeness func(p *P) Likeness
 	Same     func(a, b *P) bool
 	Module   func(p *P, c *C) string
 	Large    []string
-	Encode   func(p *P) any
-	Decode   func(data []byte) (P, error)
 	Validate func(p *P) error
 }
 

@@ -1,8 +1,10 @@
 package table
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -273,7 +275,10 @@ func (t *Table[P, C, S]) add(to *Tuning, problem, config any, ns float64) (err e
 	row := tunedRow{measured: m, tuningFileRow: tuningFileRow{
 		Kernel: t.Kernel, Pass: t.Pass.String(), Module: t.Module(&p, &c), NS: ns, Made: time.Now().UTC().Format(time.RFC3339),
 	}}
-	if row.Problem, row.Config, err = t.encode(&p, &c); err != nil {
+	if row.Problem, err = json.Marshal(fields(reflect.ValueOf(p))); err == nil {
+		row.Config, err = json.Marshal(fields(reflect.ValueOf(c)))
+	}
+	if err != nil {
 		return err
 	}
 	to.rows = append(slices.DeleteFunc(to.rows, func(old tunedRow) bool { return t.replaces(m, &old) }), row)
