@@ -38,6 +38,15 @@ const (
 	Int8  // caches of keys and values, in blocks that have a scale
 )
 
+// formats has what there is to know of each format.
+var formats = [...]struct {
+	name, short string
+	size        int
+}{
+	Float32: {"float32", "f32", 4}, Float16: {"float16", "f16", 2}, BFloat16: {"bfloat16", "bf16", 2},
+	Int32: {"int32", "int32", 4}, Bool: {"bool", "bool", 1}, E4M3: {"e4m3", "e4m3", 1}, Int8: {"int8", "int8", 1},
+}
+
 // All lists the formats that kernels compute in.
 func All() []DType { return []DType{Float32, Float16, BFloat16} }
 
@@ -49,36 +58,18 @@ func (t DType) Float() bool { return t <= BFloat16 }
 
 // String returns the long name, as in flags and benchmark keys.
 func (t DType) String() string {
-	switch t {
-	case Float32:
-		return "float32"
-	case Float16:
-		return "float16"
-	case BFloat16:
-		return "bfloat16"
-	case Int32:
-		return "int32"
-	case Bool:
-		return "bool"
-	case E4M3:
-		return "e4m3"
-	case Int8:
-		return "int8"
+	if !t.Valid() {
+		return fmt.Sprintf("DType(%d)", uint8(t))
 	}
-	return fmt.Sprintf("DType(%d)", uint8(t))
+	return formats[t].name
 }
 
 // Short returns the short name, as in shader variants: f32, f16, bf16.
 func (t DType) Short() string {
-	switch t {
-	case Float32:
-		return "f32"
-	case Float16:
-		return "f16"
-	case BFloat16:
-		return "bf16"
+	if !t.Valid() {
+		return t.String()
 	}
-	return t.String()
+	return formats[t].short
 }
 
 // Parse accepts the long and the short names of the floating-point formats, and the names fp16,
@@ -98,15 +89,12 @@ func Parse(name string) (DType, error) {
 	return 0, fmt.Errorf("dtype: %q is not one of float32, float16, bfloat16", name)
 }
 
-// Size returns the size of one element in bytes.
+// Size returns the size of one element in bytes, 1 of what is no format.
 func (t DType) Size() int {
-	switch t {
-	case Float32, Int32:
-		return 4
-	case Bool, E4M3, Int8:
+	if !t.Valid() {
 		return 1
 	}
-	return 2
+	return formats[t].size
 }
 
 // Eps returns the distance from 1 to the next larger number of a

@@ -59,17 +59,16 @@ func Create(path string) (*File, error) {
 	}
 	clear(path)
 	f, err := create(path)
+	file := &File{File: f, path: path}
+	if err == nil && mode != 0 {
+		if err = f.Chmod(mode); err != nil {
+			file.Close()
+		}
+	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: Bare(err)}
 	}
-	if mode != 0 {
-		if err := f.Chmod(mode); err != nil {
-			f.Close()
-			os.Remove(f.Name())
-			return nil, &fs.PathError{Op: "create", Path: path, Err: Bare(err)}
-		}
-	}
-	return &File{File: f, path: path}, nil
+	return file, nil
 }
 
 // create makes a temporary file and locks it. Before the lock another process may take it for
@@ -117,13 +116,18 @@ func clear(path string) {
 	for _, e := range entries {
 		rest, ok := strings.CutPrefix(e.Name(), prefix(base))
 		if ok && e.Type().IsRegular() && len(rest) == digits+len(suffix) && strings.HasSuffix(rest, suffix) {
-			if f, err := os.Open(filepath.Join(dir, e.Name())); err == nil {
-				if lock(f) == taken {
-					os.Remove(f.Name())
-				}
-				f.Close()
-			}
+			removeUnlocked(filepath.Join(dir, e.Name()))
 		}
+	}
+}
+
+// removeUnlocked removes a file or a folder, if it may, that no process holds.
+func removeUnlocked(path string) {
+	if f, err := os.Open(path); err == nil {
+		if lock(f) == taken {
+			os.RemoveAll(path) // another user's stays
+		}
+		f.Close()
 	}
 }
 
@@ -206,13 +210,7 @@ func TempDir(prefix string) (*Dir, error) {
 	entries, _ := os.ReadDir(os.TempDir())
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), prefix) && e.IsDir() {
-			name := filepath.Join(os.TempDir(), e.Name())
-			if f, err := os.Open(name); err == nil {
-				if lock(f) == taken {
-					os.RemoveAll(name) // another user's stays
-				}
-				f.Close()
-			}
+			removeUnlocked(filepath.Join(os.TempDir(), e.Name()))
 		}
 	}
 	for {
@@ -267,6 +265,25 @@ func OpenLocked(path string) (*os.File, error) {
 	}
 }
 
+// Exclusively runs f, which changes a file, while no other process does the same to a file of
+// that folder. Otherwise one of the changes could be lost. It makes the folder if there is none.
+// On a file system or a system without locks f runs all the same.
+func Exclusively(path string, f func() error) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer folder.Close() // and so unlocks
+	if err := lockFolder(folder); err != nil {
+		return fmt.Errorf("%s cannot be locked: %w", dir, err)
+	}
+	return f()
+}
+
 // Same reports whether two paths lead to one file, which need not exist, whatever they are called:
 // through links, or from other folders. "" is no path, and a device or a pipe is no file.
 func Same(a, b string) bool {
@@ -306,26 +323,21 @@ func target(path string) string {
 	return path
 }
 
-// MaxResults is the most bytes of a file of results.
-const MaxResults = 64 << 20
+// maxResults is the most bytes of a file of results.
+const maxResults = 64 << 20
 
 // Results returns a reader of a file of results, which may be a device or a pipe without an end: it
-// fails after MaxResults bytes.
-func Results(r io.Reader) io.Reader { return &results{r, 0} }
+// fails after 64 MiB.
+func Results(r io.Reader) io.Reader { return io.MultiReader(io.LimitReader(r, maxResults), tooLong{r}) }
 
-type results struct {
-	r    io.Reader
-	done int
-}
+type tooLong struct{ r io.Reader }
 
-// Read implements io.Reader.
-func (b *results) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
-	b.done += n
-	if b.done > MaxResults {
-		return 0, fmt.Errorf("it has more than %d bytes, the most of a file of results", MaxResults)
+// Read implements io.Reader, behind the last byte that there may be.
+func (x tooLong) Read(p []byte) (int, error) {
+	if n, err := x.r.Read(p); n == 0 {
+		return 0, err
 	}
-	return n, err
+	return 0, fmt.Errorf("it has more than %d bytes, the most of a file of results", maxResults)
 }
 
 // Bare returns the reason in an error of package os, without the operation and the name.

@@ -3,9 +3,7 @@
 package files
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 )
 
@@ -36,21 +34,11 @@ func flock(f *os.File, how int) (err error) {
 	return err
 }
 
-// Exclusively runs f, which changes a file, while no other process does the same to a file of
-// that folder. Otherwise one of the changes could be lost. It makes the folder if there is none.
-// On a file system without locks f runs all the same.
-func Exclusively(path string, f func() error) error {
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return err
+// lockFolder waits for the lock of a folder, which its Close gives back.
+func lockFolder(folder *os.File) error {
+	err := flock(folder, syscall.LOCK_EX)
+	if err == syscall.ENOSYS || err == syscall.ENOTSUP || err == syscall.ENOLCK {
+		return nil
 	}
-	folder, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer folder.Close() // and so unlocks
-	if err := flock(folder, syscall.LOCK_EX); err != nil && err != syscall.ENOSYS && err != syscall.ENOTSUP && err != syscall.ENOLCK {
-		return fmt.Errorf("%s cannot be locked: %w", dir, err)
-	}
-	return f()
+	return err
 }
