@@ -210,7 +210,7 @@ func (c *Cmd) newArenaBlock(a *arena, name string, bytes int64) (*arenaBlock, er
 	b := &Buffer{}
 	b.bytes = bytes
 	if !a.dry {
-		bl, err := c.d.allocate(name, bytes, inDevice())
+		bl, err := c.d.allocate(name, bytes, inDevice)
 		if err != nil {
 			return nil, err
 		}

@@ -40,11 +40,7 @@ func (b *blocks) piece(limit int64) int64 {
 // to their places in a buffer, where b begins at base.
 func (b *blocks) regions(list []region, base, at, staged, n int64) []region {
 	for n > 0 {
-		place, block, within := base+b.at, at/b.bytes, at%b.bytes
-		for axis := len(b.shape) - 1; axis >= 0; axis-- {
-			place += block % b.shape[axis] * b.strides[axis]
-			block /= b.shape[axis]
-		}
+		place, within := base+b.at+distance(at/b.bytes, b.shape, b.strides), at%b.bytes
 		bytes := min(b.bytes-within, n)
 		list = append(list, region{staged, place + within, bytes})
 		at, staged, n = at+bytes, staged+bytes, n-bytes
@@ -170,21 +166,17 @@ func (t Tensor) rows(f func(at, from, n, stride int)) {
 		f(0, 0, 1, 1)
 		return
 	}
-	index := make([]int, last)
-	for at, from := 0, 0; ; at += t.Shape[last] {
-		f(at, from, t.Shape[last], t.Strides[last])
-		axis := last - 1
-		for ; axis >= 0; axis-- {
-			index[axis]++
-			from += t.Strides[axis]
-			if index[axis] < t.Shape[axis] {
-				break
-			}
-			from -= index[axis] * t.Strides[axis]
-			index[axis] = 0
-		}
-		if axis < 0 {
-			return
-		}
+	n := t.Shape[last]
+	for row := range t.NumElements() / n {
+		f(row*n, distance(row, t.Shape[:last], t.Strides), n, t.Strides[last])
 	}
+}
+
+// distance returns where the element of a row-major index is.
+func distance[N int | int64](index N, shape, strides []N) (sum N) {
+	for axis := len(shape) - 1; axis >= 0; axis-- {
+		sum += index % shape[axis] * strides[axis]
+		index /= shape[axis]
+	}
+	return sum
 }

@@ -42,25 +42,18 @@ const (
 // memoryWish is a set of flags that a memory type must and must not have.
 type memoryWish struct{ must, not uint32 }
 
-// inDevice prefers memory that the host does not see: on discrete GPUs that is
-// the large ordinary heap.
-func inDevice() []memoryWish {
-	return []memoryWish{{deviceLocal, hostVisible}, {deviceLocal, 0}, {0, 0}}
-}
-
-// forUpload is memory that the host writes and the device copies from.
-func forUpload() []memoryWish {
-	return []memoryWish{{hostVisible | hostCoherent, deviceLocal}, {hostVisible | hostCoherent, 0}}
-}
-
-// forDownload must be cached: reading a megabyte of uncached memory takes the
-// host seconds.
-func forDownload() []memoryWish {
-	return []memoryWish{
+var (
+	// inDevice prefers memory that the host does not see: on discrete GPUs that is the large ordinary
+	// heap.
+	inDevice = []memoryWish{{deviceLocal, hostVisible}, {deviceLocal, 0}, {0, 0}}
+	// forUpload is memory that the host writes and the device copies from.
+	forUpload = []memoryWish{{hostVisible | hostCoherent, deviceLocal}, {hostVisible | hostCoherent, 0}}
+	// forDownload must be cached: reading a megabyte of uncached memory takes the host seconds.
+	forDownload = []memoryWish{
 		{hostVisible | hostCached | hostCoherent, deviceLocal}, {hostVisible | hostCached | hostCoherent, 0},
 		{hostVisible | hostCached, 0}, {hostVisible | hostCoherent, 0},
 	}
-}
+)
 
 // findType returns the first memory type among allowed that fits the best
 // possible wish.
@@ -88,7 +81,7 @@ func (d *Device) NewBuffer(name string, bytes int64) (*Buffer, error) {
 	if d.options.CompileOnly {
 		return d.Placeholder(name, bytes), nil
 	}
-	bl, err := d.allocate(name, bytes, inDevice())
+	bl, err := d.allocate(name, bytes, inDevice)
 	if err != nil {
 		return nil, err
 	}

@@ -289,10 +289,6 @@ func (c *Cmd) fill(b *Buffer, offset, size int64, word uint32) {
 	if !c.checkTransfer("Fill", b, offset, size, true) {
 		return
 	}
-	if offset%4 != 0 || size%4 != 0 {
-		c.fail("Fill: range %d+%d of buffer %q is not a multiple of 4", offset, size, b.name)
-		return
-	}
 	c.put(transfer, func() { c.d.api.fill(c.rec.cmd, b.whole().raw, b.at+offset, size, word) })
 }
 
@@ -307,10 +303,6 @@ func (c *Cmd) Write(b *Buffer, offset int64, data []byte) {
 	}
 	defer c.leave()
 	if !c.checkTransfer("Write", b, offset, int64(len(data)), true) {
-		return
-	}
-	if offset%4 != 0 || len(data)%4 != 0 {
-		c.fail("Write: range %d+%d of buffer %q is not a multiple of 4", offset, len(data), b.name)
 		return
 	}
 	if c.later != nil {
@@ -351,6 +343,8 @@ func (c *Cmd) checkTransfer(call string, b *Buffer, offset, size int64, writes b
 		c.fail("%s: %w", call, err)
 	case size == 0:
 		c.fail("%s: size must be positive", call)
+	case call != "Copy" && (offset%4 != 0 || size%4 != 0):
+		c.fail("%s: range %d+%d of buffer %q is not a multiple of 4", call, offset, size, b.name)
 	case b.d != c.d:
 		c.fail("%s: buffer %q is of another device", call, b.name)
 	case b.whole().raw == 0 && !c.arena.dry:

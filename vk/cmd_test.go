@@ -56,14 +56,11 @@ func TestRecordingErrors(t *testing.T) {
 	x, y := tensor(t, d, "x", 1), tensor(t, d, "y", 7)
 	closedBuffer := newBuffer(t, d, "closed", 16)
 	closedBuffer.Close()
-	closedKernel, err := vk.NewKernel[axpyParams](d, "closed", axpySPIRV, nil, vk.KernelOptions{})
-	require.NoError(t, err)
+	closedKernel := must(vk.NewKernel[axpyParams](d, "closed", axpySPIRV, nil, vk.KernelOptions{}))
 	closedKernel.Close()
-	closedTimer, err := d.NewTimer(1)
-	require.NoError(t, err)
+	closedTimer := must(d.NewTimer(1))
 	closedTimer.Close()
-	timer, err := d.NewTimer(2)
-	require.NoError(t, err)
+	timer := must(d.NewTimer(2))
 	defer timer.Close()
 	tooMany := d.Caps().MaxWorkgroupCount[1] + 1
 	dispatch := func(g vk.Groups, tensors ...vk.Tensor) func(c *vk.Cmd) {
@@ -165,10 +162,8 @@ func TestModules(t *testing.T) {
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)
 	c := newCmd(t, d)
 	require.Empty(t, c.Modules())
-	twice, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 2}, vk.KernelOptions{})
-	require.NoError(t, err)
-	other, err := vk.NewKernel[axpyParams](d, "another", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	require.NoError(t, err)
+	twice := must(vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 2}, vk.KernelOptions{}))
+	other := must(vk.NewKernel[axpyParams](d, "another", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
 	t.Cleanup(other.Close)
 	for _, k := range []*vk.Kernel[axpyParams]{axpy(t, d), twice, other, axpy(t, d)} {
 		k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, x, y)
@@ -202,8 +197,7 @@ func TestRecordedAfterSubmit(t *testing.T) {
 func TestClosedBeforeSubmit(t *testing.T) {
 	d := vktest.Open(t)
 	x, y, z := tensor(t, d, "x", 1), tensor(t, d, "y", 7), tensor(t, d, "z", 7)
-	k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	require.NoError(t, err)
+	k := must(vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
 	byBuffer, byKernel, other := newCmd(t, d), newCmd(t, d), newCmd(t, d)
 	axpy(t, d).Dispatch(byBuffer, vk.Groups{}, axpyParams{N: 1, A: 1}, x, y)
 	k.Dispatch(byKernel, vk.Groups{}, axpyParams{N: 1, A: 1}, z, z)
@@ -286,8 +280,7 @@ func TestScratch(t *testing.T) {
 // spin records work that keeps the device busy for a good part of a second.
 func spin(t *testing.T, d *vk.Device, c *vk.Cmd) *vk.Buffer {
 	t.Helper()
-	k, err := vk.CachedKernel[spinParams](d, "spin", spinSPIRV, nil, vk.KernelOptions{})
-	require.NoError(t, err)
+	k := must(vk.CachedKernel[spinParams](d, "spin", spinSPIRV, nil, vk.KernelOptions{}))
 	b := newBuffer(t, d, "busy", 4)
 	k.Dispatch(c, vk.Groups{}, spinParams{Rounds: 50_000_000}, vk.View(b, dtype.Float32, 1))
 	return b
@@ -322,8 +315,7 @@ func TestCloseInFlight(t *testing.T) {
 	d := vktest.Open(t)
 	c := newCmd(t, d)
 	b := spin(t, d, c)
-	timer, err := d.NewTimer(1)
-	require.NoError(t, err)
+	timer := must(d.NewTimer(1))
 	s := c.Scratch("s", 64)
 	c.Fill(s, 0, 64, 0)
 	c.Timestamp(timer, 0)

@@ -117,8 +117,7 @@ func TestCloseBeside(t *testing.T) {
 	d := vktest.Open(t)
 	for round := range 20 {
 		c, x, y := newCmd(t, d), tensor(t, d, "x", 1), tensor(t, d, "y", 0)
-		k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-		require.NoError(t, err)
+		k := must(vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
 		began, done := make(chan bool), make(chan error)
 		go func() {
 			for i := 0; c.Err() == nil; i++ {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sort"
 	"strconv"
 	"strings"
@@ -183,8 +185,8 @@ func Open(o Options) (_ *Device, err error) {
 	if d.types, _, err = readMemory(d.instance.raw, d.phys, false); err != nil {
 		return nil, err
 	}
-	if o.UserCache && o.CacheDir == "" {
-		o.CacheDir, _ = userCacheDir() // without one there is no cache
+	if user, err := os.UserCacheDir(); o.UserCache && o.CacheDir == "" && err == nil { // else there is no cache
+		o.CacheDir = filepath.Join(user, "flashvk", "pipelines")
 	}
 	if d.cache, err = d.openCache(o.CacheDir); err != nil {
 		return nil, err

@@ -17,14 +17,12 @@ import (
 // TestList: what Open found is what List says.
 func TestList(t *testing.T) {
 	d := vktest.Open(t)
-	list, err := vk.List()
-	require.NoError(t, err)
+	list := must(vk.List())
 	for i, c := range list {
 		require.Equal(t, i, c.Index)
 	}
 	got, want := *d.Caps(), list[d.Caps().Index]
-	heaps, err := d.Heaps()
-	require.NoError(t, err)
+	heaps := must(d.Heaps())
 	require.Len(t, heaps, len(got.Heaps))
 	local := false
 	for i, h := range heaps {
@@ -105,8 +103,7 @@ func TestReopen(t *testing.T) {
 		t.Skip("opens a device 40 times")
 	}
 	for range 40 {
-		d, err := vk.Open(vk.Options{})
-		require.NoError(t, err)
+		d := must(vk.Open(vk.Options{}))
 		require.NoError(t, d.Close())
 	}
 }
@@ -145,12 +142,9 @@ func TestTwoDevices(t *testing.T) {
 func TestCloseListsLeaks(t *testing.T) {
 	d := openOwn(t, vk.Options{Name: "leaky"})
 	b := newBuffer(t, d, "forgotten", 64)
-	c, err := d.NewCmd("lost")
-	require.NoError(t, err)
-	timer, err := d.NewTimer(3)
-	require.NoError(t, err)
-	k, err := vk.NewKernel[axpyParams](d, "stray", axpySPIRV, nil, vk.KernelOptions{})
-	require.NoError(t, err)
+	c := must(d.NewCmd("lost"))
+	timer := must(d.NewTimer(3))
+	k := must(vk.NewKernel[axpyParams](d, "stray", axpySPIRV, nil, vk.KernelOptions{}))
 	axpy(t, d) // belongs to the device: no leak
 	scratch := c.Scratch("part of lost", 64)
 	wantError(t, "Close", d.Close(), `"leaky"`, "4 objects", `buffer "forgotten"`, `cmd "lost"`, `timer "of 3"`, `kernel "stray"`)
@@ -161,7 +155,7 @@ func TestCloseListsLeaks(t *testing.T) {
 	wantError(t, "Submit", c.Submit(background()), "is closed")
 	c.Reset()
 	wantError(t, "Reset", c.Err(), "is closed")
-	_, err = timer.Nanoseconds(0, 1)
+	_, err := timer.Nanoseconds(0, 1)
 	wantError(t, "Nanoseconds", err, "closed")
 	for what, late := range map[string]func() error{
 		"NewBuffer": func() error { _, err := d.NewBuffer("late", 64); return err },
@@ -198,14 +192,11 @@ func TestPipelineCache(t *testing.T) {
 	}
 	cache := func() (file string, content []byte, info os.FileInfo) {
 		require.NoError(t, compile(dir))
-		list, err := filepath.Glob(filepath.Join(dir, "*"))
-		require.NoError(t, err)
+		list := must(filepath.Glob(filepath.Join(dir, "*")))
 		require.Len(t, list, 1)
 		require.Equal(t, ".vkcache", filepath.Ext(list[0]))
-		content, err = os.ReadFile(list[0])
-		require.NoError(t, err)
-		info, err = os.Stat(list[0])
-		require.NoError(t, err)
+		content = must(os.ReadFile(list[0]))
+		info = must(os.Stat(list[0]))
 		return list[0], content, info
 	}
 	file, first, before := cache()
@@ -226,8 +217,7 @@ func TestValidationMessage(t *testing.T) {
 	const header, message = 20, "VUID-VkShaderModuleCreateInfo-pCode-08740"
 	geometry := []byte{17, 0, 2, 0, 2, 0, 0, 0} // OpCapability Geometry
 	misfit := slices.Concat(axpySPIRV[:header], geometry, axpySPIRV[header:])
-	k, err := vk.NewKernel[axpyParams](d, "misfit", misfit, nil, vk.KernelOptions{})
-	require.NoError(t, err)
+	k := must(vk.NewKernel[axpyParams](d, "misfit", misfit, nil, vk.KernelOptions{}))
 	k.Close()
 	c := newCmd(t, d)
 	wantError(t, "Submit", c.Submit(background()), "validation layer", message)

@@ -40,6 +40,7 @@ const (
 	resultIncomplete      Result = 5
 	resultFragmentedPool  Result = -12
 	resultOutOfPoolMemory Result = -1000069000
+	resultNoLayer         Result = -6
 	resultIncompatible    Result = -9
 )
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"testing"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -16,7 +15,7 @@ func TestMain(m *testing.M) { vktest.Main(m) }
 
 func check(err error) {
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 }
 

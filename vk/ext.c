@@ -146,7 +146,6 @@ void fvk_destroy_messenger(void *gipa, void *instance, uint64_t messenger) {
 }
 
 typedef struct { char name[FVK_NAME_BYTES]; uint32_t version; } extension_properties;
-typedef struct { char name[FVK_NAME_BYTES]; uint32_t spec, implementation; char description[FVK_NAME_BYTES]; } layer_properties;
 
 int32_t fvk_extensions(void *gipa, void *instance, void *device, const char *layer, uint32_t *count, char *names) {
 	int32_t (*of_device)(void *, const char *, uint32_t *, extension_properties *) = fvk_proc(gipa, instance, "vkEnumerateDeviceExtensionProperties");
@@ -155,17 +154,6 @@ int32_t fvk_extensions(void *gipa, void *instance, void *device, const char *lay
 	extension_properties *list = NULL;
 	if (names && !(list = calloc(*count + 1, sizeof *list))) return -1;
 	int32_t r = device ? of_device(device, layer, count, list) : of_layer(layer, count, list);
-	for (uint32_t i = 0; list && i < *count; i++) memcpy(names + i * FVK_NAME_BYTES, list[i].name, FVK_NAME_BYTES);
-	free(list);
-	return r;
-}
-
-int32_t fvk_layers(void *gipa, uint32_t *count, char *names) {
-	int32_t (*f)(uint32_t *, layer_properties *) = fvk_proc(gipa, NULL, "vkEnumerateInstanceLayerProperties");
-	if (!f) return -3;
-	layer_properties *list = NULL;
-	if (names && !(list = calloc(*count + 1, sizeof *list))) return -1;
-	int32_t r = f(count, list);
 	for (uint32_t i = 0; list && i < *count; i++) memcpy(names + i * FVK_NAME_BYTES, list[i].name, FVK_NAME_BYTES);
 	free(list);
 	return r;

@@ -133,10 +133,6 @@ func nameList(enumerate func(count *C.uint32_t, names *C.char) C.int32_t) ([]str
 	return names, nil
 }
 
-func layerNames() ([]string, error) {
-	return nameList(func(n *C.uint32_t, names *C.char) C.int32_t { return C.fvk_layers(loader.gipa, n, names) })
-}
-
 func layerExtensions(layer string) ([]string, error) {
 	name := C.CString(layer)
 	defer C.free(unsafe.Pointer(name))

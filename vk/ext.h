@@ -55,7 +55,6 @@ void fvk_destroy_messenger(void *gipa, void *instance, uint64_t messenger);
 // layer (layer set) or the loader; names is room for *count names of
 // FVK_NAME_BYTES, or NULL to ask for the count.
 int32_t fvk_extensions(void *gipa, void *instance, void *device, const char *layer, uint32_t *count, char *names);
-int32_t fvk_layers(void *gipa, uint32_t *count, char *names);
 
 typedef struct { uint32_t flags, count, timestamp_bits; } fvk_queue_family;
 void fvk_queue_families(void *gipa, void *instance, void *physical, uint32_t *count, fvk_queue_family *out);

@@ -67,16 +67,14 @@ func background() context.Context { return context.Background() }
 
 func axpy(t testing.TB, d *vk.Device) *vk.Kernel[axpyParams] {
 	t.Helper()
-	k, err := vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-	require.NoError(t, err)
+	k := must(vk.CachedKernel[axpyParams](d, "axpy", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
 	return k
 }
 
 // tensor returns a float32 vector that holds data and is closed with the test.
 func tensor(t testing.TB, d *vk.Device, name string, data ...float32) vk.Tensor {
 	t.Helper()
-	x, err := d.NewTensor(name, dtype.Float32, len(data))
-	require.NoError(t, err)
+	x := must(d.NewTensor(name, dtype.Float32, len(data)))
 	t.Cleanup(x.Close)
 	require.NoError(t, x.Upload(background(), data))
 	return x
@@ -84,16 +82,14 @@ func tensor(t testing.TB, d *vk.Device, name string, data ...float32) vk.Tensor 
 
 func newBuffer(t testing.TB, d *vk.Device, name string, bytes int64) *vk.Buffer {
 	t.Helper()
-	b, err := d.NewBuffer(name, bytes)
-	require.NoError(t, err)
+	b := must(d.NewBuffer(name, bytes))
 	t.Cleanup(b.Close)
 	return b
 }
 
 func newCmd(t testing.TB, d *vk.Device) *vk.Cmd {
 	t.Helper()
-	c, err := d.NewCmd(t.Name())
-	require.NoError(t, err)
+	c := must(d.NewCmd(t.Name()))
 	t.Cleanup(c.Close)
 	return c
 }
@@ -146,8 +142,7 @@ func wantError(t testing.TB, what string, err error, parts ...string) {
 func openOwn(t *testing.T, o vk.Options) *vk.Device {
 	t.Helper()
 	vktest.Open(t) // skips where there is no device
-	d, err := vk.Open(o)
-	require.NoError(t, err)
+	d := must(vk.Open(o))
 	return d
 }
 

@@ -51,14 +51,10 @@ func openInstance(validate bool) (*instance, error) {
 // validationExtensions returns the extensions of the validation layer, or an
 // error that wraps ErrUnsupported if it is not installed.
 func validationExtensions() ([]string, error) {
-	layers, err := layerNames()
-	if err != nil {
-		return nil, fmt.Errorf("vk: vkEnumerateInstanceLayerProperties: %w", err)
-	}
-	if !slices.Contains(layers, validationLayer) {
+	extensions, err := layerExtensions(validationLayer)
+	if errors.Is(err, resultNoLayer) {
 		return nil, fmt.Errorf("vk: %s is not installed: %w", validationLayer, ErrUnsupported)
 	}
-	extensions, err := layerExtensions(validationLayer)
 	if err != nil {
 		return nil, fmt.Errorf("vk: vkEnumerateInstanceExtensionProperties: %w", err)
 	}

@@ -167,16 +167,16 @@ func TestFindType(t *testing.T) {
 		want    int
 		ok      bool
 	}{
-		{h200, ^uint32(0), inDevice(), 1, true},
-		{h200, ^uint32(0), forUpload(), 2, true},
-		{h200, ^uint32(0), forDownload(), 3, true}, // cached, or reading takes seconds
-		{h200, 1 << 4, inDevice(), 4, true},
-		{h200, 1 << 0, inDevice(), 0, true},
-		{h200, 1<<1 | 1<<2, forDownload(), 2, true},
-		{h200, 1 << 1, forUpload(), 0, false},
-		{unified, 1, inDevice(), 0, true},
-		{unified, 1, forUpload(), 0, true},
-		{unified, 1, forDownload(), 0, true},
+		{h200, ^uint32(0), inDevice, 1, true},
+		{h200, ^uint32(0), forUpload, 2, true},
+		{h200, ^uint32(0), forDownload, 3, true}, // cached, or reading takes seconds
+		{h200, 1 << 4, inDevice, 4, true},
+		{h200, 1 << 0, inDevice, 0, true},
+		{h200, 1<<1 | 1<<2, forDownload, 2, true},
+		{h200, 1 << 1, forUpload, 0, false},
+		{unified, 1, inDevice, 0, true},
+		{unified, 1, forUpload, 0, true},
+		{unified, 1, forDownload, 0, true},
 	} {
 		got, ok := findType(c.types, c.allowed, c.wishes)
 		require.Equal(t, c.want, got, c)

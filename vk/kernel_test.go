@@ -27,13 +27,11 @@ func TestWorkgroups(t *testing.T) {
 		if caps.SubgroupSizeControl {
 			o.SubgroupSize = caps.MaxSubgroupSize
 		}
-		k, err := vk.NewKernel[struct{}](d, name, module, shapeSpec{WorkgroupSize: 128, Signed: -5}, o)
-		require.NoError(t, err)
+		k := must(vk.NewKernel[struct{}](d, name, module, shapeSpec{WorkgroupSize: 128, Signed: -5}, o))
 		defer k.Close()
 		require.Equal(t, 1, k.Bindings())
 		require.Equal(t, name, k.Name())
-		out, err := d.NewTensor("out", dtype.Int32, 5)
-		require.NoError(t, err)
+		out := must(d.NewTensor("out", dtype.Int32, 5))
 		defer out.Close()
 		require.NoError(t, out.Zero(background()))
 		c := newCmd(t, d)
@@ -41,8 +39,7 @@ func TestWorkgroups(t *testing.T) {
 		submit(t, c)
 		raw, got := make([]byte, 20), [5]int32{}
 		require.NoError(t, out.DownloadRaw(background(), raw))
-		_, err = binary.Decode(raw, binary.LittleEndian, &got)
-		require.NoError(t, err)
+		must(binary.Decode(raw, binary.LittleEndian, &got))
 		require.Equal(t, []int32{6, 128, -5}, []int32{got[0], got[1], got[4]}, "workgroups, their size, a constant")
 		require.True(t, o.SubgroupSize == 0 || got[2] == int32(o.SubgroupSize), "subgroups of %d", got[2])
 		require.True(t, !o.FullSubgroups || got[3]*got[2] == 128, "%d subgroups of %d", got[3], got[2])
@@ -101,8 +98,7 @@ func make1[P any](d *vk.Device, spirv []byte, spec any, o vk.KernelOptions) erro
 func TestCachedKernel(t *testing.T) {
 	d := vktest.Open(t)
 	get := func(spirv []byte, spec axpySpec, o vk.KernelOptions) *vk.Kernel[axpyParams] {
-		k, err := vk.CachedKernel[axpyParams](d, "axpy", spirv, spec, o)
-		require.NoError(t, err)
+		k := must(vk.CachedKernel[axpyParams](d, "axpy", spirv, spec, o))
 		return k
 	}
 	a := get(axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
@@ -169,15 +165,13 @@ func TestSharedBytes(t *testing.T) {
 		{sharedSpec{10, true}, 64 + 1024 + part(10) + half(10) + 16},
 		{sharedSpec{101, false}, 416 + 103*64 + part(101) + half(101) + 16},
 	} {
-		got, err := vk.SharedBytes(sharedSPIRV, x.spec)
-		require.NoError(t, err, x.spec)
+		got := must(vk.SharedBytes(sharedSPIRV, x.spec))
 		require.Equal(t, x.want, got, x.spec)
 	}
 	_, err := vk.SharedBytes(nil, nil)
 	require.Error(t, err)
 	d := vktest.Open(t)
-	want, err := vk.SharedBytes(sharedSPIRV, sharedSpec{3, true})
-	require.NoError(t, err)
+	want := must(vk.SharedBytes(sharedSPIRV, sharedSpec{3, true}))
 	for _, less := range []int{0, 1} {
 		d.Caps().MaxSharedMemoryBytes = uint32(want - less)
 		k, err := vk.NewKernel[struct{}](d, "shared", sharedSPIRV, sharedSpec{3, true}, vk.KernelOptions{})

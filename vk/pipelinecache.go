@@ -43,16 +43,6 @@ func (d *Device) cacheHeader() []byte {
 	return append(h, props.PipelineCacheUUID[:]...)
 }
 
-// userCacheDir returns the folder for compiled pipelines in the user's cache folder, where
-// Options.UserCache and the program flashvk keep them. It need not exist.
-func userCacheDir() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("vk: pipeline cache: %w", err)
-	}
-	return filepath.Join(dir, "flashvk", "pipelines"), nil
-}
-
 // openCache makes the pipeline cache, from the file in dir if that is of this
 // device and driver. Any other file there is ignored and later replaced. A
 // folder that cannot be used costs time, not the device.

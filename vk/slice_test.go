@@ -14,8 +14,7 @@ import (
 
 func slice(t testing.TB, b *vk.Buffer, offset, bytes int64) *vk.Buffer {
 	t.Helper()
-	s, err := b.Slice(offset, bytes)
-	require.NoError(t, err)
+	s := must(b.Slice(offset, bytes))
 	return s
 }
 

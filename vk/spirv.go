@@ -230,57 +230,43 @@ func (m *module) constant(id uint32) (value uint32, known bool) {
 				return 0, false
 			}
 		}
-		return operate(spirv.Op(c.Args[0]), x[0], x[1], x[2])
+		op := spirv.Op(c.Args[0])
+		f := operations[op]
+		if f == nil || x[1] == 0 && (op == spirv.OpUDiv || op == spirv.OpUMod) {
+			return 0, false
+		}
+		return f(x[0], x[1], x[2]), true
 	}
 	return 0, false
 }
 
-func operate(op spirv.Op, x, y, z uint32) (value uint32, known bool) {
-	truth := func(b bool) (uint32, bool) { return onOff(b), true }
-	switch op {
-	case spirv.OpIAdd:
-		return x + y, true
-	case spirv.OpISub:
-		return x - y, true
-	case spirv.OpIMul:
-		return x * y, true
-	case spirv.OpUDiv:
-		return x / max(y, 1), y != 0
-	case spirv.OpUMod:
-		return x % max(y, 1), y != 0
-	case spirv.OpShiftLeftLogical:
-		return x << y, true
-	case spirv.OpShiftRightLogical:
-		return x >> y, true
-	case spirv.OpBitwiseAnd:
-		return x & y, true
-	case spirv.OpBitwiseOr:
-		return x | y, true
-	case spirv.OpBitwiseXor:
-		return x ^ y, true
-	case spirv.OpLogicalAnd:
-		return truth(x != 0 && y != 0)
-	case spirv.OpLogicalOr:
-		return truth(x != 0 || y != 0)
-	case spirv.OpLogicalNot:
-		return truth(x == 0)
-	case spirv.OpIEqual, spirv.OpLogicalEqual:
-		return truth(x == y)
-	case spirv.OpINotEqual, spirv.OpLogicalNotEqual:
-		return truth(x != y)
-	case spirv.OpUGreaterThan:
-		return truth(x > y)
-	case spirv.OpUGreaterThanEqual:
-		return truth(x >= y)
-	case spirv.OpULessThan:
-		return truth(x < y)
-	case spirv.OpULessThanEqual:
-		return truth(x <= y)
-	case spirv.OpSelect:
+// operations are what constants are computed by.
+var operations = map[spirv.Op]func(x, y, z uint32) uint32{
+	spirv.OpIAdd:              func(x, y, _ uint32) uint32 { return x + y },
+	spirv.OpISub:              func(x, y, _ uint32) uint32 { return x - y },
+	spirv.OpIMul:              func(x, y, _ uint32) uint32 { return x * y },
+	spirv.OpUDiv:              func(x, y, _ uint32) uint32 { return x / y },
+	spirv.OpUMod:              func(x, y, _ uint32) uint32 { return x % y },
+	spirv.OpShiftLeftLogical:  func(x, y, _ uint32) uint32 { return x << y },
+	spirv.OpShiftRightLogical: func(x, y, _ uint32) uint32 { return x >> y },
+	spirv.OpBitwiseAnd:        func(x, y, _ uint32) uint32 { return x & y },
+	spirv.OpBitwiseOr:         func(x, y, _ uint32) uint32 { return x | y },
+	spirv.OpBitwiseXor:        func(x, y, _ uint32) uint32 { return x ^ y },
+	spirv.OpLogicalAnd:        func(x, y, _ uint32) uint32 { return onOff(x != 0 && y != 0) },
+	spirv.OpLogicalOr:         func(x, y, _ uint32) uint32 { return onOff(x != 0 || y != 0) },
+	spirv.OpLogicalNot:        func(x, _, _ uint32) uint32 { return onOff(x == 0) },
+	spirv.OpIEqual:            func(x, y, _ uint32) uint32 { return onOff(x == y) },
+	spirv.OpLogicalEqual:      func(x, y, _ uint32) uint32 { return onOff(x == y) },
+	spirv.OpINotEqual:         func(x, y, _ uint32) uint32 { return onOff(x != y) },
+	spirv.OpLogicalNotEqual:   func(x, y, _ uint32) uint32 { return onOff(x != y) },
+	spirv.OpUGreaterThan:      func(x, y, _ uint32) uint32 { return onOff(x > y) },
+	spirv.OpUGreaterThanEqual: func(x, y, _ uint32) uint32 { return onOff(x >= y) },
+	spirv.OpULessThan:         func(x, y, _ uint32) uint32 { return onOff(x < y) },
+	spirv.OpULessThanEqual:    func(x, y, _ uint32) uint32 { return onOff(x <= y) },
+	spirv.OpSelect: func(x, y, z uint32) uint32 {
 		if x != 0 {
-			return y, true
+			return y
 		}
-		return z, true
-	}
-	return 0, false
+		return z
+	},
 }

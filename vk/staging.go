@@ -131,7 +131,7 @@ func (s *staging) upload(ctx context.Context, b *Buffer, to blocks, fill func(ds
 // take returns n bytes of r, by the first of them, and a recorder, once no copy uses either.
 func (r *ring) take(ctx context.Context, d *Device, n int64) (from int64, rec *recorder, err error) {
 	if r.raw == 0 {
-		if r.block, err = d.allocate("upload staging", stagingBytes, forUpload()); err != nil {
+		if r.block, err = d.allocate("upload staging", stagingBytes, forUpload); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -205,7 +205,7 @@ func (l *landing) prepare(ctx context.Context, d *Device) (err error) {
 		}
 	}
 	if l.raw == 0 {
-		if l.block, err = d.allocate("download staging", stagingBytes, forDownload()); err != nil {
+		if l.block, err = d.allocate("download staging", stagingBytes, forDownload); err != nil {
 			return err
 		}
 	}

@@ -17,11 +17,9 @@ import (
 // TestTensorRaw: lengths and masks go as bytes, and are not taken for numbers.
 func TestTensorRaw(t *testing.T) {
 	d := vktest.Open(t)
-	mask, err := d.NewTensor("mask", dtype.Bool, 3)
-	require.NoError(t, err)
+	mask := must(d.NewTensor("mask", dtype.Bool, 3))
 	t.Cleanup(mask.Close)
-	lengths, err := d.NewTensor("lengths", dtype.Int32, 2)
-	require.NoError(t, err)
+	lengths := must(d.NewTensor("lengths", dtype.Int32, 2))
 	t.Cleanup(lengths.Close)
 	require.NoError(t, mask.UploadBools(background(), []bool{true, false, true}))
 	require.NoError(t, lengths.UploadInts(background(), []int32{-1, 258}))
@@ -232,8 +230,7 @@ func TestUploadColumns(t *testing.T) {
 					require.NoError(t, all.Slice(1, column, column+1).Upload(background(), data))
 					return
 				}
-				c, err := d.NewCmd("column 0")
-				require.NoError(t, err)
+				c := must(d.NewCmd("column 0"))
 				defer c.Close()
 				for row := range rows {
 					k.Dispatch(c, vk.Groups{}, axpyParams{N: 1, A: 1, YOffset: uint32(row * columns)}, one, x)

@@ -17,10 +17,9 @@ func TestTimer(t *testing.T) {
 	if d.Caps().TimestampBits == 0 {
 		t.Skip("no timestamps")
 	}
-	timer, err := d.NewTimer(4)
-	require.NoError(t, err)
+	timer := must(d.NewTimer(4))
 	defer timer.Close()
-	_, err = timer.Nanoseconds(0, 1)
+	_, err := timer.Nanoseconds(0, 1)
 	wantError(t, "before use", err, "not recorded")
 
 	c := newCmd(t, d)
@@ -40,10 +39,8 @@ func TestTimer(t *testing.T) {
 	open()
 	require.NoError(t, c.Wait(background()))
 	most := 1.01 * float64(time.Since(start)) // clocks may differ by a hundredth
-	busy, err := timer.Nanoseconds(0, 1)
-	require.NoError(t, err)
-	idle, err := timer.Nanoseconds(1, 2)
-	require.NoError(t, err)
+	busy := must(timer.Nanoseconds(0, 1))
+	idle := must(timer.Nanoseconds(1, 2))
 	// One interval lies in the other, however busy the host is.
 	require.GreaterOrEqual(t, busy, 0.99*least)
 	require.GreaterOrEqual(t, idle, 0.0)
@@ -65,8 +62,7 @@ func TestTimer(t *testing.T) {
 func TestTrace(t *testing.T) {
 	vktest.Sequential(t)
 	d := vktest.Open(t)
-	trace, err := d.NewTrace(3)
-	require.NoError(t, err)
+	trace := must(d.NewTrace(3))
 	defer trace.Close()
 	k := axpy(t, d)
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)
@@ -120,8 +116,7 @@ func TestTrace(t *testing.T) {
 // dispatches wait for the one before.
 func TestTraceNotes(t *testing.T) {
 	d := vktest.Open(t)
-	trace, err := d.NewTrace(8)
-	require.NoError(t, err)
+	trace := must(d.NewTrace(8))
 	defer trace.Close()
 	k := axpy(t, d)
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)

@@ -312,8 +312,7 @@ func TestReorder(t *testing.T) {
 	}
 	c := newCmd(t, d)
 	add := func(to, from int) { k.Dispatch(c, vk.Groups{}, axpyParams{N: 2, A: 1}, v[from], v[to]) }
-	trace, err := d.NewTrace(10)
-	require.NoError(t, err)
+	trace := must(d.NewTrace(10))
 	defer trace.Close()
 	record := func() {
 		for _, x := range [][2]int{{0, 5}, {1, 0}, {2, 1}, {3, 6}, {4, 3}} {
@@ -383,8 +382,7 @@ func TestReorderEnds(t *testing.T) {
 	submit(t, c)
 	wantTensor(t, y, 0, 24)
 
-	timer, err := d.NewTimer(2)
-	require.NoError(t, err)
+	timer := must(d.NewTimer(2))
 	defer timer.Close()
 	c.Reset()
 	end = c.Reorder()
@@ -393,8 +391,7 @@ func TestReorderEnds(t *testing.T) {
 	c.Timestamp(timer, 1)
 	end()
 	submit(t, c)
-	spent, err := timer.Nanoseconds(0, 1)
-	require.NoError(t, err)
+	spent := must(timer.Nanoseconds(0, 1))
 	require.Positive(t, spent)
 
 	// Errors of commands are found when they are recorded, and those that follow are skipped.
@@ -418,8 +415,7 @@ func TestReorderClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 10 { // memory that is used too late is not found at once
-				k, err := vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{})
-				require.NoError(t, err)
+				k := must(vk.NewKernel[axpyParams](d, "own", axpySPIRV, axpySpec{Scale: 1}, vk.KernelOptions{}))
 				c, other, x, y := newCmd(t, d), newCmd(t, d), tensor(t, d, "x", 1), tensor(t, d, "y", 7)
 				s := other.Scratch("s", 4)
 				end := c.Reorder()
