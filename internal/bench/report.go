@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/perf/benchmath"
+	"golang.org/x/perf/benchunit"
 
 	"github.com/flashvk/flashvk/vk"
 )
@@ -228,44 +229,15 @@ func (b BuildInfo) String() string {
 }
 
 // FormatTime returns ns nanoseconds with four digits, as in 1.234 ms.
-func FormatTime(ns float64) string {
-	switch {
-	case ns < 999.95:
-		return digits(ns) + " ns"
-	case ns < 999.95e3:
-		return digits(ns/1e3) + " µs"
-	case ns < 999.95e6:
-		return digits(ns/1e6) + " ms"
-	}
-	return digits(ns/1e9) + " s"
-}
+func FormatTime(ns float64) string { return FormatSI(ns/1e9, "s") }
 
-// FormatSI returns x with four digits and a decimal prefix, as in
-// 440.1 TFLOP/s.
+// FormatSI returns x with four digits and a decimal prefix, as in 440.1 TFLOP/s.
 func FormatSI(x float64, unit string) string {
-	prefixes := []string{"", "k", "M", "G", "T", "P"}
-	i := 0
-	for ; i < len(prefixes)-1 && math.Abs(x) >= 999.95; i++ {
-		x /= 1000
+	if x == 0 {
+		return "0 " + unit
 	}
-	return digits(x) + " " + prefixes[i] + unit
-}
-
-// digits returns x with four significant digits if it is below 1000, else
-// without a fraction.
-func digits(x float64) string {
-	a := math.Abs(x)
-	switch {
-	case a == 0:
-		return "0"
-	case a < 9.9995:
-		return strconv.FormatFloat(x, 'f', 3, 64)
-	case a < 99.995:
-		return strconv.FormatFloat(x, 'f', 2, 64)
-	case a < 999.95:
-		return strconv.FormatFloat(x, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(x, 'f', 0, 64)
+	scale := benchunit.CommonScale([]float64{x}, benchunit.Decimal)
+	return fmt.Sprintf("%.*f %s%s", scale.Prec, x/scale.Factor, scale.Prefix, unit)
 }
 
 // FormatBytes returns n bytes with a binary prefix, as in 48 KiB.
