@@ -42,7 +42,7 @@ func (t *tasks) split(n int) *tasks {
 // the targets of the file.
 func (t *tasks) curve(points int) (c gp.Task, targets chart.Series) {
 	tokens, y := t.x[:len(t.x)/t.n], t.y[:len(t.y)/t.n]
-	targets.Name = "targets"
+	targets.Name, targets.Dots = "targets", true
 	c.Context = len(tokens)/3 - len(y)
 	low, high := tokens[0], tokens[0]
 	for i := 0; i < len(tokens); i += 3 {

@@ -194,7 +194,7 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 	} else {
 		var targets chart.Series
 		task, targets = o.heldOut.curve(points)
-		c.Dots = append(c.Dots, targets)
+		c.Series = append(c.Series, targets)
 		c.Subtitle = fmt.Sprintf("%v; a task of %s", model.Config(), filepath.Base(o.heldOut.path))
 	}
 	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: task.Context, Targets: points}, tnp.Loss, tnp.PlanOptions{})
@@ -212,9 +212,8 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 	for i := range x {
 		low[i], high[i] = mean[i]-2*deviation[i], mean[i]+2*deviation[i]
 	}
-	c.Series = []chart.Series{{Name: "predicted", X: x, Y: mean}}
-	c.Bands = []chart.Band{{Name: "2 deviations", X: x, Low: low, High: high}}
-	c.Dots = append(c.Dots, chart.Series{Name: "context", X: task.X[:task.Context], Y: task.Y[:task.Context]})
+	c.Series = append(c.Series, chart.Series{Name: "context", Dots: true, X: task.X[:task.Context], Y: task.Y[:task.Context]},
+		chart.Series{Name: "predicted ± 2 deviations", X: x, Y: mean, Low: low, High: high})
 	if o.heldOut == nil {
 		own, _, err := task.Predict(x)
 		if err != nil {

@@ -143,14 +143,13 @@ func (l *log) close() error {
 	return l.f.Close()
 }
 
-// means returns the means of the losses over n steps each, and the least and the largest of them; of
+// means returns the means of the losses over n steps each, with the least and the largest of them; of
 // says whose they are.
-func means(of string, rows []Row, n int) (chart.Series, chart.Band) {
-	name := "loss"
+func means(of string, rows []Row, n int) chart.Series {
+	s := chart.Series{Name: of + "loss"}
 	if n > 1 {
-		name = fmt.Sprintf("mean of %d", n)
+		s.Name = fmt.Sprintf("%smean of %d, least to most", of, n)
 	}
-	s, b := chart.Series{Name: of + name}, chart.Band{Name: fmt.Sprintf("least to most of %d", n)}
 	for part := range slices.Chunk(rows[:len(rows)/n*n], n) {
 		mean, low, high := 0.0, part[0].Loss, part[0].Loss
 		for _, row := range part {
@@ -158,32 +157,27 @@ func means(of string, rows []Row, n int) (chart.Series, chart.Band) {
 			low, high = min(low, row.Loss), max(high, row.Loss)
 		}
 		s.X, s.Y = append(s.X, float64(part[n-1].Step)), append(s.Y, mean)
-		b.Low, b.High = append(b.Low, low), append(b.High, high)
+		s.Low, s.High = append(s.Low, low), append(s.High, high)
 	}
-	b.X = s.X
-	return s, b
+	return s
 }
 
 // drawLosses draws the means of the losses over so many steps that 100 are left, also of the log
 // that stands beside.
 func drawLosses(o *Options, rows []Row) error {
 	n := max(len(rows)/100, 1)
-	ours, band := means("", rows, n)
 	c := chart.Chart{
 		Title:    "Loss of a neural process on tasks of Gaussian processes",
 		Subtitle: fmt.Sprintf("%v; %v; %v, lr %g, seed %d", o.Config, o.Shape, o.DType, o.LR, o.Seed),
-		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{ours},
-	}
-	if n > 1 {
-		c.Bands = []chart.Band{band}
+		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{means("", rows, n)},
 	}
 	if o.Beside.Path != "" {
 		beside, err := readLog(o.Beside.Path)
 		if err != nil {
 			return err
 		}
-		other, _ := means(o.Beside.Name+", ", beside, n)
-		other.Peer = true
+		other := means(o.Beside.Name+", ", beside, n)
+		other.Peer, other.Low, other.High = true, nil, nil
 		c.Series = append(c.Series, other)
 	}
 	return write(&c, o.Curve)
