@@ -311,9 +311,9 @@ func (s *selftestCommand) runProblem(ctx context.Context, a *app) error {
 		}
 		for range repeats {
 			if _, err := trial.Examine(ctx, d, k, p, false, softHang); err != nil {
-				return fmt.Errorf("%s, %v: %w", k.Name, trial.Describe(p), err)
+				return fmt.Errorf("%s, %v %v: %w", k.Name, p, p.Pass(), err)
 			}
 		}
-		return writeLine(a.stdout, fmt.Sprintf("right, %d times: %s, %v", repeats, k.Name, trial.Describe(p)))
+		return writeLine(a.stdout, fmt.Sprintf("right, %d times: %s, %v %v", repeats, k.Name, p, p.Pass()))
 	})
 }

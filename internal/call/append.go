@@ -1,7 +1,6 @@
 package call
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
@@ -22,14 +21,6 @@ type Append struct {
 	Scales    CacheScales
 	Advance   int // not 0: the call is Advance by this number of keys
 	Data
-}
-
-// String says what the call is in a line.
-func (a *Append) String() string {
-	if a.Advance != 0 {
-		return fmt.Sprintf("advance by %d, lens=%v", a.Advance, a.Lens)
-	}
-	return fmt.Sprintf("%v/rope=%d,%v lens=%v", a.AppendProblem.DecodeProblem, a.RoPE.Dims, a.RoPE.Interleaved, a.Lens)
 }
 
 // Validate implements Call. A sequence may have any length.

@@ -43,22 +43,6 @@ type Attention struct {
 // Sizes are factors of the values of tensors; 0 stands for 1.
 type Sizes struct{ Q, K, V, DO, DLSE, Bias float64 }
 
-// String says what the call is in a line.
-func (a *Attention) String() string {
-	s := fmt.Sprintf("%v %v scale=%g %s lengths=%v slack=%d mask=%v hiding-bias=%v sizes=%+v sample=%d layout=%s no-lse=%v do=%v dlse=%v",
-		a.Impl, a.Problem, a.EffectiveScale(), a.Kind, a.Lengths[:min(20, len(a.Lengths))], a.Slack, a.Mask, a.HidingBias, a.Sizes,
-		a.Sample, a.Layout, a.NoLSE, a.DO, a.DLSE)
-	switch {
-	case a.Config != nil:
-		s += fmt.Sprintf(" (%v)", a.Config)
-	case a.BackwardConfig != nil:
-		s += fmt.Sprintf(" (%v)", a.BackwardConfig)
-	case a.DecodeConfig != nil:
-		s += fmt.Sprintf(" (decode %v)", a.DecodeConfig)
-	}
-	return s
-}
-
 // Validate implements Call.
 func (a *Attention) Validate() error {
 	if err := a.Problem.Validate(); err != nil {

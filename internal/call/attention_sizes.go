@@ -36,8 +36,7 @@ func (d *attentionDraw) longest() int {
 // sizes draws lengths, heads and batches, and the sizes of features.
 func (d *attentionDraw) sizes() {
 	p, rng := &d.Problem, d.rng
-	p.NumKVHeads = one(rng, 1, 1, 2, 2, 3, 4)
-	group := one(rng, 1, 1, 1, 2, 3, 4, 8)
+	heads, group := one(rng, 1, 1, 2, 2, 3, 4), one(rng, 1, 1, 1, 2, 3, 4, 8)
 	p.Batch = one(rng, 1, 1, 2, 2, 3, 4)
 	p.SeqQ, p.SeqKV = Size(rng, min(d.longest(), 1100)), Size(rng, min(d.longest(), 1100))
 	if chance(rng, 4) {
@@ -53,13 +52,20 @@ func (d *attentionDraw) sizes() {
 	}
 	wide := chance(rng, 8)
 	if wide {
-		d.wide(&group)
+		d.wide(&heads, &group)
+	} else if p.Varlen.On && chance(rng, 3) {
+		p.Batch += rng.IntN(6)
 	}
-	p.NumHeads = p.NumKVHeads * group
+	over := func() float64 {
+		p.NumKVHeads, p.NumHeads = heads, heads*group
+		return d.over(wide)
+	}
+	if over() > 1 && !wide && chance(rng, 2) { // long rows of few heads
+		p.Batch, heads, group = 1, 1, min(group, 4)
+	}
+	Within(rng, 1, over, &p.SeqQ, &p.SeqKV, &p.Batch, &heads, &group)
 	if p.Varlen.On {
 		d.lengths()
-	}
-	for d.most(wide) > 1 && d.shrink() {
 	}
 	d.featureSizes()
 	d.configSizes()
@@ -70,7 +76,7 @@ func (d *attentionDraw) sizes() {
 }
 
 // wide draws a problem of many blocks, of short or long sequences.
-func (d *attentionDraw) wide(group *int) {
+func (d *attentionDraw) wide(kvHeads, group *int) {
 	p, rng := &d.Problem, d.rng
 	blocks := wideBlocks
 	if d.space.Soft {
@@ -90,14 +96,14 @@ func (d *attentionDraw) wide(group *int) {
 		heads = max(1, rows/p.SeqQ)
 	}
 	*group = min(*group, heads)
-	p.NumKVHeads = max(1, min(heads / *group, one(rng, 1, 2, 4, 8, 16, 64)))
-	p.Batch = max(1, (heads+*group*p.NumKVHeads-1)/(*group*p.NumKVHeads))
-	most := max(1, int(mostWide)/(dim*p.Batch*p.NumKVHeads))
+	*kvHeads = max(1, min(heads / *group, one(rng, 1, 2, 4, 8, 16, 64)))
+	each = *group * *kvHeads
+	p.Batch = max(1, (heads+each-1)/each)
+	most := max(1, int(mostWide)/(dim*p.Batch**kvHeads))
 	p.SeqKV = min(Size(rng, max(d.longest(), 2048)), most)
 }
 
-// lengths draws the lengths of packed sequences. There are as many sequences as batches, and at
-// most as many rows and keys as unpacked.
+// lengths draws the lengths of packed sequences. There are at most as many rows and keys as unpacked.
 func (d *attentionDraw) lengths() {
 	c, rng := d.Attention, d.rng
 	p := &c.Problem
@@ -112,10 +118,7 @@ func (d *attentionDraw) lengths() {
 		}
 		return Size(rng, most)
 	}
-	c.Lengths = make([][2]int, max(p.Batch, 1))
-	if chance(rng, 3) && p.Batch < 10 {
-		c.Lengths = make([][2]int, p.Batch+rng.IntN(6))
-	}
+	c.Lengths = make([][2]int, p.Batch)
 	for b := range c.Lengths {
 		c.Lengths[b] = [2]int{length(p.SeqQ), length(p.SeqKV)}
 		if chance(rng, 4) {
@@ -131,53 +134,33 @@ func (d *attentionDraw) lengths() {
 	c.Pack()
 }
 
-// rows returns the rows and the keys of all batches.
-func (d *attentionDraw) rows() (q, kv int) {
+// over returns the largest ratio of a size to its bound; above 1 the problem is too large. Sequences that
+// are packed are about half as long as the longest.
+func (d *attentionDraw) over(wide bool) float64 {
 	p := &d.Problem
-	if p.Varlen.On {
-		return p.Varlen.TotalQ, p.Varlen.TotalKV
-	}
-	return p.Batch * p.SeqQ, p.Batch * p.SeqKV
-}
-
-// most returns the largest ratio of a size to its bound; above 1 the problem is too large.
-func (d *attentionDraw) most(wide bool) float64 {
-	p := &d.Problem
-	q, kv := d.rows()
-	heads, elements := float64(p.NumHeads), float64(mostOfTensor)
+	batch, heads, elements := float64(p.Batch), float64(p.NumHeads), mostOfTensor
 	if wide {
 		elements = mostWide
 	}
-	over := float64(q) * heads * float64(max(p.HeadDim, p.ValueHeadDim())) / elements
-	over = max(over, float64(kv)*float64(p.NumKVHeads)*float64(max(p.HeadDim, p.ValueHeadDim()))/elements)
-	scores := heads * float64(p.Batch) * float64(p.SeqQ) * float64(p.SeqKV) // of sequences of the maximal lengths
-	if p.Varlen.On {
-		scores = 0
-		for _, n := range d.Lengths {
-			scores += heads * float64(n[0]) * float64(n[1])
-		}
-	}
+	dim, scores := float64(max(p.HeadDim, p.ValueHeadDim())), batch*heads*float64(p.SeqQ)*float64(p.SeqKV)
+	over := dim * batch * max(float64(p.SeqQ)*heads, float64(p.SeqKV)*float64(p.NumKVHeads)) / elements
 	if p.Bias.On {
-		bias := 1.0
-		for _, n := range p.BiasShape() {
-			bias *= float64(n)
-		}
-		over = max(over, bias/elements)
+		over = max(over, float64(Product(p.BiasShape()))/elements)
 	}
-	if d.Impl == attention.Unfused {
-		// With Varlen the path keeps scores for the longest lengths.
-		over = max(over, heads*float64(p.Batch)*float64(p.SeqQ)*float64(p.SeqKV)/unfusedScores)
+	if d.Impl == attention.Unfused { // with Varlen the path keeps scores for the longest lengths
+		over = max(over, scores/unfusedScores)
 	}
-	operations := scores * d.scoreOperations()
-	if !wide {
-		// The mean cost of many problems below a bound is less than half of the bound.
-		return max(over, operations/(2*d.space.Work))
+	if p.Varlen.On {
+		scores /= 3
 	}
-	if d.space.Soft {
-		return max(over, operations/(8*d.space.Work))
+	most := 2 * d.space.Work // the mean cost of many problems below a bound is less than half of the bound
+	switch {
+	case wide && d.space.Soft:
+		most = 8 * d.space.Work
+	case wide: // only a sample is compared, but the device computes all rows
+		most = 2e11
 	}
-	// Only a sample is compared, but the device computes all rows.
-	return max(over, operations/2e11)
+	return max(over, scores*d.scoreOperations()/most)
 }
 
 // scoreOperations returns the operations of the references for each score.
@@ -188,55 +171,6 @@ func (d *attentionDraw) scoreOperations() float64 {
 		return 2*(dim+value) + 4*(3*dim+2*value)
 	}
 	return 4 * (dim + value)
-}
-
-// shrink makes the problem smaller, and reports whether it could.
-func (d *attentionDraw) shrink() bool {
-	c, p := d.Attention, &d.Problem
-	group := p.NumHeads / p.NumKVHeads
-	switch {
-	case p.NumKVHeads > 1 && (p.Batch == 1 || d.rng.IntN(2) == 0):
-		p.NumKVHeads /= 2
-		p.NumHeads = p.NumKVHeads * group
-	case group > 4:
-		p.NumHeads = p.NumKVHeads * (group / 2)
-	case p.Batch > 1 && len(c.Lengths) != 1:
-		if c.Lengths != nil {
-			// It keeps the half that has the longest sequence with rows and keys, so
-			// that some rows see keys.
-			half := len(c.Lengths) / 2
-			size := func(list [][2]int) (n int) {
-				for _, x := range list {
-					n = max(n, min(x[0], 1)*min(x[1], 1)*(x[0]+x[1]))
-				}
-				return n
-			}
-			if size(c.Lengths[:half]) > size(c.Lengths[half:]) {
-				c.Lengths = c.Lengths[:half]
-			} else {
-				c.Lengths = c.Lengths[half:]
-			}
-			c.Pack()
-			return true
-		}
-		p.Batch /= 2
-	case group > 1:
-		p.NumHeads = p.NumKVHeads * (group / 2)
-	case p.SeqQ == 1 && p.SeqKV == 1:
-		return false
-	default:
-		smaller := func(n int) int { return n - n*3/10 }
-		if p.SeqQ >= p.SeqKV {
-			p.SeqQ = max(1, smaller(p.SeqQ)-1)
-		} else {
-			p.SeqKV = max(1, smaller(p.SeqKV)-1)
-		}
-		for b := range c.Lengths {
-			c.Lengths[b] = [2]int{min(c.Lengths[b][0], p.SeqQ), min(c.Lengths[b][1], p.SeqKV)}
-		}
-		c.Pack()
-	}
-	return true
 }
 
 // featureSizes draws the numbers of features.
@@ -393,7 +327,10 @@ func (d *attentionDraw) upstream(size float64) {
 	}
 	scale := math.Abs(p.EffectiveScale())
 	keep := p.Dropout.KeepScale()
-	rows, _ := d.rows()
+	rows := p.Batch * p.SeqQ
+	if p.Varlen.On {
+		rows = p.Varlen.TotalQ
+	}
 	n := 8 * math.Sqrt(float64(rows*p.NumHeads/p.NumKVHeads)) // a key that all rows see alone, signs at random
 	if !p.Varlen.On {
 		n /= math.Sqrt(float64(p.Batch))

@@ -27,15 +27,6 @@ type Decode struct {
 	Data
 }
 
-// String says what the call is in a line.
-func (d *Decode) String() string {
-	s := fmt.Sprintf("%v %v lens=%v", d.Impl, d.DecodeProblem, d.Lens)
-	if d.Config != nil {
-		s += fmt.Sprintf(" (%v)", d.Config)
-	}
-	return s
-}
-
 // Validate implements Call.
 func (d *Decode) Validate() error {
 	if err := d.DecodeProblem.Validate(); err != nil {

@@ -260,11 +260,6 @@ func (g *GemmGroup) Few() string {
 	return strings.Join(words, " ")
 }
 
-// String describes the group in a few words.
-func (g *GemmGroup) String() string {
-	return fmt.Sprintf("group %s, transposed %v %v, %v to %v %v residual=%v (%s %s) %+v", g.Few(), g.TransA, g.TransB, g.DType, g.Out, g.Activation, g.Residual, g.Impl, g.Config, g.Lie)
-}
-
 // Validate implements Call.
 func (g *GemmGroup) Validate() error {
 	_, err := problem.ValidateGroup(g.problems())

@@ -1,7 +1,6 @@
 package call
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -17,11 +16,6 @@ type Step struct {
 	Decode
 	RoPE  attention.RoPE
 	Steps int `json:",omitempty"` // one after the other, with the same new keys; 0 is 1. Angles are 0 if it is more
-}
-
-// String says what the call is in a line.
-func (s *Step) String() string {
-	return fmt.Sprintf("%s/rope=%d,%v", s.Decode.String(), s.RoPE.Dims, s.RoPE.Interleaved)
 }
 
 func (s *Step) problem() attention.AppendProblem {

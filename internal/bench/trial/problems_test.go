@@ -66,7 +66,6 @@ func TestProblems(t *testing.T) {
 				q = k.New()
 				require.NoError(t, json.Unmarshal(whole, q))
 				require.Equal(t, p, q)
-				require.NotEmpty(t, Describe(p))
 				if err := Supports(p, call.TypicalCaps(soft)); err != nil {
 					require.ErrorIs(t, err, vk.ErrUnsupported, "%s", text)
 					refused++

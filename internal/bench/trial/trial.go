@@ -39,9 +39,6 @@ func Supports(p Problem, caps *vk.Caps) error {
 	return err
 }
 
-// Describe says what a problem is in a line.
-func Describe(p Problem) string { return fmt.Sprintf("%v %v", p, p.Pass()) }
-
 // Encode writes a problem as flashvk selftest --problem takes it: the kernel's name, a
 // colon, and the problem as JSON without the fields that are zero, or with them where a problem
 // without them is another one: a dtype.Option of float32 is 0, too.
