@@ -143,59 +143,40 @@ func (a *Attention) Tensors() []Tensor {
 	if q != nil {
 		rows, keys = int(q[len(q)-1]), int(kv[len(kv)-1])
 	}
-	noBias, noDBias := !p.Bias.On, !p.Bias.On || a.NoDBias
-	const features = 5 // the letter of their layout
-	list := []Tensor{
-		a.tensor("q", 0, p.DType, p.QShape(), 0, rows),
-		a.tensor("k", 1, p.DType, p.KShape(), 0, keys),
-		a.tensor("v", 2, p.DType, p.VShape(), 0, keys),
-		a.tensor("o", 3, p.DType, p.OShape(), 0, rows),
-		a.tensor("lse", 4, dtype.Float32, p.LSEShape(), 1, rows),
-		a.tensor("do", 0, p.DType, p.OShape(), 0, rows),
-		a.tensor("dq", 3, p.DType, p.QShape(), 0, rows),
-		a.tensor("dk", 2, p.DType, p.KShape(), 0, keys),
-		a.tensor("dv", 1, p.DType, p.VShape(), 0, keys),
-		a.tensor("bias", features, p.Bias.DType, p.BiasShape(), -1, 0),
-		a.tensor("alibi_slopes", features, dtype.Float32, p.SlopesShape(), -1, 0),
-		a.tensor("key_mask", features, dtype.Bool, p.KeyMaskShape(), -1, 0),
-		a.tensor("sinks", features, dtype.Float32, p.SinksShape(), -1, 0),
-		a.tensor("cu_seqlens_q", features, dtype.Int32, p.CuSeqlensShape(), -1, 0),
-		a.tensor("cu_seqlens_kv", features, dtype.Int32, p.CuSeqlensShape(), -1, 0),
-		a.tensor("dlse", 3, dtype.Float32, p.LSEShape(), 1, rows),
-		a.tensor("dbias", 1, p.Bias.DType, p.BiasShape(), -1, 0),
-		a.tensor("dsinks", 1, dtype.Float32, p.SinksShape(), -1, 0),
-	}
-	off := map[string]bool{
-		"lse": a.NoLSE && !a.Backward, "bias": noBias, "alibi_slopes": p.ALiBi == attention.ALiBiOff, "key_mask": !p.KeyMask, "sinks": !p.Sinks,
-		"cu_seqlens_q": !p.Varlen.On, "cu_seqlens_kv": !p.Varlen.On, "dlse": !a.DLSE, "dbias": noDBias, "dsinks": !p.Sinks || a.NoDBias,
-	}
-	for i := range list {
-		t := &list[i]
-		switch t.Off = off[t.Name]; t.Name {
-		case "o", "lse":
-			t.Role = Output
-		case "do", "dlse":
-			t.Role = Upstream
-		case "dq", "dk", "dv", "dbias", "dsinks":
-			t.Role = Gradient
+	// Axis counts rows of packed sequences, of which only those that are in one count; -1: none does.
+	tensor := func(name string, role Role, letter int, t dtype.DType, shape []int, axis, rows int, on bool) Tensor {
+		x, packed := Tensor{Name: name, DType: t, Shape: shape, Own: true, Role: role, Off: !on}, p.Varlen.On && axis >= 0
+		if packed {
+			x.Part = slices.Clone(shape)
+			x.Part[axis] = rows
 		}
+		if a.Layout != "" {
+			x.Place = place(a.Layout[letter%len(a.Layout)], shape, packed && axis == 0)
+		}
+		return x
 	}
-	return list
-}
-
-// tensor returns a tensor with the layout of a letter. Axis counts rows of packed sequences, of which
-// only those that are in one count; -1: none does.
-func (a *Attention) tensor(name string, letter int, t dtype.DType, shape []int, axis, rows int) Tensor {
-	x := Tensor{Name: name, DType: t, Shape: shape, Own: true}
-	packed := a.Varlen.On && axis >= 0
-	if packed {
-		x.Part = slices.Clone(shape)
-		x.Part[axis] = rows
+	const features = 5 // the letter of their layout
+	half, f32, i32 := p.DType, dtype.Float32, dtype.Int32
+	return []Tensor{
+		tensor("q", Input, 0, half, p.QShape(), 0, rows, true),
+		tensor("k", Input, 1, half, p.KShape(), 0, keys, true),
+		tensor("v", Input, 2, half, p.VShape(), 0, keys, true),
+		tensor("o", Output, 3, half, p.OShape(), 0, rows, true),
+		tensor("lse", Output, 4, f32, p.LSEShape(), 1, rows, !a.NoLSE || a.Backward),
+		tensor("do", Upstream, 0, half, p.OShape(), 0, rows, true),
+		tensor("dq", Gradient, 3, half, p.QShape(), 0, rows, true),
+		tensor("dk", Gradient, 2, half, p.KShape(), 0, keys, true),
+		tensor("dv", Gradient, 1, half, p.VShape(), 0, keys, true),
+		tensor("bias", Input, features, p.Bias.DType, p.BiasShape(), -1, 0, p.Bias.On),
+		tensor("alibi_slopes", Input, features, f32, p.SlopesShape(), -1, 0, p.ALiBi != attention.ALiBiOff),
+		tensor("key_mask", Input, features, dtype.Bool, p.KeyMaskShape(), -1, 0, p.KeyMask),
+		tensor("sinks", Input, features, f32, p.SinksShape(), -1, 0, p.Sinks),
+		tensor("cu_seqlens_q", Input, features, i32, p.CuSeqlensShape(), -1, 0, p.Varlen.On),
+		tensor("cu_seqlens_kv", Input, features, i32, p.CuSeqlensShape(), -1, 0, p.Varlen.On),
+		tensor("dlse", Upstream, 3, f32, p.LSEShape(), 1, rows, a.DLSE),
+		tensor("dbias", Gradient, 1, p.Bias.DType, p.BiasShape(), -1, 0, p.Bias.On && !a.NoDBias),
+		tensor("dsinks", Gradient, 1, f32, p.SinksShape(), -1, 0, p.Sinks && !a.NoDBias),
 	}
-	if a.Layout != "" {
-		x.Place = place(a.Layout[letter%len(a.Layout)], shape, packed && axis == 0)
-	}
-	return x
 }
 
 // inputs returns tensors as the reference has them.
