@@ -9,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/pipelines/gemm"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // kernelGemm is the row of All.
@@ -40,7 +39,21 @@ func drawGemm(family, rng *rand.Rand, s Space) Call {
 	drawEpilogue(family, rng, &p.Problem)
 	p.Data = DrawData(family, rng)
 	batches := family.IntN(4) == 0
-	p.Config = drawGemmConfig(family, s, p.Impl, p.Problem, batches)
+	if p.Impl != "auto" && family.IntN(4) > 0 {
+		like := *p
+		if like.M, like.N, like.K = 64, 64, 64; batches {
+			like.Batch = 2
+		}
+		p.Config = drawConfig(family, s, p.Impl, true, &like, func(c *engine.Config) {
+			if family.IntN(3) > 0 {
+				return
+			}
+			c.Splits = 2 + family.IntN(6)
+			if c.Rows = 8 * family.IntN(5); batches {
+				c.Rows *= like.M / 8
+			}
+		})
+	}
 	if batches {
 		p.Batch = 2 + rng.IntN(4)
 		p.Broadcast = rng.IntN(3) == 0
@@ -169,44 +182,6 @@ func (p *Gemm) fixRows(c *engine.Config) {
 	p.Config = c.String()
 }
 
-// drawGemmConfig draws a configuration of a path, or none.
-func drawGemmConfig(family *rand.Rand, s Space, impl string, p engine.Problem, batches bool) string {
-	if impl == "auto" || family.IntN(4) == 0 {
-		return ""
-	}
-	caps := TypicalCaps(s.Soft)
-	p.M, p.N, p.K = 64, 64, 64
-	if batches {
-		p.Batch = 2
-	}
-	for range 100 {
-		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(22)}
-		if impl == "coopmat" {
-			drawMatrixTiles(family, s, &c)
-			c.AlignRows = family.IntN(2) == 0
-			c.PackB = family.IntN(3) == 0 && p.DType != dtype.Float32
-			if c.PackB {
-				c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
-			}
-		} else {
-			drawScalarTiles(family, &c)
-		}
-		if family.IntN(3) == 0 {
-			c.Splits = 2 + family.IntN(6)
-			c.Rows = 8 * family.IntN(5)
-			if batches {
-				c.Rows = c.Rows / 8 * p.M
-			}
-		}
-		fits := c
-		fits.Rows = 0
-		if fits.Feasible(caps, p) == nil {
-			return c.String()
-		}
-	}
-	return ""
-}
-
 // drawScalarTiles draws those of path scalar.
 func drawScalarTiles(family *rand.Rand, c *engine.Config) {
 	c.Threads, c.ThreadsX = []int{32, 64, 128, 256}[family.IntN(4)], []int{8, 16}[family.IntN(2)]
@@ -237,7 +212,9 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Call {
 	p.Workspace, p.Layout = false, "p" // Lie says how tensors lie
 	p.Lie = []GemmLie{{}, {Pad: -1}, {Pad: -1, Offset: 8}, {Offset: rng.IntN(9), Pad: rng.IntN(9)}}[family.IntN(4)]
 	if p.Impl != "auto" && family.IntN(3) > 0 {
-		p.Config = drawGroupConfig(family, s, p)
+		like := *p
+		like.Products = []GemmProduct{{M: 1, N: 1, K: 1}}
+		p.Config = drawConfig(family, s, p.Impl, false, &like, func(c *engine.Config) { c.AlignRows = false })
 	}
 	n, most := 1+rng.IntN(12), 250
 	switch rng.IntN(8) {
@@ -271,26 +248,4 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Call {
 		p.limit(p.Out, x, max(x.K, 1))
 	}
 	return p
-}
-
-// drawGroupConfig draws a configuration, or none.
-func drawGroupConfig(family *rand.Rand, s Space, p *GemmGroup) string {
-	caps := TypicalCaps(s.Soft)
-	for range 100 {
-		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(9)}
-		if p.Impl == "coopmat" {
-			drawMatrixTiles(family, s, &c)
-		} else {
-			drawScalarTiles(family, &c)
-		}
-		q := *p
-		q.Products = []GemmProduct{{M: 1, N: 1, K: 1}}
-		if q.Config = c.String(); q.DType == dtype.BFloat16 && s.Soft {
-			q.DType, q.Out = dtype.Float16, dtype.Float16
-		}
-		if _, err := q.Choose(caps, kit.Forward); err == nil {
-			return q.Config
-		}
-	}
-	return ""
 }

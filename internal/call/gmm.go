@@ -169,14 +169,8 @@ func drawGMM(family, rng *rand.Rand, s Space) Call {
 		return nil
 	}
 	p.Grad = dtype.Some(dtype.All()[family.IntN(3)])
-	switch family.IntN(4) {
-	case 0:
-		p.LogP = true
-	case 1:
-		p.Loss = true
-	default:
-		p.LogP, p.Loss = true, true
-	}
+	outputs := one(family, 1, 2, 3, 3)
+	p.LogP, p.Loss = outputs&1 > 0, outputs&2 > 0
 	p.Data = DrawData(family, rng)
 	p.Interleaved = rng.IntN(2) == 0
 	if p.Call == GMMBackward {

@@ -2,6 +2,7 @@ package call
 
 import (
 	"math/rand/v2"
+	"reflect"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
@@ -204,11 +205,7 @@ func drawGrouped(family, rng *rand.Rand, s Space) Call {
 		return p
 	}
 	if family.IntN(3) > 0 && !p.kept() && p.Impl != "auto" {
-		p.Config = drawConfig(family, s, !p.Backward, func(config string) (Call, *dtype.DType) {
-			q := *p
-			q.Config = config
-			return &q, &q.DType
-		})
+		p.Config = drawConfig(family, s, p.Impl, !p.Backward, p, func(*engine.Config) {})
 	}
 	if !p.Backward || p.Keep == mlp.KeepNothing {
 		p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0
@@ -217,22 +214,30 @@ func drawGrouped(family, rng *rand.Rand, s Space) Call {
 	return p
 }
 
-// drawConfig draws a configuration of path coopmat that a call takes, or none. The call is in a format
-// that soft devices have.
-func drawConfig(family *rand.Rand, s Space, packs bool, with func(config string) (c Call, t *dtype.DType)) string {
-	caps := TypicalCaps(s.Soft)
+// drawConfig draws a configuration of products on a path that a call takes, or none. More adds to it.
+func drawConfig(family *rand.Rand, s Space, impl string, packs bool, like Call, more func(c *engine.Config)) string {
+	q := Copy(like)
+	for _, name := range []string{"dtype", "out"} { // soft devices have no matrices of bfloat16
+		if t := Field(q, name); s.Soft && t.IsValid() && t.Interface() == dtype.BFloat16 {
+			t.Set(reflect.ValueOf(dtype.Float16))
+		}
+	}
 	for range 100 {
-		c := engine.Config{}
-		drawMatrixTiles(family, s, &c)
-		c.AlignRows = family.IntN(2) == 0
-		if c.PackB = packs && family.IntN(2) == 0; c.PackB {
-			c.BlockK = int(caps.CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
+		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(22)}
+		if impl == "scalar" {
+			drawScalarTiles(family, &c)
+		} else {
+			drawMatrixTiles(family, s, &c)
+			c.AlignRows = family.IntN(2) == 0
+			if c.PackB = packs && family.IntN(3) == 0; c.PackB {
+				c.BlockK = int(TypicalCaps(s.Soft).CoopMatShapes[0].N) * 8 / (1 + family.IntN(2))
+			}
 		}
-		of, t := with(c.String())
-		if *t == dtype.BFloat16 && s.Soft {
-			*t = dtype.Float16
-		}
-		if supports(of, s) == nil {
+		more(&c)
+		whole := c
+		whole.Rows = 0
+		Field(q, "config").SetString(whole.String())
+		if supports(q, s) == nil {
 			return c.String()
 		}
 	}
@@ -259,14 +264,8 @@ func drawMixture(family, rng *rand.Rand, s Space) Call {
 		p.Second = TenTo(rng, -2, 0.3)
 		p.Magnitude = max(p.Magnitude, 0.01) // w1 is in float16
 	}
-	switch family.IntN(4) {
-	case 0:
-		p.LogP = true
-	case 1:
-		p.Loss = true
-	default:
-		p.LogP, p.Loss = true, true
-	}
+	outputs := one(family, 1, 2, 3, 3)
+	p.LogP, p.Loss = outputs&1 > 0, outputs&2 > 0
 	p.Groups, p.HeadsAtATime = rng.IntN(4), rng.IntN(4)
 	if p.Backward && family.IntN(2) == 0 {
 		p.DLoss = float64(float32(rng.NormFloat64() * 10))
@@ -277,11 +276,7 @@ func drawMixture(family, rng *rand.Rand, s Space) Call {
 	}
 	p.TransA, p.TransB = family.IntN(3) == 0, family.IntN(3) == 0
 	if p.Impl != "auto" && family.IntN(3) > 0 {
-		p.Config = drawConfig(family, s, false, func(config string) (Call, *dtype.DType) {
-			q := *p
-			q.Config = config
-			return &q, &q.DType
-		})
+		p.Config = drawConfig(family, s, p.Impl, false, p, func(*engine.Config) {})
 	}
 	return p
 }
