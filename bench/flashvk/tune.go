@@ -28,6 +28,11 @@ type tuneKernel struct {
 	budget       time.Duration
 	dryRun       bool
 	out, outName string // file for the winners, if it is not the user's, and the flag for that
+
+	d      *vk.Device
+	caps   *vk.Caps // of d, also after it was lost
+	search bench.Search
+	path   string // of the file for the winners
 }
 
 func newTune(a *app) *cobra.Command {
@@ -119,120 +124,105 @@ func (t *tuneKernel) tunables(caps *vk.Caps) ([]bench.Tunable, error) {
 	return all, nil
 }
 
-// openTuned opens the device without a cache of pipelines on disk: most of
+// open opens the device without a cache of pipelines on disk: most of
 // what is compiled here is never needed again.
-func openTuned(name string) (*vk.Device, error) {
-	return vk.Open(vk.Options{Device: name, Name: "flashvk"})
-}
-
-// tuneSession is one run of a command of tune.
-type tuneSession struct {
-	*tuneKernel
-	a      *app
-	d      *vk.Device
-	caps   *vk.Caps // of d, also after it was lost
-	env    bench.Environment
-	search bench.Search
-	file   *openTuning // for the winners
+func (t *tuneKernel) open() (err error) {
+	t.d, err = vk.Open(vk.Options{Device: t.device, Name: "flashvk"})
+	return err
 }
 
 func (t *tuneKernel) run(ctx context.Context, a *app) (err error) {
 	if err := t.check(); err != nil {
 		return err
 	}
-	s := tuneSession{tuneKernel: t, a: a}
-	if s.d, err = openTuned(t.device); err != nil {
+	if err := t.open(); err != nil {
 		return err
 	}
 	defer func() {
 		if !errors.Is(err, bench.ErrHung) { // closing would wait for it
-			err = errors.Join(err, s.d.Close())
+			err = errors.Join(err, t.d.Close())
 		}
 	}()
-	s.caps, s.env = s.d.Caps(), environment(s.d.Caps())
-	s.search = bench.DefaultSearch(s.env.CPU, t.impls, t.budget)
-	list, err := t.tunables(s.caps)
+	t.caps = t.d.Caps()
+	t.search = bench.DefaultSearch(t.caps.Type == vk.CPU, t.impls, t.budget)
+	list, err := t.tunables(t.caps)
 	switch {
 	case err != nil:
 		return err
 	case t.dryRun:
-		return s.list(list)
+		return t.list(a.stdout, list)
 	}
-	if s.file, err = openTuningFile(a.stderr, t.out, t.outName, s.caps); err != nil {
+	if err := t.winners(a.stderr, nil); err != nil {
 		return err
 	}
-	announce(a.stderr, s.env)
-	if err := s.tune(ctx, list); err != nil {
+	announce(a.stderr, environment(t.caps))
+	if err := t.tune(ctx, a, list); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", s.file.path)
+	_, err = fmt.Fprintf(a.stderr, "flashvk: wrote %s\n", t.path)
 	return err
 }
 
 // list writes the candidates of each problem.
-func (s *tuneSession) list(problems []bench.Tunable) error {
+func (t *tuneKernel) list(w io.Writer, problems []bench.Tunable) error {
 	for _, p := range problems {
 		var reason error
-		found := false
-		fmt.Fprintf(s.a.stdout, "%s\n", bench.Title(p.Op, p.Pass))
-		for _, impl := range s.search.Impls {
-			list, err := p.Candidates(s.d.Caps(), impl)
+		var all []string
+		for _, impl := range t.search.Impls {
+			list, err := p.Candidates(t.caps, impl)
 			reason = cmp.Or(reason, err)
 			for _, c := range list {
-				found = true
-				if _, err := fmt.Fprintf(s.a.stdout, "   %v\n", c); err != nil {
-					return err
-				}
+				all = append(all, fmt.Sprintf("   %v\n", c))
 			}
 		}
-		if !found {
-			return reason
+		if _, err := fmt.Fprintf(w, "%s\n%s", bench.Title(p.Op, p.Pass), strings.Join(all, "")); err != nil || all == nil {
+			return cmp.Or(err, reason)
 		}
 	}
 	return nil
 }
 
 // tune works through the problems. What is known is written even if it is cut short.
-func (s *tuneSession) tune(ctx context.Context, problems []bench.Tunable) error {
+func (t *tuneKernel) tune(ctx context.Context, a *app, problems []bench.Tunable) error {
 	var done []bench.Tuned
 	var err error
 	for i, p := range problems {
-		fmt.Fprintf(s.a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p.Op, p.Pass))
+		fmt.Fprintf(a.stderr, "flashvk: problem %d of %d: %s\n", i+1, len(problems), bench.Title(p.Op, p.Pass))
 		var tuned bench.Tuned
-		if tuned, err = s.one(ctx, p); err == nil {
-			err = s.accept(tuned)
+		if tuned, err = t.one(ctx, a, p); err == nil {
+			err = t.accept(a.stderr, tuned)
 		}
-		if len(tuned.Trials) > 0 && s.format != bench.Benchfmt {
+		if len(tuned.Trials) > 0 && t.format != bench.Benchfmt {
 			if i > 0 {
-				fmt.Fprintln(s.a.stdout)
+				fmt.Fprintln(a.stdout)
 			}
-			err = errors.Join(err, bench.WriteSheet(s.a.stdout, tuned.Sheet(), s.format, s.wide))
+			err = errors.Join(err, bench.WriteSheet(a.stdout, tuned.Sheet(), t.format, t.wide))
 		}
 		if err != nil {
 			break
 		}
 		done = append(done, tuned)
 	}
-	if len(done) == 0 || s.format != bench.Benchfmt {
+	if len(done) == 0 || t.format != bench.Benchfmt {
 		return err
 	}
-	report := bench.Report{Env: s.env}
+	report := bench.Report{Env: environment(t.caps)}
 	for _, tuned := range done {
 		report.Results = append(report.Results, tuned.Results()...)
 	}
-	return errors.Join(err, report.Write(s.a.stdout, s.format))
+	return errors.Join(err, report.Write(a.stdout, t.format))
 }
 
 // accept keeps the winners of a problem, at once, so that an interruption loses one problem at
 // most.
-func (s *tuneSession) accept(tuned bench.Tuned) error {
+func (t *tuneKernel) accept(w io.Writer, tuned bench.Tuned) error {
 	winners := tuned.Winners()
 	if len(winners) == 0 {
 		return fmt.Errorf("no candidate of %s is right: the first failed with: %s", bench.Title(tuned.Of.Op, tuned.Of.Pass), tuned.Trials[0].Reason)
 	}
-	return s.file.add(func(to *kit.Tuning) (err error) {
-		for _, w := range winners {
-			err = errors.Join(err, tuned.Of.Keep(to, w.Configuration, w.NS()))
+	return t.winners(w, func(to *kit.Tuning) (err error) {
+		for _, x := range winners {
+			err = errors.Join(err, tuned.Of.Keep(to, x.Configuration, x.NS()))
 		}
 		return err
 	})
@@ -244,20 +234,20 @@ const maxLost = 5
 
 // one searches for the best configurations of p. If the device is lost, it is
 // opened again, and the candidate left out.
-func (s *tuneSession) one(ctx context.Context, p bench.Tunable) (bench.Tuned, error) {
+func (t *tuneKernel) one(ctx context.Context, a *app, p bench.Tunable) (bench.Tuned, error) {
 	for lost := 0; ; lost++ {
-		bar := newProgress(s.a.stderr)
-		tuned, err := bench.Tune(ctx, s.d, p, s.search, bar.step)
+		bar := newProgress(a.stderr)
+		tuned, err := bench.Tune(ctx, t.d, p, t.search, bar.step)
 		bar.finish()
 		var fault *bench.LostError
 		if !errors.As(err, &fault) || !errors.Is(err, vk.ErrDeviceLost) || lost == maxLost {
 			return tuned, err
 		}
-		fmt.Fprintf(s.a.stderr, "flashvk: WARNING: %v is left out: %v\n", fault.Config, fault.Err)
-		s.search.Skip = append(s.search.Skip, fault.Config)
-		s.d.Close() // its errors follow from the loss
-		if s.d, err = openTuned(s.device); err != nil {
-			s.d = nil
+		fmt.Fprintf(a.stderr, "flashvk: WARNING: %v is left out: %v\n", fault.Config, fault.Err)
+		t.search.Skip = append(t.search.Skip, fault.Config)
+		t.d.Close() // its errors follow from the loss
+		if err := t.open(); err != nil {
+			t.d = nil
 			return tuned, err
 		}
 	}
@@ -345,55 +335,33 @@ func loadTuning(stderr io.Writer, file string, caps *vk.Caps) (*kit.Tuning, erro
 	return tuning, nil
 }
 
-// An openTuning is a file that winners go to.
-type openTuning struct {
-	path  string
-	caps  *vk.Caps
-	known *kit.Tuning // what it had, and what was added
-}
-
-// openTuningFile opens the file for the winners, that of the user for no path, before the work: an
-// error comes then, not after it. A file of the user's that is damaged is replaced, though by the
-// first winners only; one that was named is not, for it may be a file of any kind, nor is one
-// of a newer version.
-func openTuningFile(stderr io.Writer, path, flag string, caps *vk.Caps) (*openTuning, error) {
-	named := path != ""
-	if !named {
-		var err error
-		if path, err = kit.UserTuningPath(caps); err != nil {
-			return nil, fmt.Errorf("there is no folder for the results, name a file with --%s: %w", flag, err)
+// winners writes the file for the winners with what more adds to it. Another process may have tuned
+// into the file meanwhile: its rows stay. Without more it finds what would be wrong, before the work. A
+// file of the user's that is damaged is replaced, though by the first winners only; one that was named
+// is not, for it may be a file of any kind, nor is one of a newer version.
+func (t *tuneKernel) winners(w io.Writer, more func(to *kit.Tuning) error) (err error) {
+	if t.path = t.out; t.out == "" {
+		if t.path, err = kit.UserTuningPath(t.caps); err != nil {
+			return fmt.Errorf("there is no folder for the results, name a file with --%s: %w", t.outName, err)
 		}
 	}
-	f := &openTuning{path, caps, kit.NewTuning(caps)}
-	return f, files.Exclusively(path, func() error {
-		tuning, err := kit.LoadTuningFile(path, caps)
-		switch {
-		case err == nil:
-			f.known = tuning
-		case errors.Is(err, fs.ErrNotExist):
-		case named || errors.Is(err, kit.ErrNewerTuning):
-			return fmt.Errorf("%s: %w: remove the file or name another with --%s", path, err, flag)
-		default:
-			fmt.Fprintf(stderr, "flashvk: WARNING: %s is replaced: %v\n", path, err)
+	return files.Exclusively(t.path, func() error {
+		known, err := kit.LoadTuningFile(t.path, t.caps)
+		switch missing := errors.Is(err, fs.ErrNotExist); {
+		case err != nil && !missing && (t.out != "" || errors.Is(err, kit.ErrNewerTuning)):
+			return fmt.Errorf("%s: %w: remove the file or name another with --%s", t.path, err, t.outName)
+		case err != nil && !missing && more == nil:
+			fmt.Fprintf(w, "flashvk: WARNING: %s is replaced: %v\n", t.path, err)
 		}
-		return safetensors.CanCreate(path)
-	})
-}
-
-// add writes the file with what more adds to it. Another process may have tuned into the file
-// meanwhile: its rows stay.
-func (f *openTuning) add(more func(to *kit.Tuning) error) error {
-	return files.Exclusively(f.path, func() error {
-		now, err := kit.LoadTuningFile(f.path, f.caps)
-		switch {
-		case err == nil:
-			f.known = now
-		case errors.Is(err, kit.ErrNewerTuning):
-			return fmt.Errorf("%s: %w", f.path, err)
+		if more == nil {
+			return safetensors.CanCreate(t.path)
 		}
-		if err := more(f.known); err != nil {
+		if err != nil {
+			known = kit.NewTuning(t.caps)
+		}
+		if err := more(known); err != nil {
 			return err
 		}
-		return f.known.WriteFile(f.path)
+		return known.WriteFile(t.path)
 	})
 }

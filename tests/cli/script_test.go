@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -235,40 +233,5 @@ func signal(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(process.Signal(s))
 	for err := error(nil); len(args) > 1 && err == nil; err = process.Signal(s) {
 		time.Sleep(100 * time.Millisecond)
-	}
-}
-
-// A failing is the test of a script that is to fail.
-type failing struct {
-	*testing.T
-	log string
-}
-
-func (f *failing) Fatal(...any)    { f.FailNow() }
-func (f *failing) FailNow()        { panic(f) }
-func (f *failing) Log(args ...any) { f.log += fmt.Sprint(args...) }
-func (f *failing) Verbose() bool   { return false }
-func (f *failing) Parallel()       {}
-func (f *failing) Run(_ string, do func(testscript.T)) {
-	defer func() {
-		if r := recover(); r != f {
-			panic(r)
-		}
-	}()
-	do(f)
-}
-
-// TestScriptsFail says that each command of scripts finds what it is for: testdata/fails has lines
-// that fail, with the message in the line before.
-func TestScriptsFail(t *testing.T) {
-	needProgram(t)
-	f := &failing{T: t}
-	testscript.RunT(f, params(t, "testdata/fails"))
-	text, err := os.ReadFile("testdata/fails/fails.txt")
-	require.NoError(t, err)
-	for i, line := range strings.Split(string(text), "\n") {
-		if want, ok := strings.CutPrefix(line, "# "); ok {
-			require.Regexp(t, fmt.Sprintf(`FAIL: .*fails.txt:%d: .*%s`, i+2, regexp.QuoteMeta(want)), f.log, line)
-		}
 	}
 }
