@@ -79,8 +79,10 @@ after the last sequence have o = 0 and lse = -Inf. With --backward there are
 // attentionCalls are the calls that commands make.
 func attentionCalls() *calls[*attending] {
 	return &calls[*attending]{
-		name: "attention", describe: func(a *attending) string { return DescribeAttention(a.Problem) }, keys: attentionKeys,
-		check: checkAttention, tensors: attentionTensors, file: attentionFile, axes: attentionAxes, doubts: attentionDoubts,
+		name: "attention", describe: func(a *attending) string { return DescribeAttention(a.Problem) },
+		keys:    "dtype batch heads kv_heads seq_q seq_kv head_dim causal causal_align scale value_dim window softcap alibi bias key_mask sinks varlen dropout",
+		derived: (*attending).derived,
+		check:   checkAttention, tensors: attentionTensors, file: attentionFile, axes: attentionAxes, doubts: attentionDoubts,
 		aliases: map[string]string{"cu_seqlens_k": "cu_seqlens_kv"}, // flash-attn's name
 		flags: slices.Concat([]flag{
 			{name: "batch", usage: "number of sequences", size: true},

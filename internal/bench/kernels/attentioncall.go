@@ -210,19 +210,15 @@ func DescribeAttention(p attention.Problem) string {
 	return b.String()
 }
 
-// attentionKeys returns the fields that say what is measured.
-func attentionKeys(a *attending) []bench.Key {
-	p, align := a.Problem, ""
-	if p.Causal || p.Window.On || p.ALiBi != attention.ALiBiOff {
-		align = p.CausalAlign.String()
+// derived returns the values of keys that are not fields.
+func (a *attending) derived() map[string]any {
+	to := map[string]any{
+		"scale": a.EffectiveScale(), "value_dim": a.ValueHeadDim(), "varlen": a.Varlen, "dropout": a.Dropout.P, "causal_align": "",
 	}
-	return []bench.Key{
-		{Name: "dtype", Value: p.DType.String()}, {Name: "batch", Value: p.Batch}, {Name: "heads", Value: p.NumHeads}, {Name: "kv_heads", Value: p.NumKVHeads},
-		{Name: "seq_q", Value: p.SeqQ}, {Name: "seq_kv", Value: p.SeqKV}, {Name: "head_dim", Value: p.HeadDim},
-		{Name: "causal", Value: p.Causal}, {Name: "causal_align", Value: align}, {Name: "scale", Value: p.EffectiveScale()},
-		{Name: "value_dim", Value: p.ValueHeadDim()}, {Name: "window", Value: p.Window.String()}, {Name: "softcap", Value: p.Softcap}, {Name: "alibi", Value: p.ALiBi.String()},
-		{Name: "bias", Value: p.Bias.String()}, {Name: "key_mask", Value: p.KeyMask}, {Name: "sinks", Value: p.Sinks}, {Name: "varlen", Value: p.Varlen.String()}, {Name: "dropout", Value: p.Dropout.P},
+	if a.Causal || a.Window.On || a.ALiBi != attention.ALiBiOff {
+		to["causal_align"] = a.CausalAlign
 	}
+	return to
 }
 
 // Note says what the dispatches of a call do. Several dispatches of a kernel share its work.

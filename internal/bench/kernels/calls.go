@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -30,7 +31,8 @@ type calls[C call.Call] struct {
 	problem  func(s *bench.Suite, i int) C              // of a suite that has them
 	shrink   func(c C)                                  // makes a case smaller
 	describe func(c C) string                           // for Op.Describe; nil: of keys
-	keys     func(c C) []bench.Key                      // for Op.Keys; fieldKeys
+	keys     string                                     // for Op.Keys: names of fields, flags, or what derived has
+	derived  func(c C) map[string]any                   // the values of keys that are not those of fields
 	path     func(c C, impl string, p bench.Pass) error // sets the fields of a path; nil: Impl, if there is one
 	sample   func(c C) int                              // how many rows the reference has, if there are more; nil: all
 	tensors  func(c C, list []call.Tensor)              // completes the list of tensors of a call
@@ -252,10 +254,21 @@ func (f *callFlags[C]) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.O
 	return &s, list, nil
 }
 
-// fieldKeys returns the fields of a call as keys.
-func fieldKeys(c call.Call, names ...string) (list []bench.Key) {
-	for _, name := range names {
-		x := call.Field(c, name).Interface()
+// keysOf returns a call as keys: the fields of flags or options, unless derived has them.
+func (k *calls[C]) keysOf(c C) (list []bench.Key) {
+	derived := map[string]any{}
+	if k.derived != nil {
+		derived = k.derived(c)
+	}
+	for _, name := range strings.Fields(k.keys) {
+		x, ok := derived[name]
+		if !ok {
+			of := flag{name: name}
+			if i := slices.IndexFunc(k.flags, func(x flag) bool { return x.name == strings.ReplaceAll(name, "_", "-") }); i >= 0 {
+				of = k.flags[i]
+			}
+			x = of.of(c).Interface()
+		}
 		if t, ok := x.(fmt.Stringer); ok {
 			x = t.String()
 		}

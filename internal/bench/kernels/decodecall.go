@@ -360,8 +360,8 @@ func (d *decoding) keys() string {
 	return d.Keys.String()
 }
 
-// decodeKeys returns the fields that say what is measured.
-func decodeKeys(d *decoding) []bench.Key {
+// derived returns the values of keys that are not fields.
+func (d *decoding) derived() map[string]any {
 	keys := any(d.keys())
 	switch {
 	case d.Part == prefillPart:
@@ -369,13 +369,7 @@ func decodeKeys(d *decoding) []bench.Key {
 	case len(d.Lens) > 0 && slices.Max(d.Lens) == slices.Min(d.Lens):
 		keys = d.Lens[0]
 	}
-	return []bench.Key{
-		{Name: "part", Value: string(d.Part)}, {Name: "steps", Value: d.Steps},
-		{Name: "dtype", Value: d.DType.String()}, {Name: "batch", Value: d.Batch}, {Name: "heads", Value: d.NumHeads}, {Name: "kv_heads", Value: d.NumKVHeads},
-		{Name: "queries", Value: d.SeqQ}, {Name: "keys", Value: keys}, {Name: "head_dim", Value: d.HeadDim}, {Name: "value_dim", Value: d.ValueHeadDim()},
-		{Name: "cache_dtype", Value: d.Cache.String()}, {Name: "page_size", Value: d.PageSize}, {Name: "layout", Value: d.Order}, {Name: "causal", Value: d.Causal}, {Name: "scale", Value: d.Scale},
-		{Name: "window", Value: d.Window.String()}, {Name: "softcap", Value: d.Softcap}, {Name: "alibi", Value: d.ALiBi.String()}, {Name: "sinks", Value: d.Sinks},
-	}
+	return map[string]any{"part": string(d.Part), "keys": keys, "value_dim": d.ValueHeadDim()}
 }
 
 // Note says what the dispatches of a call do.

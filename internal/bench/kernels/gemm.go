@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -110,8 +109,9 @@ func gemmCalls() *calls[*call.Gemm] {
 			"--trans=nt --m=11000 --n=512 --k=1365", "--trans=nt --m=205000 --n=1365 --k=512", "--trans=nt --m=18048 --n=1536 --k=512",
 		},
 		shrink: func(g *call.Gemm) { g.M, g.N, g.K, g.DType = (g.M+63)/64, (g.N+31)/32, (g.K+15)/16, dtype.Float16 },
-		keys: func(g *call.Gemm) []bench.Key {
-			return productKeys(g.Problem, bench.Key{Name: "batch", Value: g.Batches()}, bench.Key{Name: "m", Value: g.M}, bench.Key{Name: "n", Value: g.N}, bench.Key{Name: "k", Value: g.K})
+		keys:   "dtype out trans batch m n k alpha beta activation residual",
+		derived: func(g *call.Gemm) map[string]any {
+			return map[string]any{"trans": g.Transposes(), "batch": g.Batches(), "alpha": g.Scale()}
 		},
 		check:  checkGemm,
 		op:     productOp,
@@ -188,15 +188,6 @@ func ordered(shape []int, transposed bool) (rows, cols int) {
 	return shape[0], shape[1]
 }
 
-// productKeys returns the keys of a product of some sizes.
-func productKeys(p problem.Problem, sizes ...bench.Key) []bench.Key {
-	return slices.Concat([]bench.Key{
-		{Name: "dtype", Value: p.DType.String()}, {Name: "out", Value: p.Out.String()}, {Name: "trans", Value: p.Transposes()},
-	}, sizes, []bench.Key{
-		{Name: "alpha", Value: p.Scale()}, {Name: "beta", Value: p.Beta}, {Name: "activation", Value: p.Activation.String()}, {Name: "residual", Value: p.Residual},
-	})
-}
-
 // productOp returns the product, or with --group a group of products that are otherwise like it.
 func productOp(p *call.Gemm, lines bool) (bench.Op, error) {
 	if p.Group == "" {
@@ -238,8 +229,10 @@ var groupCalls = calls[*call.GemmGroup]{
 	describe: func(g *call.GemmGroup) string {
 		return fmt.Sprintf("%v: group %s, %s, %v", g.DType, g.Few(), g.Problem(0).Transposes(), g.Activation)
 	},
-	keys: func(g *call.GemmGroup) []bench.Key {
-		return productKeys(g.Problem(0), bench.Key{Name: "group", Value: sizes(g.Products...)})
+	keys: "dtype out trans group alpha beta activation residual",
+	derived: func(g *call.GemmGroup) map[string]any {
+		p := g.Problem(0)
+		return map[string]any{"trans": p.Transposes(), "group": sizes(g.Products...), "alpha": p.Scale(), "beta": p.Beta}
 	},
 	sample: func(g *call.GemmGroup) int {
 		most := 1

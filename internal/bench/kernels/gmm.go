@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 )
@@ -56,5 +55,5 @@ var gmmCalls = calls[*call.GMM]{
 	},
 	cases:  []string{"--tokens=16000", "--tokens=5000"},
 	shrink: func(g *call.GMM) { g.Tokens /= 10 },
-	keys:   func(g *call.GMM) []bench.Key { return fieldKeys(g, "dtype", "tokens", "components") },
+	keys:   "dtype tokens components",
 }

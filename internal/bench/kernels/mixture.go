@@ -77,11 +77,9 @@ var mixtureCalls = calls[*call.Mixture]{
 		m.Problem = newMixture(true).Problem
 		m.Tokens = tokens / 200
 	},
-	keys: func(m *call.Mixture) []bench.Key {
-		formats := []bench.Key{{Name: "dtype", Value: m.DType.String()}, {Name: "grad_dtype", Value: m.GradDType().String()}}
-		return append(formats, fieldKeys(m, "tokens", "heads", "in", "hidden", "groups", "outputs", "heads_at_a_time")...)
-	},
-	sample: func(m *call.Mixture) int { return sampleTokens(m.Perceptrons()) },
+	keys:    "dtype grad_dtype tokens heads in hidden groups outputs heads_at_a_time",
+	derived: func(m *call.Mixture) map[string]any { return map[string]any{"grad_dtype": m.GradDType()} },
+	sample:  func(m *call.Mixture) int { return sampleTokens(m.Perceptrons()) },
 	tune: func(caps *vk.Caps, op calledOp[*call.Mixture], p bench.Pass) ([]bench.Tunable, error) {
 		return partTunables(caps, op, p, 3)
 	},

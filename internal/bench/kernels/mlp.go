@@ -101,8 +101,9 @@ func perceptrons() Kernel {
 // training shapes, and the heads of that workload.
 func perceptronCalls(grouped bool) *calls[*call.MLP] {
 	k := &calls[*call.MLP]{
-		name: "mlp", keys: mlpKeys, path: mlpPath,
-		sample: func(m *call.MLP) int { return sampleTokens(m.Problem) },
+		name: "mlp", keys: "dtype grad_dtype tokens in hidden out keep", path: mlpPath,
+		derived: func(m *call.MLP) map[string]any { return map[string]any{"grad_dtype": m.GradDType()} },
+		sample:  func(m *call.MLP) int { return sampleTokens(m.Problem) },
 		flags: []flag{
 			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
 			{name: "keep", value: named("WHAT", mlp.Keeps()...), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
@@ -129,6 +130,7 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 	}
 	if grouped {
 		k.name, k.cases = "grouped", []string{"--tokens=16000", "--tokens=5000"}
+		k.keys = "dtype grad_dtype tokens heads in hidden out heads_at_a_time products keep"
 		k.flags = slices.Concat(headFlags, k.flags[:len(k.flags)-1])
 		k.base = func(cpu bool) *call.MLP { return newMLP(16000, 10, 3, cpu) }
 		k.check = func(m *call.MLP, _ *pflag.FlagSet) error {
@@ -193,14 +195,4 @@ func mlpPath(m *call.MLP, impl string, p bench.Pass) error {
 	}
 	m.Impl = impl
 	return nil
-}
-
-// mlpKeys returns the fields that say what is measured.
-func mlpKeys(m *call.MLP) []bench.Key {
-	names := []string{"tokens", "in", "hidden", "out", "keep"}
-	if m.Heads > 0 {
-		names = []string{"tokens", "heads", "in", "hidden", "out", "heads_at_a_time", "products", "keep"}
-	}
-	formats := []bench.Key{{Name: "dtype", Value: m.DType.String()}, {Name: "grad_dtype", Value: m.GradDType().String()}}
-	return append(formats, fieldKeys(m, names...)...)
 }

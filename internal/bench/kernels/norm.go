@@ -70,8 +70,9 @@ var normCalls = calls[*call.Norm]{
 		"--dtype=bfloat16 --rows=18048", "--dtype=bfloat16 --rows=11000", "--dtype=bfloat16 --rows=205000", "--dtype=bfloat16 --rows=16384 --cols=4096",
 	},
 	shrink: func(n *call.Norm) { n.Rows /= 100 },
-	keys: func(n *call.Norm) []bench.Key {
-		return append([]bench.Key{{Name: "kind", Value: normKind(n)}}, fieldKeys(n, "dtype", "weight_dtype", "rows", "cols", "residual", "eps")...)
+	keys:   "kind dtype weight_dtype rows cols residual eps",
+	derived: func(n *call.Norm) map[string]any {
+		return map[string]any{"kind": map[bool]string{false: "LayerNorm", true: "RMSNorm"}[n.RMS]}
 	},
 	tune: func(_ *vk.Caps, op calledOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
 		return op.choices(p, op.c.Problem, nil), nil
@@ -81,11 +82,4 @@ var normCalls = calls[*call.Norm]{
 // newNorm returns a call with all outputs.
 func newNorm(rows, cols int, t dtype.DType) *call.Norm {
 	return &call.Norm{Problem: norm.Problem{Rows: rows, Cols: cols, Eps: 1e-5, DType: t}, Save: true, DResidual: true}
-}
-
-func normKind(n *call.Norm) string {
-	if n.RMS {
-		return "RMSNorm"
-	}
-	return "LayerNorm"
 }

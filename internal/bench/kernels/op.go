@@ -45,10 +45,11 @@ func (o calledOp[C]) Describe() string {
 		o.of.check(usual, pflag.NewFlagSet("", pflag.PanicOnError)) // it sets what follows
 	}
 	var words []string
+	defaults := o.of.keysOf(usual)
 	for i, k := range o.Keys() {
 		name := strings.ReplaceAll(k.Name, "_", "-")
 		switch _, size := k.Value.(int); {
-		case size && k.Value != 0, k.Value != o.of.keys(usual)[i].Value && k.Value != true:
+		case size && k.Value != 0, k.Value != defaults[i].Value && k.Value != true:
 			words = append(words, fmt.Sprintf("%s %v", name, k.Value))
 		case k.Value == true:
 			words = append(words, name)
@@ -58,7 +59,7 @@ func (o calledOp[C]) Describe() string {
 }
 
 // Keys implements bench.Op.
-func (o calledOp[C]) Keys() []bench.Key { return o.of.keys(o.c) }
+func (o calledOp[C]) Keys() []bench.Key { return o.of.keysOf(o.c) }
 
 // Close frees what Record made.
 func (o calledOp[C]) Close() {

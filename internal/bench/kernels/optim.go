@@ -73,16 +73,13 @@ var optimCalls = calls[*call.Optim]{
 	file:   optimOfFile,
 	cases:  []string{"--tensors=60", "--copy=bfloat16", "--copy=bfloat16 --grad-dtype=bfloat16 --max-norm=1"},
 	shrink: func(o *call.Optim) { o.Each = 1000 },
-	keys: func(o *call.Optim) []bench.Key {
-		copyTo := "none"
+	keys:   "parameters tensors grad_dtype copy max_norm lr beta1 beta2 eps weight_decay",
+	derived: func(o *call.Optim) map[string]any {
+		to := map[string]any{"parameters": o.Size(), "tensors": len(o.Sizes), "copy": "none", "max_norm": fmt.Sprint(o.MaxNorm)}
 		if o.HasCopy {
-			copyTo = o.Copy.String()
+			to["copy"] = o.Copy
 		}
-		list := []bench.Key{
-			{Name: "parameters", Value: o.Size()}, {Name: "tensors", Value: len(o.Sizes)}, {Name: "grad_dtype", Value: o.Grad.String()},
-			{Name: "copy", Value: copyTo}, {Name: "max_norm", Value: fmt.Sprint(o.MaxNorm)},
-		}
-		return append(list, fieldKeys(o, "lr", "beta1", "beta2", "eps", "weight_decay")...)
+		return to
 	},
 }
 
