@@ -101,7 +101,7 @@ const maxSteps = 1000
 func decodeCalls() *calls[*decoding] {
 	parts := OneOf([]string{string(readPart), string(appendPart), string(stepPart), string(prefillPart)})
 	return &calls[*decoding]{
-		name: "decode", describe: describeDecode, check: checkDecode, tensors: decodeTensors, file: decodeFile,
+		name: "decode", check: checkDecode, tensors: decodeTensors, file: decodeFile,
 		keys:    "part steps dtype batch heads kv_heads queries keys head_dim value_dim cache_dtype page_size layout causal scale window softcap alibi sinks",
 		derived: (*decoding).derived,
 		aliases: map[string]string{"cache_seqlens": "seq_lens"}, // flash-attn's lengths do not count new keys either

@@ -75,17 +75,10 @@ func (d *decoding) prepare() error {
 	if d.Cache == attention.CacheE4M3 {
 		d.Scales = call.AllScales
 	}
-	d.SeqKV, d.Pages = 1, 0
-	for _, n := range d.Lens {
-		n += d.NewKeys * d.Steps
-		d.SeqKV = max(d.SeqKV, n)
-		if d.PageSize > 0 {
-			d.Pages += (n + d.PageSize - 1) / d.PageSize
-		}
-	}
-	if d.PageSize > 0 {
-		d.SeqKV, d.Pages = (d.SeqKV+d.PageSize-1)/d.PageSize*d.PageSize, max(d.Pages, 1)
-	}
+	added := d.NewKeys
+	d.SeqKV, d.Pages, d.NewKeys = math.MaxInt, 0, added*d.Steps
+	d.Decode.Tidy()
+	d.NewKeys = added
 	return nil
 }
 
@@ -323,47 +316,12 @@ func (d *decoding) Amounts() []bench.Amount {
 	}
 }
 
-// describeDecode returns the problem in words.
-func describeDecode(d *decoding) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%v: batch %d, heads %d, kv-heads %d, keys %s, queries %d, headdim %d", d.DType, d.Batch, d.NumHeads, d.NumKVHeads, d.keys(), d.SeqQ, d.HeadDim)
-	for _, x := range []struct {
-		on   bool
-		text string
-	}{
-		{d.PageSize > 0, fmt.Sprintf("pages of %d", d.PageSize)}, {d.Cache != attention.CacheSame, fmt.Sprintf("a cache of %v", d.Cache)},
-		{!d.KeysFirst, "heads before keys"}, {!d.Causal, "not causal"}, {d.Scale != 0, fmt.Sprintf("scale %g", d.Scale)},
-		{true, strings.Join(d.FeatureKeys(), ", ")},
-	} {
-		if x.on && x.text != "" {
-			b.WriteString(", " + x.text)
-		}
-	}
-	switch {
-	case d.Part == appendPart:
-		fmt.Fprintf(&b, "; append of %d keys", d.NewKeys)
-	case d.Part == prefillPart:
-		b.WriteString("; append and forward of a prompt")
-	case d.Steps > 1:
-		fmt.Fprintf(&b, "; %d steps of append and decode, of %d keys each", d.Steps, d.NewKeys)
-	case d.Part == stepPart:
-		fmt.Fprintf(&b, "; append of %d keys, and decode", d.NewKeys)
-	}
-	return b.String()
-}
-
-// keys returns the lengths in words.
-func (d *decoding) keys() string {
-	if d.file {
-		return "of the file"
-	}
-	return d.Keys.String()
-}
-
 // derived returns the values of keys that are not fields.
 func (d *decoding) derived() map[string]any {
-	keys := any(d.keys())
+	keys := any(d.Keys.String())
 	switch {
+	case d.file:
+		keys = "of the file"
 	case d.Part == prefillPart:
 		keys = d.SeqKV
 	case len(d.Lens) > 0 && slices.Max(d.Lens) == slices.Min(d.Lens):
@@ -397,7 +355,7 @@ func (d *decoding) Note(plan kit.Plan, list []bench.DispatchProfile) {
 		if decode.Decode.Append {
 			x.Bytes += d.appendBytes()
 		}
-		x.Matrices, x.DType, x.Text = decode.Decode.Impl == attention.CoopMat, d.DType, describeDecode(d)
+		x.Matrices, x.DType, x.Text = decode.Decode.Impl == attention.CoopMat, d.DType, fmt.Sprintf("%d sequences, keys %v", d.Batch, d.derived()["keys"])
 	}
 }
 

@@ -7,8 +7,31 @@ import (
 
 // mixtures is the row of gmm.
 func mixtures() Kernel {
+	k := calls[*call.GMM]{
+		name: "gmm",
+		flags: []flag{
+			{name: "tokens", usage: "tokens", size: true},
+			{name: "components", usage: "components of a mixture", size: true},
+			{name: "dtype", usage: "format of the mixtures: float16, bfloat16 or float32 (default)", size: true},
+		},
+		base: func(bool) *call.GMM {
+			return &call.GMM{Problem: gmm.Problem{Tokens: 16000, Components: 10}, LogP: true, Loss: true, Interleaved: true}
+		},
+		file: func(s *Source, g *call.GMM) error {
+			if g.Interleaved = s.has("p"); s.has("dloss") {
+				g.DLoss = 1
+			}
+			if !g.Interleaved {
+				return s.into(g, "logit", "dtype", "tokens", "components")
+			}
+			return s.into(g, "p", "dtype", "tokens", "components", "logit mu log_sigma")
+		},
+		cases:  []string{"--tokens=16000", "--tokens=5000"},
+		shrink: func(g *call.GMM) { g.Tokens /= 10 },
+		keys:   "dtype tokens components",
+	}
 	return Kernel{
-		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"}, New: gmmCalls.New, Backward: true,
+		Name: "gmm", Title: "the log-probability of Gaussian mixtures", Impls: []string{"auto"}, New: k.New, Backward: true,
 		Fixed: "its workgroups are of one size on every device",
 		Formulas: `
     log_w = log_softmax(logit)
@@ -31,29 +54,4 @@ and with --backward
 			"sweep --tokens 1024..65536x4 --csv gmm.csv",
 		},
 	}
-}
-
-// gmmCalls are the calls that commands make.
-var gmmCalls = calls[*call.GMM]{
-	name: "gmm",
-	flags: []flag{
-		{name: "tokens", usage: "tokens", size: true},
-		{name: "components", usage: "components of a mixture", size: true},
-		{name: "dtype", usage: "format of the mixtures: float16, bfloat16 or float32 (default)", size: true},
-	},
-	base: func(bool) *call.GMM {
-		return &call.GMM{Problem: gmm.Problem{Tokens: 16000, Components: 10}, LogP: true, Loss: true, Interleaved: true}
-	},
-	file: func(s *Source, g *call.GMM) error {
-		if g.Interleaved = s.has("p"); s.has("dloss") {
-			g.DLoss = 1
-		}
-		if !g.Interleaved {
-			return s.into(g, "logit", "dtype", "tokens", "components")
-		}
-		return s.into(g, "p", "dtype", "tokens", "components", "logit mu log_sigma")
-	},
-	cases:  []string{"--tokens=16000", "--tokens=5000"},
-	shrink: func(g *call.GMM) { g.Tokens /= 10 },
-	keys:   "dtype tokens components",
 }

@@ -12,9 +12,42 @@ import (
 
 // headMixture is the row of mixture.
 func headMixture() Kernel {
+	k := calls[*call.Mixture]{
+		name: "mixture",
+		flags: []flag{
+			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
+			{name: "groups", usage: "most groups of heads that workgroups divide (default: what fills the device)"},
+			{name: "outputs", usage: "write the outputs of heads to memory in the forward pass, also where it needs not"},
+			headFlags[0],
+			{name: "tokens", usage: "rows of x (default 16000 on a GPU, 128 on a CPU device)", size: true},
+			headFlags[2],
+			{name: "in", usage: "columns of x (default 512, or 32)", size: true},
+			{name: "hidden", usage: "hidden units of a head (default 1365, or 85)", size: true},
+			{name: "dtype", usage: "format of x, w1 and w2: float16, bfloat16 (default on a GPU) or float32", size: true},
+		},
+		base: newMixture,
+		file: func(s *Source, m *call.Mixture) error {
+			if s.has("dloss") {
+				m.DLoss = 1
+			}
+			return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "heads", "hidden", "logit mu log_sigma"))
+		},
+		cases: []string{"--tokens=16000", "--tokens=5000"},
+		shrink: func(m *call.Mixture) {
+			tokens := m.Tokens
+			m.Problem = newMixture(true).Problem
+			m.Tokens = tokens / 200
+		},
+		keys:    "dtype grad_dtype tokens heads in hidden groups outputs heads_at_a_time",
+		derived: func(m *call.Mixture) map[string]any { return map[string]any{"grad_dtype": m.GradDType()} },
+		sample:  func(m *call.Mixture) int { return sampleTokens(m.Perceptrons()) },
+		tune: func(caps *vk.Caps, op calledOp[*call.Mixture], p bench.Pass) ([]bench.Tunable, error) {
+			return partTunables(caps, op, p, 3)
+		},
+	}
 	return Kernel{
 		Name: "mixture", Title: "the log-probability of Gaussian mixtures whose components are heads", Impls: implNames(),
-		New: mixtureCalls.New, Backward: true, How: []string{"outputs"},
+		New: k.New, Backward: true, How: []string{"outputs"},
 		Formulas: `
     (logit, mu, log_sigma)[:,k] = silu(x * w1[k]) * w2[k]      silu(v) = v / (1 + exp(-v))
     log_w = log_softmax(logit)
@@ -48,41 +81,6 @@ and with --backward
 			Impls: implNames()[1:],
 		},
 	}
-}
-
-// mixtureCalls are the calls that commands make. The suite has the heads of the training workload.
-var mixtureCalls = calls[*call.Mixture]{
-	name: "mixture",
-	flags: []flag{
-		{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
-		{name: "groups", usage: "most groups of heads that workgroups divide (default: what fills the device)"},
-		{name: "outputs", usage: "write the outputs of heads to memory in the forward pass, also where it needs not"},
-		headFlags[0],
-		{name: "tokens", usage: "rows of x (default 16000 on a GPU, 128 on a CPU device)", size: true},
-		headFlags[2],
-		{name: "in", usage: "columns of x (default 512, or 32)", size: true},
-		{name: "hidden", usage: "hidden units of a head (default 1365, or 85)", size: true},
-		{name: "dtype", usage: "format of x, w1 and w2: float16, bfloat16 (default on a GPU) or float32", size: true},
-	},
-	base: newMixture,
-	file: func(s *Source, m *call.Mixture) error {
-		if s.has("dloss") {
-			m.DLoss = 1
-		}
-		return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "heads", "hidden", "logit mu log_sigma"))
-	},
-	cases: []string{"--tokens=16000", "--tokens=5000"},
-	shrink: func(m *call.Mixture) {
-		tokens := m.Tokens
-		m.Problem = newMixture(true).Problem
-		m.Tokens = tokens / 200
-	},
-	keys:    "dtype grad_dtype tokens heads in hidden groups outputs heads_at_a_time",
-	derived: func(m *call.Mixture) map[string]any { return map[string]any{"grad_dtype": m.GradDType()} },
-	sample:  func(m *call.Mixture) int { return sampleTokens(m.Perceptrons()) },
-	tune: func(caps *vk.Caps, op calledOp[*call.Mixture], p bench.Pass) ([]bench.Tunable, error) {
-		return partTunables(caps, op, p, 3)
-	},
 }
 
 // newMixture returns a call of the training workload, or a small one for a CPU device.

@@ -176,7 +176,7 @@ var noted = []struct {
 	{call: "attention scalar"},
 	{call: "attention unfused --dtype=float32 --softcap=3 --value-dim=24"},
 	{call: "attention coopmat --heads=8 --kv-heads=2 --seqlen=1 --seqlen-kv=2000", matrices: true},
-	{call: "decode scalar --page-size=16 --keys=9..40", texts: "float16: batch 2, heads 4, kv-heads 1, keys 9..40, queries 1, headdim 64, pages of 16"},
+	{call: "decode scalar --page-size=16 --keys=9..40", texts: "2 sequences, keys 9..40"},
 	{call: "decode scalar --keys=40 --part=step --steps=2"},
 	{call: "decode scalar --keys=40 --part=prefill"},
 	{call: "gemm auto"},

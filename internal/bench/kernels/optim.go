@@ -17,8 +17,41 @@ import (
 
 // optimizer is the row of optim.
 func optimizer() Kernel {
+	k := calls[*call.Optim]{
+		name: "optim",
+		flags: []flag{
+			{name: "lr", usage: "learning rate"},
+			{name: "beta1", usage: "decay rate of the first moment"},
+			{name: "beta2", usage: "decay rate of the second moment"},
+			{name: "eps", usage: "added to the root of the second moment"},
+			{name: "weight-decay", usage: "decoupled weight decay, times lr"},
+			{name: "max-norm", usage: "clip the gradients to this norm; 0 is no clipping, inf only looks for gradients that are not finite"},
+			{name: "copy", field: "copy_to", usage: "also write the parameters in this format: float16 or bfloat16"},
+			{name: "tensors", field: "count", usage: "parameter tensors", size: true},
+			{name: "elements", field: "each", usage: "elements of each (default 698880 on a GPU, 5000 on a CPU device)", size: true},
+			{name: "grad-dtype", field: "grad", usage: "format of the gradients: float32 (default), float16 or bfloat16", size: true},
+		},
+		base: func(cpu bool) *call.Optim {
+			if cpu {
+				return newOptim(5000)
+			}
+			return newOptim(512 * 1365)
+		},
+		check:  checkOptim,
+		file:   optimOfFile,
+		cases:  []string{"--tensors=60", "--copy=bfloat16", "--copy=bfloat16 --grad-dtype=bfloat16 --max-norm=1"},
+		shrink: func(o *call.Optim) { o.Each = 1000 },
+		keys:   "parameters tensors grad_dtype copy max_norm lr beta1 beta2 eps weight_decay",
+		derived: func(o *call.Optim) map[string]any {
+			to := map[string]any{"parameters": o.Size(), "tensors": len(o.Sizes), "copy": "none", "max_norm": fmt.Sprint(o.MaxNorm)}
+			if o.HasCopy {
+				to["copy"] = o.Copy
+			}
+			return to
+		},
+	}
 	return Kernel{
-		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"}, New: optimCalls.New,
+		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"}, New: k.New,
 		Fixed: "its pieces of 4096 elements are the same on every device",
 		Formulas: `
     norm  = sqrt(sum of grad² over all tensors)
@@ -45,42 +78,6 @@ norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it
 			"sweep --tensors 1..64x4 --csv optim.csv",
 		},
 	}
-}
-
-// optimCalls are the calls that commands make. The suite has the 42 million parameters of
-// torch_train.py's optimizer.
-var optimCalls = calls[*call.Optim]{
-	name: "optim",
-	flags: []flag{
-		{name: "lr", usage: "learning rate"},
-		{name: "beta1", usage: "decay rate of the first moment"},
-		{name: "beta2", usage: "decay rate of the second moment"},
-		{name: "eps", usage: "added to the root of the second moment"},
-		{name: "weight-decay", usage: "decoupled weight decay, times lr"},
-		{name: "max-norm", usage: "clip the gradients to this norm; 0 is no clipping, inf only looks for gradients that are not finite"},
-		{name: "copy", field: "copy_to", usage: "also write the parameters in this format: float16 or bfloat16"},
-		{name: "tensors", field: "count", usage: "parameter tensors", size: true},
-		{name: "elements", field: "each", usage: "elements of each (default 698880 on a GPU, 5000 on a CPU device)", size: true},
-		{name: "grad-dtype", field: "grad", usage: "format of the gradients: float32 (default), float16 or bfloat16", size: true},
-	},
-	base: func(cpu bool) *call.Optim {
-		if cpu {
-			return newOptim(5000)
-		}
-		return newOptim(512 * 1365)
-	},
-	check:  checkOptim,
-	file:   optimOfFile,
-	cases:  []string{"--tensors=60", "--copy=bfloat16", "--copy=bfloat16 --grad-dtype=bfloat16 --max-norm=1"},
-	shrink: func(o *call.Optim) { o.Each = 1000 },
-	keys:   "parameters tensors grad_dtype copy max_norm lr beta1 beta2 eps weight_decay",
-	derived: func(o *call.Optim) map[string]any {
-		to := map[string]any{"parameters": o.Size(), "tensors": len(o.Sizes), "copy": "none", "max_norm": fmt.Sprint(o.MaxNorm)}
-		if o.HasCopy {
-			to["copy"] = o.Copy
-		}
-		return to
-	},
 }
 
 // checkedElements are compared, at equal distances.
