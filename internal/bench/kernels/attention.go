@@ -34,24 +34,18 @@ query and key, and 2.5 times as many for the backward pass. Default sizes: batch
 seqlen 4096, headdim 128 on a GPU; batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a
 CPU device.`,
 		Files: `
-    q    (batch, heads, seq_q, headdim), F16, BF16 or F32
-    k    (batch, kv-heads, seq_kv, headdim), as q
-    v    (batch, kv-heads, seq_kv, valuedim), as q
-    o    (batch, heads, seq_q, valuedim), as q; written
-    lse  (batch, heads, seq_q), F32; written
-which have another order of axes with --layout bshd, and may be packed. There may be
-    bias           (batch or 1, heads or 1, seq_q or 1, seq_kv), F32 or as q
-    alibi_slopes   (heads) or (batch, heads), F32
-    key_mask       (batch, seq_kv), BOOL: true is visible
-    sinks          (heads), F32: one more term of the sum and of lse
-    cu_seqlens_q   (batch+1), I32: the first row of each sequence in q, then
-    cu_seqlens_kv  (batch+1)       packed as (total, heads, headdim); likewise in k, v
-A row that sees no key has o = 0 and lse = -Inf, or its sink. With cu_seqlens o is packed, and
-lse is (heads, total); seq_q and seq_kv of the other tensors are the longest lengths. Rows
-after the last sequence have o = 0 and lse = -Inf. With --backward there are
-    do, dlse       as o, lse: the gradient of a loss by them; dlse may be missing
-    dq, dk, dv     as q, k, v; written, 0 in no sequence
-    dbias, dsinks  as bias, sinks; written, summed over the axes that are 1`,
+    q (batch, heads, seq_q, headdim), F16, BF16 or F32; k (batch, kv-heads, seq_kv, headdim), v (batch,
+    kv-heads, seq_kv, valuedim), as q; with --layout bshd in another order of axes
+    written: o (batch, heads, seq_q, valuedim), as q; lse (batch, heads, seq_q), F32
+There may be
+    bias (batch or 1, heads or 1, seq_q or 1, seq_kv), F32 or as q; alibi_slopes (heads) or (batch,
+    heads), F32; key_mask (batch, seq_kv), BOOL: true is visible; sinks (heads), F32: a term of the sum
+    cu_seqlens_q, cu_seqlens_kv (batch+1), I32: the first row of each sequence. Then q, k, v and o are
+    packed as (total, heads, headdim), lse as (heads, total); seq_q and seq_kv are the longest lengths
+A row that sees no key has o = 0 and lse = -Inf, or its sink; one after the last sequence o = 0 and
+lse = -Inf. With --backward there are
+    do, dlse as o, lse: the gradient of a loss by them; dlse may be missing
+    written: dq, dk, dv as q, k, v; dbias and dsinks as bias and sinks, summed over the axes that are 1`,
 		Examples: []string{
 			"bench --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal",
 			"bench --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv",

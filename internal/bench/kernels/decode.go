@@ -33,35 +33,25 @@ and head into the cache, and rotates keys and queries (by angles of 0); step is 
 in one kernel where that is faster: then the column runs, or --config, ends in append; prefill is
 append and attention of a prompt as long as --keys.`,
 		Files: `
-    q            (batch, heads, queries, headdim), F16, BF16 or F32; at most 64 queries
-    k_cache      (batch, max_keys, kv-heads, headdim), as q, or in 8 bits if q has 16
-    v_cache      (batch, max_keys, kv-heads, valuedim), as k_cache
-    seq_lens     (batch), I32: the keys of each sequence
-    o            (batch, heads, queries, valuedim), as q; written
-    lse          (batch, heads, queries), F32: log(sum(exp(scores))) of each row; written
-or, where the cache is in pages,
-    k_cache      (pages, page, kv-heads, headdim), page a power of two from 8 on; v_cache likewise
-    block_table  (batch, max_pages), I32: the pages of each sequence, in order;
-                 entries beyond its keys may be anything
-A cache in 8 bits has
-    k_cache      F8_E4M3, and k_scale and v_scale (kv-heads), F32: an element is multiplied
-                 by the scale of its head; both may be missing
-or  k_cache      I8, and k_scale and v_scale, F16, as k_cache and v_cache but a number for each
-                 32 elements of the last axis: q8_0
-With --layout hnd the kv-heads of a cache come before its keys. A row that sees no key has o = 0
-and lse = -Inf, or its sink. There may be
-    k_new            (batch, kv-heads, new, headdim), as q: keys that are first appended to those
-    v_new            (batch, kv-heads, new, valuedim)  that seq_lens counts; k_cache, v_cache and
-                     the scales of q8_0 are then written, too
-    tree_mask        (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits,
-                     the low half first, whose bit j says that query i sees key n-queries+j
-    cache_batch_idx  (batch), I32: the row of a cache without pages that has the keys of
-                     each sequence; the cache may then have any number of rows
-    left_pad         (batch), I32: the number of first keys of each sequence that are hidden
-    bias             (batch or 1, heads or 1, queries or 1, max_keys), F32 or as q;
-                     with pages max_keys is max_pages*page
-    alibi_slopes     (heads) or (batch, heads), F32: slope*distance is subtracted
-    sinks            (heads), F32: one more term of the sum and of lse`,
+    q (batch, heads, queries, headdim), F16, BF16 or F32, of at most 64 queries; seq_lens (batch), I32:
+    the keys of each sequence; k_cache (batch, max_keys, kv-heads, headdim), v_cache (batch, max_keys,
+    kv-heads, valuedim), as q; with --layout hnd kv-heads come before the keys
+    written: o (batch, heads, queries, valuedim), as q; lse (batch, heads, queries), F32
+A row that sees no key has o = 0 and lse = -Inf, or its sink. A cache in pages has
+    k_cache (pages, page, kv-heads, headdim), page a power of two from 8 on, v_cache likewise, and
+    block_table (batch, max_pages), I32: the pages of each sequence, in order, then anything
+and a cache in 8 bits, of a q in 16,
+    F8_E4M3, where k_scale and v_scale (kv-heads), F32, are factors of heads and may be missing; or
+    I8, with k_scale and v_scale, F16, as the caches but one for 32 elements of the last axis: q8_0
+There may be
+    k_new (batch, kv-heads, new, headdim), v_new (batch, kv-heads, new, valuedim), as q: first appended
+    to the keys that seq_lens counts; the caches and the scales of q8_0 are then written, too
+    tree_mask (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits, the low half
+    first, whose bit j says that query i sees key n-queries+j
+    cache_batch_idx (batch), I32: the row of a cache without pages that has each sequence's keys; the
+    cache may then have any number of rows; left_pad (batch), I32: how many first keys are hidden
+    bias (batch or 1, heads or 1, queries or 1, max_keys or max_pages*page), F32 or as q; alibi_slopes
+    (heads) or (batch, heads), F32; sinks (heads), F32`,
 		Examples: []string{
 			"bench --batch 1 --keys 4096 --part prefill,append,step,decode",
 			"bench --batch 16 --keys 4096 --part step --steps 64",

@@ -32,12 +32,10 @@ func matrixMultiply() Kernel {
 		About: `--group measures one launch of products of different sizes. Their tensors lie one after
 the other in memory. Products of no rows do nothing.`,
 		Files: `
-    a  (batch, m, k), with --trans t. (batch, k, m): F16, BF16 or F32
-    b  (batch, k, n), with --trans .t (batch, n, k), as a
-    c  (batch, m, n), in the format of --out-dtype; written, and read with --beta
-    r  as c; may be missing
-    x  as c; read with --activation times-dsilu and times-dsilu-keep, written with silu-keep
-    s  as c; written with --activation times-dsilu-keep
+    a (batch, m, k), with --trans t. (batch, k, m), F16, BF16 or F32; b (batch, k, n), with --trans
+    .t (batch, n, k), as a; c, with --beta; r, which may be missing; x, with --activation times-dsilu
+    and times-dsilu-keep; c, r and x are (batch, m, n), in the format of --out-dtype
+    written: c; x, with silu-keep; s as x, with times-dsilu-keep
 All are without the batch axis if there is one product. With --group, one launch has products
 of the given sizes: each tensor has one axis and holds the tensors of all products, one after
 the other; --trans is nn by default.`,

@@ -39,14 +39,12 @@ func mixtures() Kernel {
     log_p = logsumexp over components of log_w + log_n
     loss  = -mean(log_p)`,
 		Files: `
-    p      (tokens, components, 3), F16, BF16 or F32: logit, mu, log sigma
-           or three tensors logit, mu, log_sigma (tokens, components), of one format
-    y      (tokens), F32
-    log_p  (tokens), F32; written
-    loss   (1), F32; written
+    p (tokens, components, 3), F16, BF16 or F32: logit, mu, log sigma; or three tensors logit, mu,
+    log_sigma (tokens, components), of one format; y (tokens), F32
+    written: log_p (tokens), loss (1), F32
 and with --backward
-    dloss  (1), F32: the gradient by the loss; 1 if it is missing
-    dp     as p; written, or dlogit, dmu and dlog_sigma`,
+    dloss (1), F32: the gradient by the loss; 1 if it is missing
+    written: dp as p, or dlogit, dmu and dlog_sigma`,
 		Examples: []string{
 			"bench --tokens 5000 --components 10 --backward",
 			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,

@@ -58,16 +58,12 @@ func headMixture() Kernel {
 memory, as the kernels grouped and gmm do. Where tokens are sampled, the loss and the
 gradients of weights, which are sums over all tokens, must only be written.`,
 		Files: `
-    x         (tokens, in), F16, BF16 or F32
-    w1        (heads, in, hidden), as x
-    w2        (heads, hidden, 3), as x: logit, mu, log sigma
-    y         (tokens), F32
-    log_p     (tokens), F32; written
-    loss      (1), F32; written
+    x (tokens, in), F16, BF16 or F32; w1 (heads, in, hidden), as x
+    w2 (heads, hidden, 3), as x: logit, mu, log sigma; y (tokens), F32
+    written: log_p (tokens), loss (1), F32
 and with --backward
-    dloss     (1), F32: the gradient by the loss; 1 if it is missing
-    dx        (tokens, in), as x; written
-    dw1, dw2  as w1, w2, in the format of --grad-dtype; written`,
+    dloss (1), F32: the gradient by the loss; 1 if it is missing
+    written: dx as x; dw1, dw2 as w1, w2, in the format of --grad-dtype`,
 		Examples: []string{
 			"bench --tokens 16000 --heads 10 --in 512 --hidden 1365 --dtype bfloat16 --outputs",
 			`bench --suite training --both --peer torch="python3 tools/peers/torch_train.py"`,

@@ -33,12 +33,8 @@ func perceptron() Kernel {
 PyTorch writes pre and hidden, which is silu(pre). Path fused is the forward pass as one
 kernel.`,
 		Files: `
-    x         (tokens, in), F16, BF16 or F32
-    w1        (in, hidden), as x
-    w2        (hidden, out), as x
-    y         (tokens, out), as x; written
-    pre       (tokens, hidden), as x; written with --keep pre or hidden
-    hidden    the same of silu(pre); written with --keep hidden
+    x (tokens, in), F16, BF16 or F32; w1 (in, hidden), w2 (hidden, out), as x
+    written: y (tokens, out), as x; with --keep also pre (tokens, hidden), and hidden, silu(pre)
 ` + perceptronGradients,
 		Examples: []string{
 			"bench --tokens 11000 --in 512 --hidden 1365 --out 512 --dtype bfloat16 --backward",
@@ -60,9 +56,8 @@ const perceptronRates = `Rates count the products of the formulas, 2 forward and
 computes pre again, which is not counted, unless --keep makes the forward pass write it.`
 
 const perceptronGradients = `and with --backward
-    dy        as y: the gradient of a loss by it
-    dx        as x; written
-    dw1, dw2  as w1, w2, in the format of --grad-dtype; written`
+    dy as y: the gradient of a loss by it
+    written: dx as x; dw1, dw2 as w1, w2, in the format of --grad-dtype`
 
 // perceptrons is the row of grouped.
 func perceptrons() Kernel {
@@ -77,11 +72,8 @@ func perceptrons() Kernel {
     dw1[k]  = xᵀ * dpre[k],   dw2[k] = silu(pre[k])ᵀ * dy[:,k]`,
 		About: perceptronRates,
 		Files: `
-    x         (tokens, in), F16, BF16 or F32
-    w1        (heads, in, hidden), as x
-    w2        (heads, hidden, out), as x
-    y         (tokens, heads, out), as x; written
-    pre       (tokens, heads, hidden), as x; written with --keep pre
+    x (tokens, in), F16, BF16 or F32; w1 (heads, in, hidden), w2 (heads, hidden, out), as x
+    written: y (tokens, heads, out), as x; with --keep pre also pre (tokens, heads, hidden)
 ` + perceptronGradients,
 		Examples: []string{
 			"bench --tokens 16000 --heads 10 --in 512 --hidden 1365 --out 3 --dtype bfloat16 --backward",

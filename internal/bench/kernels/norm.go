@@ -55,17 +55,11 @@ func normalization() Kernel {
     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]`,
 		About: "The rate is that of memory traffic: each tensor is read or written once.",
 		Files: `
-    x         (rows, cols), F16, BF16 or F32
-    w         (cols), F32 or as x
-    residual  (rows, cols), as x; may be missing
-    y         (rows, cols), as x; written
-    mean      (rows), F32; written, but not with --rms
-    rstd      (rows), F32; written
-    sum       (rows, cols), as x: s, written if there is a residual
+    x (rows, cols), F16, BF16 or F32; w (cols), F32 or as x; residual as x, which may be missing
+    written: y as x; mean, but not with --rms, and rstd (rows), F32; sum, if there is a residual
 and with --backward
-    dy, dsum       (rows, cols), as x: the gradients by y and, if there is a residual, sum
-    dx, dresidual  (rows, cols), as x; written, dresidual if there is a residual
-    dw             (cols), as w; written`,
+    dy and, if there is a residual, dsum, as x: the gradients by y and sum
+    written: dx and, if there is a residual, dresidual, as x; dw as w`,
 		Examples: []string{
 			"bench --rows 18048 --cols 512 --dtype bfloat16 --backward",
 			"run --in x.safetensors --out y.safetensors --rms --eps 1e-6 --backward",

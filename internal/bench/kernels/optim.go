@@ -63,12 +63,10 @@ func optimizer() Kernel {
 		About: `Many tensors lie in one buffer of each kind. The rate is that of memory traffic: 28 bytes
 for each parameter with float32 gradients, 4 more for the norm, 2 more for a copy.`,
 		Files: `
-    param.NAME, m.NAME, v.NAME  F32, of one shape, read and written; or param, m, v without NAME
-    grad.NAME                   F32, F16 or BF16
-    step                        (1), I32: the number of steps so far, read and written; t is one
-                                more. If it is missing, t is 1
-    copy.NAME                   written with --copy
-    norm                        (1), F32: that of all gradients; written with --max-norm
+    for each NAME param.NAME, m.NAME, v.NAME, F32, of one shape, and grad.NAME, F32, F16 or BF16; or
+    without NAME; step (1), I32: the number of steps so far; t is one more, or 1 if it is missing
+    written: param.NAME, m.NAME, v.NAME; step, if there is one; copy.NAME, with --copy; norm (1), F32,
+    that of all gradients, with --max-norm
 With --max-norm the step is skipped, with a warning, if a gradient is not finite, or if the
 norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it was.`,
 		Examples: []string{
