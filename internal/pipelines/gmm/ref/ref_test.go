@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/stat/distuv"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 )
 
@@ -49,27 +48,4 @@ func TestForward(t *testing.T) {
 	one := Inputs{Logit: []float64{1e4}, Mu: []float64{3}, LogSigma: []float64{math.Log(2)}, Y: []float64{7}}
 	logP, _ = Forward(one, gmm.Problem{Tokens: 1, Components: 1})
 	require.InDelta(t, -2-math.Log(2)-math.Log(2*math.Pi)/2, logP[0], 1e-14)
-}
-
-// TestPlain says that the plain program is as far off as float32, or the format of
-// the gradients, is, and no further.
-func TestPlain(t *testing.T) {
-	for _, format := range dtype.All() {
-		p := gmm.Problem{Tokens: 50, Components: 10, DType: format, Grad: dtype.Some(format)}
-		in := random(p)
-		for _, x := range [][]float64{in.Logit, in.Mu, in.LogSigma, in.Y} {
-			for i := range x {
-				x[i] = float64(format.Round(float32(x[i])))
-			}
-		}
-		logP, loss := Forward(in, p)
-		plain, plainLoss := PlainForward(in, p)
-		b := ForwardBounds(in, logP, plain, loss, plainLoss)
-		require.Less(t, b.LogP, 1e-3)
-		require.Less(t, b.Loss, 1e-4)
-		want, rough := Backward(in, 1, p), PlainBackward(in, 1, p)
-		g := BackwardBounds(in, want, rough, 1, p)
-		require.Less(t, g.DLogit, 2*format.Eps()/50+5e-7)
-		require.NotEqual(t, want, rough)
-	}
 }

@@ -38,33 +38,6 @@ func TestForwardValues(t *testing.T) {
 	require.Equal(t, []float64{1, 2, 3, 4, 2, 2, 2, 2}, Forward(in, p).Sum)
 }
 
-// TestPlain says that the plain program is as far from the formulas as its formats
-// are, and no further.
-func TestPlain(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
-	for _, format := range dtype.All() {
-		for _, residual := range []bool{false, true} {
-			p := norm.Problem{Rows: 20, Cols: 65, Eps: 1e-5, DType: format, WeightDType: format, Residual: residual}
-			in := Inputs{X: normal(rng, 20*65), Residual: normal(rng, 20*65), W: normal(rng, 65)}
-			up := Upstream{DY: normal(rng, 20*65), DSum: normal(rng, 20*65)}
-			for _, x := range [][]float64{in.X, in.Residual, in.W, up.DY, up.DSum} {
-				round(x, format)
-			}
-			want, plain := Forward(in, p), PlainForward(in, p)
-			b := Bounds(want, plain, p)
-			require.Equal(t, want.Sum, plain.Sum)
-			require.Less(t, b.Y, 100*format.Eps())
-			require.Greater(t, b.Y, format.Eps())
-			require.Less(t, b.Mean, 1e-5)
-			require.Less(t, b.Rstd, 1e-5)
-			g := Backward(want.Sum, in.W, up, p)
-			gb := BackwardBounds(g, PlainBackward(want.Sum, in.W, up, p), want.Sum, in.W, up, p)
-			require.Less(t, gb.DX, 200*format.Eps())
-			require.Less(t, gb.DW, 200*format.Eps())
-		}
-	}
-}
-
 // TestBoundsOfLargeMeans says that bounds of rows whose mean is large against their
 // deviation are narrow, for sums of 5000 squares one after the other: they would excuse a
 // kernel for a wrong mean if the plain program had one.

@@ -2,7 +2,6 @@ package ref
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,20 +41,6 @@ func TestClipping(t *testing.T) {
 	for _, h := range []optim.Problem{{}, {MaxNorm: 6}, {MaxNorm: math.Inf(1)}} {
 		require.Equal(t, 1.0, Scale(h, 5))
 	}
-}
-
-func TestPlainStep(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	var p Param
-	var g []float64
-	for range 1000 {
-		p.Param, p.M, p.V, g = append(p.Param, rng.NormFloat64()), append(p.M, rng.NormFloat64()), append(p.V, rng.ExpFloat64()), append(g, rng.NormFloat64())
-	}
-	want, plain := Step(optim.Default(), p, g, 0.7, 9), PlainStep(optim.Default(), p, g, 0.7, 9)
-	require.InDeltaSlice(t, want.Param, plain.Param, 1e-6)
-	require.InDeltaSlice(t, want.M, plain.M, 1e-6)
-	require.InDeltaSlice(t, want.V, plain.V, 1e-6)
-	require.NotEqual(t, want.Param, plain.Param)
 }
 
 // TestCopyOverflows: a parameter beyond the copy's format is infinite there, and says nothing about
