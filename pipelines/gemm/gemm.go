@@ -58,7 +58,10 @@
 package gemm
 
 import (
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -116,4 +119,227 @@ func (o Options) engine() engine.Options {
 // error naming the argument if a tensor does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
 	return engine.Multiply(c, engine.Tensors(t), p.internal(), o.engine())
+}
+
+// A Problem is a batch of matrix products of one shape, with an epilogue; the package
+// documentation has the formula. The zero value of an option leaves it out. Problems are
+// comparable.
+type Problem struct {
+	Batch          int // 0 is 1
+	M, N, K        int
+	TransA, TransB bool
+	Alpha          float64 // 0 is 1
+	Beta           float64 // 0: C is not read
+	Activation     Activation
+	Residual       bool
+	DType          dtype.DType  // of A and B
+	Out            dtype.Option // of C, Residual, X and S; the zero value is DType
+}
+
+// An Activation is what the epilogue does to the sum: one of the constants. Its String is the name that
+// the program has for it: silu-keep.
+type Activation = problem.Activation
+
+// The activations, with silu(v) = v / (1 + exp(-v)).
+const (
+	Identity       = problem.Identity       // C = v
+	SiLU           = problem.SiLU           // C = silu(v)
+	SiLUKeep       = problem.SiLUKeep       // X = v, C = silu(v): the gradient needs X
+	TimesDSiLU     = problem.TimesDSiLU     // C = v * silu'(X): the gradient of silu at X
+	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X): the gradient of the next product needs S
+)
+
+// OutDType returns the format of C, Residual, X and S.
+func (p Problem) OutDType() dtype.DType { return p.Out.Or(p.DType) }
+
+// internal returns the problem as the engine has it.
+func (p Problem) internal() problem.Problem {
+	return problem.Problem{
+		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
+		Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
+	}
+}
+
+// Validate returns an error that names the first value that breaks a rule.
+func (p Problem) Validate() error { return p.internal().Validate() }
+
+// String describes the problem in a few words: sizes, transposes as BLAS writes them (nn, nt, tn,
+// tt), formats, and the epilogue.
+func (p Problem) String() string { return p.internal().String() }
+
+// FLOPs returns the operations of the products, 2*m*n*k for each.
+func (p Problem) FLOPs() float64 { return p.internal().FLOPs() }
+
+// Bytes returns the least memory traffic: each tensor once, C twice if it is read.
+func (p Problem) Bytes() float64 { return p.internal().Bytes() }
+
+// AShape, BShape and CShape are the shapes of tensors in memory. Residual, X and S have that of
+// C.
+func (p Problem) AShape() []int { return p.internal().AShape() }
+func (p Problem) BShape() []int { return p.internal().BShape() }
+func (p Problem) CShape() []int { return p.internal().CShape() }
+
+// An Impl is a path: one of the constants. Packages mlp and mixture have the same paths. Its String
+// is the name that ParseImpl reads.
+type Impl = engine.Impl
+
+// The paths. Auto takes the first of the others that supports the problem. On a CPU device Scalar
+// comes before CoopMat.
+const (
+	Auto    Impl = engine.Auto
+	CoopMat Impl = engine.CoopMat
+	Scalar  Impl = engine.Scalar
+)
+
+// ParseImpl accepts auto, coopmat and scalar.
+func ParseImpl(name string) (Impl, error) { return engine.ParseImpl(name) }
+
+// A Config is a path with its tile sizes. They become specialization constants.
+type Config struct {
+	Impl Impl
+
+	// Path coopmat. A workgroup is a grid of SubgroupsM x SubgroupsN subgroups with
+	// TilesM x TilesN accumulators each, of the device's matrix shape.
+	SubgroupsM, SubgroupsN int
+	TilesM, TilesN         int
+
+	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
+	// elements.
+	BlockM, BlockN    int
+	Threads, ThreadsX int
+
+	BlockK int // depth of a k-tile
+
+	// Path coopmat.
+	LoadAhead int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
+	AlignRows bool // operands whose rows are not aligned are copied first
+	PackB     bool // op(B) is copied into the order in which invocations hold its elements
+
+	// Both paths.
+	GroupM int // rows of blocks that are computed together, column by column
+	Splits int // split-K: workgroups that share a block, with a part of k each; 0 and 1: none
+	Rows   int // with Splits: the first rows of C whose blocks are not shared; of a batch, whole products
+}
+
+// String names every choice, for tables; ParseConfig reads it.
+func (c Config) String() string { return engine.Config(c).String() }
+
+// ParseConfig reads what String returns, as in "coopmat s2x2 t4x4 k32 g8".
+func ParseConfig(text string) (Config, error) {
+	c, err := engine.ParseConfig(text)
+	return Config(c), err
+}
+
+// Feasible returns nil if c can compute p on a device, and otherwise the reason, which wraps
+// vk.ErrUnsupported.
+func (c Config) Feasible(caps *vk.Caps, p Problem) error {
+	return engine.Config(c).Feasible(caps, p.internal())
+}
+
+// A Plan says how a problem, or a list of them, runs on a device. It is a kit.Plan.
+type Plan struct {
+	Config
+	Origin  kit.Origin // of Config
+	kernels []string
+	bytes   int64
+}
+
+// Workspace is how many bytes of memory a call needs for partial sums, for copies of operands,
+// for the high and low parts of float32 operands, or for the table of a list.
+func (p Plan) Workspace() int64 { return p.bytes }
+
+// Kernels lists the modules that run, in order, without gemm_pack: whether an operand is copied
+// depends on the alignment of its rows, which only the tensors tell.
+func (p Plan) Kernels() []string { return p.kernels }
+
+// Choose returns how p would run on a device. Its errors are those of Forward about p and o. Pass
+// is kit.Forward: gradients are products of their own, see the package documentation.
+func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
+	if err := argument.Pass("gemm", pass); err != nil {
+		return Plan{}, err
+	}
+	if pass != kit.Forward {
+		return Plan{}, argument.Unsupported("gemm", "pass %v: the gradients of a product are products, each a Problem of its own", pass)
+	}
+	opt := o.engine()
+	config, origin, err := engine.ChooseOrigin(caps, p.internal(), opt)
+	if err != nil {
+		return Plan{}, err
+	}
+	opt.Config = &config
+	bytes, err := engine.Workspace(caps, p.internal(), opt)
+	return Plan{Config(config), kit.Origin(origin), config.Kernels(p.internal()), bytes}, err
+}
+
+// Supports returns nil if the device can compute p, and otherwise why not: an error that
+// wraps vk.ErrUnsupported, or one about p or o.
+func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
+	_, err := Choose(caps, p, pass, o)
+	return err
+}
+
+// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
+// Choose.
+func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
+	plan, err := Choose(caps, p, pass, o)
+	return plan.bytes, err
+}
+
+// ForwardGroup computes products of different sizes in one launch, whatever their number: t[i]
+// and list[i] are those of product i, with the epilogue of Forward.
+//
+//	products          blocks of C                  workgroups
+//	0   3x2 blocks    0 1 2 3 4 5                  0 1 2 3 4 5
+//	1   no rows
+//	2   1x2 blocks    0 1                                      6 7
+//	3   2x2 blocks    0 1 2 3                                      8 9 10 11
+//
+// A workgroup finds its product in a table of sizes and offsets. The products with the longest k
+// come first: the workgroups that finish last are short.
+//
+// The problems differ in M, N, K, Alpha and Beta alone. They have no batch: tensors are matrices.
+// Every A is a view of one buffer, as the rows of the experts are views of all tokens. The same
+// holds for every B, every C and the others. Products may share A and B. Outputs have memory of
+// their own, as in Forward; they may be columns of one matrix.
+//
+// A product with M = 0 or N = 0 does nothing, and its tensors may be zero. Such is an expert
+// without a token. A list of nothing else, or an empty one, launches nothing. A product with K =
+// 0 needs no A and B: C = epilogue(Beta * C), as in BLAS and torch._grouped_mm. So the gradient
+// of the weights of an expert without a token is 0.
+//
+// Kernels load eight elements of A and B and four of the rest at a time if the offsets and
+// strides of all products are multiples of that. One product with others makes all slower.
+// Nothing is copied, and k is not divided. Float32 operands take path scalar, since path coopmat
+// needs copies of them.
+//
+// ForwardGroup records into c and returns, as Forward does. The table is a part of the recording:
+// c may be submitted again and again, and the caller may change t and list. Unlike those of
+// Forward, the commands include a transfer to the workspace. Errors are those of Forward, and
+// name the product.
+func ForwardGroup(c *vk.Cmd, t []Tensors, list []Problem, o Options) (err error) {
+	defer c.Keep(&err)
+	tensors := make([]engine.Tensors, len(t))
+	for i := range t {
+		tensors[i] = engine.Tensors(t[i])
+	}
+	return engine.MultiplyGroup(c, tensors, group(list), o.engine())
+}
+
+// ChooseGroup returns how ForwardGroup would run on a device. Plan.Workspace is how many bytes
+// Options.Workspace must have. Its errors are those of ForwardGroup about list and o.
+func ChooseGroup(caps *vk.Caps, list []Problem, o Options) (Plan, error) {
+	g := group(list)
+	config, err := engine.ChooseGroup(caps, g, o.engine())
+	if err != nil {
+		return Plan{}, err
+	}
+	return Plan{Config(config), kit.Origin{}, config.GroupKernels(), engine.GroupWorkspace(g)}, nil
+}
+
+// group returns the products as the engine wants them.
+func group(list []Problem) (problems []engine.Problem) {
+	for _, p := range list {
+		problems = append(problems, p.internal())
+	}
+	return problems
 }

@@ -55,7 +55,7 @@ type Config struct {
 
 	// Path coopmat.
 	LoadAhead int  `word:"loadahead%d" on:"coopmat"` // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
-	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, pack.go
+	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, fragments.go
 	PackB     bool `word:"packb" on:"coopmat"`       // op(B) is copied into the order in which invocations hold its elements, fragments.go
 
 	// Both paths.

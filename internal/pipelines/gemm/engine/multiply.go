@@ -4,16 +4,14 @@
 //	multiply.go    a product: Multiply, and MultiplySteps for products that run side by side
 //	group.go       products of different sizes in one launch: MultiplyGroup
 //	tuning.go      which path, and which tile sizes: Choose
-//	splits.go      how k is divided among workgroups
+//	splits.go      split-K: how k is divided among workgroups, and gemm_combine, which adds up their sums
 //	config.go      Config, and what kernels demand of one: Feasible
 //	candidates.go  configurations that are worth measuring
-//	workspace.go   what a call keeps in memory, and where
-//	arguments.go   the tensors of a call
+//	arguments.go   the tensors of a call, and what it keeps in memory
 //
 //	kernels.go     gemm_coopmat and gemm_scalar, and what all kernels of products have in common
-//	combine.go     gemm_combine, which adds up sums over parts of k (split-K)
-//	pack.go        gemm_pack, which copies operands to rows that are aligned: Pad
-//	fragments.go   gemm_fragments, which packs op(B) into the order of registers
+//	fragments.go   gemm_fragments, which packs op(B) into the order of registers, and gemm_pack, which
+//	               copies operands to rows that are aligned: Pad
 //	parts.go       gemm_tops and gemm_parts: float32 operands as high and low float16 (f32x2)
 //
 // Package skinny has products with few columns behind another one, in one kernel that keeps silu

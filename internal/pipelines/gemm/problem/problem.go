@@ -43,7 +43,7 @@ type Problem struct {
 // An Activation is what an epilogue does to the sum. A new one has
 //
 //	its name          here: the constants, activationNames
-//	its public names  pipelines/gemm/problem.go, and engine/multiply.go for kernels made of products
+//	its public names  pipelines/gemm/gemm.go, and engine/multiply.go for kernels made of products
 //	its formula       shaders/lib/gemm_epilogue.glsl, function values
 //	its constant      shaders/lib/gemm_params.glsl and engine.EpilogueSpec
 //	its reference     ref.epilogue in float64, and its error bound, ref.activationRoundoff

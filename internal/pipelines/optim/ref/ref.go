@@ -4,7 +4,10 @@ package ref
 
 import (
 	"math"
+	"slices"
 
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/optim"
 )
 
@@ -72,4 +75,72 @@ func step(h optim.Problem, p Param, grad []float64, scale float64, t int, round 
 		out.M[i], out.V[i] = m, v
 	}
 	return out
+}
+
+// Bounds are how far a kernel may be off after a step, every element of a tensor.
+type Bounds struct{ Param, M, V, Copy float64 }
+
+// NewBounds returns those of a kernel by the rule of tolerance.Plain, given what Step and
+// PlainStep make of before; copyTo is the format of the copy. Where a tensor has so few elements
+// that plain is right by luck, the roundoff of terms that cancel counts, and that of a
+// device's functions: a square root, its inverse and a division may be off by some units
+// in the last place, exp(x) by 3 + 2|x| (Vulkan specification). This counts a half of that, as
+// tolerance.Plain allows four times as much.
+func NewBounds(h optim.Problem, before Param, grad []float64, scale float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
+	ofGrad := 1.0
+	if scale != 1 {
+		ofGrad = 4 // the norm's square root, and a division
+	}
+	ofUpdate := 5 + ofGrad + correction(h.Beta1, t) + correction(h.Beta2, t)
+	var param, m, v float64
+	for i, x := range before.Param {
+		g := math.Abs(grad[i]) * scale
+		keep := x
+		if !before.NoDecay {
+			keep *= 1 - h.LR*h.WeightDecay
+		}
+		param = max(param, 2*math.Abs(keep)+ofUpdate*math.Abs(keep-want.Param[i]))
+		m = max(m, h.Beta1*math.Abs(before.M[i])+ofGrad*(1-h.Beta1)*g)
+		v = max(v, h.Beta2*before.V[i]+2*ofGrad*(1-h.Beta2)*g*g)
+	}
+	const unit = tolerance.Roundoff32
+	b := Bounds{
+		Param: tolerance.Plain(dtype.Float32, want.Param, plain.Param, unit*param),
+		M:     tolerance.Plain(dtype.Float32, want.M, plain.M, unit*m),
+		V:     tolerance.Plain(dtype.Float32, want.V, plain.V, unit*v),
+	}
+	if copyTo != dtype.Float32 {
+		rounded := make([]float64, len(plain.Param))
+		for i, x := range plain.Param {
+			rounded[i] = float64(copyTo.Round(float32(x)))
+		}
+		b.Copy = tolerance.Plain(copyTo, Copy(want.Param, copyTo), rounded, unit*param)
+	}
+	return b
+}
+
+// Copy returns what the copy of parameters in a format should hold before it is rounded: those that
+// are beyond the format are infinite.
+func Copy(param []float64, t dtype.DType) []float64 {
+	out := slices.Clone(param)
+	for i, x := range out {
+		if y := float64(t.Round(float32(x))); math.IsInf(y, 0) {
+			out[i] = y
+		}
+	}
+	return out
+}
+
+// correction returns what counts for 1 - beta^t, as adamw_prepare.comp computes it, in units
+// of tolerance.Roundoff32.
+func correction(beta float64, t int) float64 {
+	x := float64(t) * math.Log(beta)
+	if x >= -0.5 { // a polynomial
+		return 3
+	}
+	e := math.Exp(x)
+	if e == 0 { // beta may be 0, and x infinite
+		return 1
+	}
+	return e*(3+3*math.Abs(x))/(1-e) + 1
 }
