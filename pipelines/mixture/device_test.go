@@ -168,7 +168,6 @@ func TestExtremes(t *testing.T) {
 	})
 }
 
-// forward returns log_p and the loss.
 func forward(t *testing.T, d *vk.Device, p mixture.Problem, in ref.Inputs, opt mixture.Options) (logP []float32, loss float32) {
 	ctx := context.Background()
 	tensor := func(values []float64, format dtype.DType, shape ...int) vk.Tensor {

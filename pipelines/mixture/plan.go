@@ -87,7 +87,6 @@ func (f *forwardPlan) fuse(caps *vk.Caps, p Problem, opt Options, sums int64) er
 	return nil
 }
 
-// record records the plan.
 func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem, o Options) error {
 	opt := gmm.Options{Workspace: memory}
 	if !f.fused {

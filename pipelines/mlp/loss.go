@@ -128,7 +128,6 @@ func newLossPlan(caps *vk.Caps, p Problem, o Options) (plan lossPlan, err error)
 // of 8 elements need no copy as operands.
 func dyStride(p Problem) int { return (p.Out + 7) / 8 * 8 }
 
-// tensors returns y and dy.
 func (plan *lossPlan) tensors(memory *vk.Buffer, p Problem) (y, dy vk.Tensor) {
 	y = vk.View(memory, dtype.Float32, p.YShape()...)
 	y.Offset = int(plan.y / 4)

@@ -151,7 +151,6 @@ func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows .
 	return s
 }
 
-// kernel returns the kernel of that name.
 func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any, config Config) (*vk.Kernel[P], error) {
 	module, err := shaders.Get(name, t.Short())
 	if err != nil {

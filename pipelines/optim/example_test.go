@@ -39,7 +39,6 @@ func (m *model) close() {
 // step makes a step.
 func (m *model) step() { m.Run(m.adamw.Step) }
 
-// weights returns the weights.
 func (m *model) weights() []float32 { return m.Values(m.w.Param) }
 
 // word returns a tensor of one element of 32 bits.

@@ -92,7 +92,6 @@ func (b *builder) tensor(name string, shape ...int) *record.Tensor {
 	return b.prog.Tensor(name, b.dtype, shape...)
 }
 
-// float returns a tensor of float32.
 func (b *builder) float(name string, shape ...int) *record.Tensor {
 	return b.prog.Tensor(name, dtype.Float32, shape...)
 }

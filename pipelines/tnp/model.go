@@ -288,10 +288,8 @@ type sums struct {
 
 const sumsRows = 3
 
-// row returns row i.
 func (s *sums) row(i int) vk.Tensor { return s.rows(i, 1) }
 
-// rows returns n rows as one tensor.
 func (s *sums) rows(first, n int) vk.Tensor {
 	t := vk.View(s.all.Buffer, s.all.DType, n*s.size)
 	t.Offset = first * s.size

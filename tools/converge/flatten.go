@@ -132,7 +132,6 @@ func (p *program) call(f *function, args []value, stack []*function) (*block, []
 	return fr.first[f.blocks[0].label], fr.exits, nil
 }
 
-// of returns the value of an id.
 func (fr *frame) of(i id) value {
 	p := fr.p
 	if v, ok := fr.values[i]; ok {

@@ -73,7 +73,6 @@ func finite(x float64) float64 {
 // benchLR is the learning rate of steps that are measured.
 const benchLR = 1e-4
 
-// options returns those of the model of a case.
 func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 	return tnp.ModelOptions{DType: c.DType, Pass: pass, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(c.DType, c.Shape)}
 }

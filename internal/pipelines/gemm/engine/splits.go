@@ -54,7 +54,6 @@ type costs struct {
 	sums          float64 // seconds of writing and reading the sums of a block
 }
 
-// costs returns the costs of p with c.
 func (c *Config) costs(caps *vk.Caps, p *Problem) costs {
 	rate := MatrixFLOPs
 	switch {

@@ -82,7 +82,6 @@ func BoundsAtLeast(want, plain, spread Outputs, p mlp.Problem) Bounds {
 // heads returns how many perceptrons there are.
 func heads(p mlp.Problem) int { return max(p.Heads, 1) }
 
-// head returns the inputs of head k.
 func head(in Inputs, p mlp.Problem, k int) Inputs {
 	first, second := p.In*p.Hidden, p.Hidden*p.Out
 	return Inputs{

@@ -90,7 +90,6 @@ func forward[F number](in Inputs, p norm.Problem) Outputs {
 	return out
 }
 
-// narrow returns x as numbers.
 func narrow[F number](x []float64) []F {
 	y := make([]F, len(x))
 	for i, v := range x {

@@ -73,7 +73,6 @@ type model struct {
 // weight returns a parameter as a matrix.
 func (m *model) weight(name string, rows, cols int) matrix { return matrix{rows, cols, m.w[name]} }
 
-// head returns that of one head.
 func (m *model) head(name string, k, rows, cols int) matrix {
 	return matrix{rows, cols, m.w[name][k*rows*cols : (k+1)*rows*cols]}
 }
@@ -188,7 +187,6 @@ func (m matrix) general() blas64.General {
 	return blas64.General{Rows: m.rows, Cols: m.cols, Stride: m.cols, Data: m.v}
 }
 
-// row returns one row.
 func (m matrix) row(i int) []float64 { return m.v[i*m.cols : (i+1)*m.cols] }
 
 // slice returns the rows from first to end-1, which it shares.
@@ -207,7 +205,6 @@ func product(ta, tb blas.Transpose, a, b matrix, rows, cols int) matrix {
 	return c
 }
 
-// plus returns a+b.
 func plus(a, b matrix) matrix {
 	c := newMatrix(a.rows, a.cols)
 	for i := range c.v {
