@@ -3,6 +3,7 @@ package cover
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -20,56 +21,48 @@ func Each[C any](cases []C, kernel func(C) []any) []C {
 	return choose(cases, kernel, func(C) []any { return nil }, false)
 }
 
-func choose[C any](cases []C, kernel, traits func(C) []any, pairs bool) []C {
-	kinds := make(map[string][]int) // cases by kernel
-	var names []string
-	wanted := make(map[string][]string)
+func choose[C any](cases []C, kernel, traits func(C) []any, pairs bool) (some []C) {
+	type kind struct {
+		cases []int
+		wants map[string]bool
+	}
+	kinds := map[string]*kind{}
+	var list []*kind
 	for n, c := range cases {
 		values := kernel(c)
 		name := fmt.Sprintf("%#v", values)
-		if kinds[name] == nil {
-			names = append(names, name)
-			for i, x := range values {
-				for j, y := range values[:i+1] {
-					if !pairs && j < i {
-						continue
-					}
-					wanted[name] = append(wanted[name], fmt.Sprintf("%d=%#v %d=%#v", i, x, j, y))
+		k := kinds[name]
+		if k == nil {
+			k = &kind{wants: map[string]bool{}}
+			kinds[name], list = k, append(list, k)
+		}
+		for i, x := range values {
+			for j, y := range values[:i+1] {
+				if pairs || j == i {
+					k.wants[fmt.Sprintf("%d=%#v %d=%#v", i, x, j, y)] = true
 				}
 			}
 		}
 		for i, x := range traits(c) {
-			wanted[name] = append(wanted[name], fmt.Sprintf("trait %d=%#v", i, x))
+			k.wants[fmt.Sprintf("trait %d=%#v", i, x)] = true
 		}
-		kinds[name] = append(kinds[name], n)
+		k.cases = append(k.cases, n)
 	}
-	covered := make(map[string]bool)
 	var chosen []int
-	for {
-		best, most := "", 0
-		for _, name := range names {
-			news := make(map[string]bool)
-			for _, w := range wanted[name] {
-				if !covered[w] {
-					news[w] = true
-				}
-			}
-			if len(news) > most {
-				best, most = name, len(news)
-			}
-		}
-		if most == 0 {
+	for len(list) > 0 {
+		best := slices.MaxFunc(list, func(a, b *kind) int { return len(a.wants) - len(b.wants) })
+		if len(best.wants) == 0 {
 			break
 		}
-		for _, w := range wanted[best] {
-			covered[w] = true
+		chosen = append(chosen, best.cases...)
+		covered := maps.Clone(best.wants)
+		for _, k := range list {
+			maps.DeleteFunc(k.wants, func(want string, _ bool) bool { return covered[want] })
 		}
-		chosen = append(chosen, kinds[best]...)
 	}
 	slices.Sort(chosen)
-	some := make([]C, len(chosen))
-	for i, n := range chosen {
-		some[i] = cases[n]
+	for _, n := range chosen {
+		some = append(some, cases[n])
 	}
 	return some
 }
