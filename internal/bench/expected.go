@@ -33,16 +33,17 @@ func (e *Expected) elements(n int) int {
 	return n
 }
 
-// Check compares outputs by name; missing ones are left out. An error is about the first output that
+// Check compares outputs by name; missing ones are left out. They must also be near, unless that is nil.
+// An error is about the first output that
 // is wrong. The Check has the output that is worst relative to its limit; lse is beside it.
-func (list Expectations) Check(got map[string][]float32) (c Check, wrong error) {
+func (list Expectations) Check(got map[string][]float32, near *Tolerance) (c Check, wrong error) {
 	for i := range list {
 		e := &list[i]
 		x, ok := got[e.Name]
 		if !ok {
 			continue
 		}
-		one, err := e.compare(x)
+		one, err := e.compare(x, near)
 		if wrong == nil {
 			wrong = err
 		}
@@ -70,13 +71,16 @@ func (c Check) and(x Check) Check {
 
 // compare compares one output. Elements that At lacks must be numbers: outputs were filled with
 // NaN, so an element that was not written shows.
-func (e *Expected) compare(got []float32) (Check, error) {
+func (e *Expected) compare(got []float32, near *Tolerance) (Check, error) {
 	c := Check{Limit: e.Limit, Rows: len(e.Want), Counted: "elements"}
 	worst, share, sum := -1, 0.0, 0.0
 	for i, want := range e.Want {
 		x, limit := float64(got[e.at(i)]), e.Limit
 		if e.Limits != nil {
 			limit = e.Limits[i%len(e.Limits)]
+		}
+		if near != nil && !math.IsInf(want, 0) {
+			limit = min(limit, near.Abs+near.Rel*math.Abs(want))
 		}
 		off, part := math.Abs(x-want), 0.0
 		if x == want {
@@ -96,7 +100,11 @@ func (e *Expected) compare(got []float32) (Check, error) {
 	c.MeanAbs = sum / float64(len(e.Want))
 	if c.MaxAbs > c.Limit {
 		at := e.at(worst)
-		return c, fmt.Errorf("%s[%d] is %.6g, want %.6g: off by %.3g, limit %.3g", e.Name, at, got[at], e.Want[worst], c.MaxAbs, c.Limit)
+		err := fmt.Errorf("%s[%d] is %.6g, want %.6g: off by %.3g, limit %.3g", e.Name, at, got[at], e.Want[worst], c.MaxAbs, c.Limit)
+		if near != nil {
+			err = fmt.Errorf("%w, also %v", err, near)
+		}
+		return c, err
 	}
 	if e.At != nil {
 		for i, x := range got {
@@ -120,41 +128,9 @@ func (e *Expected) at(i int) int {
 //
 //	|got - want| <= Abs + Rel * |want|
 //
-// Equal infinities are close. NaN is close to nothing. It is checked in addition to the limits
-// that follow from the format: a wrong output stays wrong.
+// Equal infinities are close. NaN is close to nothing. It holds in addition to the limits that follow
+// from the format: a wrong output stays wrong.
 type Tolerance struct{ Abs, Rel float64 }
 
 // String returns the rule in words.
 func (t Tolerance) String() string { return fmt.Sprintf("atol %g + rtol %g * |want|", t.Abs, t.Rel) }
-
-// check returns an error unless all outputs are close, and nil for a nil tolerance.
-func (t *Tolerance) check(list Expectations, got map[string][]float32) error {
-	for _, e := range list {
-		x, ok := got[e.Name]
-		if !ok || t == nil {
-			continue
-		}
-		worst, far, over := -1, 0, 0.0
-		for i, w := range e.Want {
-			g := float64(x[e.at(i)])
-			allowed := t.Abs + t.Rel*math.Abs(w)
-			if g == w || math.Abs(g-w) <= allowed && !math.IsInf(w, 0) {
-				continue
-			}
-			far++
-			ratio := math.Abs(g-w) / allowed
-			if math.IsNaN(ratio) {
-				ratio = math.Inf(1)
-			}
-			if worst < 0 || ratio > over {
-				worst, over = i, ratio
-			}
-		}
-		if worst >= 0 {
-			g, w := float64(x[e.at(worst)]), e.Want[worst]
-			return fmt.Errorf("%s is not close in %d of %d compared elements, the worst %.6g, want %.6g: off by %.3g, allowed %.3g, which is %v",
-				e.Name, far, len(e.Want), g, w, math.Abs(g-w), t.Abs+t.Rel*math.Abs(w), t)
-		}
-	}
-	return nil
-}

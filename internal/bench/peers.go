@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -261,23 +262,18 @@ func sums(forward, backward []Result, blank Result) (list []Result) {
 		if !f.Peer {
 			continue
 		}
+		b := Result{Status: StatusNoAnswer, Reason: "it did not measure the backward pass"}
+		if i := slices.IndexFunc(backward, func(b Result) bool { return b.Peer && b.Impl == f.Impl }); i >= 0 {
+			b = backward[i]
+		}
 		x := blank
-		x.Peer, x.Impl, x.Choice, x.Status = true, f.Impl, f.Choice, StatusOK
-		i := slices.IndexFunc(backward, func(b Result) bool { return b.Peer && b.Impl == f.Impl })
-		switch {
-		case f.Status != StatusOK:
-			x.Status, x.Reason = f.Status, f.Reason
-		case i < 0:
-			x.Status, x.Reason = StatusNoAnswer, "it did not measure the backward pass"
-		case backward[i].Status != StatusOK:
-			x.Status, x.Reason = backward[i].Status, "backward: "+backward[i].Reason
-		default:
-			b := backward[i]
-			x.Check, x.Reason = f.Check.and(b.Check), f.Reason
-			if x.Reason == "" {
-				x.Reason = b.Reason
-			}
-			x.Timing = Timing{Warmup: f.Timing.Warmup, Iters: f.Timing.Iters, Sets: f.Timing.Sets}
+		x.Peer, x.Impl, x.Choice, x.Status, x.Reason = true, f.Impl, f.Choice, f.Status, cmp.Or(f.Reason, b.Reason)
+		if x.Status == StatusOK {
+			x.Status = b.Status
+		}
+		if x.Status == StatusOK {
+			x.Check, x.Timing = f.Check.and(b.Check), f.Timing
+			x.Timing.DeviceNS = nil
 			for j := range min(len(f.Timing.DeviceNS), len(b.Timing.DeviceNS)) {
 				x.Timing.DeviceNS = append(x.Timing.DeviceNS, f.Timing.DeviceNS[j]+b.Timing.DeviceNS[j])
 			}

@@ -317,7 +317,7 @@ func (r *opRun) runForward(ctx context.Context, want Expectations) error {
 	if err != nil {
 		return err
 	}
-	if _, wrong := want.Check(outputs); wrong != nil {
+	if _, wrong := want.Check(outputs, nil); wrong != nil {
 		return fmt.Errorf("the forward pass is wrong: %w", wrong)
 	}
 	for name, x := range outputs {
@@ -468,10 +468,7 @@ func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *R
 // compare compares outputs of all passes with their references.
 func (r *opRun) compare(got map[string][]float32) (c Check, wrong error) {
 	for _, want := range r.want {
-		var one Check
-		if one, wrong = want.Check(got); wrong == nil {
-			wrong = r.near.check(want, got)
-		}
+		one, wrong := want.Check(got, r.near)
 		if wrong != nil {
 			return one, wrong
 		}
