@@ -111,8 +111,7 @@ type SweepFile struct {
 
 // OpenSweep opens or makes the file of a sweep over problems on a device. It cuts off the end of
 // an interrupted write. It is an error if the file is of another device, driver, build, kernel or
-// pass, if its problems differ from these in a key that is constant in both, or if another
-// process has it open.
+// pass, or if another process has it open.
 func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile, err error) {
 	s := &SweepFile{env: env}
 	if s.f, err = files.OpenLocked(path); err != nil { // two sweeps would not know each other's rows
@@ -147,15 +146,10 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 	if !slices.Equal(s.done.names, want[0]) {
 		return nil, errors.New("its columns are not those of this version: name another file")
 	}
-	this := &Records{names: want[0], rows: want[1:]}
-	for _, name := range slices.Concat(buildColumns, deviceColumns, this.keys()) {
-		if line, _ := this.different(name, this.Text(0, name)); line > 0 || s.done.Len() == 0 {
-			continue // swept
-		}
-		first := s.done.Text(0, name)
-		line, got := s.done.different(name, this.Text(0, name))
-		if other, _ := s.done.different(name, first); line > 0 && (other == 0 || !slices.Contains(this.keys(), name)) {
-			return nil, fmt.Errorf("line %d has %s=%q, this sweep %q: remove the file or name another", line, name, got, this.Text(0, name))
+	for _, name := range slices.Concat(buildColumns, deviceColumns) {
+		mine := (&Records{names: want[0], rows: want[1:]}).Text(0, name)
+		if line, got := s.done.different(name, mine); line > 0 {
+			return nil, fmt.Errorf("line %d has %s=%q, this sweep %q: remove the file or name another", line, name, got, mine)
 		}
 	}
 	return s, s.f.Truncate(int64(len(whole)))

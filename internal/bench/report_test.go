@@ -207,24 +207,23 @@ auto is not supported: too large
 // TestSuites: the cases of each suite are valid, in the small form, too, where a group of heads
 // stays one.
 func TestSuites(t *testing.T) {
-	for name, c := range map[string]struct {
-		n           int
-		first, last string // the last in the small form
-	}{
-		"training":    {8, "dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true", "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128/head_dim=128/causal=true"},
-		"decoder":     {2, "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=false", "dtype=float16/batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256/head_dim=64/causal=true"},
-		"length":      {6, "dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=256/seq_kv=256/head_dim=64/causal=false", "dtype=float16/batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304/head_dim=64/causal=false"},
-		"latency":     {9, "dtype=float16/batch=8/heads=8/kv_heads=8/seq_q=128/seq_kv=128/head_dim=64/causal=true", "dtype=float16/batch=4/heads=2/kv_heads=2/seq_q=128/seq_kv=128/head_dim=64/causal=true"},
-		"rectangular": {3, "dtype=bfloat16/batch=32/heads=8/kv_heads=8/seq_q=564/seq_kv=64/head_dim=64/causal=false", "dtype=bfloat16/batch=1/heads=1/kv_heads=1/seq_q=1601/seq_kv=1562/head_dim=64/causal=false"},
-		"throughput":  {36, "dtype=float16/batch=32/heads=32/kv_heads=32/seq_q=512/seq_kv=512/head_dim=64/causal=false", "dtype=float16/batch=1/heads=1/kv_heads=1/seq_q=256/seq_kv=256/head_dim=256/causal=true"},
+	for name, last := range map[string]string{ // the last case, and that of the small form
+		"training":    "dtype=float16/batch=8/heads=32/kv_heads=32/seq_q=2048/seq_kv=2048/head_dim=128/causal=true batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128",
+		"decoder":     "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=true batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256",
+		"length":      "dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=4864/seq_kv=4864/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304",
+		"latency":     "dtype=float16/batch=32/heads=8/kv_heads=8/seq_q=512/seq_kv=512/head_dim=64/causal=true batch=4/heads=2/kv_heads=2/seq_q=128/seq_kv=128",
+		"rectangular": "dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=205000/seq_kv=200000/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=1601/seq_kv=1562",
+		"throughput":  "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=16384/seq_kv=16384/head_dim=256/causal=true batch=1/heads=1/kv_heads=1/seq_q=256/seq_kv=256",
 	} {
 		s, err := ParseSuite(name)
 		require.NoError(t, err)
-		small := s.Small()
-		require.Equal(t, []string{c.first, c.last, name + "-small"}, []string{s.Problems[0].String(), small.Problems[c.n-1].String(), small.name()})
+		small, n := s.Small(), len(s.Problems)
+		whole, tiny, _ := strings.Cut(last, " ")
+		require.Equal(t, []string{whole, name + "-small"}, []string{s.Problems[n-1].String(), small.name()})
+		require.Contains(t, small.Problems[n-1].String(), "/"+tiny+"/")
 		for j, p := range append(s.Problems, small.Problems...) {
 			require.NoError(t, p.Validate())
-			of := s.Problems[j%c.n]
+			of := s.Problems[j%n]
 			require.Equal(t, of.NumHeads/of.NumKVHeads, p.NumHeads/p.NumKVHeads)
 		}
 		if typed, err := s.Retype(dtype.BFloat16); name == "throughput" {

@@ -65,7 +65,7 @@ func TestSweepMissing(t *testing.T) {
 	_, err = open(p, env, Forward)
 	require.EqualError(t, err, path+": another process is writing it: name another file, or wait")
 	require.NoError(t, s.Close())
-	p.SeqQ, p.SeqKV = 4096, 4096 // a length that the file does not have
+	p.HeadDim = 32 // which the file does not have
 	s, err = open(p, env, Forward)
 	require.NoError(t, err)
 	peers := []peer.Peer{{Name: "torch"}, {Name: "gone"}, {Name: "tor"}}
@@ -75,11 +75,9 @@ func TestSweepMissing(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	for want, change := range map[string]func() Pass{
-		`line 2 has head_dim="64", this sweep "32": remove the file or name another`: func() Pass { p.HeadDim = 32; return Forward },
-		`window="off", this sweep "3,0"`:                                             func() Pass { p.Window = attention.Window{On: true, Left: 3}; return Forward },
-		`driver="TestDriver 1.2", this sweep "TestDriver 2"`:                         func() Pass { env.Driver = "TestDriver 2"; return Forward },
-		`commit="abc", this sweep "def"`:                                             func() Pass { env.Commit = "def"; return Forward },
-		`kernel="attention_fwd", this sweep "attention_bwd"`:                         func() Pass { return Backward },
+		`line 2 has driver="TestDriver 1.2", this sweep "TestDriver 2": remove the file or name another`: func() Pass { env.Driver = "TestDriver 2"; return Forward },
+		`commit="abc", this sweep "def"`:                     func() Pass { env.Commit = "def"; return Forward },
+		`kernel="attention_fwd", this sweep "attention_bwd"`: func() Pass { return Backward },
 	} {
 		p, env = sweepProblem(512), r.Env
 		pass := change()
