@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"html/template"
 	"io"
 	"io/fs"
 	"os"
@@ -104,7 +105,7 @@ func reportFiles(a *app, title string, r reporter, caps *vk.Caps) (list []outFil
 	}
 	for _, d := range r.Charts() {
 		add(d.Name+".svg", d.SVG)
-		p.Charts = append(p.Charts, d.Chart)
+		p.Drawings = append(p.Drawings, template.HTML(list[len(list)-1].data))
 	}
 	add("report.html", p.Write)
 	return list, err

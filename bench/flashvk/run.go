@@ -85,7 +85,7 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 		if err := r.use(a.stderr, d.Caps(), ops); err != nil {
 			return err
 		}
-		for _, p := range r.passes() {
+		for _, p := range r.pass().Parts() {
 			plan, err := ops[0].Choose(d.Caps(), r.impl, p)
 			if err != nil {
 				return err
@@ -106,12 +106,12 @@ func checkReplaced(in, out string) error {
 	return nil
 }
 
-// passes returns the passes to compute, in their order.
-func (r *runKernel) passes() []bench.Pass {
+// pass returns what to compute.
+func (r *runKernel) pass() bench.Pass {
 	if r.backward {
-		return []bench.Pass{bench.Forward, bench.Backward}
+		return bench.Both
 	}
-	return []bench.Pass{bench.Forward}
+	return bench.Forward
 }
 
 // A warner is an Op that may have a warning of the result; "" is none.
@@ -127,10 +127,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kerne
 			t.Close()
 		}
 	}()
-	pass := bench.Forward
-	if r.backward {
-		pass = bench.Both
-	}
+	pass := r.pass()
 	for _, t := range op.Tensors() {
 		if !pass.Reads(t.Role) && !pass.Writes(t.Role) {
 			continue
@@ -156,7 +153,7 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kerne
 		return err
 	}
 	defer c.Close()
-	for _, p := range r.passes() {
+	for _, p := range r.pass().Parts() {
 		plan, err := op.Choose(d.Caps(), r.impl, p)
 		if err != nil {
 			return err

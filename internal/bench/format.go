@@ -133,22 +133,11 @@ func (x *Result) values(i int) (list []benchfmt.Value) {
 	return list
 }
 
-func (r Report) fileConfig() []benchfmt.Config {
-	var config []benchfmt.Config
-	for _, c := range [][2]string{
-		{"pkg", "github.com/flashvk/flashvk/internal/bench"},
-		{"goos", runtime.GOOS},
-		{"goarch", runtime.GOARCH},
-		{"gpu", r.Env.Device},
-		{"gpu-type", r.Env.DeviceType},
-		{"driver", r.Env.Driver},
-		{"version", r.Env.Version},
-		{"commit", r.Env.Commit},
-		{"suite", r.Suite.name()},
-		{"drift", r.Drift.key()},
-	} {
-		if value := text.Line(c[1]); value != "" {
-			config = append(config, benchfmt.Config{Key: c[0], Value: []byte(value), File: true})
+func (r Report) fileConfig() (config []benchfmt.Config) {
+	keys := append([]Key{{"pkg", "github.com/flashvk/flashvk/internal/bench"}, {"goos", runtime.GOOS}, {"goarch", runtime.GOARCH}}, r.environment()...)
+	for _, k := range append(keys, Key{"drift", r.Drift.key()}) {
+		if value, ok := k.Value.(string); ok && value != "" {
+			config = append(config, benchfmt.Config{Key: strings.ReplaceAll(k.Name, "_", "-"), Value: []byte(text.Line(value)), File: true})
 		}
 	}
 	return config

@@ -112,8 +112,8 @@ func CloseOp(op Op) {
 	}
 }
 
-// opPasses returns the passes that p consists of.
-func opPasses(p Pass) []Pass {
+// Parts returns the passes that p consists of.
+func (p Pass) Parts() []Pass {
 	if p == Both {
 		return []Pass{Forward, Backward}
 	}
@@ -125,7 +125,6 @@ type Subject struct {
 	kernel    string // as Result.Kernel
 	benchmark string // its name in the Go benchmark format
 	title     string // in words
-	name      string // of the kernel
 	pass      Pass
 	params    string  // key=value/key=value, of the benchmark's name
 	keys      []Key   // the problem, for CSV and JSON
@@ -145,7 +144,7 @@ type Amount struct {
 // NewSubject returns the subject of results of a pass of op.
 func NewSubject(op Op, p Pass) *Subject {
 	kernel := op.Name() + p.suffix()
-	s := &Subject{kernel: kernel, benchmark: camel(kernel), title: Title(op, p), name: op.Name(), pass: p, keys: op.Keys()}
+	s := &Subject{kernel: kernel, benchmark: camel(kernel), title: Title(op, p), pass: p, keys: op.Keys()}
 	var params []string
 	for _, k := range s.keys {
 		params = append(params, fmt.Sprintf("%s=%v", k.Name, k.Value))
@@ -157,7 +156,7 @@ func NewSubject(op Op, p Pass) *Subject {
 	if more, ok := As[interface{ Amounts() []Amount }](op); ok {
 		s.amounts = more.Amounts()
 	}
-	for _, part := range opPasses(p) {
+	for _, part := range p.Parts() {
 		flops, bytes := op.Cost(part)
 		s.flops, s.bytes = s.flops+flops, s.bytes+bytes
 	}

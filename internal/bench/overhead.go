@@ -163,7 +163,7 @@ func start(ctx context.Context, open func(string) (*vk.Device, error), dir strin
 	if err := r.restore(ctx); err != nil {
 		return 0, err
 	}
-	err = r.d.Run(ctx, "first call", func(c *vk.Cmd) error { return r.record(c, 0, r.op, impl) })
+	err = r.d.Run(ctx, "first call", func(c *vk.Cmd) error { return r.call(impl)(c, 0) })
 	return float64(time.Since(begin)), err
 }
 

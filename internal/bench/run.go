@@ -166,7 +166,7 @@ func (r *opRun) choose(impl string) (choice string, err error) {
 			return "", err
 		}
 	}
-	for _, p := range opPasses(r.pass) {
+	for _, p := range r.pass.Parts() {
 		plan, err := r.op.Choose(r.d.Caps(), impl, p)
 		if err != nil {
 			return "", err
@@ -308,7 +308,7 @@ func (r *opRun) clean(ctx context.Context) (err error) {
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
 func (r *opRun) runForward(ctx context.Context, want Expectations) error {
 	err := r.d.Run(ctx, "bench forward", func(c *vk.Cmd) error {
-		return r.recordPass(c, 0, r.op, "auto", Forward)
+		return r.record(c, 0, r.op, "auto", Forward)
 	})
 	if err != nil {
 		return err
@@ -343,30 +343,23 @@ func (r *opRun) download(ctx context.Context, keep func(t *call.Tensor) bool) (m
 	return values, nil
 }
 
-// record records the passes of op, which is the Op of r or one with the same tensors, on a set.
-func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string) error {
-	if err := r.growShared(op, impl, opPasses(r.pass)...); err != nil {
+// record records passes of op, which is the Op of r or one with the same tensors, on a set.
+func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string, passes ...Pass) error {
+	if err := r.growShared(op, impl, passes); err != nil {
 		return err
 	}
-	for _, p := range opPasses(r.pass) {
-		if err := r.recordPass(c, set, op, impl, p); err != nil {
+	for _, p := range passes {
+		if err := op.Record(c, r.sets[set], r.shared, impl, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *opRun) recordPass(c *vk.Cmd, set int, op Op, impl string, p Pass) error {
-	if err := r.growShared(op, impl, p); err != nil {
-		return err
-	}
-	return op.Record(c, r.sets[set], r.shared, impl, p)
-}
-
 // growShared makes the workspace large enough for passes. It must come before they are recorded.
 // Commands that are kept must be recorded after all paths are checked, since they would refer to
 // an older workspace.
-func (r *opRun) growShared(op Op, impl string, passes ...Pass) error {
+func (r *opRun) growShared(op Op, impl string, passes []Pass) error {
 	for _, p := range passes {
 		plan, err := op.Choose(r.d.Caps(), impl, p)
 		if err != nil {
@@ -413,7 +406,7 @@ func (r *opRun) fingerprint(ctx context.Context, set int) (uint64, error) {
 
 // call returns what records a call on a path.
 func (r *opRun) call(impl string) func(c *vk.Cmd, set int) error {
-	return func(c *vk.Cmd, set int) error { return r.record(c, set, r.op, impl) }
+	return func(c *vk.Cmd, set int) error { return r.record(c, set, r.op, impl, r.pass.Parts()...) }
 }
 
 // updates reports whether the passes read what they have written before.

@@ -3,27 +3,25 @@
 package page
 
 import (
-	"bytes"
 	_ "embed"
 	"html/template"
 	"io"
 	"strings"
 	"time"
 
-	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 )
 
 // A Page is what the file says.
 type Page struct {
-	Title   string
-	Made    time.Time
-	Program string // version and commit
-	Command string // as typed
-	Device  string // its capabilities, as lines of text
-	Sheet   sheet.Sheet
-	Charts  []chart.Chart
-	Files   []string // names of files beside this one, to link to
+	Title    string
+	Made     time.Time
+	Program  string // version and commit
+	Command  string // as typed
+	Device   string // its capabilities, as lines of text
+	Sheet    sheet.Sheet
+	Drawings []template.HTML // SVG of our own making, whose texts are escaped
+	Files    []string        // names of files beside this one, to link to
 }
 
 //go:embed page.html
@@ -32,30 +30,14 @@ var source string
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"lines": func(text string) []string { return strings.Split(text, "\n") },
 	"words": strings.Fields,
-	"class": class,
-	"utc":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
+	"class": func(s sheet.Section, i int) string { // of the cell in column i
+		if s.Columns[i].Number {
+			return "number"
+		}
+		return "text"
+	},
+	"utc": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
 }).Parse(source))
 
-// class returns the class of the cell in column i.
-func class(s sheet.Section, i int) string {
-	if s.Columns[i].Number {
-		return "number"
-	}
-	return "text"
-}
-
 // Write writes the file.
-func (p *Page) Write(w io.Writer) error {
-	data := struct {
-		*Page
-		Drawings []template.HTML
-	}{Page: p}
-	for i := range p.Charts {
-		var b bytes.Buffer
-		if err := p.Charts[i].SVG(&b); err != nil {
-			return err
-		}
-		data.Drawings = append(data.Drawings, template.HTML(b.String())) // of our own making, texts are escaped there
-	}
-	return page.Execute(w, data)
-}
+func (p *Page) Write(w io.Writer) error { return page.Execute(w, p) }
