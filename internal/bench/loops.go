@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -310,46 +311,19 @@ type matrixSpec struct {
 	K             uint32 `glsl:"MAT_K"`
 }
 
-// matrixShape returns the largest shape of matrices of a type with float32 sums.
-func matrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, err error) {
-	component := vk.F16
-	if t == dtype.BFloat16 {
-		component = vk.BF16
-	}
-	switch {
-	case !caps.CoopMat:
-		return best, unsupported("the device has no VK_KHR_cooperative_matrix")
-	case t == dtype.Float16 && !caps.Float16:
-		return best, unsupported("the device has no float16 arithmetic")
-	case t == dtype.BFloat16 && !caps.BFloat16CoopMat:
-		return best, unsupported("the device has no bfloat16 cooperative matrices")
-	case caps.APIVersion < vk.MakeVersion(1, 3, 0) || !caps.VulkanMemoryModel || !caps.Int16 || !caps.Storage16 || !caps.ScalarBlockLayout:
-		return best, unsupported("the device lacks Vulkan 1.3, its memory model, 16-bit integers and storage, or scalar block layout")
-	case !caps.SubgroupSizeControl || !caps.ComputeFullSubgroups:
-		return best, unsupported("the device cannot promise full subgroups")
-	}
-	for _, s := range caps.CoopMatShapes {
-		usable := s.Scope == vk.ScopeSubgroup && s.A == component && s.B == component && s.C == vk.F32 && s.Result == vk.F32
-		if usable && s.M*s.N*s.K > best.M*best.N*best.K {
-			best = s
-		}
-	}
-	if best.M == 0 {
-		return best, unsupported("no %v cooperative-matrix shape of the device has float32 sums", component)
-	}
-	return best, nil
-}
-
 // matrix makes the loop of matrix products.
 func (l *loop) matrix(t dtype.DType) error {
 	caps := l.d.Caps()
-	shape, err := matrixShape(caps, t)
-	if err != nil {
-		return err
+	shape, lack := chips.MatrixShape(caps, t)
+	if lack == "" && !caps.Storage16 {
+		lack = "the device has no 16-bit storage"
+	}
+	if lack != "" {
+		return unsupported("%s", lack)
 	}
 	m, n, k := int(shape.M), int(shape.N), int(shape.K)
 	spec := matrixSpec{WorkgroupSize: matrixSubgroups * caps.SubgroupSize, M: shape.M, N: shape.N, K: shape.K}
-	kern, err := loopKernel[matrixParams](l.d, "micro_matrix", t.Short(), spec, vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true})
+	kern, err := loopKernel[matrixParams](l.d, "micro_matrix", t.Short(), spec, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/shaders/layouttest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
@@ -60,43 +61,10 @@ func TestLoops(t *testing.T) {
 			require.NoError(t, l.calibrate(ctx, 4*time.Millisecond))
 			require.Equal(t, l.fixed, l.iters == 1)
 			if name == "matrix f16" {
-				s, err := matrixShape(d.Caps(), dtype.Float16)
-				require.NoError(t, err)
+				s, _ := chips.MatrixShape(d.Caps(), dtype.Float16)
 				subgroups := float64(4*l.free[2].NumElements()) / float64(4*tilesA*tilesB*s.M*s.N)
 				require.Equal(t, subgroups*tilesA*tilesB*2*float64(s.M*s.N*s.K), l.perIter)
 			}
 		})
 	}
-}
-
-// TestMatrixShape takes the largest shape of a subgroup, and says why a device has no matrices.
-func TestMatrixShape(t *testing.T) {
-	whole := vk.Caps{
-		APIVersion: vk.MakeVersion(1, 3, 0), CoopMat: true, Float16: true, Int16: true, Storage16: true, ScalarBlockLayout: true,
-		VulkanMemoryModel: true, SubgroupSizeControl: true, ComputeFullSubgroups: true,
-		CoopMatShapes: []vk.CoopMatShape{
-			{M: 16, N: 8, K: 8, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup},
-			{M: 16, N: 16, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup},
-			{M: 32, N: 32, K: 16, A: vk.F16, B: vk.F16, C: vk.F16, Result: vk.F16, Scope: vk.ScopeSubgroup},
-			{M: 64, N: 64, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeWorkgroup},
-		},
-	}
-	s, err := matrixShape(&whole, dtype.Float16)
-	require.NoError(t, err)
-	require.Equal(t, whole.CoopMatShapes[1], s)
-	for want, change := range map[string]func(c *vk.Caps){
-		"no VK_KHR_cooperative_matrix": func(c *vk.Caps) { c.CoopMat = false },
-		"no float16 arithmetic":        func(c *vk.Caps) { c.Float16 = false },
-		"lacks Vulkan 1.3":             func(c *vk.Caps) { c.APIVersion = vk.MakeVersion(1, 2, 0) },
-		"cannot promise full":          func(c *vk.Caps) { c.ComputeFullSubgroups = false },
-		"no f16 cooperative-matrix":    func(c *vk.Caps) { c.CoopMatShapes = c.CoopMatShapes[2:] },
-	} {
-		c := whole
-		change(&c)
-		_, err := matrixShape(&c, dtype.Float16)
-		require.ErrorIs(t, err, vk.ErrUnsupported)
-		require.ErrorContains(t, err, want)
-	}
-	_, err = matrixShape(&whole, dtype.BFloat16)
-	require.ErrorContains(t, err, "no bfloat16 cooperative matrices")
 }
