@@ -174,21 +174,10 @@ func (r *opRun) checkOutput(path string) (Check, error) {
 
 // FileDType names a type in a file.
 func FileDType(t dtype.DType) safetensors.DType {
-	switch t {
-	case dtype.Float16:
-		return safetensors.F16
-	case dtype.BFloat16:
-		return safetensors.BF16
-	case dtype.Bool:
-		return "BOOL"
-	case dtype.Int32:
-		return "I32"
-	case dtype.E4M3:
-		return "F8_E4M3"
-	case dtype.Int8:
-		return "I8"
-	}
-	return safetensors.F32
+	return map[dtype.DType]safetensors.DType{
+		dtype.Float32: safetensors.F32, dtype.Float16: safetensors.F16, dtype.BFloat16: safetensors.BF16,
+		dtype.Bool: "BOOL", dtype.Int32: "I32", dtype.E4M3: "F8_E4M3", dtype.Int8: "I8",
+	}[t]
 }
 
 // A FileTensor is a tensor of a file, contiguous.

@@ -171,9 +171,8 @@ scalar is not supported: no <such> thing
 torch:math has a wrong output: no output
 `, written(t, r, Table))
 
-	s, err := ParseSuite("throughput")
-	require.NoError(t, err)
-	r = Report{Env: r.Env, Suite: s, Wide: true}
+	s := Suites()[5]
+	r = Report{Env: r.Env, Suite: &s, Wide: true}
 	for i, p := range []attention.Problem{s.Problems[0], s.Problems[1], s.Problems[18]} {
 		for j, impl := range []string{"auto", "scalar"} {
 			ns := p.FLOPs() / 100e12 * 1e9 * float64(1+j) // 100 TFLOP/s
@@ -207,19 +206,18 @@ auto is not supported: too large
 // TestSuites: the cases of each suite are valid, in the small form, too, where a group of heads
 // stays one.
 func TestSuites(t *testing.T) {
-	for name, last := range map[string]string{ // the last case, and that of the small form
-		"training":    "dtype=float16/batch=8/heads=32/kv_heads=32/seq_q=2048/seq_kv=2048/head_dim=128/causal=true batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128",
-		"decoder":     "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=true batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256",
-		"length":      "dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=4864/seq_kv=4864/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304",
-		"latency":     "dtype=float16/batch=32/heads=8/kv_heads=8/seq_q=512/seq_kv=512/head_dim=64/causal=true batch=4/heads=2/kv_heads=2/seq_q=128/seq_kv=128",
-		"rectangular": "dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=205000/seq_kv=200000/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=1601/seq_kv=1562",
-		"throughput":  "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=16384/seq_kv=16384/head_dim=256/causal=true batch=1/heads=1/kv_heads=1/seq_q=256/seq_kv=256",
+	for i, c := range [][2]string{ // the last case, and that of the small form
+		{"training", "dtype=float16/batch=8/heads=32/kv_heads=32/seq_q=2048/seq_kv=2048/head_dim=128/causal=true batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128"},
+		{"decoder", "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=true batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256"},
+		{"length", "dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=4864/seq_kv=4864/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304"},
+		{"latency", "dtype=float16/batch=32/heads=8/kv_heads=8/seq_q=512/seq_kv=512/head_dim=64/causal=true batch=4/heads=2/kv_heads=2/seq_q=128/seq_kv=128"},
+		{"rectangular", "dtype=bfloat16/batch=1/heads=8/kv_heads=8/seq_q=205000/seq_kv=200000/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=1601/seq_kv=1562"},
+		{"throughput", "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=16384/seq_kv=16384/head_dim=256/causal=true batch=1/heads=1/kv_heads=1/seq_q=256/seq_kv=256"},
 	} {
-		s, err := ParseSuite(name)
-		require.NoError(t, err)
+		s, name := Suites()[i], c[0]
 		small, n := s.Small(), len(s.Problems)
-		whole, tiny, _ := strings.Cut(last, " ")
-		require.Equal(t, []string{whole, name + "-small"}, []string{s.Problems[n-1].String(), small.name()})
+		whole, tiny, _ := strings.Cut(c[1], " ")
+		require.Equal(t, []string{whole, name, name + "-small"}, []string{s.Problems[n-1].String(), s.name(), small.name()})
 		require.Contains(t, small.Problems[n-1].String(), "/"+tiny+"/")
 		for j, p := range append(s.Problems, small.Problems...) {
 			require.NoError(t, p.Validate())

@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -88,18 +87,6 @@ func Suites() []Suite {
 		}
 	}
 	return []Suite{training, decoder, length, latency, rectangular, throughput}
-}
-
-// ParseSuite returns the suite of a name.
-func ParseSuite(name string) (*Suite, error) {
-	var names []string
-	for _, s := range Suites() {
-		if s.Name == name {
-			return &s, nil
-		}
-		names = append(names, s.Name)
-	}
-	return nil, fmt.Errorf("%q is not one of %s", name, strings.Join(names, ", "))
 }
 
 // Small returns the suite with sizes that a CPU device computes in a short
