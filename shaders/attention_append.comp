@@ -77,7 +77,6 @@ layout(push_constant, scalar) uniform Params {
 #endif
 } p;
 
-#include "lib/element.glsl"
 #include "lib/vec16.glsl"
 #include "lib/cache_status.glsl"
 

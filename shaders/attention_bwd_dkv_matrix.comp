@@ -20,8 +20,6 @@
 // Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch), BLOCK_M = NUM_SUBGROUPS *
 // ROW_TILES * MAT_M, or with GROUPED as lib/order.glsl says.
 #version 460
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/bwd_matrix_constants.glsl"
 layout(constant_id = 18) const bool GROUPED = false;  // heads take turns with their blocks, see lib/order.glsl
 layout(local_size_x_id = 0) in;
@@ -29,8 +27,6 @@ layout(local_size_x_id = 0) in;
 #define FEATURES_ID 19
 #define FEATURES_BINDING 7
 #define OWNS_KEYS true
-#include "lib/element.glsl"
-#include "lib/params_bwd.glsl"
 #include "lib/bwd_matrix_inputs.glsl"
 
 WRITE8(5, DK, dx)

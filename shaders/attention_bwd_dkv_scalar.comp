@@ -30,21 +30,14 @@ layout(local_size_x_id = 0) in;
 #define FEATURES_ID 9
 #define FEATURES_BINDING 7
 #define OWNS_KEYS true
-#include "lib/element.glsl"
-#include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
 
 layout(binding = 5, scalar) writeonly buffer DK { ELEM dk[]; };
 layout(binding = 6, scalar) writeonly buffer DV { ELEM dv[]; };
 
-#include "lib/softmax.glsl"
-#include "lib/mask.glsl"
 #define STREAM_HIDES false
 #define TILE_ROWS STREAM
 #define TILE_KEYS OWN
-#include "lib/features.glsl"
-#include "lib/dropout.glsl"
-#include "lib/feature_gradients.glsl"
 #include "lib/bwd_scalar.glsl"
 
 void main() {

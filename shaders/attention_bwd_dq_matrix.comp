@@ -24,8 +24,6 @@
 // num_heads, batch), BLOCK_M = NUM_SUBGROUPS * ROW_TILES * MAT_M, or with GROUPED as lib/order.glsl
 // says.
 #version 460
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/bwd_matrix_constants.glsl"
 #ifdef STORE
 layout(constant_id = 18) const bool FRAGMENTS = true;  // see lib/pages.glsl
@@ -43,8 +41,6 @@ layout(local_size_x_id = 0) in;
 #endif
 #define OWNS_KEYS false
 #endif
-#include "lib/element.glsl"
-#include "lib/params_bwd.glsl"
 #include "lib/bwd_matrix_inputs.glsl"
 
 WRITE8(5, DQ, dx)

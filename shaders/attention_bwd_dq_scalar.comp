@@ -24,22 +24,15 @@ layout(local_size_x_id = 0) in;
 #define FEATURES_ID 9
 #define FEATURES_BINDING 6
 #define OWNS_KEYS false
-#include "lib/element.glsl"
-#include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
 
 layout(binding = 5, scalar) writeonly buffer DQ { ELEM dq[]; };
 
-#include "lib/softmax.glsl"
-#include "lib/mask.glsl"
 #ifdef FEATURES
 const bool STREAM_HIDES = KEY_MASK || BIAS;
 #endif
 #define TILE_ROWS OWN
 #define TILE_KEYS STREAM
-#include "lib/features.glsl"
-#include "lib/dropout.glsl"
-#include "lib/feature_gradients.glsl"
 #include "lib/bwd_scalar.glsl"
 
 void main() {

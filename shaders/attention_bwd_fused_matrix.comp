@@ -21,15 +21,11 @@
 //
 // Dispatch: (shares, num_kv_heads, batch).
 #version 460
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/bwd_matrix_constants.glsl"
 layout(constant_id = 18) const bool ONE_BLOCK = false;  // there are no more than BLOCK_M keys, and one share
 layout(local_size_x_id = 0) in;
 
-#include "lib/element.glsl"
 #define WITH_DQ
-#include "lib/params_bwd.glsl"
 #include "lib/bwd_matrix_inputs.glsl"
 
 WRITE8(5, DK, dx)

@@ -17,8 +17,6 @@
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch), or as lib/order.glsl says.
 #version 460
 #extension GL_KHR_shader_subgroup_vote : require
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/matrix_constants.glsl"
 layout(constant_id = 7) const bool SAME_LAYOUT = true;   // see lib/rows.glsl
 layout(constant_id = 8) const uint ROW_TILES = 1;        // matrix rows of tiles per subgroup

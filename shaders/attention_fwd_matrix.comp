@@ -23,8 +23,6 @@
 // splits, and o and lse are the partial results of lib/split_kv.glsl.
 #version 460
 #extension GL_KHR_shader_subgroup_vote : require
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/matrix_constants.glsl"
 layout(constant_id = 7) const bool SAME_LAYOUT = true;  // see lib/rows.glsl
 layout(constant_id = 8) const bool LOCKSTEP = false;    // see lib/rows_coopmat.glsl

@@ -27,22 +27,15 @@ layout(local_size_x_id = 0) in;
 const uint SLICE = 4;  // of accumulate, which is not used
 #define FEATURES_ID 8
 #define FEATURES_BINDING 7
-#include "lib/element.glsl"
 #define BY_HEAD
-#include "lib/params_bwd.glsl"
 #include "lib/bwd_scalar_inputs.glsl"
 
 layout(binding = 5, scalar) writeonly buffer W { float w[]; };
 layout(binding = 6, scalar) writeonly buffer DX { float dx[]; };
 
-#include "lib/softmax.glsl"
-#include "lib/mask.glsl"
 #define STREAM_HIDES false
 #define TILE_ROWS OWN
 #define TILE_KEYS STREAM
-#include "lib/features.glsl"
-#include "lib/dropout.glsl"
-#include "lib/feature_gradients.glsl"
 #include "lib/bwd_scalar.glsl"
 
 void main() {

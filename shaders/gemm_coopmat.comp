@@ -16,8 +16,6 @@
 // launch (lib/gemm_params.glsl), (x, y, 1) with x * y >= the tiles of all.
 #version 460
 #extension GL_KHR_shader_subgroup_vote : require
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/gemm_constants.glsl"
 layout(local_size_x_id = 0) in;
 

@@ -18,8 +18,6 @@
 //
 // Dispatch: (x, y, groups) with x * y >= tiles, the blocks of rows.
 #version 460
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/gemm_constants.glsl"
 layout(constant_id = 25) const uint HEADS = 10;
 layout(local_size_x_id = 0) in;

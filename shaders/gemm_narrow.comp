@@ -19,8 +19,6 @@
 #ifdef FRAGMENTS
 #extension GL_KHR_shader_subgroup_vote : require
 #endif
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/gemm_constants.glsl"
 layout(constant_id = 25) const uint COLUMNS = 3;       // of W
 layout(local_size_x_id = 0) in;

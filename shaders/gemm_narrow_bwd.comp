@@ -20,8 +20,6 @@
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460
-#include "lib/matrix_extensions.glsl"
-
 #include "lib/gemm_constants.glsl"
 layout(constant_id = 25) const uint COLUMNS = 3;       // of W and dY
 layout(local_size_x_id = 0) in;

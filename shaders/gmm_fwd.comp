@@ -24,7 +24,6 @@ layout(constant_id = 2) const bool WRITE_LOSS = true;
 layout(constant_id = 3) const uint SHARE = 2;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
-#include "lib/element.glsl"
 #include "lib/gmm_inputs.glsl"
 
 layout(push_constant, scalar) uniform Params {

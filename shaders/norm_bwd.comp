@@ -44,7 +44,6 @@ layout(push_constant, scalar) uniform Params {
     uint rstd_offset;
 } p;
 
-#include "lib/element.glsl"
 #include "lib/vec16.glsl"
 
 READ16(0, S, s)

@@ -42,7 +42,6 @@ layout(push_constant, scalar) uniform Params {
     uint rstd_offset;
 } p;
 
-#include "lib/element.glsl"
 #include "lib/vec16.glsl"
 
 READ16(0, X, x)

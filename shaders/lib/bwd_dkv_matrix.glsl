@@ -41,8 +41,6 @@
 #endif
 #define TILE_ROWS STREAM
 #define TILE_KEYS BLOCK_M
-#include "features.glsl"
-#include "dropout.glsl"
 #include "feature_gradients.glsl"
 
 shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile

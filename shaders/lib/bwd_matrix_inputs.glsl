@@ -1,9 +1,8 @@
 // bwd_matrix_inputs: the tensors that the backward kernels on matrices read, bindings 0 to 4, and
 // load_q, load_k, load_v and load_do of eight elements. With F32X2 they are of float.
-//
-// The includer includes lib/bwd_matrix_constants.glsl and lib/element.glsl. It gets
-// lib/matrix_types.glsl and lib/rows.glsl, too.
 
+#include "element.glsl"
+#include "params_bwd.glsl"
 #ifdef F32X2
 #include "f32x2.glsl"
 #else

@@ -12,6 +12,10 @@
 // STREAM_HIDES`. It then sets `shown` to 1 before product for the rows of the stream that
 // weights may multiply. Hidden rows have weights of 0, but 0 * NaN is NaN.
 
+#include "softmax.glsl"
+#include "mask.glsl"
+#include "feature_gradients.glsl"
+
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
 const uint ROWS = OWN / THREADS_Y;                      // of own, for one invocation
 const uint COLS = STREAM / THREADS_X;                   // of stream

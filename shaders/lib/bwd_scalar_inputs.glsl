@@ -2,7 +2,10 @@
 // arithmetic, the tensors that they read, bindings 0 to 4, and load_q, load_k, load_v and load_do of
 // four elements.
 //
-// The includer includes lib/element.glsl, and declares `const bool ALIGNED`.
+// The includer declares `const bool ALIGNED`.
+
+#include "element.glsl"
+#include "params_bwd.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;

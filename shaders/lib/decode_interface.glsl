@@ -1,6 +1,5 @@
 // decode_interface: the specialization, the push constants and the tensors of attention_decode.
 #include "strides.glsl"
-#include "element.glsl"
 #include "vec16.glsl"
 #include "softmax.glsl"
 

@@ -1,6 +1,7 @@
 // feature_gradients: the gradients of scores with features.
-//
-// The includer includes lib/features.glsl with LOGITS.
+
+#include "features.glsl"
+#include "dropout.glsl"
 
 #ifdef FEATURES
 

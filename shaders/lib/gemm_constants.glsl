@@ -1,6 +1,8 @@
 // gemm_constants: the specialization constants that the kernels of lib/gemm_matrix.glsl share, 0 to
 // 15. Those that use up the sums themselves have all of k, so that PARTIAL is false.
 
+#include "matrix_extensions.glsl"
+
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint SUBGROUPS_M = 2;    // a workgroup is a grid of subgroups, lib/gemm_grid.glsl
 layout(constant_id = 2) const uint SUBGROUPS_N = 2;

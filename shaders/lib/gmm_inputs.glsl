@@ -1,6 +1,6 @@
 // gmm_inputs: the tensors that the kernels of mixtures read, bindings 0 to 3, and where they lie.
-//
-// The includer includes lib/element.glsl.
+
+#include "element.glsl"
 
 // Where a tensor (tokens, components) lies, in elements.
 struct Place {

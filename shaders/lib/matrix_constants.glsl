@@ -1,6 +1,8 @@
 // matrix_constants: the specialization constants 0 to 6 of attention's kernels on
 // cooperative matrices: the workgroup, the device's matrices, and the layout of their rows.
 
+#include "matrix_extensions.glsl"
+
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint NUM_SUBGROUPS = 4;
 layout(constant_id = 2) const uint MAT_M = 16;

@@ -11,9 +11,9 @@
 // 0. STORE16 makes `void store_name(uint i, uint n, uvec4 v)` in the same way. n may exceed VEC. With
 // `const bool ALIGNED` every i is a multiple of VEC and a whole vector is one access; the rest goes
 // element by element. READ16 and WRITE16 bind a tensor and make its function.
-//
-// The includer includes lib/element.glsl first.
 #extension GL_EXT_control_flow_attributes : require
+
+#include "element.glsl"
 
 #if defined(ELEM_F32)
 
