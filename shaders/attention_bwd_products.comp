@@ -140,7 +140,7 @@ void main() {
     }
     if (p.first_member > 0) {
         [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
-            coopMatLoad(sum[i], sums, sums_at + i * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(sum[i], sums, sums_at + i * MAT_M * MAT_N, MAT_N, ROW_MAJOR);
         }
     }
 
@@ -192,7 +192,7 @@ void main() {
 
     if (p.first_member + p.members < p.heads_per_kv) {
         [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
-            coopMatStore(sum[i], sums, sums_at + i * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(sum[i], sums, sums_at + i * MAT_M * MAT_N, MAT_N, ROW_MAJOR);
         }
         return;
     }

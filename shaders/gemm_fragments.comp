@@ -130,14 +130,14 @@ void copy(const Source s, const uint source, const uint n, const uint along, con
     uvec4 words;
     if (source == 0) {
         MatA m;
-        coopMatLoad(m, tile, base, LD, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(m, tile, base, LD, ROW_MAJOR);
         words = left_words(m);
     } else {
         MatB m;
         if (BY_K) {
-            coopMatLoad(m, tile, base, LD, gl_CooperativeMatrixLayoutColumnMajor);
+            coopMatLoad(m, tile, base, LD, COLUMN_MAJOR);
         } else {
-            coopMatLoad(m, tile, base, LD, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(m, tile, base, LD, ROW_MAJOR);
         }
         words = right_words(m);
     }

@@ -48,6 +48,7 @@ layout(constant_id = 12) const bool PARTIAL = false;  // writes sums of a part o
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 13
+const uint SUBGROUPS_M = 1;
 #include "lib/gemm_tensors.glsl"
 #include "lib/fragments.glsl"
 #include "lib/copies.glsl"
@@ -55,9 +56,7 @@ layout(local_size_x_id = 0) in;
 #include "lib/pack2.glsl"
 #include "lib/silu.glsl"
 
-const uint SUBGROUPS_M = 1;
 const uint GROUP_M = 1;
-#include "lib/gemm_grid.glsl"
 #include "lib/gemm_order.glsl"
 
 const uint HIDDEN_ROWS = TILES_M / HIDDEN_M;            // of the grid of subgroups for S

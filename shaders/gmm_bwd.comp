@@ -59,11 +59,11 @@ float limited(const float x) {
 }
 
 // PUT stores x as element i of a gradient, given as 32-bit and as 16-bit elements.
-#define PUT(floats, halves, i, x)                               \
-    if (GRAD_FORMAT == FORMAT_F32) {                            \
-        floats[i] = limited(x);                                 \
-    } else {                                                    \
-        halves[i] = uint16_t(narrow_to(GRAD_FORMAT, limited(x))); \
+#define PUT(floats, halves, i, x)                                  \
+    if (GRAD_FORMAT == FORMAT_F32) {                               \
+        floats[i] = limited(x);                                    \
+    } else {                                                       \
+        halves[i] = uint16_t(narrow_to(GRAD_FORMAT, limited(x)));  \
     }
 
 void main() {

@@ -124,11 +124,11 @@ void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
 }
 
 // ADD_DW adds x to dw of quad q of vector l, which begins at column c.
-#define ADD_DW(l, q, c, x)                        \
-    if (!WIDE) {                                  \
-        dw[(l) * QUADS + (q)] += x;               \
-    } else if ((c) + 4 * (q) < p.cols) {          \
-        parts[parts_at((c) + 4 * (q))] += x;      \
+#define ADD_DW(l, q, c, x)                    \
+    if (!WIDE) {                              \
+        dw[(l) * QUADS + (q)] += x;           \
+    } else if ((c) + 4 * (q) < p.cols) {      \
+        parts[parts_at((c) + 4 * (q))] += x;  \
     }
 
 void main() {

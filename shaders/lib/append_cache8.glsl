@@ -102,22 +102,22 @@ void turned8(const uint row, const uint position, const uint column, out vec4 x,
 
 // DEFINE_STORE_ITEM(name, eights, scales, scale1, offset, stride_h) makes `void name(uint at,
 // uint head, vec4 x[ITEM_QUADS])`, which stores an item as elements `at` and on of a cache.
-#define DEFINE_STORE_ITEM(name, eights, scale, scale1, first, scale_offset, scale_stride_h)                        \
-    void name(const uint at, const uint head, inout vec4 x[ITEM_QUADS]) {                                          \
-        if (CACHE_FORMAT == E4M3) {                                                                                \
-            const float inverse = SCALED ? 1.0 / scale[scale_offset + head * scale_stride_h] : 1.0;                \
-            [[unroll]] for (uint i = 0; i < ITEM_QUADS; i += 2) {                                                  \
-                eights[at / 8 + i / 2] = uvec2(e4m3_word(x[i] * inverse), e4m3_word(x[i + 1] * inverse));          \
-            }                                                                                                      \
-            return;                                                                                                \
-        }                                                                                                          \
-        const uint bits = q8_scale(x);                                                                             \
-        const float d = unpackHalf2x16(bits).x;                                                                    \
-        const float inverse = d > 0.0 ? 1.0 / d : 0.0;                                                             \
-        scale1[scale_offset + (at - first) / BLOCK] = uint16_t(bits);                                              \
-        [[unroll]] for (uint i = 0; i < ITEM_QUADS; i += 2) {                                                      \
-            eights[at / 8 + i / 2] = uvec2(q8_word(x[i], inverse), q8_word(x[i + 1], inverse));                    \
-        }                                                                                                          \
+#define DEFINE_STORE_ITEM(name, eights, scale, scale1, first, scale_offset, scale_stride_h)                \
+    void name(const uint at, const uint head, inout vec4 x[ITEM_QUADS]) {                                  \
+        if (CACHE_FORMAT == E4M3) {                                                                        \
+            const float inverse = SCALED ? 1.0 / scale[scale_offset + head * scale_stride_h] : 1.0;        \
+            [[unroll]] for (uint i = 0; i < ITEM_QUADS; i += 2) {                                          \
+                eights[at / 8 + i / 2] = uvec2(e4m3_word(x[i] * inverse), e4m3_word(x[i + 1] * inverse));  \
+            }                                                                                              \
+            return;                                                                                        \
+        }                                                                                                  \
+        const uint bits = q8_scale(x);                                                                     \
+        const float d = unpackHalf2x16(bits).x;                                                            \
+        const float inverse = d > 0.0 ? 1.0 / d : 0.0;                                                     \
+        scale1[scale_offset + (at - first) / BLOCK] = uint16_t(bits);                                      \
+        [[unroll]] for (uint i = 0; i < ITEM_QUADS; i += 2) {                                              \
+            eights[at / 8 + i / 2] = uvec2(q8_word(x[i], inverse), q8_word(x[i + 1], inverse));            \
+        }                                                                                                  \
     }
 
 uint e4m3_word(const vec4 x) {
@@ -137,21 +137,21 @@ void plain8(const uint row, const uint position, const uint column, out vec4 x, 
 // DEFINE_APPEND_ITEM(name, items, from, to, load, store) makes `void name(uint batch, uint cache,
 // uint keys, uint item)`, which writes item number `item` of the new keys, or values, of a sequence
 // with `keys` keys; p.FROM_offset and strides say where these are, and p.TO_offset where they go.
-#define DEFINE_APPEND_ITEM(name, items, from, to, load, store)                                                                         \
-    void name(const uint batch, const uint cache, const uint keys, const uint item) {                                                  \
-        const uint column = item % items * ITEM;                                                                                       \
-        const uint head = item / items % p.kv_heads;                                                                                   \
-        const uint i = item / items / p.kv_heads;                                                                                      \
-        const Slot slot = slot_of(batch, cache, keys + i);                                                                             \
-        if (!slot.found) {                                                                                                             \
-            return;                                                                                                                    \
-        }                                                                                                                              \
-        const uint row = p.from##_offset + batch * p.from##_stride_b + head * p.from##_stride_h + i * p.from##_stride_s;               \
-        vec4 x[ITEM_QUADS];                                                                                                            \
-        [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {                                                                          \
-            load(row, keys + i, column + 4 * e, x[e], x[e + 1]);                                                                       \
-        }                                                                                                                              \
-        store(p.to##_offset + slot.outer * p.to##_stride_b + head * p.to##_stride_h + slot.inner * p.to##_stride_s + column, head, x); \
+#define DEFINE_APPEND_ITEM(name, items, from, to, load, store)                                                                          \
+    void name(const uint batch, const uint cache, const uint keys, const uint item) {                                                   \
+        const uint column = item % items * ITEM;                                                                                        \
+        const uint head = item / items % p.kv_heads;                                                                                    \
+        const uint i = item / items / p.kv_heads;                                                                                       \
+        const Slot slot = slot_of(batch, cache, keys + i);                                                                              \
+        if (!slot.found) {                                                                                                              \
+            return;                                                                                                                     \
+        }                                                                                                                               \
+        const uint row = p.from##_offset + batch * p.from##_stride_b + head * p.from##_stride_h + i * p.from##_stride_s;                \
+        vec4 x[ITEM_QUADS];                                                                                                             \
+        [[unroll]] for (uint e = 0; e < ITEM_QUADS; e += 2) {                                                                           \
+            load(row, keys + i, column + 4 * e, x[e], x[e + 1]);                                                                        \
+        }                                                                                                                               \
+        store(p.to##_offset + slot.outer * p.to##_stride_b + head * p.to##_stride_h + slot.inner * p.to##_stride_s + column, head, x);  \
     }
 
 DEFINE_APPEND_ITEM(append_k, K_ITEMS, new_k, k, turned8, store_k)

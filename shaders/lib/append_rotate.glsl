@@ -4,16 +4,16 @@
 
 // DEFINE_ANGLES makes `vec4 name(uint at, uint column)`: the entries of four angles from
 // `column` on, in the row of a table that begins at `at`.
-#define DEFINE_ANGLES(name, entries, entries4)                                                  \
-    vec4 name(const uint at, const uint column) {                                               \
-        if (TABLE_ALIGNED && WIDTH == VEC) {                                                    \
-            return entries4[(at + column) / 4];                                                 \
-        }                                                                                       \
-        vec4 x;                                                                                 \
-        [[unroll]] for (uint e = 0; e < 4; e++) {                                               \
-            x[e] = entries[at + min(column + e, ANGLES - 1)]; /* what WIDTH leaves out is last */ \
-        }                                                                                       \
-        return x;                                                                               \
+#define DEFINE_ANGLES(name, entries, entries4)                                                     \
+    vec4 name(const uint at, const uint column) {                                                  \
+        if (TABLE_ALIGNED && WIDTH == VEC) {                                                       \
+            return entries4[(at + column) / 4];                                                    \
+        }                                                                                          \
+        vec4 x;                                                                                    \
+        [[unroll]] for (uint e = 0; e < 4; e++) {                                                  \
+            x[e] = entries[at + min(column + e, ANGLES - 1)]; /* what WIDTH leaves out is last */  \
+        }                                                                                          \
+        return x;                                                                                  \
     }
 
 DEFINE_ANGLES(cos_of, cos_table, cos_table4)

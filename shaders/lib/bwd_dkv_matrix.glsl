@@ -76,8 +76,7 @@ void backward_dkv() {
 
     Own K_, V_;
 #ifdef WITH_DQ
-    load_keys(K_, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, last_key,
-              max(visible_keys(int(last_row)) - int(col0), 0) - 1);
+    load_keys(K_, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, last_key, max(visible_keys(int(last_row)) - int(col0), 0) - 1);
 #else
     load_own(K_, TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, last_key);
 #endif
@@ -235,7 +234,7 @@ void backward_dkv() {
                         set_left(dX_, r, dX, row_tops(dX));
 #ifdef WITH_DQ
                         coopMatStore(dX_.at[r], exchange, (gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M) * EXCHANGE_LD + n * (MAT_N / 8),
-                                     EXCHANGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                                     EXCHANGE_LD, ROW_MAJOR);
 #endif
                     }
                     accumulate(dV_, P_, STREAM + n * MAT_N, exponents.y);
@@ -262,7 +261,6 @@ void backward_dkv() {
 #define DK_SCALE p.scale_log2 * LN_2
 #define DV_SCALE 1.0
 #endif
-    store_gradient(dK_, DK_SCALE, false, HEAD_AT(dx, batch, kv_head) + col0 * p.dx_stride_s,
-                   p.dx_stride_s, last_key);
+    store_gradient(dK_, DK_SCALE, false, HEAD_AT(dx, batch, kv_head) + col0 * p.dx_stride_s, p.dx_stride_s, last_key);
     store_gradient(dV_, DV_SCALE, true, HEAD_AT(dv, batch, kv_head) + col0 * p.dv_stride_s, p.dv_stride_s, last_key);
 }

@@ -287,6 +287,5 @@ void backward_dq() {
 #else
 #define DQ_SCALE p.scale_log2 * LN_2
 #endif
-    store_gradient(dQ_, DQ_SCALE, false, HEAD_AT(dx, batch, head) + block_row * p.dx_stride_s,
-                   p.dx_stride_s, last_row);
+    store_gradient(dQ_, DQ_SCALE, false, HEAD_AT(dx, batch, head) + block_row * p.dx_stride_s, p.dx_stride_s, last_row);
 }

@@ -58,7 +58,7 @@ void load_dq(out OwnDQ dQ, const uint base, const bool first) {
     if (!ONE_BLOCK && !first) {
         [[unroll]] for (uint i = 0; i < OWN_DQ_TILES; i++) {
             if (is_dq(i)) {
-                coopMatLoad(dQ.at[i], part_dq, part_at(base, i), PART_LD, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(dQ.at[i], part_dq, part_at(base, i), PART_LD, ROW_MAJOR);
             }
         }
     }
@@ -72,8 +72,8 @@ void add_dq(inout OwnDQ dQ) {
             const uint row = min(dq_row(i), STREAM / MAT_M - 1);
             MatA left;  // dX^T read by columns
             MatB right;
-            coopMatLoad(left, exchange, n * MAT_N * EXCHANGE_LD + row * (MAT_M / 8), EXCHANGE_LD, gl_CooperativeMatrixLayoutColumnMajor);
-            coopMatLoad(right, keys, n * MAT_N * LD + dq_col(i) * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(left, exchange, n * MAT_N * EXCHANGE_LD + row * (MAT_M / 8), EXCHANGE_LD, COLUMN_MAJOR);
+            coopMatLoad(right, keys, n * MAT_N * LD + dq_col(i) * (MAT_N / 8), LD, ROW_MAJOR);
             dQ.at[i] = coopMatMulAdd(left, right, dQ.at[i]);
         }
     }
@@ -82,7 +82,7 @@ void add_dq(inout OwnDQ dQ) {
 void store_dq(const OwnDQ dQ, const uint base) {
     [[unroll]] for (uint i = 0; i < OWN_DQ_TILES; i++) {
         if (is_dq(i)) {
-            coopMatStore(dQ.at[i], part_dq, part_at(base, i), PART_LD, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(dQ.at[i], part_dq, part_at(base, i), PART_LD, ROW_MAJOR);
         }
     }
 }
@@ -93,7 +93,7 @@ void put_dq_tile(const OwnDQ dQ, const uint base, const uint last) {
     [[unroll]] for (uint i = 0; i < OWN_DQ_TILES; i++) {
         const MatA result = to_left(dQ.at[i] * (p.scale_log2 * LN_2), false);
         if (is_dq(i)) {
-            coopMatStore(result, tile, dq_row(i) * MAT_M * LD + dq_col(i) * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(result, tile, dq_row(i) * MAT_M * LD + dq_col(i) * (MAT_N / 8), LD, ROW_MAJOR);
         }
     }
     barrier();  // dQ written before it is read
@@ -121,7 +121,7 @@ void load_keys(out Own own, const uint base, const uint last, const int last_see
     barrier();  // keys written before they are read
     [[unroll]] for (uint i = 0; i < ROW_TILES * DIM_TILES; i++) {
         const uint row = gl_SubgroupID * SUBGROUP_ROWS + i / DIM_TILES * MAT_M;
-        coopMatLoad(own.at[i], keys, row * LD + i % DIM_TILES * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(own.at[i], keys, row * LD + i % DIM_TILES * (MAT_N / 8), LD, ROW_MAJOR);
     }
     if (last_seen < int(BLOCK_M) - 1) {
         barrier();  // keys read before they are cleared

@@ -114,9 +114,9 @@ void put_queries(const Part part) {
 #else
 #define TURN_AHEAD(part, ahead)
 #endif
-#define APPEND_KEYS(part, ahead)    \
-    if (append_keys(part)) {        \
-        load_ahead(part, ahead);    \
-    }                               \
+#define APPEND_KEYS(part, ahead)  \
+    if (append_keys(part)) {      \
+        load_ahead(part, ahead);  \
+    }                             \
     TURN_AHEAD(part, ahead)
 #define PUT_QUERIES(part) put_queries(part);

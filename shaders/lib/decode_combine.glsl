@@ -82,17 +82,17 @@ void add_stripes(const Part part, const uint r0) {
 }
 
 // combine_subgroups adds up the sums of the stripes. The whole workgroup calls it.
-#define DEFINE_COMBINE_SUBGROUPS                                                               \
-    void combine_subgroups(const Part part, inout Sums sums) {                                 \
-        share_rows(sums);                                                                      \
-        for (uint r0 = 0; r0 < rows_of(part); r0 += PASS_ROWS) {                               \
-            if (r0 > 0) {                                                                      \
-                barrier(); /* scratch is read */                                               \
-            }                                                                                  \
-            put_rows(sums, r0);                                                                \
-            barrier(); /* scratch and row_sums are written */                                  \
-            add_stripes(part, r0);                                                             \
-        }                                                                                      \
+#define DEFINE_COMBINE_SUBGROUPS                                  \
+    void combine_subgroups(const Part part, inout Sums sums) {    \
+        share_rows(sums);                                         \
+        for (uint r0 = 0; r0 < rows_of(part); r0 += PASS_ROWS) {  \
+            if (r0 > 0) {                                         \
+                barrier(); /* scratch is read */                  \
+            }                                                     \
+            put_rows(sums, r0);                                   \
+            barrier(); /* scratch and row_sums are written */     \
+            add_stripes(part, r0);                                \
+        }                                                         \
     }
 
 // What is known of four columns of a row after some of its keys.

@@ -24,10 +24,10 @@
 
 // FIRST_SHARED is what waits for no length, FIRST_LOADED what a subgroup loads before the first tile.
 #define FIRST_SHARED share_q(ahead.q);
-#define FIRST_LOADED                                  \
-    uvec2 next_pages = uvec2(part.cache);             \
-    if (PAGE_SIZE > 0 && tile + step < end) {         \
-        next_pages = pages_of(part, tile + step);     \
+#define FIRST_LOADED                               \
+    uvec2 next_pages = uvec2(part.cache);          \
+    if (PAGE_SIZE > 0 && tile + step < end) {      \
+        next_pages = pages_of(part, tile + step);  \
     }
 #define ROW_SCALES
 #define SET_ROW_SCALE(i)
@@ -36,36 +36,36 @@
 #define FOR_HALVES
 
 // SET_KEYS(b, n, e) makes b the operand of product e of load n.
-#define SET_KEYS(b, n, e)                                \
-    set_right(b, 0, ahead.k.at[n][2 * e]);               \
-    set_right(b, 1, ahead.k.at[n][2 * e + 1]);           \
-    set_right(b, 2, ahead.k.at[K_LOADS + n][2 * e]);     \
+#define SET_KEYS(b, n, e)                             \
+    set_right(b, 0, ahead.k.at[n][2 * e]);            \
+    set_right(b, 1, ahead.k.at[n][2 * e + 1]);        \
+    set_right(b, 2, ahead.k.at[K_LOADS + n][2 * e]);  \
     set_right(b, 3, ahead.k.at[K_LOADS + n][2 * e + 1]);
 
 #define SCORES_OF(r, e) s[r * CHAINS + e % CHAINS]
 
 // SET_SCORE(i) makes x[i] score number i of the lane.
-#define SET_SCORE(i)                                                                           \
-    const float y = s[i / 8 * CHAINS][i % 8];                                                  \
+#define SET_SCORE(i)                           \
+    const float y = s[i / 8 * CHAINS][i % 8];  \
     x[i] = (CHAINS == 1 ? y : y + s[i / 8 * CHAINS + CHAINS - 1][i % 8]) * p.scale_log2;
 
 // A value that was loaded before the length was known may be anything.
-#define HIDE_VALUES                                                                                \
-    if (ALONE) {                                                                                   \
-        [[unroll]] for (uint j = 0; j < 4; j++) {                                                  \
-            const bool seen = int(tile * TILE + value_key(j)) < part.end;                          \
-            [[unroll]] for (uint n = 0; n < V_LOADS; n++) {                                        \
-                ahead.v.at[j * V_LOADS + n] = seen ? ahead.v.at[j * V_LOADS + n] : uvec4(0);       \
-            }                                                                                      \
-        }                                                                                          \
+#define HIDE_VALUES                                                                           \
+    if (ALONE) {                                                                              \
+        [[unroll]] for (uint j = 0; j < 4; j++) {                                             \
+            const bool seen = int(tile * TILE + value_key(j)) < part.end;                     \
+            [[unroll]] for (uint n = 0; n < V_LOADS; n++) {                                   \
+                ahead.v.at[j * V_LOADS + n] = seen ? ahead.v.at[j * V_LOADS + n] : uvec4(0);  \
+            }                                                                                 \
+        }                                                                                     \
     }
 
 // FIND_ABOVE finds out whether a score is above the maximum; then OWN_TOP(i) makes TOP(i) the lane's
 // largest of row i.
 #define TOP(i) top
-#define FIND_ABOVE                                                \
-    [[unroll]] for (uint i = 0; i < SCORES; i++) {                \
-        above = above || x[i] > sums.m[i / 4] + SLACK;            \
+#define FIND_ABOVE                                      \
+    [[unroll]] for (uint i = 0; i < SCORES; i++) {      \
+        above = above || x[i] > sums.m[i / 4] + SLACK;  \
     }
 #define OWN_TOP(i) float top = max(max(x[4 * i], x[4 * i + 1]), max(x[4 * i + 2], x[4 * i + 3]));
 
@@ -81,25 +81,25 @@
 // FOR_VALUE_HALVES begins the products of each half of the keys, where they are apart.
 const uint VALUE_HALVES = PAIRED ? 2 : 1;
 #define FOR_VALUE_HALVES [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++)
-#define SET_WEIGHTS                                               \
-    [[unroll]] for (uint i = 0; i < SCORES; i++) {                \
-        x[i] = exp2(x[i] - sums.m[i / 4]);                        \
-        sums.l[i / 4] += x[i];                                    \
-    }                                                             \
-    MatA w[ROW_TILES * VALUE_HALVES];                             \
-    if (PAIRED) {                                                 \
-        [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++) {      \
-            set_left(w[h], 1, 0);                                 \
-            set_left(w[h], 2, 0);                                 \
-            [[unroll]] for (uint i = 0; i < 2; i++) {             \
-                w[h][i] = WEIGHT_TO_T(x[2 * h + i]);              \
-                w[h][6 + i] = WEIGHT_TO_T(x[2 * h + i]);          \
-            }                                                     \
-        }                                                         \
-    } else {                                                      \
-        [[unroll]] for (uint i = 0; i < SCORES; i++) {            \
-            w[i / 8][i % 8] = WEIGHT_TO_T(x[i]);                  \
-        }                                                         \
+#define SET_WEIGHTS                                           \
+    [[unroll]] for (uint i = 0; i < SCORES; i++) {            \
+        x[i] = exp2(x[i] - sums.m[i / 4]);                    \
+        sums.l[i / 4] += x[i];                                \
+    }                                                         \
+    MatA w[ROW_TILES * VALUE_HALVES];                         \
+    if (PAIRED) {                                             \
+        [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++) {  \
+            set_left(w[h], 1, 0);                             \
+            set_left(w[h], 2, 0);                             \
+            [[unroll]] for (uint i = 0; i < 2; i++) {         \
+                w[h][i] = WEIGHT_TO_T(x[2 * h + i]);          \
+                w[h][6 + i] = WEIGHT_TO_T(x[2 * h + i]);      \
+            }                                                 \
+        }                                                     \
+    } else {                                                  \
+        [[unroll]] for (uint i = 0; i < SCORES; i++) {        \
+            w[i / 8][i % 8] = WEIGHT_TO_T(x[i]);              \
+        }                                                     \
     }
 #define MatV MatB
 #define PRODUCT(r, b, o) coopMatMulAdd(w[r * VALUE_HALVES + h], b, o)
@@ -107,14 +107,14 @@ const uint VALUE_HALVES = PAIRED ? 2 : 1;
 // SET_VALUES(b, n, a) makes b the operand of product a of load n, whose scales are VALUE_SCALES(n). PAIRED,
 // its first keys are those of half h, and its others the same with the columns of a later product.
 #define VALUE_SCALES(n)
-#define SET_VALUES(b, n, a)                                                           \
-    [[unroll]] for (uint i = 0; i < 2; i++) {                                         \
-        const uint m = n * PRODUCTS + a + (PAIRED ? i * O_MATRICES : 0);              \
-        const uint key = 2 * (PAIRED ? h : i);                                        \
-        const uint first = ahead.v.at[key * V_LOADS + m / 4][m % 4];                  \
-        const uint second = ahead.v.at[(key + 1) * V_LOADS + m / 4][m % 4];           \
-        set_right(b, i, first & 0xffffu | second << 16);                              \
-        set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);                      \
+#define SET_VALUES(b, n, a)                                                  \
+    [[unroll]] for (uint i = 0; i < 2; i++) {                                \
+        const uint m = n * PRODUCTS + a + (PAIRED ? i * O_MATRICES : 0);     \
+        const uint key = 2 * (PAIRED ? h : i);                               \
+        const uint first = ahead.v.at[key * V_LOADS + m / 4][m % 4];         \
+        const uint second = ahead.v.at[(key + 1) * V_LOADS + m / 4][m % 4];  \
+        set_right(b, i, first & 0xffffu | second << 16);                     \
+        set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);             \
     }
 
 // A lane has sums of SUM_ROWS rows, SUM_ROW(i) of eight rows SUM_EIGHT(i), and of each load n of V SUM_QUADS

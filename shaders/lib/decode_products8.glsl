@@ -19,30 +19,30 @@ const uint EACH = HALVES * 4;
 #define SCORE_MATRICES ROW_TILES * HALVES
 
 #define FIRST_SHARED
-#define FIRST_LOADED                                      \
-    Keys k;                                               \
-    Values v;                                             \
-    uvec4 next_pages = uvec4(part.cache);                 \
-    if (tile < end) {                                     \
-        const uvec4 pages = pages_of(part, tile);         \
-        load_keys(part, tile, pages, k);                  \
-        load_values(part, tile, pages, v);                \
-        if (PAGE_SIZE > 0 && tile + step < end) {         \
-            next_pages = pages_of(part, tile + step);     \
-        }                                                 \
-    }                                                     \
+#define FIRST_LOADED                                   \
+    Keys k;                                            \
+    Values v;                                          \
+    uvec4 next_pages = uvec4(part.cache);              \
+    if (tile < end) {                                  \
+        const uvec4 pages = pages_of(part, tile);      \
+        load_keys(part, tile, pages, k);               \
+        load_values(part, tile, pages, v);             \
+        if (PAGE_SIZE > 0 && tile + step < end) {      \
+            next_pages = pages_of(part, tile + step);  \
+        }                                              \
+    }                                                  \
     share_q(part);
 #define ROW_SCALES float scale[ROW_EIGHTS];
 #define SET_ROW_SCALE(i) scale[i] = row_scale(i * 8 + lane_g()) * SCORE_SCALE(part);
 
 #define FOR_HALVES [[unroll]] for (uint h = 0; h < HALVES; h++)
 
-#define SET_KEYS(b, n, e)                                                     \
-    [[unroll]] for (uint i = 0; i < 2; i++) {                                 \
-        const uint word = k.at[(2 * h + i) * K_LOADS + n][e];                 \
-        const uvec2 x = operands(word, key_scale(k, 2 * h + i, n));           \
-        set_right(b, 2 * i, x.x);                                             \
-        set_right(b, 2 * i + 1, x.y);                                         \
+#define SET_KEYS(b, n, e)                                            \
+    [[unroll]] for (uint i = 0; i < 2; i++) {                        \
+        const uint word = k.at[(2 * h + i) * K_LOADS + n][e];        \
+        const uvec2 x = operands(word, key_scale(k, 2 * h + i, n));  \
+        set_right(b, 2 * i, x.x);                                    \
+        set_right(b, 2 * i + 1, x.y);                                \
     }
 
 #define SCORES_OF(r, e) s[HALVES * r + h]
@@ -57,14 +57,14 @@ const uint EACH = HALVES * 4;
 #define HIDE_VALUES
 
 #define TOP(i) top[i]
-#define FIND_ABOVE                                                \
-    float top[ROW_EIGHTS];                                        \
-    [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {            \
-        top[i] = x[EACH * i];                                     \
-        [[unroll]] for (uint j = 1; j < EACH; j++) {              \
-            top[i] = max(top[i], x[EACH * i + j]);                \
-        }                                                         \
-        above = above || top[i] > sums.m[i] + SLACK;              \
+#define FIND_ABOVE                                      \
+    float top[ROW_EIGHTS];                              \
+    [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {  \
+        top[i] = x[EACH * i];                           \
+        [[unroll]] for (uint j = 1; j < EACH; j++) {    \
+            top[i] = max(top[i], x[EACH * i + j]);      \
+        }                                               \
+        above = above || top[i] > sums.m[i] + SLACK;    \
     }
 #define OWN_TOP(i)
 
@@ -74,29 +74,29 @@ const uint EACH = HALVES * 4;
 #define SUM_ALPHA(e) alphas[e % 2]
 
 #define FOR_VALUE_HALVES FOR_HALVES
-#define SET_WEIGHTS                                                                          \
-    MatW w[ROW_EIGHTS * HALVES];                                                             \
-    [[unroll]] for (uint i = 0; i < SCORES; i += 2) {                                        \
-        const vec2 y = exp2(vec2(x[i], x[i + 1]) - sums.m[i / EACH]);                        \
-        sums.l[i / EACH] += y.x + y.y;                                                       \
-        set_weights(w[i / 4], i % 4 / 2, packFloat2x16(f16vec2(y)));                         \
+#define SET_WEIGHTS                                                    \
+    MatW w[ROW_EIGHTS * HALVES];                                       \
+    [[unroll]] for (uint i = 0; i < SCORES; i += 2) {                  \
+        const vec2 y = exp2(vec2(x[i], x[i + 1]) - sums.m[i / EACH]);  \
+        sums.l[i / EACH] += y.x + y.y;                                 \
+        set_weights(w[i / 4], i % 4 / 2, packFloat2x16(f16vec2(y)));   \
     }
 #define MatV MatA
 #define PRODUCT(r, b, o) coopMatMulAdd(b, w[r * HALVES + h], o)
 
-#define VALUE_SCALES(n)                                   \
-    uint scales[EIGHTS];                                  \
-    [[unroll]] for (uint i = 0; i < EIGHTS; i++) {        \
-        scales[i] = value_scales(v, 2 * i, n);            \
+#define VALUE_SCALES(n)                             \
+    uint scales[EIGHTS];                            \
+    [[unroll]] for (uint i = 0; i < EIGHTS; i++) {  \
+        scales[i] = value_scales(v, 2 * i, n);      \
     }
-#define SET_VALUES(b, n, a)                                                                     \
-    [[unroll]] for (uint i = 0; i < 2; i++) {                                                   \
-        const uint first = v.at[(4 * h + 2 * i) * V_LOADS + n][a / 2];                          \
-        const uint second = v.at[(4 * h + 2 * i + 1) * V_LOADS + n][a / 2];                     \
-        const uint two = low_or_high(first, second, a % 2 == 1);                                \
-        const uvec2 x = operands(two, scales[2 * h + i]);                                       \
-        set_left(b, i, x.x);                                                                    \
-        set_left(b, 2 + i, x.y);                                                                \
+#define SET_VALUES(b, n, a)                                                  \
+    [[unroll]] for (uint i = 0; i < 2; i++) {                                \
+        const uint first = v.at[(4 * h + 2 * i) * V_LOADS + n][a / 2];       \
+        const uint second = v.at[(4 * h + 2 * i + 1) * V_LOADS + n][a / 2];  \
+        const uint two = low_or_high(first, second, a % 2 == 1);             \
+        const uvec2 x = operands(two, scales[2 * h + i]);                    \
+        set_left(b, i, x.x);                                                 \
+        set_left(b, 2 + i, x.y);                                             \
     }
 
 #define SUM_ROWS (2 * ROW_EIGHTS)

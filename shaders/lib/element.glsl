@@ -68,12 +68,12 @@ float widen(const uint x) { return uintBitsToFloat(x << 16); }
 
 // READ4(at, Name, name) binds a tensor twice, as name4 of ELEM4 and as name1 of ELEM, and makes
 // `vec4 load_name(uint i)`, its elements i..i+3. With `const bool ALIGNED` every i is a multiple of 4.
-#define READ4(at, Name, name)                                                                             \
-    layout(binding = at, scalar) readonly buffer Name { ELEM4 name##4[]; };                               \
-    layout(binding = at, scalar) readonly buffer Name##1 { ELEM name##1[]; };                             \
-    vec4 load_##name(const uint i) {                                                                      \
-        if (ALIGNED) {                                                                                    \
-            return widen(name##4[i >> 2]);                                                                \
-        }                                                                                                 \
-        return vec4(WIDEN(name##1[i]), WIDEN(name##1[i + 1]), WIDEN(name##1[i + 2]), WIDEN(name##1[i + 3])); \
+#define READ4(at, Name, name)                                                                                 \
+    layout(binding = at, scalar) readonly buffer Name { ELEM4 name##4[]; };                                   \
+    layout(binding = at, scalar) readonly buffer Name##1 { ELEM name##1[]; };                                 \
+    vec4 load_##name(const uint i) {                                                                          \
+        if (ALIGNED) {                                                                                        \
+            return widen(name##4[i >> 2]);                                                                    \
+        }                                                                                                     \
+        return vec4(WIDEN(name##1[i]), WIDEN(name##1[i + 1]), WIDEN(name##1[i + 2]), WIDEN(name##1[i + 3]));  \
     }

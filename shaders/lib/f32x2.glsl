@@ -77,26 +77,26 @@ Parts8 split(const Elems8 x, const float scale) {
 // READ8(at, Name, name) binds a tensor twice, as `vec4 name4[]` and as `float name1[]`, and makes
 // `Elems8 load_name(uint i)`, its elements i..i+7. With `const bool ALIGNED` every i is a multiple
 // of 4. WRITE8 makes `void put_name(uint i, vec4 x)`, which writes elements i..i+3, in the same way.
-#define READ8(at, Name, name)                                                                    \
-    layout(binding = at, scalar) readonly buffer Name { vec4 name##4[]; };                       \
-    layout(binding = at, scalar) readonly buffer Name##1 { float name##1[]; };                   \
-    Elems8 load_##name(const uint i) {                                                           \
-        if (ALIGNED) {                                                                           \
-            return Elems8(name##4[i >> 2], name##4[(i >> 2) + 1]);                               \
-        }                                                                                        \
-        return Elems8(vec4(name##1[i], name##1[i + 1], name##1[i + 2], name##1[i + 3]),          \
-                      vec4(name##1[i + 4], name##1[i + 5], name##1[i + 6], name##1[i + 7]));     \
+#define READ8(at, Name, name)                                                                 \
+    layout(binding = at, scalar) readonly buffer Name { vec4 name##4[]; };                    \
+    layout(binding = at, scalar) readonly buffer Name##1 { float name##1[]; };                \
+    Elems8 load_##name(const uint i) {                                                        \
+        if (ALIGNED) {                                                                        \
+            return Elems8(name##4[i >> 2], name##4[(i >> 2) + 1]);                            \
+        }                                                                                     \
+        return Elems8(vec4(name##1[i], name##1[i + 1], name##1[i + 2], name##1[i + 3]),       \
+                      vec4(name##1[i + 4], name##1[i + 5], name##1[i + 6], name##1[i + 7]));  \
     }
 
-#define WRITE8(at, Name, name)                                                                   \
-    layout(binding = at, scalar) writeonly buffer Name { vec4 name##4[]; };                      \
-    layout(binding = at, scalar) writeonly buffer Name##1 { float name##1[]; };                  \
-    void put_##name(const uint i, const vec4 x) {                                                \
-        if (ALIGNED) {                                                                           \
-            name##4[i >> 2] = x;                                                                 \
-            return;                                                                              \
-        }                                                                                        \
-        [[unroll]] for (uint e = 0; e < 4; e++) {                                                \
-            name##1[i + e] = x[e];                                                               \
-        }                                                                                        \
+#define WRITE8(at, Name, name)                                                   \
+    layout(binding = at, scalar) writeonly buffer Name { vec4 name##4[]; };      \
+    layout(binding = at, scalar) writeonly buffer Name##1 { float name##1[]; };  \
+    void put_##name(const uint i, const vec4 x) {                                \
+        if (ALIGNED) {                                                           \
+            name##4[i >> 2] = x;                                                 \
+            return;                                                              \
+        }                                                                        \
+        [[unroll]] for (uint e = 0; e < 4; e++) {                                \
+            name##1[i + e] = x[e];                                               \
+        }                                                                        \
     }

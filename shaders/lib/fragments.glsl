@@ -16,22 +16,22 @@
 
 #include "two.glsl"
 
-#define DEFINE_FRAGMENT(Matrix, matrix, words)                  \
-    Matrix matrix(const uvec4 x) {                              \
-        Matrix m;                                               \
-        [[unroll]] for (uint i = 0; i < 4; i++) {               \
-            const TwoT two = TWO_FROM(x[i]);                    \
-            m[2 * i] = two.x;                                   \
-            m[2 * i + 1] = two.y;                               \
-        }                                                       \
-        return m;                                               \
-    }                                                           \
-    uvec4 words(const Matrix m) {                               \
-        uvec4 x;                                                \
-        [[unroll]] for (uint i = 0; i < 4; i++) {               \
-            x[i] = WORD_FROM(TwoT(m[2 * i], m[2 * i + 1]));     \
-        }                                                       \
-        return x;                                               \
+#define DEFINE_FRAGMENT(Matrix, matrix, words)               \
+    Matrix matrix(const uvec4 x) {                           \
+        Matrix m;                                            \
+        [[unroll]] for (uint i = 0; i < 4; i++) {            \
+            const TwoT two = TWO_FROM(x[i]);                 \
+            m[2 * i] = two.x;                                \
+            m[2 * i + 1] = two.y;                            \
+        }                                                    \
+        return m;                                            \
+    }                                                        \
+    uvec4 words(const Matrix m) {                            \
+        uvec4 x;                                             \
+        [[unroll]] for (uint i = 0; i < 4; i++) {            \
+            x[i] = WORD_FROM(TwoT(m[2 * i], m[2 * i + 1]));  \
+        }                                                    \
+        return x;                                            \
     }
 
 DEFINE_FRAGMENT(MatA, left_matrix, left_words)

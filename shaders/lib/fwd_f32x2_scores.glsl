@@ -17,8 +17,8 @@
                     MatB hi;  // K^T: a row-major tile of K read by columns
                     MatB lo;
                     const uint at = n * MAT_N * LD + d * (MAT_N / 8);
-                    coopMatLoad(hi, tile, K_HI + at, LD, gl_CooperativeMatrixLayoutColumnMajor);
-                    coopMatLoad(lo, tile, K_LO + at, LD, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(hi, tile, K_HI + at, LD, COLUMN_MAJOR);
+                    coopMatLoad(lo, tile, K_LO + at, LD, COLUMN_MAJOR);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         S.at[r * COL_TILES + n] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], hi, S.at[r * COL_TILES + n]);
                         small[r] = coopMatMulAdd(Q_hi[r * DIM_TILES + d], lo, small[r]);

@@ -42,8 +42,8 @@
                 [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                     MatB lo;
                     const uint at = n * MAT_N * LD + d * (MAT_N / 8);
-                    coopMatLoad(hi[n], tile, V_HI + at, LD, gl_CooperativeMatrixLayoutRowMajor);
-                    coopMatLoad(lo, tile, V_LO + at, LD, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatLoad(hi[n], tile, V_HI + at, LD, ROW_MAJOR);
+                    coopMatLoad(lo, tile, V_LO + at, LD, ROW_MAJOR);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         sum[r] = coopMatMulAdd(P_hi[r * COL_TILES + n], lo, sum[r]);
                         sum[r] = coopMatMulAdd(P_lo[r * COL_TILES + n], hi[n], sum[r]);

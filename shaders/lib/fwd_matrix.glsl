@@ -61,10 +61,10 @@ const float HEADROOM = 0.0;
 
 // FETCH_NEXT loads the copies of the key tile at k and v; rows beyond `last` are row `last`. A macro, as
 // arrays sized by specialization constants cannot be arguments.
-#define FETCH_NEXT(k, v, last)                          \
-    [[unroll]] for (uint i = 0; i < COPIES; i++) {      \
-        next_k[i] = fetch_k(k, i, last);                \
-        next_v[i] = fetch_v(v, i, last);                \
+#define FETCH_NEXT(k, v, last)                      \
+    [[unroll]] for (uint i = 0; i < COPIES; i++) {  \
+        next_k[i] = fetch_k(k, i, last);            \
+        next_v[i] = fetch_v(v, i, last);            \
     }
 
 void forward() {
@@ -109,7 +109,7 @@ void forward() {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * STAGE_TILES + e < DIM_TILES) {
                     coopMatLoad(Q_[r * DIM_TILES + stage * STAGE_TILES + e], tile, stage_at(subgroup_row + r * MAT_M, e), STAGE_LD,
-                                gl_CooperativeMatrixLayoutRowMajor);
+                                ROW_MAJOR);
                 }
             }
         }
@@ -154,7 +154,7 @@ void forward() {
             [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
                 fence(d);
                 MatB kt;
-                coopMatLoad(kt, tile, d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
+                coopMatLoad(kt, tile, d * (MAT_N / 8), LD, COLUMN_MAJOR);
                 first = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, first);
             }
             const MatC top = row_maxima(first);
@@ -237,7 +237,7 @@ void forward() {
                 [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
                     fence(d);
                     MatB kt;  // K^T: a row-major tile of K read by columns
-                    coopMatLoad(kt, tile, n * MAT_N * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
+                    coopMatLoad(kt, tile, n * MAT_N * LD + d * (MAT_N / 8), LD, COLUMN_MAJOR);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         S.at[r * COL_TILES + n] = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, S.at[r * COL_TILES + n]);
                     }
@@ -286,7 +286,7 @@ void forward() {
                 [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                     fence(d);
                     MatB v;
-                    coopMatLoad(v, tile, (BLOCK_N + n * MAT_N) * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatLoad(v, tile, (BLOCK_N + n * MAT_N) * LD + d * (MAT_N / 8), LD, ROW_MAJOR);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         O_[r * VALUE_TILES + d] = coopMatMulAdd(P[r], v, O_[r * VALUE_TILES + d]);
                     }
@@ -372,7 +372,7 @@ void forward() {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     if (stage * FLOAT_TILES + e < VALUE_TILES) {
                         coopMatStore(O_[r * VALUE_TILES + stage * FLOAT_TILES + e], tile, float_at(subgroup_row + r * MAT_M, e), FLOAT_LD,
-                                     gl_CooperativeMatrixLayoutRowMajor);
+                                     ROW_MAJOR);
                     }
                 }
             }
@@ -389,7 +389,7 @@ void forward() {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * STAGE_TILES + e < VALUE_TILES) {
                     coopMatStore(to_left(O_[r * VALUE_TILES + stage * STAGE_TILES + e], false), tile,
-                                 stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                                 stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, ROW_MAJOR);
                 }
             }
         }

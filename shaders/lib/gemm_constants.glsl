@@ -4,7 +4,7 @@
 #include "matrix_extensions.glsl"
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint SUBGROUPS_M = 2;    // a workgroup is a grid of subgroups, lib/gemm_grid.glsl
+layout(constant_id = 1) const uint SUBGROUPS_M = 2;    // a workgroup is a grid of subgroups, lib/gemm_tensors.glsl
 layout(constant_id = 2) const uint SUBGROUPS_N = 2;
 layout(constant_id = 3) const uint MAT_M = 16;
 layout(constant_id = 4) const uint MAT_N = 16;

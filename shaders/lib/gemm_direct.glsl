@@ -15,9 +15,9 @@ struct RunExtras {
     Extras high;
 };
 
-#define FETCH_16(to, vec4s, base, stride_b, stride)                                           \
-    const uvec4 to##_8 = floatBitsToUint(vec4s[base + batch * stride_b + row * stride + col >> 3]); \
-    e.low.to.xy = to##_8.xy;                                                                  \
+#define FETCH_16(to, vec4s, base, stride_b, stride)                                                  \
+    const uvec4 to##_8 = floatBitsToUint(vec4s[base + batch * stride_b + row * stride + col >> 3]);  \
+    e.low.to.xy = to##_8.xy;                                                                         \
     e.high.to.xy = to##_8.zw;
 
 RunExtras fetch_run(const uint batch, const uint row, const uint col) {
@@ -62,14 +62,14 @@ Results run_results(const vec4 sum, const Extras extras, const bool exact, inout
 }
 
 // put_run writes a run to C, and to X and S.
-#define PUT_RUN(put, to, at)                                        \
-    if (RUN_16) {                                                   \
-        put(at, uvec4(low.to.xy, high.to.xy), 8);                   \
-    } else {                                                        \
-        put(at, low.to, RUN_WIDTH);                                 \
-        if (RUN == 8) {                                             \
-            put(at + 4, high.to, 4);                                \
-        }                                                           \
+#define PUT_RUN(put, to, at)                       \
+    if (RUN_16) {                                  \
+        put(at, uvec4(low.to.xy, high.to.xy), 8);  \
+    } else {                                       \
+        put(at, low.to, RUN_WIDTH);                \
+        if (RUN == 8) {                            \
+            put(at + 4, high.to, 4);               \
+        }                                          \
     }
 
 void put_run(const uint batch, const uint row, const uint col, const Results low, const Results high) {
@@ -90,47 +90,47 @@ float element_of(const vec4 low, const vec4 high, const uint e) {
 
 // STORE_DIRECT(sum, w, row, col) is what STORE_SUMS is (lib/gemm_sums.glsl), with DEALT. As in
 // lib/gemm_results.glsl, numbers are rounded faster than what may be a NaN.
-#define STORE_DIRECT(sum, w, row, col)                                                                 \
-    if (PARTIAL) {                                                                                     \
-        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                          \
-    }                                                                                                  \
-    vec4 total = vec4(0.0);                                                                            \
-    if (row + SUBGROUP_M <= p.m && col + SUBGROUP_N <= p.n) {                                          \
-        STORE_RUNS(sum, w.batch, row, col, true, !RUN_ROUNDED)                                         \
-    } else {                                                                                           \
-        STORE_RUNS(sum, w.batch, row, col, false, !RUN_ROUNDED)                                        \
-    }                                                                                                  \
-    if (RUN_ROUNDED && subgroupAny(!is_number(total.x + total.y + total.z + total.w))) {               \
-        STORE_RUNS(sum, w.batch, row, col, false, true)                                                \
+#define STORE_DIRECT(sum, w, row, col)                                                    \
+    if (PARTIAL) {                                                                        \
+        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                             \
+    }                                                                                     \
+    vec4 total = vec4(0.0);                                                               \
+    if (row + SUBGROUP_M <= p.m && col + SUBGROUP_N <= p.n) {                             \
+        STORE_RUNS(sum, w.batch, row, col, true, !RUN_ROUNDED)                            \
+    } else {                                                                              \
+        STORE_RUNS(sum, w.batch, row, col, false, !RUN_ROUNDED)                           \
+    }                                                                                     \
+    if (RUN_ROUNDED && subgroupAny(!is_number(total.x + total.y + total.z + total.w))) {  \
+        STORE_RUNS(sum, w.batch, row, col, false, true)                                   \
     }
 
 // STORE_RUNS stores them once; whole says that all are within C.
-#define STORE_RUNS(sum, batch, row, col, whole, exact)                                                 \
-    RunExtras extras[RUN_READS ? RUNS : 1];                                                            \
-    [[unroll]] for (uint i = 0; RUN_READS && i < RUNS; i++) {                                          \
-        if (whole || row + run_row(i) < p.m && col + run_col(i) + RUN <= p.n) {                        \
-            extras[i] = fetch_run(batch, row + run_row(i), col + run_col(i));                          \
-        }                                                                                              \
-    }                                                                                                  \
-    [[unroll]] for (uint i = 0; i < RUNS; i++) {                                                       \
-        RunExtras both = RunExtras(NO_EXTRAS, NO_EXTRAS);                                              \
-        if (RUN_READS) {                                                                               \
-            both = extras[i];                                                                          \
-        }                                                                                              \
-        const vec4 low_sums = RUN_SUMS(sum, i, 0);                                                     \
-        const vec4 high_sums = RUN == 8 ? RUN_SUMS(sum, i, 4) : vec4(0.0);                             \
-        const Results low = run_results(low_sums, both.low, exact, total);                             \
-        Results high = low;                                                                            \
-        if (RUN == 8) {                                                                                \
-            high = run_results(high_sums, both.high, exact, total);                                    \
-        }                                                                                              \
-        const uint y = row + run_row(i);                                                               \
-        const uint x = col + run_col(i);                                                               \
-        if (whole || y < p.m && x + RUN <= p.n) {                                                      \
-            put_run(batch, y, x, low, high);                                                           \
-        } else if (y < p.m) {                                                                          \
-            [[dont_unroll]] for (uint e = 0; e < RUN && x + e < p.n; e++) {                            \
-                finish(batch, y, x + e, vec4(element_of(low_sums, high_sums, e)), 1);                  \
-            }                                                                                          \
-        }                                                                                              \
+#define STORE_RUNS(sum, batch, row, col, whole, exact)                                 \
+    RunExtras extras[RUN_READS ? RUNS : 1];                                            \
+    [[unroll]] for (uint i = 0; RUN_READS && i < RUNS; i++) {                          \
+        if (whole || row + run_row(i) < p.m && col + run_col(i) + RUN <= p.n) {        \
+            extras[i] = fetch_run(batch, row + run_row(i), col + run_col(i));          \
+        }                                                                              \
+    }                                                                                  \
+    [[unroll]] for (uint i = 0; i < RUNS; i++) {                                       \
+        RunExtras both = RunExtras(NO_EXTRAS, NO_EXTRAS);                              \
+        if (RUN_READS) {                                                               \
+            both = extras[i];                                                          \
+        }                                                                              \
+        const vec4 low_sums = RUN_SUMS(sum, i, 0);                                     \
+        const vec4 high_sums = RUN == 8 ? RUN_SUMS(sum, i, 4) : vec4(0.0);             \
+        const Results low = run_results(low_sums, both.low, exact, total);             \
+        Results high = low;                                                            \
+        if (RUN == 8) {                                                                \
+            high = run_results(high_sums, both.high, exact, total);                    \
+        }                                                                              \
+        const uint y = row + run_row(i);                                               \
+        const uint x = col + run_col(i);                                               \
+        if (whole || y < p.m && x + RUN <= p.n) {                                      \
+            put_run(batch, y, x, low, high);                                           \
+        } else if (y < p.m) {                                                          \
+            [[dont_unroll]] for (uint e = 0; e < RUN && x + e < p.n; e++) {            \
+                finish(batch, y, x + e, vec4(element_of(low_sums, high_sums, e)), 1);  \
+            }                                                                          \
+        }                                                                              \
     }

@@ -9,18 +9,18 @@
 // at..at+WIDTH-1 of a tensor, as they lie in memory. widen_words converts them to numbers.
 // DEFINE_PUT makes `void put(at, words, WIDTH)`, which writes them. WIDTH is a constant: 1, 2
 // or 4, and for put of 16-bit elements also 8. With a WIDTH of 4 or 8, at is a multiple of it.
-#define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                                          \
-    uvec4 get(const uint at, const uint WIDTH) {                                                               \
-        if (OUT_FORMAT == FORMAT_F32) {                                                                        \
-            if (WIDTH == 4) {                                                                                  \
-                return floatBitsToUint(vec4s[at >> 2]);                                                        \
-            }                                                                                                  \
-            return floatBitsToUint(vec4(floats[at], floats[at + WIDTH - 1], 0.0, 0.0));                        \
-        }                                                                                                      \
-        if (WIDTH == 4) {                                                                                      \
-            return uvec4(vec2s[at >> 2], 0, 0);                                                                \
-        }                                                                                                      \
-        return uvec4(uint(halves[at]) | uint(halves[at + WIDTH - 1]) << 16, 0, 0, 0);                          \
+#define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                    \
+    uvec4 get(const uint at, const uint WIDTH) {                                         \
+        if (OUT_FORMAT == FORMAT_F32) {                                                  \
+            if (WIDTH == 4) {                                                            \
+                return floatBitsToUint(vec4s[at >> 2]);                                  \
+            }                                                                            \
+            return floatBitsToUint(vec4(floats[at], floats[at + WIDTH - 1], 0.0, 0.0));  \
+        }                                                                                \
+        if (WIDTH == 4) {                                                                \
+            return uvec4(vec2s[at >> 2], 0, 0);                                          \
+        }                                                                                \
+        return uvec4(uint(halves[at]) | uint(halves[at + WIDTH - 1]) << 16, 0, 0, 0);    \
     }
 
 vec4 widen_words(const uvec4 words) {
@@ -41,27 +41,27 @@ uvec4 narrow_words(const vec4 x, const uint WIDTH) {
     return uvec4(pack_to(OUT_FORMAT, x.x, x.y), WIDTH == 4 ? pack_to(OUT_FORMAT, x.z, x.w) : 0, 0, 0);
 }
 
-#define DEFINE_PUT(put, vec4s, vec2s, floats, halves)                  \
-    void put(const uint at, const uvec4 words, const uint WIDTH) {     \
-        if (OUT_FORMAT == FORMAT_F32) {                                \
-            if (WIDTH == 4) {                                          \
-                vec4s[at >> 2] = uintBitsToFloat(words);               \
-                return;                                                \
-            }                                                          \
-            floats[at] = uintBitsToFloat(words.x);                     \
-            if (WIDTH == 2) {                                          \
-                floats[at + 1] = uintBitsToFloat(words.y);             \
-            }                                                          \
-        } else if (WIDTH == 8) {                                       \
-            vec4s[at >> 3] = uintBitsToFloat(words);                   \
-        } else if (WIDTH == 4) {                                       \
-            vec2s[at >> 2] = words.xy;                                 \
-        } else {                                                       \
-            halves[at] = uint16_t(words.x);                            \
-            if (WIDTH == 2) {                                          \
-                halves[at + 1] = uint16_t(words.x >> 16);              \
-            }                                                          \
-        }                                                              \
+#define DEFINE_PUT(put, vec4s, vec2s, floats, halves)               \
+    void put(const uint at, const uvec4 words, const uint WIDTH) {  \
+        if (OUT_FORMAT == FORMAT_F32) {                             \
+            if (WIDTH == 4) {                                       \
+                vec4s[at >> 2] = uintBitsToFloat(words);            \
+                return;                                             \
+            }                                                       \
+            floats[at] = uintBitsToFloat(words.x);                  \
+            if (WIDTH == 2) {                                       \
+                floats[at + 1] = uintBitsToFloat(words.y);          \
+            }                                                       \
+        } else if (WIDTH == 8) {                                    \
+            vec4s[at >> 3] = uintBitsToFloat(words);                \
+        } else if (WIDTH == 4) {                                    \
+            vec2s[at >> 2] = words.xy;                              \
+        } else {                                                    \
+            halves[at] = uint16_t(words.x);                         \
+            if (WIDTH == 2) {                                       \
+                halves[at + 1] = uint16_t(words.x >> 16);           \
+            }                                                       \
+        }                                                           \
     }
 
 DEFINE_GET(get_c, c4, c2, c1, c16)

@@ -24,7 +24,6 @@
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
 #extension GL_EXT_control_flow_attributes : require
 
-#include "gemm_grid.glsl"
 #include "fence.glsl"
 #include "copies.glsl"
 #include "load8_shift.glsl"

@@ -108,63 +108,63 @@ void keep_run(const uint batch, const uint row, const uint col, const vec4 low, 
 
 // KEEP_SUMS stores X of the sums of this subgroup, where columns are dealt out, and once more if a NaN,
 // or an infinity, is among them. KEEP_RUNS stores it once.
-#define KEEP_RUNS(sum, w, top, left, exact, total)                                                                               \
-    [[unroll]] for (uint i = 0; i < RUNS; i++) {                                                                                 \
-        const vec4 low = scaled(RUN_SUMS(sum, i, 0));                                                                            \
-        const vec4 high = RUN == 8 ? scaled(RUN_SUMS(sum, i, 4)) : vec4(0.0);                                                    \
-        total += low + high;                                                                                                     \
-        if (top + run_row(i) < p.m) {                                                                                            \
-            keep_run(w.batch, top + run_row(i), left + run_col(i), low, high, exact);                                            \
-        }                                                                                                                        \
+#define KEEP_RUNS(sum, w, top, left, exact, total)                                     \
+    [[unroll]] for (uint i = 0; i < RUNS; i++) {                                       \
+        const vec4 low = scaled(RUN_SUMS(sum, i, 0));                                  \
+        const vec4 high = RUN == 8 ? scaled(RUN_SUMS(sum, i, 4)) : vec4(0.0);          \
+        total += low + high;                                                           \
+        if (top + run_row(i) < p.m) {                                                  \
+            keep_run(w.batch, top + run_row(i), left + run_col(i), low, high, exact);  \
+        }                                                                              \
     }
-#define KEEP_SUMS(sum, w, top, left)                                                                                             \
-    vec4 total = vec4(0.0);                                                                                                      \
-    KEEP_RUNS(sum, w, top, left, false, total)                                                                                   \
-    if (subgroupAny(!is_number(total.x + total.y + total.z + total.w))) {                                                        \
-        KEEP_RUNS(sum, w, top, left, true, total)                                                                                \
+#define KEEP_SUMS(sum, w, top, left)                                       \
+    vec4 total = vec4(0.0);                                                \
+    KEEP_RUNS(sum, w, top, left, false, total)                             \
+    if (subgroupAny(!is_number(total.x + total.y + total.z + total.w))) {  \
+        KEEP_RUNS(sum, w, top, left, true, total)                          \
     }
 
-#define STORE_NARROW(sum, w, top, left)                                                                                          \
-    barrier();  /* operands are read */                                                                                         \
-    spread_w();                                                                                                                 \
-    barrier();  /* tile written before it is read */                                                                            \
-    MatB w_right[TILES_N];                                                                                                      \
-    [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                             \
-        coopMatLoad(w_right[j], tile, (left - w.col + j * MAT_N) * W_LD, W_LD, gl_CooperativeMatrixLayoutRowMajor);              \
-    }                                                                                                                           \
-    barrier();  /* tile is read before it is written */                                                                         \
-    bool large = false;                                                                                                         \
-    [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                                             \
-        MatC y = MatC(0.0);                                                                                                     \
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                                         \
-            MatA high;                                                                                                          \
-            MatA low;                                                                                                           \
-            [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e += 4) {                                            \
-                const MatC s = sum[i * TILES_N + j];                                                                            \
-                const vec4 v = silu(scaled(vec4(s[e], s[e + 1], s[e + 2], s[e + 3])));                                          \
-                vec4 big;                                                                                                       \
-                const TwoT h0 = TWO_FROM(high_word(v.xy, big.xy));                                                              \
-                const TwoT h1 = TWO_FROM(high_word(v.zw, big.zw));                                                              \
-                vec4 rest;                                                                                                      \
-                const TwoT l0 = TWO_FROM(high_word(v.xy - big.xy, rest.xy));                                                    \
-                const TwoT l1 = TWO_FROM(high_word(v.zw - big.zw, rest.zw));                                                    \
-                high[e] = h0.x;                                                                                                 \
-                high[e + 1] = h0.y;                                                                                             \
-                high[e + 2] = h1.x;                                                                                             \
-                high[e + 3] = h1.y;                                                                                             \
-                low[e] = l0.x;                                                                                                  \
-                low[e + 1] = l0.y;                                                                                              \
-                low[e + 2] = l1.x;                                                                                              \
-                low[e + 3] = l1.y;                                                                                              \
-            }                                                                                                                   \
-            y = coopMatMulAdd(high, w_right[j], y);                                                                             \
-            y = coopMatMulAdd(low, w_right[j], y);                                                                              \
-        }                                                                                                                       \
-        coopMatStore(y, tile, gl_SubgroupID * MAT_M * OUT_LD, Y_LD, gl_CooperativeMatrixLayoutRowMajor);                          \
-        strip_barrier();  /* tile written before it is read */                                                                  \
-        large = put_y(w, top + i * MAT_M) || large;                                                                             \
-        strip_barrier();  /* and read before it is written again */                                                             \
-    }                                                                                                                           \
-    if (!subgroupAny(large)) {                                                                                                  \
-        return;                                                                                                                 \
+#define STORE_NARROW(sum, w, top, left)                                                     \
+    barrier();  /* operands are read */                                                     \
+    spread_w();                                                                             \
+    barrier();  /* tile written before it is read */                                        \
+    MatB w_right[TILES_N];                                                                  \
+    [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                         \
+        coopMatLoad(w_right[j], tile, (left - w.col + j * MAT_N) * W_LD, W_LD, ROW_MAJOR);  \
+    }                                                                                       \
+    barrier();  /* tile is read before it is written */                                     \
+    bool large = false;                                                                     \
+    [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                         \
+        MatC y = MatC(0.0);                                                                 \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                     \
+            MatA high;                                                                      \
+            MatA low;                                                                       \
+            [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e += 4) {        \
+                const MatC s = sum[i * TILES_N + j];                                        \
+                const vec4 v = silu(scaled(vec4(s[e], s[e + 1], s[e + 2], s[e + 3])));      \
+                vec4 big;                                                                   \
+                const TwoT h0 = TWO_FROM(high_word(v.xy, big.xy));                          \
+                const TwoT h1 = TWO_FROM(high_word(v.zw, big.zw));                          \
+                vec4 rest;                                                                  \
+                const TwoT l0 = TWO_FROM(high_word(v.xy - big.xy, rest.xy));                \
+                const TwoT l1 = TWO_FROM(high_word(v.zw - big.zw, rest.zw));                \
+                high[e] = h0.x;                                                             \
+                high[e + 1] = h0.y;                                                         \
+                high[e + 2] = h1.x;                                                         \
+                high[e + 3] = h1.y;                                                         \
+                low[e] = l0.x;                                                              \
+                low[e + 1] = l0.y;                                                          \
+                low[e + 2] = l1.x;                                                          \
+                low[e + 3] = l1.y;                                                          \
+            }                                                                               \
+            y = coopMatMulAdd(high, w_right[j], y);                                         \
+            y = coopMatMulAdd(low, w_right[j], y);                                          \
+        }                                                                                   \
+        coopMatStore(y, tile, gl_SubgroupID * MAT_M * OUT_LD, Y_LD, ROW_MAJOR);             \
+        strip_barrier();  /* tile written before it is read */                              \
+        large = put_y(w, top + i * MAT_M) || large;                                         \
+        strip_barrier();  /* and read before it is written again */                         \
+    }                                                                                       \
+    if (!subgroupAny(large)) {                                                              \
+        return;                                                                             \
     }

@@ -92,29 +92,29 @@ void store_results(const Work w, const uint row, const uint col, const uint at, 
 
 // STORE_RESULTS(sum, w, row, col) is STORE_SUMS with BY_MATRIX. Rounding is faster if it ignores
 // NaNs. If the total shows a NaN or an infinity, the subgroup stores its results a second time.
-#define STORE_RESULTS(sum, w, row, col)                                                                \
-    barrier();                                                                                         \
-    vec4 total = vec4(0.0);                                                                            \
-    STORE_ROUNDED(sum, w, row, col, OUT_FORMAT != FORMAT_BF16)                                         \
-    if (OUT_FORMAT == FORMAT_BF16 && subgroupAny(!is_number(total.x + total.y + total.z + total.w))) { \
-        STORE_ROUNDED(sum, w, row, col, true)                                                          \
+#define STORE_RESULTS(sum, w, row, col)                                                                 \
+    barrier();                                                                                          \
+    vec4 total = vec4(0.0);                                                                             \
+    STORE_ROUNDED(sum, w, row, col, OUT_FORMAT != FORMAT_BF16)                                          \
+    if (OUT_FORMAT == FORMAT_BF16 && subgroupAny(!is_number(total.x + total.y + total.z + total.w))) {  \
+        STORE_ROUNDED(sum, w, row, col, true)                                                           \
     }
 
 // STORE_ROUNDED stores them once. A strip must be read before tile is written in its place. With
 // room for two strips, the barrier between writes and reads of the other strip ensures that.
-#define STORE_ROUNDED(sum, w, row, col, exact)                                                              \
-    strip_barrier();                                                                                        \
-    [[unroll]] for (uint strip = 0; strip < TILES_M * (KEEP_X ? 2 : 1); strip++) {                          \
-        const bool keep = KEEP_X && strip % 2 == 0;                                                         \
-        const uint i = strip / (KEEP_X ? 2 : 1);                                                            \
-        const uint at = strip % RESULT_STRIPS * RESULT_SIZE + gl_SubgroupID * MAT_M * RESULT_LD;            \
-        if (RESULT_STRIPS == 1) {                                                                           \
-            strip_barrier();                                                                                \
-        }                                                                                                   \
-        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                                     \
-            coopMatStore(result_matrix(sum[i * TILES_N + j], keep, exact, total), tile,                     \
-                         at + j * (MAT_N / 8), RESULT_LD, gl_CooperativeMatrixLayoutRowMajor);              \
-        }                                                                                                   \
-        strip_barrier();                                                                                    \
-        store_results(w, row + i * MAT_M, col, at, keep);                                                   \
+#define STORE_ROUNDED(sum, w, row, col, exact)                                                    \
+    strip_barrier();                                                                              \
+    [[unroll]] for (uint strip = 0; strip < TILES_M * (KEEP_X ? 2 : 1); strip++) {                \
+        const bool keep = KEEP_X && strip % 2 == 0;                                               \
+        const uint i = strip / (KEEP_X ? 2 : 1);                                                  \
+        const uint at = strip % RESULT_STRIPS * RESULT_SIZE + gl_SubgroupID * MAT_M * RESULT_LD;  \
+        if (RESULT_STRIPS == 1) {                                                                 \
+            strip_barrier();                                                                      \
+        }                                                                                         \
+        [[unroll]] for (uint j = 0; j < TILES_N; j++) {                                           \
+            coopMatStore(result_matrix(sum[i * TILES_N + j], keep, exact, total), tile,           \
+                         at + j * (MAT_N / 8), RESULT_LD, ROW_MAJOR);                             \
+        }                                                                                         \
+        strip_barrier();                                                                          \
+        store_results(w, row + i * MAT_M, col, at, keep);                                         \
     }

@@ -33,10 +33,10 @@ bool is_whole(const Work w, const uint row, const uint col) {
 }
 
 // RESULTS(N, WIDTH) makes words of sums and extras.
-#define RESULTS(N, WIDTH)                                            \
-    Results words[N];                                                \
-    [[unroll]] for (uint round = 0; round < N; round++) {            \
-        words[round] = results(sums[round], extras[round], WIDTH);   \
+#define RESULTS(N, WIDTH)                                           \
+    Results words[N];                                               \
+    [[unroll]] for (uint round = 0; round < N; round++) {           \
+        words[round] = results(sums[round], extras[round], WIDTH);  \
     }
 
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {

@@ -47,25 +47,24 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
 // tile are read. With PARTIAL it changes w. A macro, as arrays sized by specialization
 // constants cannot be arguments. The first barrier comes after the operands are read; of the
 // other two one after the strip before is read, one after tile is written.
-#define STORE_SUMS(sum, w, row, col)                                                                                            \
-    if (PARTIAL) {                                                                                                              \
-        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);                                                                   \
-    }                                                                                                                           \
-    barrier();                                                                                                                  \
+#define STORE_SUMS(sum, w, row, col)                           \
+    if (PARTIAL) {                                             \
+        w.batch += w.split * (gl_NumWorkGroups.z / p.splits);  \
+    }                                                          \
+    barrier();                                                 \
     STORE_STRIPS(sum, w, row, col)
 
 // STORE_STRIPS is the rest of it.
-#define STORE_STRIPS(sum, w, row, col)                                                                                          \
-    [[unroll]] for (uint strip = 0; strip < TILES_M * OUT_STAGES; strip++) {                                                    \
-        const uint first = strip / OUT_STAGES * TILES_N;                                                                        \
-        strip_barrier();                                                                                                        \
-        [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {                                                                       \
-            const uint j = strip % OUT_STAGES * OUT_TILES + e;                                                                  \
-            if (j < TILES_N) {                                                                                                  \
-                coopMatStore(sum[first + j], tile, gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4), OUT_LD,                    \
-                             gl_CooperativeMatrixLayoutRowMajor);                                                               \
-            }                                                                                                                   \
-        }                                                                                                                       \
-        strip_barrier();                                                                                                        \
-        store_strip(w, row + strip / OUT_STAGES * MAT_M, col + strip % OUT_STAGES * OUT_TILES * MAT_N, strip);                  \
+#define STORE_STRIPS(sum, w, row, col)                                                                                    \
+    [[unroll]] for (uint strip = 0; strip < TILES_M * OUT_STAGES; strip++) {                                              \
+        const uint first = strip / OUT_STAGES * TILES_N;                                                                  \
+        strip_barrier();                                                                                                  \
+        [[unroll]] for (uint e = 0; e < OUT_TILES; e++) {                                                                 \
+            const uint j = strip % OUT_STAGES * OUT_TILES + e;                                                            \
+            if (j < TILES_N) {                                                                                            \
+                coopMatStore(sum[first + j], tile, gl_SubgroupID * MAT_M * OUT_LD + e * (MAT_N / 4), OUT_LD, ROW_MAJOR);  \
+            }                                                                                                             \
+        }                                                                                                                 \
+        strip_barrier();                                                                                                  \
+        store_strip(w, row + strip / OUT_STAGES * MAT_M, col + strip % OUT_STAGES * OUT_TILES * MAT_N, strip);            \
     }

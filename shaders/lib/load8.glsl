@@ -19,15 +19,15 @@
         return words;                                                                    \
     }
 
-#define WRITE8(at, Name, name)                                                           \
-    layout(binding = at, scalar) writeonly buffer Name { uvec4 name##8[]; };             \
-    layout(binding = at, scalar) writeonly buffer Name##16 { uint16_t name##16[]; };     \
-    void put_##name(const uint i, const uvec4 x) {                                       \
-        if (ALIGNED) {                                                                   \
-            name##8[i >> 3] = x;                                                         \
-            return;                                                                      \
-        }                                                                                \
-        [[unroll]] for (uint e = 0; e < 8; e++) {                                        \
-            name##16[i + e] = uint16_t(x[e / 2] >> (e % 2 * 16));                        \
-        }                                                                                \
+#define WRITE8(at, Name, name)                                                        \
+    layout(binding = at, scalar) writeonly buffer Name { uvec4 name##8[]; };          \
+    layout(binding = at, scalar) writeonly buffer Name##16 { uint16_t name##16[]; };  \
+    void put_##name(const uint i, const uvec4 x) {                                    \
+        if (ALIGNED) {                                                                \
+            name##8[i >> 3] = x;                                                      \
+            return;                                                                   \
+        }                                                                             \
+        [[unroll]] for (uint e = 0; e < 8; e++) {                                     \
+            name##16[i + e] = uint16_t(x[e / 2] >> (e % 2 * 16));                     \
+        }                                                                             \
     }

@@ -28,9 +28,9 @@ uvec4 keep8(const uvec4 x, const int n) {
 // DEFINE_LINE8(name, vec8) makes `uvec4 name(uint line, uint col, uint len)`, elements
 // col..col+7 of the line of len elements that begins at element `line` of `uvec4 vec8[]`;
 // those past its end are 0. col < len.
-#define DEFINE_LINE8(name, vec8)                                                        \
-    uvec4 name(const uint line, const uint col, const uint len) {                       \
-        const uint first = line + col;                                                  \
-        const uint last = line + min(col + 7, len - 1);                                 \
-        return keep8(shift8(vec8[first >> 3], vec8[last >> 3], first & 7), int(len - col)); \
+#define DEFINE_LINE8(name, vec8)                                                             \
+    uvec4 name(const uint line, const uint col, const uint len) {                            \
+        const uint first = line + col;                                                       \
+        const uint last = line + min(col + 7, len - 1);                                      \
+        return keep8(shift8(vec8[first >> 3], vec8[last >> 3], first & 7), int(len - col));  \
     }

@@ -11,3 +11,6 @@
 #define MatA coopmat<T, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseA>
 #define MatB coopmat<T, gl_ScopeSubgroup, MAT_N, MAT_N, gl_MatrixUseB>
 #define MatC coopmat<float, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseAccumulator>
+
+#define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
+#define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor

@@ -53,12 +53,12 @@ struct Features {
 };
 
 #define BEGIN_PARAMS struct Plain {
-#define END_PARAMS                                    \
-    };                                                \
-    layout(push_constant, scalar) uniform Params {    \
-        Plain plain;                                  \
-        Features features;                            \
-    } args;                                           \
+#define END_PARAMS                                  \
+    };                                              \
+    layout(push_constant, scalar) uniform Params {  \
+        Plain plain;                                \
+        Features features;                          \
+    } args;                                         \
     Plain p = args.plain;
 #define PLAIN args.plain
 #else

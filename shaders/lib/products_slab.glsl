@@ -67,52 +67,52 @@ uint fragment_place() {
     [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                                       \
         w_next[i] = stored8[w_at + (is_copy(i, W_SIZE) ? i * WORKGROUP_SIZE + gl_LocalInvocationIndex : 0)];               \
     }
-#define STORE_SLAB                                                                                                \
-    [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                              \
-        if (is_copy(i, Y_SIZE)) {                                                                                 \
-            tile[Y_AT + y_line(row_of_copy(i, Y_LINE8)) * Y_LD + col_of_copy(i, Y_LINE8)] = y_next[i];            \
-        }                                                                                                         \
-    }                                                                                                             \
-    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                              \
-        if (is_copy(i, W_SIZE)) {                                                                                 \
-            tile[w_place(i * WORKGROUP_SIZE + gl_LocalInvocationIndex)] = w_next[i];                              \
-        }                                                                                                         \
+#define STORE_SLAB                                                                                      \
+    [[unroll]] for (uint i = 0; i < Y_COPIES; i++) {                                                    \
+        if (is_copy(i, Y_SIZE)) {                                                                       \
+            tile[Y_AT + y_line(row_of_copy(i, Y_LINE8)) * Y_LD + col_of_copy(i, Y_LINE8)] = y_next[i];  \
+        }                                                                                               \
+    }                                                                                                   \
+    [[unroll]] for (uint i = 0; i < W_COPIES; i++) {                                                    \
+        if (is_copy(i, W_SIZE)) {                                                                       \
+            tile[w_place(i * WORKGROUP_SIZE + gl_LocalInvocationIndex)] = w_next[i];                    \
+        }                                                                                               \
     }
 #ifdef FRAGMENTS
-#define PRODUCTS                                                                                                                              \
-    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                             \
-        fence(d);                                                                                                                             \
-        MatA a[TILES_D];                                                                                                                      \
-        [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                       \
-            coopMatLoad(a[i], tile, Y_AT + d * MAT_N * Y_LD + (subgroup_dim + i * MAT_M) / 8, Y_LD, gl_CooperativeMatrixLayoutColumnMajor);   \
-        }                                                                                                                                     \
-        [[unroll]] for (uint j = 0; j < TILES_K; j += 2) {                                                                                    \
-            const uvec4 x = tile[fragment_at + (d * (BLOCK_M / 32) + j / 2) * 64];                                                            \
-            const uvec4 y = tile[fragment_at + (d * (BLOCK_M / 32) + j / 2) * 64 + 32];                                                       \
-            const MatB low = right_matrix(uvec4(x.x, y.x, x.y, y.y));                                                                         \
-            const MatB high = right_matrix(uvec4(x.z, y.z, x.w, y.w));                                                                        \
-            [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                                                   \
-                sum[j * TILES_D + i] = coopMatMulAdd(a[i], low, sum[j * TILES_D + i]);                                                        \
-                sum[(j + 1) * TILES_D + i] = coopMatMulAdd(a[i], high, sum[(j + 1) * TILES_D + i]);                                           \
-            }                                                                                                                                 \
-        }                                                                                                                                     \
+#define PRODUCTS                                                                                                    \
+    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                   \
+        fence(d);                                                                                                   \
+        MatA a[TILES_D];                                                                                            \
+        [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                             \
+            coopMatLoad(a[i], tile, Y_AT + d * MAT_N * Y_LD + (subgroup_dim + i * MAT_M) / 8, Y_LD, COLUMN_MAJOR);  \
+        }                                                                                                           \
+        [[unroll]] for (uint j = 0; j < TILES_K; j += 2) {                                                          \
+            const uvec4 x = tile[fragment_at + (d * (BLOCK_M / 32) + j / 2) * 64];                                  \
+            const uvec4 y = tile[fragment_at + (d * (BLOCK_M / 32) + j / 2) * 64 + 32];                             \
+            const MatB low = right_matrix(uvec4(x.x, y.x, x.y, y.y));                                               \
+            const MatB high = right_matrix(uvec4(x.z, y.z, x.w, y.w));                                              \
+            [[unroll]] for (uint i = 0; i < TILES_D; i++) {                                                         \
+                sum[j * TILES_D + i] = coopMatMulAdd(a[i], low, sum[j * TILES_D + i]);                              \
+                sum[(j + 1) * TILES_D + i] = coopMatMulAdd(a[i], high, sum[(j + 1) * TILES_D + i]);                 \
+            }                                                                                                       \
+        }                                                                                                           \
     }
-#define SUM_LAYOUT gl_CooperativeMatrixLayoutColumnMajor
+#define SUM_LAYOUT COLUMN_MAJOR
 #else
-#define PRODUCTS                                                                                                                       \
-    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                                                      \
-        fence(d);                                                                                                                      \
-        MatA a[TILES_K];                                                                                                               \
-        [[unroll]] for (uint i = 0; i < TILES_K; i++) {                                                                                \
-            coopMatLoad(a[i], tile, d * MAT_N * W_LD + (subgroup_key + i * MAT_M) / 8, W_LD, gl_CooperativeMatrixLayoutColumnMajor);   \
-        }                                                                                                                              \
-        [[unroll]] for (uint j = 0; j < TILES_D; j++) {                                                                                \
-            MatB b;                                                                                                                    \
-            coopMatLoad(b, tile, Y_AT + d * MAT_N * Y_LD + (subgroup_dim + j * MAT_N) / 8, Y_LD, gl_CooperativeMatrixLayoutRowMajor);  \
-            [[unroll]] for (uint i = 0; i < TILES_K; i++) {                                                                            \
-                sum[i * TILES_D + j] = coopMatMulAdd(a[i], b, sum[i * TILES_D + j]);                                                   \
-            }                                                                                                                          \
-        }                                                                                                                              \
+#define PRODUCTS                                                                                              \
+    [[unroll]] for (uint d = 0; d < STEPS; d++) {                                                             \
+        fence(d);                                                                                             \
+        MatA a[TILES_K];                                                                                      \
+        [[unroll]] for (uint i = 0; i < TILES_K; i++) {                                                       \
+            coopMatLoad(a[i], tile, d * MAT_N * W_LD + (subgroup_key + i * MAT_M) / 8, W_LD, COLUMN_MAJOR);   \
+        }                                                                                                     \
+        [[unroll]] for (uint j = 0; j < TILES_D; j++) {                                                       \
+            MatB b;                                                                                           \
+            coopMatLoad(b, tile, Y_AT + d * MAT_N * Y_LD + (subgroup_dim + j * MAT_N) / 8, Y_LD, ROW_MAJOR);  \
+            [[unroll]] for (uint i = 0; i < TILES_K; i++) {                                                   \
+                sum[i * TILES_D + j] = coopMatMulAdd(a[i], b, sum[i * TILES_D + j]);                          \
+            }                                                                                                 \
+        }                                                                                                     \
     }
-#define SUM_LAYOUT gl_CooperativeMatrixLayoutRowMajor
+#define SUM_LAYOUT ROW_MAJOR
 #endif

@@ -11,22 +11,22 @@
 // DEFINE_TEAM_SUM(T, members) makes `T team_sum(T x)`, which returns the sum of x over the
 // team to every invocation of it; members are those of a vec3 that make a T. Every invocation
 // of the team calls it; if the team is the workgroup, every invocation of the workgroup does.
-#define DEFINE_TEAM_SUM(T, members)                                        \
-    T team_sum(const T x) {                                                \
-        const T own = subgroupAdd(x);                                      \
-        if (SUBGROUP_TEAM) {                                               \
-            return own;                                                    \
-        }                                                                  \
-        barrier(); /* partial read, by an earlier call, before it is written */ \
-        if (gl_SubgroupInvocationID == 0) {                                \
-            partial[gl_SubgroupID].members = own;                          \
-        }                                                                  \
-        barrier(); /* partial written before it is read */                 \
-        T sum = partial[0].members;                                        \
-        for (uint s = 1; s < gl_NumSubgroups; s++) {                       \
-            sum += partial[s].members;                                     \
-        }                                                                  \
-        return sum;                                                        \
+#define DEFINE_TEAM_SUM(T, members)                                              \
+    T team_sum(const T x) {                                                      \
+        const T own = subgroupAdd(x);                                            \
+        if (SUBGROUP_TEAM) {                                                     \
+            return own;                                                          \
+        }                                                                        \
+        barrier(); /* partial read, by an earlier call, before it is written */  \
+        if (gl_SubgroupInvocationID == 0) {                                      \
+            partial[gl_SubgroupID].members = own;                                \
+        }                                                                        \
+        barrier(); /* partial written before it is read */                       \
+        T sum = partial[0].members;                                              \
+        for (uint s = 1; s < gl_NumSubgroups; s++) {                             \
+            sum += partial[s].members;                                           \
+        }                                                                        \
+        return sum;                                                              \
     }
 
 DEFINE_TEAM_SUM(float, x)

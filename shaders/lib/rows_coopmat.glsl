@@ -33,7 +33,7 @@ void scratch_barrier() {
 MatC reduce_matrix(const MatC x, const bool SUM) {
     const uint base = scratch_base();
     scratch_barrier();
-    coopMatStore(x, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatStore(x, scratch, base, SCRATCH_LD, ROW_MAJOR);
     scratch_barrier();
     for (uint row = gl_SubgroupInvocationID; row < MAT_M; row += gl_SubgroupSize) {
         float r = scratch[base + row * SCRATCH_LD];
@@ -47,7 +47,7 @@ MatC reduce_matrix(const MatC x, const bool SUM) {
     }
     scratch_barrier();
     MatC result;
-    coopMatLoad(result, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(result, scratch, base, SCRATCH_LD, ROW_MAJOR);
     return result;
 }
 
@@ -60,7 +60,7 @@ MatC element_index() {
     }
     scratch_barrier();
     MatC result;
-    coopMatLoad(result, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(result, scratch, base, SCRATCH_LD, ROW_MAJOR);
     return result;
 }
 
@@ -74,13 +74,13 @@ MatA to_left(const MatC x, const bool WEIGHT) {
     const uint base = scratch_base();
     const uint words = gl_SubgroupID * PACKED_WORDS;
     scratch_barrier();
-    coopMatStore(x, scratch, base, SCRATCH_LD, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatStore(x, scratch, base, SCRATCH_LD, ROW_MAJOR);
     scratch_barrier();
     for (uint i = gl_SubgroupInvocationID; i < MAT_M * MAT_N / 2; i += gl_SubgroupSize) {
         const uint at = base + i / (MAT_N / 2) * SCRATCH_LD + i % (MAT_N / 2) * 2;
         packed[words + i] = narrow(scratch[at]) | narrow(scratch[at + 1]) << 16;
     }
     scratch_barrier();
-    coopMatLoad(result, packed, words, MAT_N / 2, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(result, packed, words, MAT_N / 2, ROW_MAJOR);
     return result;
 }

@@ -26,7 +26,7 @@ void put_fragment(inout Words words, const uint r, const uint n, const MatA x, c
 void put_matrices(const Left x, const uint page, const uint col0, const uint n) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         const uint row = gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M;
-        coopMatStore(x.at[r], stored8, page + row * PAGE_LD + (col0 + n * MAT_N) / 8, PAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatStore(x.at[r], stored8, page + row * PAGE_LD + (col0 + n * MAT_N) / 8, PAGE_LD, ROW_MAJOR);
     }
 }
 

@@ -91,7 +91,7 @@ void load_own(out Own own, const uint tensor, const uint base, const uint ld, co
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * STAGE_TILES + e < WIDE_TILES) {
                     coopMatLoad(own.at[r * WIDE_TILES + stage * STAGE_TILES + e], tile,
-                                stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                                stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, ROW_MAJOR);
                 }
             }
         }
@@ -105,7 +105,7 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * STAGE_TILES + e < WIDE_TILES) {
                     coopMatStore(to_left(g.at[r * WIDE_TILES + stage * STAGE_TILES + e] * scale, false), tile,
-                                 stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, gl_CooperativeMatrixLayoutRowMajor);
+                                 stage_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), STAGE_LD, ROW_MAJOR);
                 }
             }
         }
@@ -118,7 +118,7 @@ void product(inout Weights S, const Own own, const uint row) {
     [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB right;  // a row-major tile read by columns
-        coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, COLUMN_MAJOR);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
             S.at[r] = coopMatMulAdd(own.at[r * WIDE_TILES + d], right, S.at[r]);
         }
@@ -130,7 +130,7 @@ void accumulate(inout Gradient g, const Left weights, const uint row) {
     [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB right;
-        coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(right, tile, row * LD + d * (MAT_N / 8), LD, ROW_MAJOR);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
             g.at[r * WIDE_TILES + d] = coopMatMulAdd(weights.at[r], right, g.at[r * WIDE_TILES + d]);
         }

@@ -40,13 +40,13 @@ shared uvec4 tile[TILE_SIZE];
 #define COPY Elems8  // as in lib/tile_bwd.glsl
 
 // SHARE_TOPS shares the exponents of a tile of whose tensors these are the copies, before a barrier.
-#define SHARE_TOPS(first, second)                         \
-    float first_top = 0.0;                                \
-    float second_top = 0.0;                               \
-    [[unroll]] for (uint i = 0; i < COPIES; i++) {        \
-        first_top = max(first_top, largest(first[i]));    \
-        second_top = max(second_top, largest(second[i])); \
-    }                                                     \
+#define SHARE_TOPS(first, second)                          \
+    float first_top = 0.0;                                 \
+    float second_top = 0.0;                                \
+    [[unroll]] for (uint i = 0; i < COPIES; i++) {         \
+        first_top = max(first_top, largest(first[i]));     \
+        second_top = max(second_top, largest(second[i]));  \
+    }                                                      \
     share_tops(first_top, second_top);
 
 #include "bwd_tensors.glsl"
@@ -184,8 +184,8 @@ void product(inout Weights S, const Own own, const uint row, const uint exponent
         fence(d);
         MatB hi, lo;  // a row-major tile read by columns
         const uint at = row * LD + d * (MAT_N / 8);
-        coopMatLoad(hi, tile, at, LD, gl_CooperativeMatrixLayoutColumnMajor);
-        coopMatLoad(lo, tile, at + LO, LD, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(hi, tile, at, LD, COLUMN_MAJOR);
+        coopMatLoad(lo, tile, at + LO, LD, COLUMN_MAJOR);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
             sum.at[r] = coopMatMulAdd(own.hi[r * WIDE_TILES + d], hi, sum.at[r]);
             small.at[r] = coopMatMulAdd(own.hi[r * WIDE_TILES + d], lo, small.at[r]);
@@ -204,8 +204,8 @@ void accumulate(inout Gradient g, const Left weights, const uint row, const uint
         fence(d);
         MatB hi, lo;
         const uint at = row * LD + d * (MAT_N / 8);
-        coopMatLoad(hi, tile, at, LD, gl_CooperativeMatrixLayoutRowMajor);
-        coopMatLoad(lo, tile, at + LO, LD, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(hi, tile, at, LD, ROW_MAJOR);
+        coopMatLoad(lo, tile, at + LO, LD, ROW_MAJOR);
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
             MatC sum = coopMatMulAdd(weights.hi[r], lo, MatC(0.0));
             sum = coopMatMulAdd(weights.lo[r], hi, sum);
@@ -224,7 +224,7 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * FLOAT_TILES + e < WIDE_TILES) {
                     coopMatStore(g.at[r * WIDE_TILES + stage * FLOAT_TILES + e] * scale, tile,
-                                 float_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), FLOAT_LD, gl_CooperativeMatrixLayoutRowMajor);
+                                 float_at(gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M, e), FLOAT_LD, ROW_MAJOR);
                 }
             }
         }

@@ -14,12 +14,12 @@ uint stage_at(const uint row, const uint d) { return row * STAGE_LD + d * (MAT_N
 
 // PUT_STAGE stages `uvec4 x[STAGE_COPIES]`. Every invocation of the workgroup meets it. A macro, as
 // arrays sized by specialization constants cannot be arguments.
-#define PUT_STAGE(x)                                                                  \
-    barrier(); /* the columns before are read */                                      \
-    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {                              \
-        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;                 \
-        if (BLOCK_M * STAGE8 % WORKGROUP_SIZE == 0 || at < BLOCK_M * STAGE8) {        \
-            tile[at / STAGE8 * STAGE_LD + at % STAGE8] = x[i];                        \
-        }                                                                             \
-    }                                                                                 \
+#define PUT_STAGE(x)                                                            \
+    barrier(); /* the columns before are read */                                \
+    [[unroll]] for (uint i = 0; i < STAGE_COPIES; i++) {                        \
+        const uint at = i * WORKGROUP_SIZE + gl_LocalInvocationIndex;           \
+        if (BLOCK_M * STAGE8 % WORKGROUP_SIZE == 0 || at < BLOCK_M * STAGE8) {  \
+            tile[at / STAGE8 * STAGE_LD + at % STAGE8] = x[i];                  \
+        }                                                                       \
+    }                                                                           \
     barrier(); /* tile written before it is read */

@@ -46,35 +46,35 @@ uvec4 pack(const vec4 a, const vec4 b) {
 
 #endif
 
-#define TENSOR16(at, access, Name, name)                              \
-    layout(binding = at, scalar) access buffer Name { uvec4 name##16[]; }; \
+#define TENSOR16(at, access, Name, name)                                    \
+    layout(binding = at, scalar) access buffer Name { uvec4 name##16[]; };  \
     layout(binding = at, scalar) access buffer Name##1 { ELEM name##1[]; };
 
-#define LOAD16(name)                                                  \
-    uvec4 load_##name(const uint i, const uint n) {                   \
-        if (ALIGNED && n >= VEC) {                                    \
-            return name##16[i / VEC];                                 \
-        }                                                             \
-        uvec4 v = uvec4(0);                                           \
-        [[unroll]] for (uint e = 0; e < VEC; e++) {                   \
-            if (e < n) {                                              \
-                PUT_BITS(v, e, ELEM_BITS(name##1[i + e]));            \
-            }                                                         \
-        }                                                             \
-        return v;                                                     \
+#define LOAD16(name)                                        \
+    uvec4 load_##name(const uint i, const uint n) {         \
+        if (ALIGNED && n >= VEC) {                          \
+            return name##16[i / VEC];                       \
+        }                                                   \
+        uvec4 v = uvec4(0);                                 \
+        [[unroll]] for (uint e = 0; e < VEC; e++) {         \
+            if (e < n) {                                    \
+                PUT_BITS(v, e, ELEM_BITS(name##1[i + e]));  \
+            }                                               \
+        }                                                   \
+        return v;                                           \
     }
 
-#define STORE16(name)                                                 \
-    void store_##name(const uint i, const uint n, const uvec4 v) {    \
-        if (ALIGNED && n >= VEC) {                                    \
-            name##16[i / VEC] = v;                                    \
-            return;                                                   \
-        }                                                             \
-        [[unroll]] for (uint e = 0; e < VEC; e++) {                   \
-            if (e < n) {                                              \
-                name##1[i + e] = ELEM_AT(v, e);                       \
-            }                                                         \
-        }                                                             \
+#define STORE16(name)                                               \
+    void store_##name(const uint i, const uint n, const uvec4 v) {  \
+        if (ALIGNED && n >= VEC) {                                  \
+            name##16[i / VEC] = v;                                  \
+            return;                                                 \
+        }                                                           \
+        [[unroll]] for (uint e = 0; e < VEC; e++) {                 \
+            if (e < n) {                                            \
+                name##1[i + e] = ELEM_AT(v, e);                     \
+            }                                                       \
+        }                                                           \
     }
 
 #define READ16(at, Name, name) TENSOR16(at, readonly, Name, name) LOAD16(name)
