@@ -2,6 +2,7 @@ package vk
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/enum"
@@ -71,6 +72,26 @@ type Caps struct {
 	CoopMat       bool // VK_KHR_cooperative_matrix, in compute shaders
 	CoopMatShapes []CoopMatShape
 	CoopMat2      CoopMat2
+}
+
+// lack names the first capability of a module that the device lacks, "" if it has them all. A driver
+// need not check: SwiftShader dies of a module with 16-bit storage.
+func (c *Caps) lack(needs []uint32) string {
+	for _, x := range []struct {
+		capability uint32
+		has        bool
+		name       string
+	}{
+		{9, c.Float16, "float16"}, {10, c.Float64, "float64"}, {11, c.Int64, "int64"}, {22, c.Int16, "int16"}, {39, c.Int8, "int8"},
+		{4433, c.Storage16, "16-bit storage"}, {4448, c.Storage8, "8-bit storage"}, {5345, c.VulkanMemoryModel, "the Vulkan memory model"},
+		{5116, c.BFloat16Type, "bfloat16"}, {5118, c.BFloat16CoopMat, "matrices of bfloat16"}, {5347, c.BufferDeviceAddress, "buffer addresses"},
+		{6022, c.CoopMat, "cooperative matrices"}, {6033, c.AtomicFloat32AddBuffer || c.AtomicFloat32AddShared, "float32 atomic add"},
+	} {
+		if !x.has && slices.Contains(needs, x.capability) {
+			return x.name
+		}
+	}
+	return ""
 }
 
 // CoopMatShape is one supported multiplication Result = A*B + C with A (M, K),

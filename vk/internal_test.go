@@ -389,3 +389,11 @@ func TestSpans(t *testing.T) {
 		}
 	}
 }
+
+// TestLack names what a module needs and a device has not.
+func TestLack(t *testing.T) {
+	c := Caps{Float16: true}
+	require.Empty(t, c.lack([]uint32{1, 9, 61}), "shaders, float16 and subgroups")
+	require.Equal(t, "16-bit storage", c.lack([]uint32{1, 9, 4433}))
+	require.Equal(t, "cooperative matrices", c.lack([]uint32{6022}))
+}

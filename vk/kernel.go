@@ -119,6 +119,9 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 			return nil, fmt.Errorf("%d %s, the device has %d: %w", x.n, x.what, x.limit, ErrUnsupported)
 		}
 	}
+	if lack := d.caps.lack(module.needs); lack != "" {
+		return nil, fmt.Errorf("the module needs %s, which the device has not: %w", lack, ErrUnsupported)
+	}
 	if module.pushBytes != pushBytes {
 		return nil, fmt.Errorf("the shader has %d bytes of push constants, %v has %d", module.pushBytes, params, pushBytes)
 	}

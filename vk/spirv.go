@@ -17,6 +17,7 @@ type moduleInfo struct {
 	workgroup [3]uint32 // its size, with the specialization applied; 0 if unknown
 	shared    int64     // bytes of shared memory, at most; -1 if unknown
 	access    []access  // of each binding
+	needs     []uint32  // capabilities
 }
 
 // module is a module with the values of its specialization constants.
@@ -38,6 +39,8 @@ func scanModule(code []byte, spec []uint32) (info moduleInfo, err error) {
 	var size []uint32 // ids of the workgroup's
 	for _, in := range m.Instructions {
 		switch a := in.Args; {
+		case in.Op == spirv.OpCapability:
+			info.needs = append(info.needs, a[0])
 		case in.Op == spirv.OpEntryPoint && a[0] == glCompute:
 			info.entry = spirv.Text(a[2:])
 		case in.Op == spirv.OpExecutionMode && a[1] == spirv.ModeLocalSize:

@@ -24,12 +24,12 @@ func TestScanModule(t *testing.T) {
 	got, err := scanModule(axpyModule, []uint32{1, 0})
 	require.NoError(t, err)
 	require.Equal(t, moduleInfo{entry: "main", bindings: 2, pushBytes: 16, constants: []uint32{0, 1, 2},
-		workgroup: [3]uint32{64, 1, 1}, access: []access{reads, reads | writes}}, got)
+		workgroup: [3]uint32{64, 1, 1}, access: []access{reads, reads | writes}, needs: []uint32{1}}, got)
 	// SPIR-V of Vulkan 1.2 and 1.3 state a specialized size differently.
 	for name, module := range map[string][]byte{"shape": shapeModule, "shape13": shape13Module} {
 		for _, spec := range [][]uint32{nil, {96}} {
 			want := moduleInfo{entry: "main", bindings: 1, constants: []uint32{0, 1}, workgroup: [3]uint32{1, 1, 1},
-				access: []access{reads | writes}} // 1: the default of a local size by id
+				access: []access{reads | writes}, needs: []uint32{1}} // 1: the default of a local size by id
 			if spec != nil {
 				want.workgroup[0] = spec[0]
 			}

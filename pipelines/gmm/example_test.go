@@ -41,7 +41,7 @@ func ExampleChoose() {
 	caps := &vk.Caps{ // of a device with plain Vulkan 1.2
 		SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256, MaxWorkgroupSize: [3]uint32{256, 256, 64},
 		MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 1 << 30, MaxStorageBuffers: 16, MaxPushConstantsBytes: 128,
-		ScalarBlockLayout: true,
+		ScalarBlockLayout: true, Storage16: true,
 	}
 	p := gmm.Problem{Tokens: 16000, Components: 10}
 	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {
@@ -50,8 +50,8 @@ func ExampleChoose() {
 		bytes, err := gmm.Workspace(caps, p, pass, gmm.Options{})
 		fmt.Println(plan.Kernels(), bytes, err)
 	}
-	p.DType = dtype.Float16
-	err := gmm.Supports(caps, p, kit.Forward, gmm.Options{})
+	caps.Storage16 = false
+	err := gmm.Supports(caps, p, kit.Backward, gmm.Options{})
 	fmt.Println(err, errors.Is(err, vk.ErrUnsupported))
 	// Output:
 	// [gmm_fwd] 4000 <nil>

@@ -125,7 +125,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	switch {
 	case !caps.ScalarBlockLayout:
 		return plan, argument.Unsupported("gmm", "the device has no scalar block layout")
-	case min(p.DType.Size(), p.GradDType().Size()) == 2 && !caps.Storage16:
+	case (p.DType.Size() == 2 || pass == kit.Backward) && !caps.Storage16: // gradients may have 16 bits
 		return plan, argument.Unsupported("gmm", "the device has no 16-bit storage")
 	}
 	if pass == kit.Forward {

@@ -92,8 +92,8 @@ func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
 // vk.ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
 // tuning table, sweeps and tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	if (p.DType != dtype.Float32 || p.Out != dtype.Float32) && !caps.Storage16 {
-		return Unsupported("%v: %v to %v needs 16-bit storage", c.Impl, p.DType, p.Out)
+	if !caps.Storage16 { // even kernels of float32, which may read a residual of 16 bits
+		return Unsupported("%v: the device has no 16-bit storage", c.Impl)
 	}
 	if !caps.ScalarBlockLayout {
 		return Unsupported("%v: the device has no scalar block layout", c.Impl)
