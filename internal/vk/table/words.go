@@ -169,32 +169,22 @@ func (w *choice) text(v reflect.Value) string {
 
 // read sets the numbers of a word. It reports whether the word is that of the choice.
 func (w *choice) read(v reflect.Value, word string) bool {
-	n, pieces := [2]int64{}, strings.Split(w.format, "%d")
-	for i, literal := range pieces {
-		rest, ok := strings.CutPrefix(word, literal)
-		if !ok {
-			return false
-		}
-		if i == len(pieces)-1 {
-			return rest == "" && w.setNumbers(v, n)
-		}
-		var err error
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-		if n[i], err = strconv.ParseInt(rest[:digits], 10, 32); err != nil || digits > 1 && rest[0] == '0' {
-			return false
-		}
-		word = rest[digits:]
+	var n [2]int32
+	if _, err := fmt.Sscanf(word, w.format, []any{&n[0], &n[1]}[:strings.Count(w.format, "%d")]...); err != nil || min(n[0], n[1]) < 0 {
+		return false
 	}
-	return false
-}
-
-func (w *choice) setNumbers(v reflect.Value, n [2]int64) bool {
+	first, of := int64(n[0]), reflect.New(v.Type()).Elem()
 	if w.divided {
-		n[0] *= n[1]
+		first *= int64(n[1])
 	}
-	v.Field(w.first).SetInt(n[0])
+	of.Set(v)
+	of.Field(w.first).SetInt(first)
 	if w.second >= 0 {
-		v.Field(w.second).SetInt(n[1])
+		of.Field(w.second).SetInt(int64(n[1]))
 	}
+	if w.text(of) != word {
+		return false
+	}
+	v.Set(of)
 	return true
 }
