@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,25 +106,32 @@ func writeDevicesJSON(w io.Writer, list []vk.Caps) error {
 }
 
 func describeDevice(b *strings.Builder, c *vk.Caps) {
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(b, "   %-10s %s\n", name, fmt.Sprintf(format, args...))
-	}
 	fmt.Fprintf(b, "%d  %s (%v)\n", c.Index, c.Name, c.Type)
-	if c.Unusable != "" {
-		line("unusable", "%s", c.Unusable)
+	line := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(b, "   %-10s %s\n", name, text)
+		}
 	}
-	line("driver", "%s", driver(c))
-	line("subgroup", "%s", subgroup(c))
-	line("workgroup", "%d invocations, %s shared memory", c.MaxWorkgroupInvocations, bench.FormatBytes(uint64(c.MaxSharedMemoryBytes)))
+	line("unusable", c.Unusable)
+	line("driver", driver(c))
+	line("subgroup", subgroup(c))
+	line("workgroup", fmt.Sprintf("%d invocations, %s shared memory", c.MaxWorkgroupInvocations, bench.FormatBytes(uint64(c.MaxSharedMemoryBytes))))
 	if c.ComputeUnits > 0 {
-		line("units", "%d", c.ComputeUnits)
+		line("units", fmt.Sprint(c.ComputeUnits))
 	}
-	line("memory", "%s, largest buffer %s", heaps(c), bench.FormatBytes(min(c.MaxStorageBufferRange, c.MaxAllocationBytes)))
-	line("types", "%s", types(c))
-	line("matrices", "%s", matrices(c))
-	if m := matrices2(c); m != "" {
-		line("", "%s", m)
-	}
+	line("memory", fmt.Sprintf("%s, largest buffer %s", heaps(c), bench.FormatBytes(min(c.MaxStorageBufferRange, c.MaxAllocationBytes))))
+	line("types", cmp.Or(those(
+		feature{c.Float16, "float16"}, feature{c.Storage16, "16-bit storage"}, feature{c.BFloat16Type, "bfloat16"}, feature{c.Float8Type, "float8"},
+		feature{c.Int8, "int8"}, feature{c.Int64, "int64"}, feature{c.Float64, "float64"},
+		feature{c.AtomicFloat32AddBuffer, "float32 atomic add"}, feature{c.BufferDeviceAddress, "buffer addresses"},
+	), "float32 only"))
+	line("matrices", matrices(c))
+	m := c.CoopMat2
+	line("", those(
+		feature{m.WorkgroupScope, "workgroup scope"}, feature{m.FlexibleDimensions, "flexible dimensions"}, feature{m.Reductions, "reductions"},
+		feature{m.Conversions, "conversions"}, feature{m.PerElement, "per-element operations"},
+		feature{m.TensorAddressing, "tensor addressing"}, feature{m.BlockLoads, "block loads"},
+	))
 	var automatic []string
 	for _, t := range formatsAsked {
 		if s := support(c, attention.Auto, t, 128); s.Supported {
@@ -130,12 +139,12 @@ func describeDevice(b *strings.Builder, c *vk.Caps) {
 		}
 	}
 	if len(automatic) > 0 {
-		line("auto", "%s (headdim 128)", strings.Join(automatic, ", "))
+		line("auto", strings.Join(automatic, ", ")+" (headdim 128)")
 	}
 	for _, impl := range attention.Impls() {
 		name := impl.String()
 		for _, text := range describePath(c, impl) {
-			line(name, "%s", text)
+			line(name, text)
 			name = ""
 		}
 	}
@@ -144,41 +153,37 @@ func describeDevice(b *strings.Builder, c *vk.Caps) {
 // describePath returns a line with the formats that a path takes, and one for each reason why it
 // does not take the others.
 func describePath(c *vk.Caps, impl attention.Impl) []string {
-	var takes []string
-	var reasons []string
-	because := make(map[string][]string)
+	var takes, reasons []string
+	because := map[string][]string{}
 	for _, t := range formatsAsked {
 		var refused []string
-		why := ""
+		why, what := "", t.String()
 		for _, d := range headDims {
 			if s := support(c, impl, t, d); !s.Supported {
-				refused = append(refused, fmt.Sprint(d))
-				why = s.Reason
+				refused, why = append(refused, fmt.Sprint(d)), s.Reason
 			}
 		}
-		what := t.String()
-		switch {
-		case len(refused) < len(headDims) && len(refused) > 0:
+		if len(refused) < len(headDims) {
 			takes = append(takes, what)
 			what += " headdim " + strings.Join(refused, ", ")
-		case len(refused) == 0:
-			takes = append(takes, what)
-			continue
 		}
-		if because[why] == nil {
+		if refused != nil && because[why] == nil {
 			reasons = append(reasons, why)
 		}
-		because[why] = append(because[why], what)
+		if refused != nil {
+			because[why] = append(because[why], what)
+		}
 	}
 	var lines []string
-	if len(takes) > 0 {
+	if takes != nil {
 		lines = append(lines, strings.Join(takes, ", "))
 	}
 	for _, why := range reasons {
 		if len(because[why]) == len(formatsAsked) {
-			return append(lines, "no: "+why)
+			lines = append(lines, "no: "+why)
+		} else {
+			lines = append(lines, fmt.Sprintf("not %s: %s", strings.Join(because[why], ", "), why))
 		}
-		lines = append(lines, fmt.Sprintf("not %s: %s", strings.Join(because[why], ", "), why))
 	}
 	return lines
 }
@@ -188,16 +193,12 @@ func subgroup(c *vk.Caps) string {
 	if c.MinSubgroupSize != c.MaxSubgroupSize {
 		s += fmt.Sprintf(" (%d to %d)", c.MinSubgroupSize, c.MaxSubgroupSize)
 	}
-	if c.SubgroupSizeControl {
-		s += ", size on request"
+	if !c.MaximalReconvergence {
+		s += ", no maximal reconvergence: flashvk selftest tells whether kernels are right all the same"
 	}
-	if c.ComputeFullSubgroups {
-		s += ", full subgroups"
-	}
-	if c.MaximalReconvergence {
-		return s + ", maximal reconvergence"
-	}
-	return s + ", no maximal reconvergence: flashvk selftest tells whether kernels are right all the same"
+	return strings.TrimSuffix(s+", "+those(
+		feature{c.SubgroupSizeControl, "size on request"}, feature{c.ComputeFullSubgroups, "full subgroups"}, feature{c.MaximalReconvergence, "maximal reconvergence"},
+	), ", ")
 }
 
 // heaps describes the memory of the device itself, or all of it if the device shares the host's.
@@ -215,53 +216,26 @@ func heaps(c *vk.Caps) string {
 	return bench.FormatBytes(local) + " device-local"
 }
 
-// types lists the formats and features that not every device has.
-func types(c *vk.Caps) string {
-	list := those([]feature{
-		{c.Float16, "float16"}, {c.Storage16, "16-bit storage"}, {c.BFloat16Type, "bfloat16"}, {c.Float8Type, "float8"},
-		{c.Int8, "int8"}, {c.Int64, "int64"}, {c.Float64, "float64"},
-		{c.AtomicFloat32AddBuffer, "float32 atomic add"}, {c.BufferDeviceAddress, "buffer addresses"},
-	})
-	if len(list) == 0 {
-		return "float32 only"
-	}
-	return strings.Join(list, ", ")
-}
-
 // matrices summarizes the cooperative-matrix shapes, a line for each combination of types.
 func matrices(c *vk.Caps) string {
 	if !c.CoopMat {
 		return "none (no VK_KHR_cooperative_matrix)"
 	}
-	var order []string
-	sizes := make(map[string][]string)
-	seen := make(map[string]bool)
+	var kinds []string
+	sizes := map[string][]string{}
 	for _, s := range c.CoopMatShapes {
-		kind := fmt.Sprintf("%v*%v+%v", s.A, s.B, s.C)
-		size := fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K)
-		if seen[kind+size] { // saturating and other variants of the same shape
-			continue
-		}
-		seen[kind+size] = true
+		kind, size := fmt.Sprintf("%v*%v+%v", s.A, s.B, s.C), fmt.Sprintf("%dx%dx%d", s.M, s.N, s.K)
 		if sizes[kind] == nil {
-			order = append(order, kind)
+			kinds = append(kinds, kind)
 		}
-		sizes[kind] = append(sizes[kind], size)
+		if !slices.Contains(sizes[kind], size) { // saturating and other variants have the same shape
+			sizes[kind] = append(sizes[kind], size)
+		}
 	}
-	for i, kind := range order {
-		order[i] = kind + " " + strings.Join(sizes[kind], " ")
+	for i, kind := range kinds {
+		kinds[i] = kind + " " + strings.Join(sizes[kind], " ")
 	}
-	return strings.Join(order, ",\n"+strings.Repeat(" ", 14))
-}
-
-// matrices2 lists the features of VK_NV_cooperative_matrix2.
-func matrices2(c *vk.Caps) string {
-	m := c.CoopMat2
-	return strings.Join(those([]feature{
-		{m.WorkgroupScope, "workgroup scope"}, {m.FlexibleDimensions, "flexible dimensions"}, {m.Reductions, "reductions"},
-		{m.Conversions, "conversions"}, {m.PerElement, "per-element operations"},
-		{m.TensorAddressing, "tensor addressing"}, {m.BlockLoads, "block loads"},
-	}), ", ")
+	return strings.Join(kinds, ",\n"+strings.Repeat(" ", 14))
 }
 
 // A feature is one that not every device has.
@@ -270,11 +244,12 @@ type feature struct {
 	name string
 }
 
-func those(features []feature) (names []string) {
+func those(features ...feature) string {
+	var names []string
 	for _, f := range features {
 		if f.have {
 			names = append(names, f.name)
 		}
 	}
-	return names
+	return strings.Join(names, ", ")
 }
