@@ -46,9 +46,8 @@ func TestTuned(t *testing.T) {
 		flags, set := k.New(), pflag.NewFlagSet(x.kernel, pflag.ContinueOnError)
 		flags.Add(set, true)
 		require.NoError(t, set.Parse(strings.Fields(x.flags)))
-		ops, err := flags.Ops(true)
+		op, err := flags.Op(true)
 		require.NoError(t, err)
-		op := ops[0]
 		passes := []bench.Pass{bench.Forward}
 		if bench.HasBackward(op) {
 			passes = append(passes, bench.Backward)

@@ -90,7 +90,7 @@ func (k *kernelFlags) addSizes(f *pflag.FlagSet, lists bool) {
 			return
 		}
 		k.own = append(k.own, x.Name)
-		if lists && slices.Contains([]string{"N", "int", "TYPE", "bool"}, x.Value.Type()) {
+		if lists && slices.Contains([]string{"N", "int", "TYPE", "PART", "bool"}, x.Value.Type()) {
 			axis := &gridAxis{Value: x.Value}
 			x.Value, k.axes = axis, append(k.axes, axis)
 		}
@@ -238,7 +238,7 @@ func (k *kernelFlags) problems(cpu bool) ([]bench.Op, error) {
 			k.presets = append(k.presets, name)
 		}
 	}
-	return each(k.axes, func() ([]bench.Op, error) { return k.flags.Ops(cpu) })
+	return each(k.axes, func() (bench.Op, error) { return k.flags.Op(cpu) })
 }
 
 // on returns the problems for a device, with its tuning.
@@ -424,7 +424,7 @@ func expand(word string) (list []string, err error) {
 }
 
 // each returns the results of make for all combinations. The first flag changes slowest.
-func each(axes []*gridAxis, make func() ([]bench.Op, error)) ([]bench.Op, error) {
+func each(axes []*gridAxis, make func() (bench.Op, error)) ([]bench.Op, error) {
 	total := 1
 	for _, x := range axes {
 		if total *= max(len(x.values), 1); total > maxProblems {
@@ -441,11 +441,11 @@ func each(axes []*gridAxis, make func() ([]bench.Op, error)) ([]bench.Op, error)
 				n /= len(x.values)
 			}
 		}
-		ops, err := make()
+		op, err := make()
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, ops...)
+		list = append(list, op)
 	}
 	return list, nil
 }

@@ -52,7 +52,7 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 }
 
 func (r *runKernel) run(ctx context.Context, a *app) error {
-	if _, err := r.flags.Ops(true); err != nil { // finds flags that are wrong with any file
+	if _, err := r.flags.Op(true); err != nil { // finds flags that are wrong with any file
 		return usageError{err}
 	}
 	if err := exclusive(r.set, "tuning", "no-tuning"); err != nil {

@@ -148,9 +148,8 @@ func right(ts *testscript.TestScript, caps *vk.Caps, args []string) {
 			ts.Fatalf("no flag %s", word)
 		}
 	}
-	ops, err := problem.flags.Ops(true)
+	op, err := problem.flags.Op(true)
 	ts.Check(err)
-	op := ops[0]
 	passes, all := run.passes()
 	var list []safetensors.Tensor
 	data := map[string][]byte{}

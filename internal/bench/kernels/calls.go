@@ -22,7 +22,6 @@ type calls[C call.Call] struct {
 	flags    []flag
 	base     func(cpu bool) C                           // the call of no flags
 	unsaid   func(c C, f *pflag.FlagSet)                // sets what follows from other flags
-	several  func(c C) []C                              // the problems that flags mean
 	check    func(c C, f *pflag.FlagSet) error          // of flags, beside what Validate checks
 	file     func(s *Source, c C) error                 // sets sizes and formats from the tensors of a file
 	op       func(c C, lines bool) (bench.Op, error)    // of a call; nil: a calledOp
@@ -140,22 +139,8 @@ func (f *callFlags[C]) change(c C, sizes bool) {
 	}
 }
 
-// Ops implements Flags.
-func (f *callFlags[C]) Ops(cpu bool) (list []bench.Op, err error) {
-	c := f.call(cpu)
-	all := []C{c}
-	if f.several != nil {
-		all = f.several(c)
-	}
-	for _, c := range all {
-		op, err := f.valid(c, f.set, true)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, op)
-	}
-	return list, nil
-}
+// Op implements Flags.
+func (f *callFlags[C]) Op(cpu bool) (bench.Op, error) { return f.valid(f.call(cpu), f.set, true) }
 
 // valid returns a call as a bench.Op, or what is wrong with it.
 func (k *calls[C]) valid(c C, f *pflag.FlagSet, lines bool) (bench.Op, error) {

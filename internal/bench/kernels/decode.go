@@ -70,6 +70,9 @@ There may be
 // writes to it; Step, which does both; or prefill, Append of a prompt and its attention.
 type decodePart string
 
+// String implements fmt.Stringer.
+func (p decodePart) String() string { return string(p) }
+
 // The parts.
 const (
 	readPart    decodePart = "decode"
@@ -89,7 +92,6 @@ const maxSteps = 1000
 
 // decodeCalls are the calls that commands make.
 func decodeCalls() *calls[*decoding] {
-	parts := OneOf([]string{string(readPart), string(appendPart), string(stepPart), string(prefillPart)})
 	return &calls[*decoding]{
 		name: "decode", check: checkDecode, tensors: decodeTensors, file: decodeFile,
 		keys:    "part steps dtype batch heads kv_heads queries keys head_dim value_dim cache_dtype page_size layout causal scale window softcap alibi sinks",
@@ -106,10 +108,8 @@ func decodeCalls() *calls[*decoding] {
 			{name: "cache-dtype", field: "cache", usage: "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits", size: true,
 				value: named("FORMAT", attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0)},
 			{name: "page-size", usage: "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages", size: true},
-			{
-				name: "part", field: "parts", size: true, value: parsed(ListOf(func(text string) (decodePart, error) { part, err := parts(text); return decodePart(part), err }), "PARTS"),
-				usage: "what a call is, a comma list of decode (default), append, step (both), prefill (append of a prompt of --keys, and its attention)",
-			},
+			{name: "part", usage: "what a call is: decode (default), append, step (both), or prefill (append of a prompt of --keys, and its attention)", size: true,
+				value: named("PART", readPart, appendPart, stepPart, prefillPart)},
 			{name: "steps", usage: "steps of a call of --part step, one after the other", size: true},
 			{name: "layout", field: "order", usage: "axes of the cache: nhd (default) has keys before heads, hnd heads before keys", value: parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER")},
 		}, scoreFlags, []flag{
@@ -122,16 +122,6 @@ func decodeCalls() *calls[*decoding] {
 					d.NumKVHeads /= 4
 				}
 			}
-		},
-		several: func(given *decoding) (list []*decoding) {
-			for _, part := range given.Parts {
-				d := call.Copy(given).(*decoding)
-				if d.Part = part; part != stepPart {
-					d.Steps = min(d.Steps, 1)
-				}
-				list = append(list, d)
-			}
-			return list
 		},
 		suites: []bench.Suite{{Name: "decode", About: "bfloat16, headdim 128, heads 32 of 8 where nothing else is said: caches of lengths, pages and features that serving has"}},
 		cases: []string{
@@ -158,8 +148,11 @@ func checkDecode(d *decoding, f *pflag.FlagSet) error {
 	switch {
 	case d.Steps < 1 || d.Steps > maxSteps:
 		return fmt.Errorf("--steps %d is not in 1..%d", d.Steps, maxSteps)
-	case f.Changed("steps") && !slices.Contains(d.Parts, stepPart):
+	case f.Changed("steps") && !f.Changed("part"):
 		return fmt.Errorf("--steps needs --part %s", stepPart)
+	}
+	if d.Part != stepPart {
+		d.Steps = 1
 	}
 	d.Causal = d.Causal && (!d.Tree || f.Changed("causal"))
 	return cmp.Or(checkScores(&d.Problem, f), d.prepare())

@@ -21,7 +21,6 @@ import (
 type decoding struct {
 	call.Step
 	Keys  keyCounts
-	Parts []decodePart // those of flags
 	Part  decodePart
 	Order string // of axes
 	file  bool   // the tensors are those of a file: caches are outputs, and keys and queries rotated
@@ -29,7 +28,7 @@ type decoding struct {
 
 // newDecoding returns the call of no flags.
 func newDecoding(cpu bool) *decoding {
-	d := &decoding{Parts: []decodePart{readPart}, Part: readPart, Order: layoutNHD, Keys: keyCounts{4096, 4096}}
+	d := &decoding{Part: readPart, Order: layoutNHD, Keys: keyCounts{4096, 4096}}
 	d.Problem = attention.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 1, HeadDim: 128, DType: dtype.BFloat16, Causal: true}
 	if cpu {
 		d.Batch, d.NumHeads, d.NumKVHeads, d.HeadDim, d.DType, d.Keys = 2, 4, 1, 64, dtype.Float16, keyCounts{300, 300}
@@ -327,7 +326,7 @@ func (d *decoding) derived() map[string]any {
 	case len(d.Lens) > 0 && slices.Max(d.Lens) == slices.Min(d.Lens):
 		keys = d.Lens[0]
 	}
-	return map[string]any{"part": string(d.Part), "keys": keys, "value_dim": d.ValueHeadDim()}
+	return map[string]any{"keys": keys, "value_dim": d.ValueHeadDim()}
 }
 
 // Note says what the dispatches of a call do.

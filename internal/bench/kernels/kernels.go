@@ -62,9 +62,9 @@ type Flags interface {
 	// Add adds the flags that choose what is computed, as --eps does. With sizes it also adds
 	// the flags of sizes and formats. Without, these follow from a file.
 	Add(f *pflag.FlagSet, sizes bool)
-	// Ops returns the problems that the flags mean. The default sizes suit a GPU, or a CPU device
+	// Op returns the problem that the flags mean. The default sizes suit a GPU, or a CPU device
 	// if cpu is set. Errors are those of usage.
-	Ops(cpu bool) ([]bench.Op, error)
+	Op(cpu bool) (bench.Op, error)
 	// Suites lists suites. Cases returns the cases of one, as tools/peers/torch_train.py has that of
 	// training, or smaller cases of the same kind, computed as the flags of Kernel.How say.
 	Suites() []bench.Suite

@@ -109,9 +109,9 @@ func opOf(t *testing.T, kernel string, args []string) bench.Op {
 		}
 		require.NoError(t, set.Parse([]string{arg}))
 	}
-	ops, err := flags.Ops(true)
+	op, err := flags.Op(true)
 	require.NoError(t, err)
-	return ops[0]
+	return op
 }
 
 // order returns the kernels of a call.
@@ -248,11 +248,11 @@ func TestDescribe(t *testing.T) {
 	for _, k := range kernels.All() {
 		for _, small := range []bool{false, true} {
 			flags := k.New()
-			ops, err := flags.Ops(small)
+			op, err := flags.Op(small)
 			require.NoError(t, err, k.Name)
 			_, cases, err := flags.Cases(flags.Suites()[0], small)
 			require.NoError(t, err, k.Name)
-			for _, op := range append(cases, ops...) {
+			for _, op := range append(cases, op) {
 				require.Regexp(t, `^(float16|bfloat16|float32): [A-Za-z-]+( [a-z]+)*( \S*[0-9]\S*|, )`, op.Describe(), k.Name)
 				require.NotRegexp(t, `  |, ,|[0-9] (tokens|heads|parameters)`, op.Describe(), k.Name)
 			}

@@ -235,21 +235,6 @@ func (s *Source) check(op bench.Op, flags *FileFlags, backward bool) error {
 		if !slices.Equal(t.Shape, want.Shape) {
 			return fmt.Errorf("tensor %q: shape %v, want %v", t.Name, t.Shape, want.Shape)
 		}
-	}
-	for _, name := range names {
-		if !s.has(name) && wanted[name].Role == call.Upstream {
-			return fmt.Errorf("tensor %q is missing: --backward needs it", name)
-		} else if !s.has(name) {
-			return fmt.Errorf("tensor %q is missing", name)
-		}
-	}
-	return s.checkCounts(wanted)
-}
-
-// checkCounts returns an error unless counts are in their ranges.
-func (s *Source) checkCounts(wanted map[string]call.Tensor) error {
-	for _, t := range s.list {
-		want := wanted[t.Name]
 		if want.DType != dtype.Int32 || want.Free {
 			continue
 		}
@@ -261,6 +246,13 @@ func (s *Source) checkCounts(wanted map[string]call.Tensor) error {
 			if n < 0 || int(n) > want.Most {
 				return fmt.Errorf("tensor %q: %d is not in 0..%d", t.Name, n, want.Most)
 			}
+		}
+	}
+	for _, name := range names {
+		if !s.has(name) && wanted[name].Role == call.Upstream {
+			return fmt.Errorf("tensor %q is missing: --backward needs it", name)
+		} else if !s.has(name) {
+			return fmt.Errorf("tensor %q is missing", name)
 		}
 	}
 	return nil
