@@ -63,8 +63,7 @@ layout(push_constant, scalar) uniform Params {
     STRIDES(v)
     STRIDES(q)
     uint seq_lens_offset;
-    uint block_table_offset;
-    uint block_table_stride_b;
+    BATCH_STRIDE(block_table)
     uint state_offset;
     uint cos_offset;
     uint sin_offset;

@@ -34,6 +34,4 @@ WRITE8(6, DV, dv)
 
 #include "lib/bwd_dkv_matrix.glsl"
 
-void main() {
-    backward_dkv();
-}
+void main() { backward_dkv(); }

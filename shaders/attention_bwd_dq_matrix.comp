@@ -51,6 +51,4 @@ layout(binding = 6, scalar) writeonly buffer Stored { uvec4 stored8[]; };
 
 #include "lib/bwd_dq_matrix.glsl"
 
-void main() {
-    backward_dq();
-}
+void main() { backward_dq(); }

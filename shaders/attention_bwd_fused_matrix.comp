@@ -35,6 +35,4 @@ layout(binding = 7, scalar) workgroupcoherent buffer PartDQ { float part_dq[]; }
 
 #include "lib/bwd_fused_matrix.glsl"
 
-void main() {
-    backward_fused();
-}
+void main() { backward_fused(); }

@@ -69,13 +69,8 @@ BEGIN_PARAMS
 END_PARAMS
 
 #ifdef FEATURES
-void skip_rows(const uint n) {
-    p.y_offset += n * p.y_stride_s;
-}
-
-void skip_keys(const uint n) {
-    p.dx_offset += n * p.dx_stride_s;
-}
+void skip_rows(const uint n) { p.y_offset += n * p.y_stride_s; }
+void skip_keys(const uint n) { p.dx_offset += n * p.dx_stride_s; }
 #endif
 
 layout(binding = 0, scalar) readonly buffer Stored { uvec4 stored8[]; };

@@ -56,6 +56,4 @@ void put_o4(const uint i, const uvec2 x) {
 
 #include "lib/fwd_direct.glsl"
 
-void main() {
-    forward();
-}
+void main() { forward(); }

@@ -66,12 +66,8 @@ layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 #endif
 layout(binding = 4, scalar) writeonly buffer LSE { float lse_out[]; };
 
-void put_float(const uint at, const float x) {
-    o32[at] = x;
-}
+void put_float(const uint at, const float x) { o32[at] = x; }
 
 #include "lib/fwd_matrix.glsl"
 
-void main() {
-    forward();
-}
+void main() { forward(); }

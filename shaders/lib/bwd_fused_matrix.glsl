@@ -32,9 +32,7 @@ shared uvec4 keys[BLOCK_M * LD];                // K, (BLOCK_M, head_dim)
 shared uvec4 exchange[BLOCK_M * EXCHANGE_LD];  // dX^T, (BLOCK_M, STREAM)
 
 // The matrices of dQ of a tile that one subgroup computes.
-struct OwnDQ {
-    MatC at[OWN_DQ_TILES];
-};
+struct OwnDQ { MatC at[OWN_DQ_TILES]; };
 
 // dq_row and dq_col return where matrix number i of a subgroup is in dQ of the tile, in matrices.
 uint dq_row(const uint i) { return (gl_SubgroupID + i * NUM_SUBGROUPS) / DIM_TILES; }

@@ -27,9 +27,5 @@ COPY load_tensor(const uint tensor, const uint i) {
 
 // A gradient of the rows of a subgroup, and one column of matrices of scores or weights; structs, as
 // arrays sized by specialization constants do not match as arguments.
-struct Gradient {
-    MatC at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
-};
-struct Weights {
-    MatC at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
-};
+struct Gradient { MatC at[ROW_TILES * WIDE_TILES]; };  // (SUBGROUP_ROWS, head_dim)
+struct Weights { MatC at[ROW_TILES]; };  // (SUBGROUP_ROWS, MAT_N)

@@ -59,14 +59,12 @@ layout(push_constant, scalar) uniform Params {
     STRIDES(o)
     STRIDES(lse)
     uint seq_lens_offset;
-    uint block_table_offset;
-    uint block_table_stride_b;
+    BATCH_STRIDE(block_table)
     uint state_offset;
     uint tree_mask_offset;  // words of 32 bits
     uint tree_mask_stride_b;
     uint tree_mask_stride_s;
-    uint slopes_offset;
-    uint slopes_stride_b;
+    BATCH_STRIDE(slopes)
     STRIDES(bias)
     uint sinks_offset;
     uint left_pad_offset;

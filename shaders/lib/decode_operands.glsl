@@ -135,13 +135,9 @@ uvec2 pages_of(const Part part, const uint tile) {
 }
 
 // Words are a lane's 16 bytes of keys g and g + 8, or of its four keys of V, of a tile.
-struct Keys {
-    uvec4 at[2 * K_LOADS];
-};
+struct Keys { uvec4 at[2 * K_LOADS]; };
 
-struct Values {
-    uvec4 at[4 * V_LOADS];
-};
+struct Values { uvec4 at[4 * V_LOADS]; };
 
 // Lanes beyond a row load its start, so that no load is conditional, and take zeros.
 void load_keys(const Part part, const uint tile, const uvec2 page, inout Keys k) {

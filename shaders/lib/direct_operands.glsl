@@ -29,13 +29,9 @@ DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
 
 // Words are what a lane has loaded of a tile of keys, and of their values.
-struct Keys {
-    uvec4 at[COL_TILES * 2 * K_LOADS];
-};
+struct Keys { uvec4 at[COL_TILES * 2 * K_LOADS]; };
 
-struct Values {
-    uvec4 at[COL_TILES * 4 * V_LOADS];
-};
+struct Values { uvec4 at[COL_TILES * 4 * V_LOADS]; };
 
 // key_at returns key number j of the tile that begins at key col0, or the last key.
 uint key_at(const int col0, const uint j) { return min(uint(col0) + j, p.seq_kv - 1); }

@@ -14,12 +14,8 @@
 
 // Micro-tiles of results; structs, as arrays sized by specialization constants
 // do not match as arguments.
-struct TileNT {
-    float at[ROWS * COLS];
-};
-struct TileNN {
-    vec4 at[ROWS * COLS4];
-};
+struct TileNT { float at[ROWS * COLS]; };
+struct TileNN { vec4 at[ROWS * COLS4]; };
 
 // product_nt adds A * B^T: rows of A start at a + row * ld, rows of B at
 // b + row * ld, and `depth4` vec4 of each are multiplied.

@@ -16,9 +16,7 @@ const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
 const uint MAX_LOADS = 4;
 
 // The part of the weight that an invocation keeps.
-struct Weights {
-    vec4 quads[MAX_LOADS * QUADS];
-};
+struct Weights { vec4 quads[MAX_LOADS * QUADS]; };
 
 shared vec3 partial[WORKGROUP_SIZE];
 

@@ -46,7 +46,6 @@ const uint PAGE8 = BLOCK_M * PAGE_LD;     // uvec4 of a page
 
 // row_in_matrix returns which row of a right matrix is row r of a tile.
 uint row_in_matrix(const uint r) { return r % 4 * 2 + r / 8 + r / 4 % 2 * 8; }
-
 int key_blocks() { return int((p.seq_kv + BLOCK_M - 1) / BLOCK_M); }
 
 // first_pages returns the number of pages that block 0 of rows would have if keys had no ends; block

@@ -34,11 +34,9 @@ struct Features {
     float softcap_in;       // 2 / Softcap
     float softcap_out;      // log2(e) * Softcap
     STRIDES(bias)
-    uint slopes_offset;
-    uint slopes_stride_b;
+    BATCH_STRIDE(slopes)
     uint sinks_offset;
-    uint key_mask_offset;
-    uint key_mask_stride_b;
+    BATCH_STRIDE(key_mask)
     uint cu_seqlens_q_offset;
     uint cu_seqlens_kv_offset;
     uint total_q;           // rows of packed Q; cu_seqlens_q is clamped to it

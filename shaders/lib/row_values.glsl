@@ -2,9 +2,7 @@
 // of the same rows.
 
 // One value for each row of an invocation.
-struct RowValues {
-    float at[ROWS];
-};
+struct RowValues { float at[ROWS]; };
 
 // share_partials shares one value for each row of this invocation with the
 // invocations of the same rows. Every invocation of the workgroup calls it.

@@ -3,9 +3,7 @@
 // The includer includes lib/mask.glsl, lib/tile_shape.glsl and lib/rows.glsl.
 
 // S of a subgroup's rows and one tile of keys, (SUBGROUP_ROWS, BLOCK_N).
-struct Scores {
-    MatC at[ROW_TILES * COL_TILES];
-};
+struct Scores { MatC at[ROW_TILES * COL_TILES]; };
 
 // hide_keys makes the scores -inf of keys that their row does not see. The first element of S is of
 // row row0 and key col0. Every invocation of the subgroup calls it.

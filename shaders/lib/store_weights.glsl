@@ -3,9 +3,7 @@
 
 // The words of the first of two neighbouring matrices, which wait for the second, for each row of
 // matrices.
-struct Words {
-    uvec4 at[ROW_TILES];
-};
+struct Words { uvec4 at[ROW_TILES]; };
 
 // two_rows returns an element of a matrix and that which is eight rows below.
 uint two_rows(const MatA x, const uint i) { return WORD_FROM(TwoT(x[i], x[i + 4])); }

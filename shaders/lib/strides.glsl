@@ -2,7 +2,8 @@
 // distance from a batch, a head and a row to the next.
 
 #define ROW_STRIDE(x) uint x##_offset; uint x##_stride;
-#define HEAD_STRIDES(x) uint x##_offset; uint x##_stride_b; uint x##_stride_h;
+#define BATCH_STRIDE(x) uint x##_offset; uint x##_stride_b;
+#define HEAD_STRIDES(x) BATCH_STRIDE(x) uint x##_stride_h;
 #define STRIDES(x) HEAD_STRIDES(x) uint x##_stride_s;
 
 // HEAD_AT is where a head of a batch begins.

@@ -76,12 +76,8 @@ void stage_out(const bool TO_DV, const uint base, const uint ld, const uint last
 }
 
 // A tensor of the rows of a subgroup, and weights as left matrices.
-struct Own {
-    MatA at[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
-};
-struct Left {
-    MatA at[ROW_TILES];  // (SUBGROUP_ROWS, MAT_N)
-};
+struct Own { MatA at[ROW_TILES * WIDE_TILES]; };  // (SUBGROUP_ROWS, head_dim)
+struct Left { MatA at[ROW_TILES]; };  // (SUBGROUP_ROWS, MAT_N)
 
 // load_own loads a tensor's rows that the subgroup owns, of which the workgroup's start at base.
 void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
