@@ -342,3 +342,12 @@ func rowsOf(acc [][]int, run, lanes, n int) bool {
 	}
 	return true
 }
+
+// Kernel returns the kernel of a module of a format, "" for one of all.
+func Kernel[P any](d *vk.Device, name, format string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
+	module, err := shaders.Get(name, format)
+	if err != nil {
+		return nil, err
+	}
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -42,7 +43,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &dloss, &grad.logit, &grad.mu, &grad.logSigma)
 	threads := bwdThreads(d.Caps())
-	k, err := kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.GradDType()], o.Saturate, bwdShare})
+	k, err := chips.Kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.GradDType()], o.Saturate, bwdShare}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
@@ -42,7 +43,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &logP, &loss)
-	k, err := kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdShare})
+	k, err := chips.Kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdShare}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 		return fmt.Errorf("gmm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
 	vk.Narrow(&states, &logP, &loss)
-	k, err := kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdShare, !logP.IsZero(), !loss.IsZero()})
+	k, err := chips.Kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdShare, !logP.IsZero(), !loss.IsZero()}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

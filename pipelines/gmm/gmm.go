@@ -38,7 +38,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -198,15 +197,6 @@ func groups(caps *vk.Caps, p *Problem, tokens int) int {
 
 // fwdGroups returns the workgroups of Forward and of Merge. Each has a sum of the loss.
 func fwdGroups(caps *vk.Caps, p *Problem) int { return groups(caps, p, fwdThreads/fwdShare) }
-
-// kernel returns the kernel of that name and type.
-func kernel[P any](d *vk.Device, name, typ string, spec any) (*vk.Kernel[P], error) {
-	module, err := shaders.Get(name, typ)
-	if err != nil {
-		return nil, err
-	}
-	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
-}
 
 // place is where a tensor of a mixture lies.
 type place struct {

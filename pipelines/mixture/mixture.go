@@ -138,14 +138,10 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	err = plan.memory.Check("mixture", o.Workspace, t.inputs(p), []argument.Argument{
+	memory, err := plan.memory.Open(c, "mixture", o.Workspace, t.inputs(p), []argument.Argument{
 		argument.New("log_p", t.LogP, !t.LogP.IsZero(), dtype.Float32, []int{p.Tokens}),
 		argument.New("loss", t.Loss, !t.Loss.IsZero(), dtype.Float32, []int{1}),
 	})
-	if err != nil {
-		return err
-	}
-	memory, err := plan.memory.Buffer(c, "mixture", o.Workspace)
 	if err != nil {
 		return err
 	}
@@ -184,16 +180,11 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		return err
 	}
 	list := append(t.inputs(p), argument.New("dloss", g.DLoss, !g.DLoss.IsZero(), dtype.Float32, []int{1}))
-	space := chain.Memory{Bytes: plan.bytes}
-	err = space.Check("mixture", o.Workspace, list, []argument.Argument{
+	memory, err := chain.Memory{Bytes: plan.bytes}.Open(c, "mixture", o.Workspace, list, []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
 		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
 		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),
 	})
-	if err != nil {
-		return err
-	}
-	memory, err := space.Buffer(c, "mixture", o.Workspace)
 	if err != nil {
 		return err
 	}

@@ -34,20 +34,17 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err != nil {
 		return err
 	}
-	if err := checkGradients(plan.memory, t, g, p, o, true); err != nil {
-		return err
-	}
-	memory, err := plan.memory.Buffer(c, "mlp", o.Workspace)
+	memory, err := open(c, plan.memory, t, g, p, o, true)
 	if err != nil {
 		return err
 	}
 	return plan.record(c, memory, t, g, p, o)
 }
 
-// checkGradients checks the tensors of a backward pass. Dy says whether it has a DY.
-func checkGradients(m chain.Memory, t Tensors, g Gradients, p Problem, o Options, dy bool) error {
+// open checks the tensors of a backward pass, and returns its memory. Dy says whether it has a DY.
+func open(c *vk.Cmd, m chain.Memory, t Tensors, g Gradients, p Problem, o Options, dy bool) (*vk.Buffer, error) {
 	pre, hidden := t.kept(p)
-	return m.Check("mlp", o.Workspace, append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
+	return m.Open(c, "mlp", o.Workspace, append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
 		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
 		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),

@@ -2,7 +2,6 @@ package mlp
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/chain"
@@ -40,13 +39,9 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	pre, hidden := t.kept(p)
-	err = plan.memory.Check("mlp", o.Workspace, t.inputs(p), []argument.Argument{
+	memory, err := plan.memory.Open(c, "mlp", o.Workspace, t.inputs(p), []argument.Argument{
 		argument.New("y", t.Y, true, p.yType(), p.YShape()), pre, hidden,
 	})
-	if err != nil {
-		return err
-	}
-	memory, err := plan.memory.Buffer(c, "mlp", o.Workspace)
 	if err != nil {
 		return err
 	}
@@ -247,10 +242,5 @@ func (f *forwardPart) describe(plan *Plan) {
 	}
 }
 
-// wrap puts the name of this package before an error of gemm.
-func wrap(err error) error {
-	if err != nil {
-		return fmt.Errorf("mlp: %w", err)
-	}
-	return nil
-}
+// wrap puts the name of this package before an error of another one.
+func wrap(err error) error { return chain.Wrap("mlp", err) }

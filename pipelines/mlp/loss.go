@@ -32,10 +32,7 @@ func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Opt
 	if err != nil {
 		return err
 	}
-	if err := checkGradients(plan.memory, t, g, p, o, false); err != nil {
-		return err
-	}
-	memory, err := plan.memory.Buffer(c, "mlp", o.Workspace)
+	memory, err := open(c, plan.memory, t, g, p, o, false)
 	if err != nil {
 		return err
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -152,15 +152,11 @@ func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows .
 }
 
 func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any, config Config) (*vk.Kernel[P], error) {
-	module, err := shaders.Get(name, t.Short())
-	if err != nil {
-		return nil, err
-	}
 	var o vk.KernelOptions
 	if config.SubgroupTeam {
 		o = vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true}
 	}
-	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+	return chips.Kernel[P](d, name, t.Short(), spec, o)
 }
 
 // rowsPerGroup returns how many rows a workgroup has at a time.

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -93,14 +93,6 @@ func workgroup(caps *vk.Caps, want uint32) uint32 {
 	return want
 }
 
-func kernel[P any](d *vk.Device, name, typ string, spec any) (*vk.Kernel[P], error) {
-	module, err := shaders.Get(name, typ)
-	if err != nil {
-		return nil, err
-	}
-	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
-}
-
 // tensor returns a view of a whole buffer: kernels take offsets from the table.
 func tensor(b *vk.Buffer) vk.Tensor { return vk.View(b, dtype.Float32, int(b.Bytes()/4)) }
 
@@ -113,7 +105,7 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 	size := workgroup(a.d.Caps(), threads)
 	for i := range a.launches {
 		l := &a.launches[i]
-		k, err := kernel[normParams](a.d, "adamw_norm", l.format.Short(), normSpec{size, l.grad16})
+		k, err := chips.Kernel[normParams](a.d, "adamw_norm", l.format.Short(), normSpec{size, l.grad16}, vk.KernelOptions{})
 		if err != nil {
 			return err
 		}
@@ -135,7 +127,7 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 }
 
 func (a *AdamW) recordPrepare(c *vk.Cmd, clip bool) error {
-	k, err := kernel[prepareParams](a.d, "adamw_prepare", "", prepareSpec{workgroup(a.d.Caps(), prepareThreads), clip})
+	k, err := chips.Kernel[prepareParams](a.d, "adamw_prepare", "", prepareSpec{workgroup(a.d.Caps(), prepareThreads), clip}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -159,7 +151,7 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 	size := workgroup(a.d.Caps(), threads)
 	for i := range a.launches {
 		l := &a.launches[i]
-		k, err := kernel[updateParams](a.d, "adamw", l.format.Short(), updateSpec{size, l.grad16, l.copyTo != nil})
+		k, err := chips.Kernel[updateParams](a.d, "adamw", l.format.Short(), updateSpec{size, l.grad16, l.copyTo != nil}, vk.KernelOptions{})
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -81,11 +81,7 @@ func Record(c *vk.Cmd, dst, parts vk.Tensor) (err error) {
 	defer c.Keep(&err)
 	count, cols := parts.Shape[0], dst.Shape[0]
 	s := newSpec(c.Device().Caps(), count, cols)
-	module, err := shaders.Get("sum_rows", dst.DType.Short())
-	if err != nil {
-		return err
-	}
-	k, err := vk.CachedKernel[params](c.Device(), module.Name, module.SPIRV, s, vk.KernelOptions{})
+	k, err := chips.Kernel[params](c.Device(), "sum_rows", dst.DType.Short(), s, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

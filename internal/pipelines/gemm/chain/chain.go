@@ -5,7 +5,7 @@
 //	between := memory.Take(bytes)                 a tensor between two products
 //	first, err := chain.NewProduct(caps, "mlp", &memory, p, options)
 //	…
-//	b, err := memory.Buffer(c, "mlp", opt.Workspace)
+//	b, err := memory.Open(c, "mlp", opt.Workspace, inputs, outputs)
 //	s, err := first.Steps(c, b, tensors)          to be recorded before those of the next
 package chain
 
@@ -38,11 +38,16 @@ func (m *Memory) Take(n int64) int64 {
 // with them.
 func (m *Memory) Keep() { m.taken = m.Bytes }
 
-// Buffer returns the workspace: the caller's, or for nil memory of the Cmd; nil if it is
-// empty. An error about one that is too small begins with the name of the kernel.
-func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, error) {
-	if m.Bytes == 0 {
-		return nil, nil
+// Open checks the tensors of a call, with argument.Check, and returns the workspace: the caller's, which
+// shares memory with no argument, or for nil memory of the Cmd; nil if it is empty. An error about one
+// that is too small begins with the name of the kernel.
+func (m Memory) Open(c *vk.Cmd, kernel string, given *vk.Buffer, inputs, outputs []argument.Argument) (*vk.Buffer, error) {
+	if given != nil && m.Bytes > 0 {
+		all := int(min(m.Bytes, given.Bytes()) / 4)
+		outputs = append(outputs, argument.New("workspace", vk.View(given, dtype.Float32, all), true, dtype.Float32, []int{all}))
+	}
+	if err := argument.Check(kernel, inputs, outputs); err != nil || m.Bytes == 0 {
+		return nil, err
 	}
 	if given == nil {
 		b := c.Scratch(kernel, m.Bytes)
@@ -52,15 +57,6 @@ func (m Memory) Buffer(c *vk.Cmd, kernel string, given *vk.Buffer) (*vk.Buffer, 
 		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, given.Bytes(), m.Bytes)
 	}
 	return given, nil
-}
-
-// Check is argument.Check, and wants a workspace of the caller to share memory with no argument.
-func (m Memory) Check(kernel string, given *vk.Buffer, inputs, outputs []argument.Argument) error {
-	if given != nil && m.Bytes > 0 {
-		all := int(min(m.Bytes, given.Bytes()) / 4)
-		outputs = append(outputs, argument.New("workspace", vk.View(given, dtype.Float32, all), true, dtype.Float32, []int{all}))
-	}
-	return argument.Check(kernel, inputs, outputs)
 }
 
 // A Product is one call of gemm.
@@ -77,7 +73,7 @@ type Product struct {
 func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, opt engine.Options) (Product, error) {
 	config, err := engine.Choose(caps, p, opt)
 	if err != nil {
-		return Product{}, fmt.Errorf("%s: %w", kernel, err)
+		return Product{}, Wrap(kernel, err)
 	}
 	if opt.PadB && !config.PackB {
 		return Product{}, engine.Unsupported("%s: %v of %v takes no part of op(B) for the whole", kernel, config, p)
@@ -85,7 +81,7 @@ func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, opt e
 	opt.Config = &config
 	bytes, err := engine.Workspace(caps, p, opt)
 	if err != nil {
-		return Product{}, fmt.Errorf("%s: %w", kernel, err)
+		return Product{}, Wrap(kernel, err)
 	}
 	opt.WorkspaceOffset = m.taken
 	m.Bytes = max(m.Bytes, m.taken+(bytes+255)&^255)
@@ -109,16 +105,16 @@ func (x *Product) Steps(c *vk.Cmd, workspace *vk.Buffer, t engine.Tensors) (engi
 	s, err := engine.MultiplySteps(c, t, x.p, opt)
 	for _, list := range []steps.List{s.Copies, s.Product} {
 		for i, step := range list {
-			list[i] = func(c *vk.Cmd) error { return x.wrap(step(c)) }
+			list[i] = func(c *vk.Cmd) error { return Wrap(x.kernel, step(c)) }
 		}
 	}
-	return s, x.wrap(err)
+	return s, Wrap(x.kernel, err)
 }
 
-// wrap puts the name of the kernel before an error of gemm.
-func (x *Product) wrap(err error) error {
+// Wrap puts the name of a kernel before an error of a part of it.
+func Wrap(kernel string, err error) error {
 	if err != nil {
-		return fmt.Errorf("%s: %w", x.kernel, err)
+		return fmt.Errorf("%s: %w", kernel, err)
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ func CopyFragments(c *vk.Cmd, memory *vk.Buffer, tensors []vk.Tensor, layouts []
 	}
 	spec.WorkgroupSize, spec.Subgroups, spec.MatM, spec.MatN = subgroups*caps.SubgroupSize, subgroups, shape.M, shape.N
 	spec.First, spec.Sources, spec.Deal = uint32(first), uint32(len(tensors)), spec.Deal.Constants()
-	kernel, err := NewKernel[fragmentsParams](c, "gemm_fragments", format.Short(), spec, chips.MatrixOptions(caps))
+	kernel, err := chips.Kernel[fragmentsParams](c.Device(), "gemm_fragments", format.Short(), spec, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 		return fmt.Errorf("gemm: dst with its zeros ends at byte %d of a buffer of %d", end, dst.Buffer.Bytes())
 	}
 	const threads = 128
-	kernel, err := NewKernel[packParams](c, "gemm_pack", "", packSpec{threads}, vk.KernelOptions{})
+	kernel, err := chips.Kernel[packParams](c.Device(), "gemm_pack", "", packSpec{threads}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupPara
 		for i := range list {
 			spec.Epilogue.join(NewEpilogueSpec(list[i].args, list[i].p))
 		}
-		return NewKernel[groupParams](c, "gemm_scalar_group", list[0].p.DType.Short(), spec, vk.KernelOptions{})
+		return chips.Kernel[groupParams](c.Device(), "gemm_scalar_group", list[0].p.DType.Short(), spec, vk.KernelOptions{})
 	}
 	caps := c.Device().Caps()
 	spec, err := NewMatrixSpec(caps, list[0].args, list[0].p, config)
@@ -156,7 +156,7 @@ func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupPara
 		spec.BAligned = spec.BAligned && Aligned(8, x.args.B)
 		spec.Epilogue.join(NewEpilogueSpec(x.args, x.p))
 	}
-	return NewKernel[groupParams](c, "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))
+	return chips.Kernel[groupParams](c.Device(), "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))
 }
 
 // join adds what the epilogue of another product of the group needs.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -194,7 +193,7 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	if config.PackB {
 		constants = fragmentedSpec{results, args.Deal.Constants()}
 	}
-	kernel, err := NewKernel[Params](c, name, p.DType.Short(), constants, chips.MatrixOptions(d.Caps()))
+	kernel, err := chips.Kernel[Params](c.Device(), name, p.DType.Short(), constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}
@@ -233,20 +232,11 @@ func newScalarSpec(args Args, p Problem, config Config) scalarSpec {
 
 // multiplyScalar records gemm_scalar.
 func multiplyScalar(c *vk.Cmd, args Args, p Problem, config Config) error {
-	kernel, err := NewKernel[Params](c, "gemm_scalar", p.DType.Short(), newScalarSpec(args, p, config), vk.KernelOptions{})
+	kernel, err := chips.Kernel[Params](c.Device(), "gemm_scalar", p.DType.Short(), newScalarSpec(args, p, config), vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
 	return Dispatch(c, kernel, args, p, config)
-}
-
-// NewKernel returns the kernel of a module of a format, "" for one of all.
-func NewKernel[P any](c *vk.Cmd, name, format string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
-	module, err := shaders.Get(name, format)
-	if err != nil {
-		return nil, err
-	}
-	return vk.CachedKernel[P](c.Device(), module.Name, module.SPIRV, spec, o)
 }
 
 // Grid returns at least n workgroups, along two axes.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -162,7 +163,7 @@ func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffe
 // it reads or writes the operands, for a note.
 func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Problem, l partsLayout, memory *vk.Buffer) func(c *vk.Cmd) error {
 	return func(c *vk.Cmd) error {
-		kernel, err := NewKernel[partsParams](c, name, "", spec, vk.KernelOptions{})
+		kernel, err := chips.Kernel[partsParams](c.Device(), name, "", spec, vk.KernelOptions{})
 		if err != nil {
 			return err
 		}

@@ -228,7 +228,7 @@ func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Bu
 func Combine(c *vk.Cmd, args Args, sums vk.Tensor, p Problem, splits int) error {
 	stride := sums.Strides[1]
 	const threads = 128
-	kernel, err := NewKernel[Params](c, "gemm_combine", "", combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
+	kernel, err := chips.Kernel[Params](c.Device(), "gemm_combine", "", combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
@@ -149,7 +150,7 @@ func BackwardKept(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options) (s e
 
 // recordKept records gemm_narrow_dsilu.
 func recordKept(c *vk.Cmd, args engine.Args, p engine.Problem) error {
-	kernel, err := engine.NewKernel[engine.Params](c, "gemm_narrow_dsilu", p.DType.Short(), keptSpec{
+	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_narrow_dsilu", p.DType.Short(), keptSpec{
 		WorkgroupSize: keptThreads, BlockM: keptRows, BlockN: keptColumns,
 		AAligned: engine.Aligned(8, args.A), Columns: uint32(p.K), Epilogue: engine.NewEpilogueSpec(args, p),
 	}, vk.KernelOptions{})

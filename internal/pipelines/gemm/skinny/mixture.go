@@ -130,7 +130,7 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 	if err != nil {
 		return err
 	}
-	kernel, err := engine.NewKernel[engine.Params](c, "gemm_mixture", p.DType.Short(), mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
+	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_mixture", p.DType.Short(), mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
 	if err != nil {
 		return err
 	}

@@ -152,7 +152,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 		}
 		spec = fragmentedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc, args.Deal.Constants()}
 	}
-	kernel, err := engine.NewKernel[engine.Params](c, name, p.DType.Short(), spec, chips.MatrixOptions(caps))
+	kernel, err := chips.Kernel[engine.Params](c.Device(), name, p.DType.Short(), spec, chips.MatrixOptions(caps))
 	if err != nil {
 		return err
 	}
