@@ -19,9 +19,9 @@ import (
 // appendCases are problems with every rotation, cache and width, and lengths such as there cannot be.
 func appendCases() []call.Append {
 	problem := func(heads, kv, seqQ, capacity, dim int, rope attention.RoPE, change func(c *call.Append), lens ...int) call.Append {
-		c := call.Append{AppendProblem: attention.AppendProblem{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		c := call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 			Batch: len(lens), NumHeads: heads, NumKVHeads: kv, SeqQ: seqQ, SeqKV: capacity, HeadDim: dim, DType: dtype.Float16,
-		}, NewKeys: seqQ}, RoPE: rope}, Lens: lens}
+		}, NewKeys: seqQ}, Lens: lens}, RoPE: rope}}
 		if change != nil {
 			change(&c)
 		}
@@ -67,9 +67,9 @@ func TestAppendFused(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, rope := range []attention.RoPE{{Dims: 64}, {Dims: 64, Interleaved: true}} {
 		for _, format := range dtype.All() {
-			c := call.Append{AppendProblem: attention.AppendProblem{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+			c := call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 				Batch: 3, NumHeads: 6, NumKVHeads: 2, SeqQ: 4, SeqKV: 64, HeadDim: 64, DType: format,
-			}, NewKeys: 4}, RoPE: rope}, Lens: []int{0, 30, 60}}
+			}, NewKeys: 4}, Lens: []int{0, 30, 60}}, RoPE: rope}}
 			x := call.Inputs(&c)
 			apart, fused := uploaded(t, dev, &c, x), uploaded(t, dev, &c, x)
 			all := vktest.Tensor(t, dev, format, c.Batch, c.SeqQ, c.NumHeads+2*c.NumKVHeads, c.HeadDim)
@@ -120,9 +120,9 @@ func TestAppendBad(t *testing.T) {
 		{func(c *call.Append) { c.CacheRows = 40 }, "cache_batch_idx", 1, "attention: decode: cache_batch_idx has a row that is none of the cache's 40"},
 		{func(c *call.Append) { c.Lens = []int{6, 62, -1, 6} }, "", 0, "attention: decode: a sequence is longer than its cache of 64 keys, or its length is negative"},
 	} {
-		c := call.Append{AppendProblem: attention.AppendProblem{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
+		c := call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 			Batch: 4, NumHeads: 2, NumKVHeads: 2, SeqQ: 3, SeqKV: 64, HeadDim: 64, DType: dtype.Float16,
-		}, NewKeys: 3}, RoPE: attention.RoPE{Dims: 64}}, Lens: []int{6, 6, 6, 6}}
+		}, NewKeys: 3}, Lens: []int{6, 6, 6, 6}}, RoPE: attention.RoPE{Dims: 64}}}
 		row.change(&c)
 		x := call.Inputs(&c)
 		for b, bad := range []float64{40, -1, math.MaxInt32, math.MinInt32} {

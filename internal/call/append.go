@@ -14,57 +14,28 @@ import (
 
 // Append is a call of attention.Append or attention.Advance.
 type Append struct {
-	attention.AppendProblem
-	Lens      []int // SeqLens; nothing is written for a sequence without room
-	KeysFirst bool  // in memory the axis of keys comes before that of heads
-	NoQ       bool
-	Scales    CacheScales
-	Advance   int // not 0: the call is Advance by this number of keys
-	Data
+	Step    // Lens: nothing is written for a sequence without room
+	NoQ     bool
+	Advance int // not 0: the call is Advance by this number of keys
 }
 
 // Validate implements Call. A sequence may have any length.
 func (a *Append) Validate() error {
-	if err := a.AppendProblem.Validate(); err != nil {
+	if err := a.problem().Validate(); err != nil {
 		return err
 	}
 	return checkLens(&a.DecodeProblem, a.Lens, math.MinInt32, math.MaxInt32)
 }
 
-// Tidy gives each sequence pages or a row of its own, and rotations as many elements as rows have.
-func (a *Append) Tidy() { tidyAppend(&a.AppendProblem, a.Lens) }
-
-func tidyAppend(p *attention.AppendProblem, lens []int) {
-	tidy(&p.DecodeProblem, lens)
-	if p.PageSize > 0 {
-		p.SeqKV = (p.SeqKV + p.PageSize - 1) / p.PageSize * p.PageSize
-		p.Pages = max(p.Pages, p.Batch*p.SeqKV/p.PageSize)
-	}
-	if p.CacheRows > 0 {
-		p.CacheRows = max(p.CacheRows, p.Batch)
-	}
-	if p.RoPE.Dims = min(p.RoPE.Dims/2*2, p.HeadDim); p.RoPE.Dims == 0 {
-		p.RoPE.Interleaved = false
-	}
-}
-
-// Pass implements Call.
-func (*Append) Pass() kit.Pass { return kit.Forward }
-
-// decode returns the call as one of Decode, whose methods draw tables.
-func (a *Append) decode() *Decode {
-	return &Decode{DecodeProblem: a.DecodeProblem, Lens: a.Lens, KeysFirst: a.KeysFirst, Scales: a.Scales, Data: a.Data}
-}
-
 // Tensors implements Call.
 func (a *Append) Tensors() []Tensor {
-	p := &a.AppendProblem
+	p := a.problem()
 	batch, lens := p.SeqLensShape(), Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Own: true, Most: p.SeqKV}
 	if a.Advance != 0 {
 		lens.Role, lens.Place = Update, &guard.Place{Offset: 3}
 		return []Tensor{lens}
 	}
-	k, v, kScale, vScale := a.decode().cache(1, 1)
+	k, v, kScale, vScale := a.cache(1, 1)
 	k.Role, v.Role = Update, Update
 	if p.Cache == attention.CacheQ8_0 {
 		kScale.Role, vScale.Role, kScale.Own, vScale.Own = Update, Update, false, false
@@ -81,7 +52,7 @@ func (a *Append) Tensors() []Tensor {
 		{Name: "block_table", DType: dtype.Int32, Shape: p.BlockTableShape(), Own: true, Off: p.PageSize == 0},
 		{Name: "cache_batch_idx", DType: dtype.Int32, Shape: batch, Own: true, Off: p.CacheRows == 0},
 		{Name: "state", DType: dtype.Int32, Shape: []int{1}, Role: Update, Own: true, State: true},
-	}, a.angles(p)...)
+	}, a.angles(&p)...)
 }
 
 // angles returns the tensors of cosines and sines.
@@ -94,9 +65,9 @@ func (d *Data) angles(p *attention.AppendProblem) []Tensor {
 
 // Adjust draws tables, what is in a cache of 8 bits, and angles.
 func (a *Append) Adjust(x Values) {
-	p, d := &a.DecodeProblem, a.decode()
-	d.Tables(x)
-	d.ownRows(x)
+	p := &a.DecodeProblem
+	a.Tables(x)
+	a.ownRows(x)
 	x["state"] = x["state"][:1]
 	if a.Advance != 0 {
 		return
@@ -150,7 +121,7 @@ var appended = []string{"q", "k", "v", "k_scale", "v_scale"}
 // Sampled returns Want of the rows that are written, for tables of Tables.
 func (a *Append) Sampled(x map[string][]float32) Outputs {
 	tables, list := Values{}, map[string]*Wanted{}
-	a.decode().Tables(tables)
+	a.Tables(tables)
 	appendRows(a, x, tables, func(name string, at int, want, bounds []float64) {
 		if list[name] == nil {
 			list[name] = &Wanted{}
@@ -166,7 +137,7 @@ func (a *Append) Sampled(x map[string][]float32) Outputs {
 
 // appendRows calls put with each row that is written, and returns State.
 func appendRows[T ref.Float](a *Append, x map[string][]T, tables Values, put func(name string, at int, want, bounds []float64)) (state float64) {
-	p, in := &a.DecodeProblem, decodeInputs(a.decode(), x, tables)
+	p, in := &a.DecodeProblem, decodeInputs(&a.Decode, x, tables)
 	dim, dv, half, least := p.HeadDim, p.ValueHeadDim(), p.DType.Eps()/2, 0x1p-24
 	key := func(r ref.Row, position int) {
 		from, at := (r.Batch*p.NumKVHeads+r.Head)*p.NewKeys+r.Row, in.At(p, r.Batch, r.Head, position)
@@ -197,7 +168,7 @@ func appendRows[T ref.Float](a *Append, x map[string][]T, tables Values, put fun
 			put("q", at, rotated, bounds)
 		}
 	}
-	if !ref.Append(a.AppendProblem, a.Lens, key, query) {
+	if !ref.Append(a.problem(), a.Lens, key, query) {
 		state += badLength
 	}
 	return state
@@ -276,5 +247,5 @@ func (a *Append) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.P
 	if a.Advance != 0 {
 		return attention.Advance(c, t["seq_lens"], a.Advance)
 	}
-	return attention.Append(c, cached[attention.AppendTensors](a.decode(), t), a.AppendProblem)
+	return attention.Append(c, cached[attention.AppendTensors](&a.Decode, t), a.problem())
 }

@@ -23,9 +23,7 @@ func (s *Step) problem() attention.AppendProblem {
 }
 
 // Append returns the call of Append that Step begins with.
-func (s *Step) Append() *Append {
-	return &Append{AppendProblem: s.problem(), Lens: s.Lens, KeysFirst: s.KeysFirst, Scales: s.Scales, Data: s.Data}
-}
+func (s *Step) Append() *Append { return &Append{Step: *s} }
 
 // Validate implements Call. A sequence may have no room.
 func (s *Step) Validate() error {
@@ -35,11 +33,20 @@ func (s *Step) Validate() error {
 	return s.Append().Validate()
 }
 
-// Tidy is that of Append.
+// Tidy gives each sequence pages or a row of its own, and rotations as many elements as rows have.
 func (s *Step) Tidy() {
-	p := s.problem()
-	tidyAppend(&p, s.Lens)
-	s.DecodeProblem, s.RoPE, s.Hiding = p.DecodeProblem, p.RoPE, s.Hiding && p.Bias.On
+	tidy(&s.DecodeProblem, s.Lens)
+	if s.PageSize > 0 {
+		s.SeqKV = (s.SeqKV + s.PageSize - 1) / s.PageSize * s.PageSize
+		s.Pages = max(s.Pages, s.Batch*s.SeqKV/s.PageSize)
+	}
+	if s.CacheRows > 0 {
+		s.CacheRows = max(s.CacheRows, s.Batch)
+	}
+	if s.RoPE.Dims = min(s.RoPE.Dims/2*2, s.HeadDim); s.RoPE.Dims == 0 {
+		s.RoPE.Interleaved = false
+	}
+	s.Hiding = s.Hiding && s.Bias.On
 }
 
 // Tensors implements Call.

@@ -262,7 +262,7 @@ func (d *decoding) appendBytes() float64 {
 		}
 		return sum
 	}
-	p := d.Append().AppendProblem
+	p := attention.AppendProblem{DecodeProblem: d.DecodeProblem, RoPE: d.RoPE}
 	sum := bytes(p.DType, p.NewKShape(), p.NewVShape()) + bytes(p.CacheDType(), p.NewKShape(), p.NewVShape()) + 4*float64(p.Batch)
 	if p.Cache == attention.CacheQ8_0 {
 		sum += bytes(p.ScaleDType(), p.NewKShape(), p.NewVShape()) / attention.QuantBlock
