@@ -306,7 +306,7 @@ func (s *selftestCommand) runProblem(ctx context.Context, a *app) error {
 		return usagef("--problem: %v", err)
 	}
 	return s.poisoned(a, func(d *vk.Device) error {
-		if err := trial.Supports(p, d.Caps()); err != nil {
+		if err := call.Supports(p, d.Caps()); err != nil {
 			return err
 		}
 		for range repeats {

@@ -198,7 +198,7 @@ func (d *attentionDraw) featureSizes() {
 		side(&p.Window.Right)
 	}
 	if p.Softcap != 0 {
-		p.Softcap = logUniform(rng, -1, 2)
+		p.Softcap = TenTo(rng, -1, 2)
 	}
 	if p.Dropout.On() {
 		p.Dropout = attention.Dropout{P: one(rng, 0.1, 0.2, 0.5, 0.9, 0.02+0.9*rng.Float64()), Seeded: true, Seed: rng.Uint64(), Offset: one(rng, 0, rng.Uint64(), 1<<32-uint64(rng.IntN(9)))}
@@ -218,7 +218,7 @@ func (d *attentionDraw) configSizes() {
 		p.SeqKV /= 2 // one block has all keys
 	}
 	drawGroups(rng, d.DecodeConfig, d.space)
-	if d.DecodeConfig != nil && supports(d.Attention, d.space) != nil {
+	if d.DecodeConfig != nil && Supports(d.Attention, TypicalCaps(d.space.Soft)) != nil {
 		d.DecodeConfig = nil // a feature that decode has not
 	}
 }
@@ -235,7 +235,7 @@ func (d *attentionDraw) values() {
 		c.DO = one(rng, NormalDO, NormalDO, NormalDO, NormalDO, NormalDO, ZeroDO, OneHotDO, OneHotDO)
 	}
 	if p.Bias.On && chance(rng, 2) {
-		c.Sizes.Bias = logUniform(rng, -2, 1)
+		c.Sizes.Bias = TenTo(rng, -2, 1)
 	}
 	if chance(rng, 4) {
 		c.Kind = one(rng, AttentionKinds()...)
@@ -280,7 +280,7 @@ func (d *attentionDraw) magnitudes() {
 	if p.DType == dtype.Float16 {
 		most = math.Log10(5000) // the format holds six standard deviations
 	}
-	size := func() float64 { return logUniform(rng, leastSize, most) }
+	size := func() float64 { return TenTo(rng, leastSize, most) }
 	c.Sizes.Q, c.Sizes.K, c.Sizes.V = size(), size(), size()
 	if p.DType == dtype.Float16 {
 		c.Sizes.V /= p.Dropout.KeepScale()
@@ -289,9 +289,9 @@ func (d *attentionDraw) magnitudes() {
 	if c.Kind == OutlierKind {
 		natural *= 10
 	}
-	target := logUniform(rng, -2, 1.3)
+	target := TenTo(rng, -2, 1.3)
 	if chance(rng, 8) {
-		target = logUniform(rng, 1, 3)
+		target = TenTo(rng, 1, 3)
 	}
 	p.Scale = target / (natural * math.Sqrt(float64(p.HeadDim)))
 	if chance(rng, 4) {
@@ -313,7 +313,7 @@ func (d *attentionDraw) upstream(size float64) {
 	}
 	c.Sizes.DO = size
 	if c.DLSE {
-		c.Sizes.DLSE = logUniform(rng, -2, 1)
+		c.Sizes.DLSE = TenTo(rng, -2, 1)
 	}
 	if p.DType != dtype.Float16 {
 		return

@@ -263,12 +263,9 @@ func (d *Decode) hideUnseen(x Values) {
 		}
 	}
 	for i, ok := range seen {
-		for _, row := range [][]float64{in.K[i*p.HeadDim:][:p.HeadDim], in.V[i*p.ValueHeadDim():][:p.ValueHeadDim()]} {
-			for e := range row {
-				if !ok {
-					row[e] = math.NaN()
-				}
-			}
+		if !ok {
+			fill(in.K[i*p.HeadDim:][:p.HeadDim], math.NaN())
+			fill(in.V[i*p.ValueHeadDim():][:p.ValueHeadDim()], math.NaN())
 		}
 	}
 }

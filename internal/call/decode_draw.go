@@ -205,7 +205,7 @@ func decodeScale(p *Decode, rng *rand.Rand) {
 		p.Magnitude, p.Second = min(p.Magnitude, Most(p.DType)/p.Largest()), min(p.Second, Most(p.DType)/p.Largest())
 	}
 	if p.Magnitude != 0 || p.Second != 0 || chance(rng, 3) {
-		p.Scale = logUniform(rng, -2, 1.3) / (OrOne(p.Magnitude) * OrOne(p.Second) * math.Sqrt(float64(p.HeadDim)))
+		p.Scale = TenTo(rng, -2, 1.3) / (OrOne(p.Magnitude) * OrOne(p.Second) * math.Sqrt(float64(p.HeadDim)))
 	}
 	if p.Kind == OutlierKind {
 		p.Scale = p.EffectiveScale() / 1000
@@ -327,9 +327,9 @@ func drawStep(family, rng *rand.Rand, s Space) Call {
 		}
 	}
 	newKeys(p, rng)
-	if p.Config != nil && p.Config.Append && supports(p, s) != nil {
+	if p.Config != nil && p.Config.Append && Supports(p, TypicalCaps(s.Soft)) != nil {
 		p.Config.Append = false
-		if supports(p, s) != nil {
+		if Supports(p, TypicalCaps(s.Soft)) != nil {
 			p.Config = nil
 		}
 	}

@@ -55,9 +55,10 @@ func (s Space) Halves() Space {
 	return s
 }
 
-// supports returns why a device like those of the Space does not take a call, or nil.
-func supports(c Call, s Space) error {
-	_, err := c.Choose(TypicalCaps(s.Soft), c.Pass())
+// Supports returns nil if a kernel on a device computes the call on its path, and otherwise the reason,
+// which wraps vk.ErrUnsupported.
+func Supports(c Call, caps *vk.Caps) error {
+	_, err := c.Choose(caps, c.Pass())
 	return err
 }
 
@@ -66,11 +67,6 @@ func one[T any](rng *rand.Rand, list ...T) T { return list[rng.IntN(len(list))] 
 
 // chance is true once in n times.
 func chance(rng *rand.Rand, n int) bool { return rng.IntN(n) == 0 }
-
-// logUniform returns 10^from to 10^to.
-func logUniform(rng *rand.Rand, from, to float64) float64 {
-	return math.Pow(10, from+(to-from)*rng.Float64())
-}
 
 // sizeOf draws a size for a Space.
 func sizeOf(rng *rand.Rand, s Space, most int) int {

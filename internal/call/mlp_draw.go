@@ -237,7 +237,7 @@ func drawConfig(family *rand.Rand, s Space, impl string, packs bool, like Call, 
 		whole := c
 		whole.Rows = 0
 		Field(q, "config").SetString(whole.String())
-		if supports(q, s) == nil {
+		if Supports(q, TypicalCaps(s.Soft)) == nil {
 			return c.String()
 		}
 	}

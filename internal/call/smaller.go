@@ -56,7 +56,14 @@ func Smaller(c Call) (list []Call) {
 	for _, x := range slices.Concat(bold, halves, less, rest) {
 		add(func(to Call) { reflect.ValueOf(to).Elem().FieldByIndex(x.path).Set(x.to) })
 	}
-	c.Given().Smaller(func(d Data) { add(func(to Call) { *to.Given() = d }) })
+	for _, change := range []func(d *Data){
+		func(d *Data) { d.Kind, d.Magnitude, d.Second = NormalKind, 0, 0 },
+		func(d *Data) { d.Mean, d.Equal = 0, false },
+		func(d *Data) { d.Layout = "p" },
+		func(d *Data) { d.Workspace = false },
+	} {
+		add(func(to Call) { change(to.Given()) })
+	}
 	return list
 }
 
@@ -111,18 +118,4 @@ func walk(v reflect.Value, path []int, f func(path []int, name string, x reflect
 			f(at, field.Name, v.Field(i))
 		}
 	}
-}
-
-// Smaller calls f with each step to simpler data.
-func (d Data) Smaller(f func(d Data)) {
-	add := func(change func(e *Data)) {
-		e := d
-		if change(&e); e != d {
-			f(e)
-		}
-	}
-	add(func(e *Data) { e.Kind, e.Magnitude, e.Second = NormalKind, 0, 0 })
-	add(func(e *Data) { e.Mean, e.Equal = 0, false })
-	add(func(e *Data) { e.Layout = "p" })
-	add(func(e *Data) { e.Workspace = false })
 }

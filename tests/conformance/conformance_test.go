@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/shaders"
@@ -28,7 +29,7 @@ func TestKernels(t *testing.T) {
 			if strings.Contains(x.Name, "-fragments") && !all && !chips.Quads(d.Caps()) {
 				t.Skip("no weights in fragments here: the entry without the word has the same kernels")
 			}
-			if err := trial.Supports(x.Problem, d.Caps()); err != nil {
+			if err := call.Supports(x.Problem, d.Caps()); err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				if !rare(x.Name) {
 					lack[x.Format] = err

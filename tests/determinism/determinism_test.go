@@ -10,6 +10,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench/trial"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/tests/conformance"
@@ -28,7 +29,7 @@ func TestKernels(t *testing.T) {
 			continue
 		}
 		t.Run(x.Name, func(t *testing.T) {
-			if err := trial.Supports(x.Problem, d.Caps()); err != nil {
+			if err := call.Supports(x.Problem, d.Caps()); err != nil {
 				t.Skip(err)
 			}
 			_, err := trial.Examine(context.Background(), d, x.Kernel, x.Problem, true, 10*time.Minute)

@@ -181,7 +181,7 @@ func (p *prefill) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer
 func (p *prefill) Sampled(x map[string][]float32) call.Outputs {
 	in := call.Values{}
 	for name, values := range x {
-		in[name] = wide(values)
+		in[name] = call.Wide(values)
 	}
 	in["k"], in["v"] = in["new_k"], in["new_v"]
 	return p.forward.Want(in, kit.Forward)

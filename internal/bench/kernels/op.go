@@ -202,7 +202,7 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expe
 	} else {
 		x := call.Values{}
 		for name, values := range t {
-			x[name] = wide(values)
+			x[name] = call.Wide(values)
 		}
 		want = c.Want(x, p.Kit())
 	}
@@ -300,13 +300,4 @@ func (o calledOp[C]) Cost(p bench.Pass) (flops, bytes float64) {
 	}
 	of := any(o.c).(costs)
 	return of.FLOPs(), of.Bytes()
-}
-
-// wide returns x in float64, nil for nil.
-func wide(x []float32) (y []float64) {
-	y = slices.Grow(y, len(x))
-	for _, v := range x {
-		y = append(y, float64(v))
-	}
-	return y
 }

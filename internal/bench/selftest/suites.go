@@ -58,7 +58,7 @@ func (r *run) suite(what string, impl attention.Impl, cases []*item) (list []*it
 		it.path, it.lane = p, of
 		err := slow(r.d.Caps(), it)
 		if err == nil {
-			err = trial.Supports(it.problem, r.d.Caps())
+			err = call.Supports(it.problem, r.d.Caps())
 		}
 		if err == nil {
 			taken[p], list = true, append(list, it)

@@ -66,7 +66,7 @@ func TestProblems(t *testing.T) {
 				q = k.New()
 				require.NoError(t, json.Unmarshal(whole, q))
 				require.Equal(t, p, q)
-				if err := Supports(p, call.TypicalCaps(soft)); err != nil {
+				if err := call.Supports(p, call.TypicalCaps(soft)); err != nil {
 					require.ErrorIs(t, err, vk.ErrUnsupported, "%s", text)
 					refused++
 				}
@@ -218,7 +218,7 @@ func TestFailedBefore(t *testing.T) {
 		k, p, err := Decode(line)
 		require.NoError(t, err)
 		for range 3 {
-			if d.Caps().Type != vk.CPU && Supports(p, d.Caps()) == nil {
+			if d.Caps().Type != vk.CPU && call.Supports(p, d.Caps()) == nil {
 				_, err := Examine(context.Background(), d, k, p, false, time.Minute)
 				require.NoError(t, err, line)
 			}

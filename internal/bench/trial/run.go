@@ -143,7 +143,7 @@ func (r *run) next() (*job, bool) {
 	defer r.mu.Unlock()
 	for refused := 0; r.begun < r.Problems && r.none == nil && !r.spent(); r.drawn++ {
 		k, p, ok := Draw(r.Seed, r.drawn, r.Kernels, r.Space)
-		if ok && Supports(p, r.poison.d.Caps()) == nil {
+		if ok && call.Supports(p, r.poison.d.Caps()) == nil {
 			r.drawn++
 			r.begun++
 			return &job{kernel: k, problem: p}, true
@@ -242,7 +242,7 @@ func (r *run) shrink(ctx context.Context, use Use, j *job, err error) *Failure {
 
 // fails returns the first error of three runs of a problem, or nil.
 func (r *run) fails(ctx context.Context, use Use, k *Kernel, p Problem) error {
-	if Supports(p, r.poison.d.Caps()) != nil {
+	if call.Supports(p, r.poison.d.Caps()) != nil {
 		return nil
 	}
 	for range 3 {

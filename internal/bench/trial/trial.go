@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/vk"
 )
 
 // A Kernel is one that problems are drawn for, and a Problem one problem of it.
@@ -35,13 +34,6 @@ type (
 	Kernel  = call.Kernel
 	Problem = call.Call
 )
-
-// Supports returns nil if a kernel on the device computes the problem on its path, and otherwise the
-// reason, which wraps vk.ErrUnsupported.
-func Supports(p Problem, caps *vk.Caps) error {
-	_, err := p.Choose(caps, p.Pass())
-	return err
-}
 
 // Encode writes a problem as flashvk selftest --problem takes it: the kernel's name, a
 // colon, and the problem as JSON without the fields that are zero, or with them where a problem
