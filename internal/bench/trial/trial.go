@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // A Kernel is one that problems are drawn for, and a Problem one problem of it.
