@@ -77,6 +77,12 @@ func TestLimits(t *testing.T) {
 		b.Close()
 		b = newBuffer(t, d, "b", 64)
 	}
+	d.Caps().MaxAllocations, d.Caps().MaxStorageBufferRange = 4, 60
+	c := newCmd(t, d)
+	c.Fill(b, 60, 4, 1) // a transfer has no such limit
+	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1}, vk.View(b, dtype.Float32, 1), vk.View(b, dtype.Float32, 1))
+	require.ErrorIs(t, c.Err(), vk.ErrUnsupported)
+	wantError(t, "Dispatch", c.Err(), `buffer "b" of tensor 0 has 64 bytes, a kernel sees 60`)
 	d.Caps().MaxStorageBuffers = 1
 	wantError(t, "NewKernel", make1[struct{}](d, axpySPIRV, nil, vk.KernelOptions{}), "2 storage buffers, the device has 1")
 }

@@ -213,21 +213,6 @@ func TestClosedBeforeSubmit(t *testing.T) {
 	wantError(t, "Submit", byBuffer.Submit(background()), `buffer "x"`) // still
 }
 
-func TestStorageRange(t *testing.T) {
-	d := vktest.Open(t)
-	limit := d.Caps().MaxStorageBufferRange
-	if limit >= d.Caps().MaxAllocationBytes {
-		t.Skipf("kernels see %d bytes, no buffer is larger", limit)
-	}
-	b, c := newBuffer(t, d, "large", int64(limit)+4), newCmd(t, d)
-	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{N: 1}, vk.View(b, dtype.Float32, 1), tensor(t, d, "y", 7))
-	wantError(t, "Dispatch", c.Err(), `buffer "large"`, "unsupported")
-	require.ErrorIs(t, c.Err(), vk.ErrUnsupported)
-	c.Reset() // transfers have no such limit
-	c.Fill(b, int64(limit), 4, 1)
-	submit(t, c)
-}
-
 func memory(b *vk.Buffer) *vk.Buffer {
 	whole, _, _ := vk.View(b, dtype.Float32, 1).Memory()
 	return whole

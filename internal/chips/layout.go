@@ -50,15 +50,13 @@ type layoutKey struct {
 // LayoutOf returns the layout of matrices of a shape and format on the device. It runs
 // matrix_layout.comp once for each device, format and shape.
 func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
-	return vk.Cached(d, layoutKey{t, shape}, func() (MatrixLayout, error) { return probeLayout(d, t, shape) })
-}
-
-func probeLayout(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout, error) {
-	lists, _, err := askLayout(d, t, shape)
-	if err != nil {
-		return MatrixLayout{}, err
-	}
-	return analyzeLayout(lists[0], lists[1], int(shape.N)), nil
+	return vk.Cached(d, layoutKey{t, shape}, func() (MatrixLayout, error) {
+		lists, _, err := askLayout(d, t, shape)
+		if err != nil {
+			return MatrixLayout{}, err
+		}
+		return analyzeLayout(lists[0], lists[1], int(shape.N)), nil
+	})
 }
 
 // quadsKey is the key of the result of AsksQuads in the values that a device keeps.

@@ -333,3 +333,22 @@ func TestDoublings(t *testing.T) {
 		require.Equal(t, c.want, doublings(c.a, c.b, c.enough), "from %v to %v", c.a, c.b)
 	}
 }
+
+// TestWords reads what Text writes, and nothing that only looks like it.
+func TestWords(t *testing.T) {
+	type config struct {
+		BlockM   int `word:"%dx%d BlockN"`
+		BlockN   int
+		Threads  int `word:"t%dx%d /ThreadsX"`
+		ThreadsX int
+		Ahead    bool `word:"ahead"`
+	}
+	c, err := Parse[config]("k", "8x16 t4x2 ahead")
+	require.NoError(t, err)
+	require.Equal(t, config{8, 16, 8, 2, true}, c)
+	require.Equal(t, "8x16 t4x2 ahead", Text(c))
+	for _, bad := range []string{"8", "8x", "08x16", "8x16x2", "8x+1", "8x-1", "8x99999999999", "t4", "aheadx"} {
+		_, err := Parse[config]("k", bad)
+		require.ErrorContains(t, err, "is not one of its choices", bad)
+	}
+}
