@@ -116,8 +116,6 @@ func TestGet(t *testing.T) {
 		require.Equal(t, v.Name(), m.Name)
 		require.True(t, bytes.Equal(want, m.SPIRV), v.Name())
 	}
-	_, err := shaders.Get("no_such_kernel", "f16")
-	require.EqualError(t, err, "shaders: no module no_such_kernel.f16")
 }
 
 // TestHash says that a hash is of the modules that it names, of their types, and no others.
