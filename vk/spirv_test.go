@@ -29,7 +29,7 @@ func TestScanModule(t *testing.T) {
 	for name, module := range map[string][]byte{"shape": shapeModule, "shape13": shape13Module} {
 		for _, spec := range [][]uint32{nil, {96}} {
 			want := moduleInfo{entry: "main", bindings: 1, constants: []uint32{0, 1}, workgroup: [3]uint32{1, 1, 1},
-				access: []access{reads | writes}, needs: []uint32{1}} // 1: the default of a local size by id
+				access: []access{reads | writes}, needs: []uint32{1, 61}} // 1: the default of a local size by id
 			if spec != nil {
 				want.workgroup[0] = spec[0]
 			}

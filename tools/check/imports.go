@@ -97,8 +97,8 @@ func importProblem(p, imported string) string {
 	switch {
 	case pattern == otherPattern:
 		return ""
-	case folder(p) == "shaders" && folder(imported) != "spirv":
-		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours but spirv", p, imported)
+	case folder(p) == "shaders" && folder(imported) != "spirv" && folder(imported) != "parallel":
+		return fmt.Sprintf("%s imports %s: shaders imports nothing of ours but spirv and parallel", p, imported)
 	case folder(p) == "vk" && otherLevel > 0:
 		return fmt.Sprintf("%s imports %s: vk imports nothing of ours but dtype and what is as small", p, imported)
 	case otherLevel >= level:
