@@ -229,7 +229,12 @@ func (b BuildInfo) String() string {
 }
 
 // FormatTime returns ns nanoseconds with four digits, as in 1.234 ms.
-func FormatTime(ns float64) string { return FormatSI(ns/1e9, "s") }
+func FormatTime(ns float64) string {
+	if ns >= 999.95e9 {
+		return fmt.Sprintf("%.0f s", ns/1e9)
+	}
+	return FormatSI(ns/1e9, "s")
+}
 
 // FormatSI returns x with four digits and a decimal prefix, as in 440.1 TFLOP/s.
 func FormatSI(x float64, unit string) string {
