@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -11,8 +14,10 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -238,4 +243,201 @@ func upload(ctx context.Context, b *vk.Buffer, in *kernels.Source, name string) 
 		}
 	}
 	return nil
+}
+
+// runModel holds the flags of run model.
+type runModel struct {
+	set            *pflag.FlagSet
+	in, weights    string
+	out, device    string
+	heads, context int
+	dtype          dtype.DType
+	lossScale      float64
+	checkpoint     tnp.Checkpoint
+	backward       bool
+}
+
+func newRunModel(a *app) *cobra.Command {
+	r := &runModel{checkpoint: tnp.Auto}
+	return a.command(&cobra.Command{
+		Use:   "model --in FILE --out FILE",
+		Short: "Compute a transformer neural process: its predictions, its loss and all gradients",
+		Long: `Computes what a transformer neural process predicts on one batch, its loss, and with
+--backward the gradients by all parameters, as flashvk train does in a step.
+
+The file of --weights, or else the input file, has the weights under the names of a PyTorch
+state dict, as flashvk train writes them. The input file has the batch, as that of --data,
+    x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
+       context, then (x, 0, -1) of each target; x may have several elements
+    y  (batch, targets): without it there are predictions alone
+The output file gets, in F32, mean and deviation (batch, targets), or with --backward
+grad.NAME of each parameter, and where there is y, loss (1) and log_p (batch, targets).`,
+		Example: `  flashvk run model --weights model.safetensors --in mine.safetensors --out predicted.safetensors
+  flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
+	}, func(f *pflag.FlagSet) {
+		r.set = f
+		fileVar(f, &r.in, "in", "safetensors file to read")
+		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
+		fileVar(f, &r.out, "out", "safetensors file to write, another one")
+		kernels.IntVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
+		kernels.IntVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
+		kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
+		f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
+		f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
+		f.BoolVar(&r.backward, "backward", false, "also compute the gradients")
+		deviceVar(f, &r.device)
+	}, func(ctx context.Context) error { return r.run(ctx, a) })
+}
+
+// A modelBatch is the content of the input file.
+type modelBatch struct {
+	c    tnp.Config
+	s    tnp.Shape
+	w    tnp.Weights
+	x, y []float32
+	// known says whether the file has y; if not, it is zeros.
+	known bool
+}
+
+// read reads and checks the input file.
+func (r *runModel) read() (b modelBatch, err error) {
+	in, err := safetensors.Open(r.in)
+	if err != nil {
+		return b, err
+	}
+	defer in.Close()
+	weights, path := in, cmp.Or(r.weights, r.in)
+	if r.weights != "" {
+		if weights, err = safetensors.Open(path); err != nil {
+			return b, err
+		}
+		defer weights.Close()
+	}
+	if b.w, b.c, err = tnp.Load(weights, r.heads); err != nil {
+		return b, fmt.Errorf("%s: %w", path, err)
+	}
+	x, xs, err := train.ReadTensor(in, "x", 3)
+	var y []int
+	if _, b.known = in.Tensor("y"); err == nil && (b.known || r.backward) {
+		y, b.y, err = train.ReadTensor(in, "y", 2)
+	}
+	if err != nil {
+		return b, fmt.Errorf("%s: %w", r.in, err)
+	}
+	context := r.context
+	switch {
+	case context == 0 && b.known:
+		context = x[1] - y[1]
+	case context == 0:
+		return b, usagef("run model needs --context N: %s has no y that tells the targets", r.in)
+	}
+	b.x, b.s = xs, tnp.Shape{Batch: x[0], Context: context, Targets: x[1] - context}
+	want := []int{b.s.Batch, b.s.Targets}
+	switch {
+	case context < 1 || b.s.Targets < 1:
+		return b, fmt.Errorf("%s: of %d tokens %d are context: there must be context and targets", r.in, x[1], context)
+	case !b.known:
+		b.y = make([]float32, b.s.Batch*b.s.Targets)
+	case !slices.Equal(y, want):
+		return b, fmt.Errorf("%s: tensor \"y\" has shape %v, want %v", r.in, y, want)
+	}
+	if x[2] != b.c.InputDim {
+		return b, fmt.Errorf("%s: tensor \"x\" has shape %v, want %d in the last axis, as embed.weight has", r.in, x, b.c.InputDim)
+	}
+	return b, b.s.Validate()
+}
+
+func (r *runModel) run(ctx context.Context, a *app) error {
+	o := tnp.ModelOptions{DType: r.dtype, LossScale: r.lossScale}
+	if r.backward {
+		o.Pass = tnp.Gradients
+	}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	if err := cmp.Or(checkRange(r.set, "context", r.context, 1, math.MaxInt32), checkRange(r.set, "heads", r.heads, 1, math.MaxInt32), checkReplaced(r.in, r.out), checkReplaced(r.weights, r.out)); err != nil {
+		return err
+	}
+	b, err := r.read()
+	if err != nil {
+		return err
+	}
+	if o.LossScale == 0 {
+		o.LossScale = tnp.DefaultLossScale(o.DType, b.s)
+	}
+	if err := safetensors.CanCreate(r.out); err != nil {
+		return err // before the work, not after it
+	}
+	return a.onDevice(r.device, func(d *vk.Device, env bench.Environment) error {
+		announce(a.stderr, env)
+		memory, err := tnp.Measure(d.Caps(), b.c, b.s, o, tnp.PlanOptions{Checkpoint: r.checkpoint})
+		if err != nil {
+			return err
+		}
+		announceModel(a.stderr, b.c, b.s, o.DType, memory)
+		return r.compute(ctx, d, &b, o, memory.Checkpoint)
+	})
+}
+
+// compute computes and writes the outputs.
+func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o tnp.ModelOptions, checkpoint tnp.Checkpoint) error {
+	model, err := tnp.NewModel(ctx, d, b.c, o)
+	if err != nil {
+		return err
+	}
+	defer model.Close()
+	if err := model.SetWeights(ctx, b.w); err != nil {
+		return err
+	}
+	plan, err := model.NewPlan(ctx, b.s, o.Pass, tnp.PlanOptions{Checkpoint: checkpoint})
+	if err != nil {
+		return err
+	}
+	defer plan.Close()
+	if err := plan.SetInputs(ctx, b.x, b.y); err != nil {
+		return fmt.Errorf("%s: %w", r.in, err)
+	}
+	if err := plan.Run(ctx); err != nil {
+		return err
+	}
+	var tensors []safetensors.Tensor
+	values := map[string][]float32{}
+	add := func(name string, x []float32, shape ...int) {
+		tensors = append(tensors, safetensors.Tensor{Name: name, DType: safetensors.F32, Shape: shape})
+		values[name] = x
+	}
+	if !r.backward {
+		var means, deviations []float32
+		mean, deviation, err := plan.Predict(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range mean {
+			means, deviations = append(means, float32(mean[i])), append(deviations, float32(deviation[i]))
+		}
+		add("mean", means, b.s.Batch, b.s.Targets)
+		add("deviation", deviations, b.s.Batch, b.s.Targets)
+	}
+	if b.known {
+		loss, err := plan.Loss(ctx)
+		if err != nil {
+			return err
+		}
+		logP, err := plan.LogP(ctx)
+		if err != nil {
+			return err
+		}
+		add("loss", []float32{float32(loss)}, 1)
+		add("log_p", logP, b.s.Batch, b.s.Targets)
+	}
+	if r.backward {
+		grads, err := model.Gradients(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range b.c.Params() {
+			add("grad."+p.Name, grads[p.Name], p.Shape...)
+		}
+	}
+	return train.WriteTensors(r.out, tensors, values)
 }
