@@ -10,7 +10,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -88,11 +87,7 @@ func recordAppend(c *vk.Cmd, t *AppendTensors, p *AppendProblem) error {
 
 // dispatchAppend records a kernel with its specialization, push constants and tensors.
 func dispatchAppend[P any](c *vk.Cmd, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
-	module, err := shaders.Get(p.appendKernel(), p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[P](c.Device(), module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	kernel, err := cached[P](c.Device(), p.appendKernel(), p.DType.Short(), spec, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -339,12 +334,7 @@ func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	}
 	vk.Narrow(&seqLens)
 	d := c.Device()
-	module, err := shaders.Get("attention_advance", "")
-	if err != nil {
-		return err
-	}
-	spec := advanceSpec{WorkgroupSize: advanceThreads}
-	kernel, err := vk.CachedKernel[advanceParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	kernel, err := cached[advanceParams](d, "attention_advance", "", advanceSpec{WorkgroupSize: advanceThreads}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

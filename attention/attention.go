@@ -24,7 +24,7 @@
 //
 // [Backward] computes the gradients from the results of Forward, in one of four ways:
 //
-//	two kernels  each recomputes the weights; one sums dK and dV, the other dQ           bwd_matrix.go, bwd_scalar.go
+//	two kernels  each recomputes the weights; one sums dK and dV, the other dQ           bwd_matrix.go
 //	stored       the kernel of dQ stores the weights in 16 bits; dK and dV are products  bwd_stored.go
 //	fused        one kernel sums all three                                               bwd_fused.go
 //	unfused      weights and score gradients are in memory                               bwd_unfused.go

@@ -71,7 +71,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err er
 		return err
 	}
 	shapes := config.workspaceShapes(c.Device().Caps(), &p)
-	if err := checkBackward(&t, &g, opt.Workspace, p, workspaceBytes(shapes)); err != nil {
+	if err := checkBackward(&t, &g, opt.Workspace, &p, workspaceBytes(shapes)); err != nil {
 		return err
 	}
 	w, err := newBwdWorkspace(c, shapes, opt.Workspace)
@@ -79,7 +79,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, opt Options) (err er
 		return err
 	}
 	vk.Narrow(&g.DQ, &g.DK, &g.DV, &g.DO, &g.DLSE, &g.DBias, &g.DSinks)
-	t.narrow()
+	vk.Narrow(t.all()...)
 	if err := recordDelta(c, w.rows, g.DO, t.O, t.LSE, g.DLSE, p); err != nil {
 		return err
 	}

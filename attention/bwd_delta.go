@@ -1,9 +1,6 @@
 package attention
 
-import (
-	"github.com/flashvk/flashvk/shaders"
-	"github.com/flashvk/flashvk/vk"
-)
+import "github.com/flashvk/flashvk/vk"
 
 // bwdDeltaParams is the push-constant block of attention_bwd_delta.comp.
 type bwdDeltaParams struct {
@@ -46,11 +43,7 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	if blocks > limit[0] || p.NumHeads > int(limit[1]) {
 		return unsupported("backward: seq_q=%d in num_heads=%d make more workgroups than the device's %d by %d", p.SeqQ, p.NumHeads, limit[0], limit[1])
 	}
-	module, err := shaders.Get("attention_bwd_delta", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[bwdDeltaParams](d, module.Name, module.SPIRV, bwdDeltaSpec{
+	kernel, err := cached[bwdDeltaParams](d, "attention_bwd_delta", p.DType.Short(), bwdDeltaSpec{
 		WorkgroupSize: deltaThreads,
 		Team:          deltaTeam,
 		HeadDim:       uint32(p.ValueHeadDim()),

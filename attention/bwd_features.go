@@ -3,7 +3,6 @@ package attention
 import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/steps"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -19,16 +18,12 @@ type bwdHeadsParams struct {
 
 // bwdDBiasSpec is the specialization of attention_bwd_dbias.comp.
 type bwdDBiasSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	ThreadsX      uint32 `glsl:"THREADS_X"`
-	Own           uint32 `glsl:"OWN"`
-	Stream        uint32 `glsl:"STREAM"`
-	Depth         uint32 `glsl:"DEPTH"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Aligned       bool   `glsl:"ALIGNED"`
-	SumBatches    bool   `glsl:"SUM_BATCHES"`
-	SumHeads      bool   `glsl:"SUM_HEADS"`
-	SumRows       bool   `glsl:"SUM_ROWS"`
+	bwdTileSpec
+	HeadDim    uint32 `glsl:"HEAD_DIM"`
+	Aligned    bool   `glsl:"ALIGNED"`
+	SumBatches bool   `glsl:"SUM_BATCHES"`
+	SumHeads   bool   `glsl:"SUM_HEADS"`
+	SumRows    bool   `glsl:"SUM_ROWS"`
 }
 
 // bwdDSinksSpec is the specialization of attention_bwd_dsinks.comp.
@@ -102,16 +97,8 @@ func (b *backward) headsParams() bwdHeadsParams {
 func (b *backward) recordDBias(dbias vk.Tensor) error {
 	p, bias := &b.p, &b.p.Bias
 	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
-		WorkgroupSize: uint32(biasTile.Threads),
-		ThreadsX:      uint32(biasTile.ThreadsX),
-		Own:           uint32(biasTile.Own),
-		Stream:        uint32(biasTile.Stream),
-		Depth:         uint32(biasTile.Depth),
-		HeadDim:       uint32(p.HeadDim),
-		Aligned:       aligned(4, &b.q, &b.k, &b.v, &b.do),
-		SumBatches:    bias.Rows && !bias.Batch,
-		SumHeads:      bias.Rows && !bias.Heads,
-		SumRows:       !bias.Rows,
+		bwdTileSpec: biasTile.spec(), HeadDim: uint32(p.HeadDim), Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
+		SumBatches: bias.Rows && !bias.Batch, SumHeads: bias.Rows && !bias.Heads, SumRows: !bias.Rows,
 	}, vk.KernelOptions{})
 	if err != nil {
 		return err
@@ -190,11 +177,7 @@ func (b *backward) recordDSinksSum(dsinks vk.Tensor) error {
 // and heads.
 func (b *backward) recordSum(params bwdSumParams, parts, out vk.Tensor) error {
 	d := b.c.Device()
-	module, err := shaders.Get("attention_bwd_sum", b.p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[bwdSumParams](d, module.Name, module.SPIRV, bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
+	kernel, err := cached[bwdSumParams](d, "attention_bwd_sum", b.p.DType.Short(), bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

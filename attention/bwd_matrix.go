@@ -1,6 +1,9 @@
 package attention
 
-import "github.com/flashvk/flashvk/internal/chips"
+import (
+	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/vk"
+)
 
 // bwdMatrixSpec is the specialization of attention_bwd_dkv_matrix.comp and
 // attention_bwd_dq_matrix.comp (shaders/lib/bwd_matrix_constants.glsl).
@@ -56,4 +59,35 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 		PeelMask:   tile.PeelMask,
 		LoadAhead:  uint32(tile.LoadAhead),
 	}, nil
+}
+
+// bwdTileSpec is what kernels of the scalar and the unfused path have of a tile.
+type bwdTileSpec struct {
+	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
+	ThreadsX      uint32 `glsl:"THREADS_X"`
+	Own           uint32 `glsl:"OWN"`
+	Stream        uint32 `glsl:"STREAM"`
+	Depth         uint32 `glsl:"DEPTH"`
+}
+
+func (t *BackwardTile) spec() bwdTileSpec {
+	return bwdTileSpec{uint32(t.Threads), uint32(t.ThreadsX), uint32(t.Own), uint32(t.Stream), uint32(t.Depth)}
+}
+
+// bwdScalarSpec is the specialization of attention_bwd_dkv_scalar.comp and
+// attention_bwd_dq_scalar.comp.
+type bwdScalarSpec struct {
+	bwdTileSpec
+	Slice   uint32 `glsl:"SLICE"`
+	HeadDim uint32 `glsl:"HEAD_DIM"`
+	Causal  bool   `glsl:"CAUSAL"`
+	Aligned bool   `glsl:"ALIGNED"`
+}
+
+// scalarKernel returns attention_bwd_dkv_scalar or attention_bwd_dq_scalar.
+func (b *backward) scalarKernel(name string, tile BackwardTile) (kernel[bwdParams], error) {
+	return newKernel[bwdParams](b.c.Device(), name, b.p.DType.Short(), &b.p, bwdScalarSpec{
+		bwdTileSpec: tile.spec(), Slice: uint32(tile.Slice), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
+		Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
+	}, vk.KernelOptions{})
 }

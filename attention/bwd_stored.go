@@ -7,7 +7,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -90,24 +89,12 @@ func (b *backward) recordStored() error {
 // storedKernels are the kernels of a call that passes P and dX through memory.
 type storedKernels struct {
 	*backward
-	rowKernel            storeKernel
+	rowKernel            kernelOf[bwdStoreParams, bwdStoreFeaturesParams]
 	values, keys         productsKernel                                // dV, and dK
 	bias                 *vk.Kernel[withFeatures[bwdStoredBiasParams]] // nil: none
 	pageParts            uint32                                        // workgroups of bias of a page
 	pageRoom             pageRoom
 	rowBlocks, keyBlocks uint32
-}
-
-// A storeKernel is one of the two that compute dQ and store P and dX; the other is nil.
-type storeKernel struct {
-	plain    *vk.Kernel[bwdStoreParams]
-	features *vk.Kernel[withFeatures[bwdStoreFeaturesParams]]
-}
-
-// A productsKernel is likewise one of two: that without features unless p.cutsPages.
-type productsKernel struct {
-	plain    *vk.Kernel[bwdProductsParams]
-	features *vk.Kernel[withFeatures[bwdProductsFeaturesParams]]
 }
 
 func (b *backward) newStoredKernels() (k storedKernels, err error) {
@@ -127,7 +114,13 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 			return k, errors.Join(err, unsupported("backward: the device keeps matrices in another way than its driver is known to"))
 		}
 	}
-	if k.rowKernel, err = b.newStoreKernel(shape); err != nil {
+	store, err := b.storeSpec(aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do))
+	if err != nil {
+		return k, err
+	}
+	k.rowKernel, err = newKernelOf[bwdStoreParams, bwdStoreFeaturesParams](
+		d, moduleOf(bwdStoredKernels[config.Impl], p), p.DType.Short(), p.Plain(), store, newFeatureSpec(p), matrixKernelOptions(d))
+	if err != nil {
 		return k, err
 	}
 	if k.values, err = b.newProductsKernel(p.ValueHeadDim(), shape); err != nil {
@@ -140,20 +133,15 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	return k, err
 }
 
+// A productsKernel is the one without features unless p.cutsPages.
+type productsKernel = kernelOf[bwdProductsParams, bwdProductsFeaturesParams]
+
 // newProductsKernel returns the kernel of dV or dK, which have dim columns.
-func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (k productsKernel, err error) {
+func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (productsKernel, error) {
 	p, config, d := &b.p, &b.config, b.c.Device()
-	module, err := shaders.Get(config.productsKernel(d.Caps(), p), p.DType.Short())
-	if err != nil {
-		return k, err
-	}
 	spec := config.productsSpec(d.Caps(), p, dim, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
-	if !p.cutsPages() {
-		k.plain, err = vk.CachedKernel[bwdProductsParams](d, module.Name, module.SPIRV, spec, chips.MatrixOptions(d.Caps()))
-		return k, err
-	}
-	k.features, err = vk.CachedKernel[withFeatures[bwdProductsFeaturesParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdProductsSpec]{spec, newPageSpec(p)}, chips.MatrixOptions(d.Caps()))
-	return k, err
+	return newKernelOf[bwdProductsParams, bwdProductsFeaturesParams](
+		d, config.productsKernel(d.Caps(), p), p.DType.Short(), !p.cutsPages(), spec, newPageSpec(p), matrixKernelOptions(d))
 }
 
 // store records the kernel of dQ for the chunk of heads that begins with a key head and a member of
@@ -169,13 +157,8 @@ func (k *storedKernels) store(head, member int, n storedChunk) {
 		PagesOffset: uint32(k.pages.Offset / 4),
 	}
 	headBytes := float64(p.SeqKV) * float64((p.HeadDim+p.ValueHeadDim())*p.DType.Size()) / float64(n.members)
-	g, tensors := k.headGroups(heads, headBytes, k.rowBlocks), []vk.Tensor{k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages}
-	if k.rowKernel.plain != nil {
-		k.rowKernel.plain.Dispatch(k.c, g, params, tensors...)
-		return
-	}
-	f := k.features()
-	k.rowKernel.features.Dispatch(k.c, g, withFeatures[bwdStoreFeaturesParams]{bwdStoreFeaturesParams{params, k.pageRoom}, f.params}, append(tensors, f.tensors[:]...)...)
+	k.rowKernel.dispatch(k.c, k.headGroups(heads, headBytes, k.rowBlocks), params, bwdStoreFeaturesParams{params, k.pageRoom}, k.features(),
+		k.q, k.k, k.v, k.do, k.rows, k.dq, k.pages)
 }
 
 // sum records the products for a chunk.
@@ -199,20 +182,16 @@ func (k *storedKernels) sum(head, member int, n storedChunk) {
 			sums[i] = sums[i].Narrow()
 		}
 	}
-	params.setTensors(k.do, k.dv, sums[0], 0, float32(p.Dropout.KeepScale()))
-	k.product(&k.values, g, params, k.pages, k.do, k.dv, sums[0])
-	params.setTensors(k.q, k.dk, sums[1], 1, float32(p.EffectiveScale()))
-	k.product(&k.keys, g, params, k.pages, k.q, k.dk, sums[1])
-}
-
-// product records one of them.
-func (k *storedKernels) product(kernel *productsKernel, g vk.Groups, params bwdProductsParams, tensors ...vk.Tensor) {
-	if kernel.plain != nil {
-		kernel.plain.Dispatch(k.c, g, params, tensors...)
-		return
-	}
 	f := k.features()
-	kernel.features.Dispatch(k.c, g, withFeatures[bwdProductsFeaturesParams]{bwdProductsFeaturesParams{params, k.pageRoom}, f.params}, append(tensors, f.tensors[:]...)...)
+	for i, x := range []struct {
+		kernel *productsKernel
+		y, dx  vk.Tensor
+		scale  float64
+	}{{&k.values, k.do, k.dv, p.Dropout.KeepScale()}, {&k.keys, k.q, k.dk, p.EffectiveScale()}} {
+		params.Which, params.Scale, params.SumsOffset = uint32(i), float32(x.scale), uint32(sums[i].Offset)
+		params.Y, params.DX = placeOf(x.y), placeOf(x.dx)
+		x.kernel.dispatch(k.c, g, params, bwdProductsFeaturesParams{params, k.pageRoom}, f, k.pages, x.y, x.dx, sums[i])
+	}
 }
 
 // headGroups returns a dispatch over heads, in groups whose heads take turns with their blocks
@@ -227,31 +206,8 @@ func (b *backward) headGroups(heads int, headBytes float64, blocks uint32) vk.Gr
 	return vk.Groups{X: uint32(n), Y: blocks, Z: groups(heads, n)}
 }
 
-// newStoreKernel returns the kernel that computes dQ and stores P and dX.
-func (b *backward) newStoreKernel(shape vk.CoopMatShape) (k storeKernel, err error) {
-	d, p := b.c.Device(), &b.p
-	spec, err := b.storeSpec(shape, aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do))
-	if err != nil {
-		return k, err
-	}
-	name := bwdStoredKernels[b.config.Impl]
-	if !p.Plain() {
-		name += "_features"
-	}
-	module, err := shaders.Get(name, p.DType.Short())
-	if err != nil {
-		return k, err
-	}
-	if p.Plain() {
-		k.plain, err = vk.CachedKernel[bwdStoreParams](d, module.Name, module.SPIRV, spec, matrixKernelOptions(d))
-	} else {
-		k.features, err = vk.CachedKernel[withFeatures[bwdStoreFeaturesParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdStoreSpec]{spec, newFeatureSpec(p)}, matrixKernelOptions(d))
-	}
-	return k, err
-}
-
-// storeSpec returns its specialization.
-func (b *backward) storeSpec(shape vk.CoopMatShape, isAligned bool) (spec bwdStoreSpec, err error) {
+// storeSpec returns the specialization of the kernel that computes dQ and stores P and dX.
+func (b *backward) storeSpec(isAligned bool) (spec bwdStoreSpec, err error) {
 	if spec.Matrix, err = b.matrixSpec(b.config.DQ, isAligned); err != nil {
 		return spec, err
 	}
@@ -350,13 +306,6 @@ type bwdProductsParams struct {
 type bwdProductsFeaturesParams struct {
 	bwdProductsParams
 	pageRoom
-}
-
-// setTensors sets the other factor y, the result dx, its sums, which of P and dX is multiplied, and
-// the scale.
-func (s *bwdProductsParams) setTensors(y, dx, sums vk.Tensor, which uint32, scale float32) {
-	s.Which, s.Scale, s.SumsOffset = which, scale, uint32(sums.Offset)
-	s.Y, s.DX = placeOf(y), placeOf(dx)
 }
 
 // bwdProductsSpec is the specialization of attention_bwd_products.comp.

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -47,13 +46,9 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 	if parts := k.keyBlocks * k.pageParts; parts > caps.MaxWorkgroupCount[0] {
 		return nil, unsupported("backward: seq_kv=%d makes %d parts of pages, more than the device's %d workgroups", p.SeqKV, parts, caps.MaxWorkgroupCount[0])
 	}
-	module, err := shaders.Get(storedBias, p.DType.Short())
-	if err != nil {
-		return nil, err
-	}
 	features := newPageSpec(p)
 	features.BiasF32 = newFeatureSpec(p).BiasF32
-	return vk.CachedKernel[withFeatures[bwdStoredBiasParams]](d, module.Name, module.SPIRV, withFeatureSpec[bwdStoredBiasSpec]{
+	return cached[withFeatures[bwdStoredBiasParams]](d, storedBias, p.DType.Short(), withFeatureSpec[bwdStoredBiasSpec]{
 		bwdStoredBiasSpec{
 			WorkgroupSize: sumThreads,
 			BlockM:        uint32(block),

@@ -7,24 +7,17 @@ import (
 
 // unfusedBwdScoresSpec is the specialization of attention_unfused_bwd_scores.comp.
 type unfusedBwdScoresSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	ThreadsX      uint32 `glsl:"THREADS_X"`
-	Own           uint32 `glsl:"OWN"`
-	Stream        uint32 `glsl:"STREAM"`
-	Depth         uint32 `glsl:"DEPTH"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Causal        bool   `glsl:"CAUSAL"`
-	Aligned       bool   `glsl:"ALIGNED"`
+	bwdTileSpec
+	HeadDim uint32 `glsl:"HEAD_DIM"`
+	Causal  bool   `glsl:"CAUSAL"`
+	Aligned bool   `glsl:"ALIGNED"`
 }
 
 // unfusedKeysSpec is the specialization of attention_unfused_keys.comp.
 type unfusedKeysSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	ThreadsX      uint32 `glsl:"THREADS_X"`
-	BlockM        uint32 `glsl:"BLOCK_M"`
-	BlockN        uint32 `glsl:"BLOCK_N"`
-	Dim           uint32 `glsl:"DIM"`
-	Aligned       bool   `glsl:"ALIGNED"`
+	blockSpec
+	Dim     uint32 `glsl:"DIM"`
+	Aligned bool   `glsl:"ALIGNED"`
 }
 
 // unfusedBwdKernels are the steps of the backward pass.
@@ -103,27 +96,15 @@ func (b *backward) recordUnfused() error {
 func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
 	d, p, rowTile, none := b.c.Device(), &b.p, &b.config.DQ, vk.KernelOptions{}
 	u.scores, err = newKernel[bwdHeadsParams](d, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedBwdScoresSpec{
-		WorkgroupSize: uint32(rowTile.Threads),
-		ThreadsX:      uint32(rowTile.ThreadsX),
-		Own:           uint32(rowTile.Own),
-		Stream:        uint32(rowTile.Stream),
-		Depth:         uint32(rowTile.Depth),
-		HeadDim:       uint32(p.HeadDim),
-		Causal:        p.Causal,
-		Aligned:       aligned(4, &b.q, &b.k, &b.v, &b.do),
+		bwdTileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
 	}, none)
 	if err != nil {
 		return u, err
 	}
 	values := newFeatureSpec(p)
 	values.ValueDim = uint32(p.HeadDim) // of dQ and K, which are O and V here
-	u.dq, err = newKernelOf[unfusedParams](d, "attention_unfused_values", p.DType.Short(), p, unfusedValuesSpec{
-		WorkgroupSize: uint32(rowTile.Threads),
-		ThreadsX:      uint32(rowTile.ThreadsX),
-		BlockM:        uint32(rowTile.Own),
-		BlockN:        uint32(rowTile.Slice),
-		HeadDim:       uint32(p.HeadDim),
-		Aligned:       aligned(4, &b.k),
+	u.dq.kernelOf, err = newKernelOf[unfusedParams, unfusedParams](d, moduleOf("attention_unfused_values", p), p.DType.Short(), p.Plain(), unfusedValuesSpec{
+		newBlockSpec(rowTile.Threads, rowTile.ThreadsX, rowTile.Own, rowTile.Slice), uint32(p.HeadDim), aligned(4, &b.k),
 	}, values, none)
 	if err != nil {
 		return u, err
@@ -139,11 +120,6 @@ func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
 func (b *backward) newKeysKernel(dim int, x *vk.Tensor) (kernel[unfusedParams], error) {
 	tile := &b.config.DKV
 	return newKernel[unfusedParams](b.c.Device(), "attention_unfused_keys", b.p.DType.Short(), &b.p, unfusedKeysSpec{
-		WorkgroupSize: uint32(tile.Threads),
-		ThreadsX:      uint32(tile.ThreadsX),
-		BlockM:        uint32(tile.Own),
-		BlockN:        uint32(tile.Slice),
-		Dim:           uint32(dim),
-		Aligned:       aligned(4, x),
+		newBlockSpec(tile.Threads, tile.ThreadsX, tile.Own, tile.Slice), uint32(dim), aligned(4, x),
 	}, vk.KernelOptions{})
 }

@@ -2,7 +2,6 @@ package attention_test
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,44 +48,6 @@ func (x *cache8) append(t *testing.T, dev *vk.Device, rows []float32) (stored []
 		return stored, nil
 	}
 	return stored, elements(t, x.t.KScale)
-}
-
-// TestRoundTrip bounds what is lost by storing keys in 8 bits.
-func TestRoundTrip(t *testing.T) {
-	dev := vktest.Open(t)
-	const keys = 50
-	r := rand.New(rand.NewPCG(1, 1))
-	rows := make([]float32, keys*64)
-	for i := range rows {
-		rows[i] = dtype.BFloat16.Round(float32(r.NormFloat64() * math.Exp2(float64(i/64%10)-5)))
-	}
-	t.Run("e4m3", func(t *testing.T) {
-		x := newCache8(t, dev, attention.CacheE4M3, keys)
-		const scale = 0.25
-		require.NoError(t, x.t.KScale.Upload(t.Context(), []float32{scale}))
-		require.NoError(t, x.t.VScale.Upload(t.Context(), []float32{scale}))
-		stored, _ := x.append(t, dev, rows)
-		for i, b := range stored {
-			require.Equal(t, dtype.ToE4M3(rows[i]/scale), b, "%v", rows[i])
-			// Four bits of a number, or half of the smallest one; 448 is enough here.
-			require.InDelta(t, rows[i], dtype.FromE4M3(b)*scale, max(math.Abs(float64(rows[i]))/16, scale*0x1p-10))
-		}
-	})
-	t.Run("q8_0", func(t *testing.T) {
-		x := newCache8(t, dev, attention.CacheQ8_0, keys)
-		stored, scales := x.append(t, dev, rows)
-		for block, d := range scales {
-			top := 0.0
-			for _, y := range rows[block*32:][:32] {
-				top = max(top, math.Abs(float64(y)))
-			}
-			require.InEpsilon(t, top/127, d, 0x1p-11)
-			for i, y := range rows[block*32:][:32] {
-				// Half a step; the largest may be beyond 127 of a scale that was rounded down.
-				require.InDelta(t, y, float32(int8(stored[block*32+i]))*d, float64(d)/2+top*0x1p-11)
-			}
-		}
-	})
 }
 
 // TestCache8Limits stores what the formats do not have.

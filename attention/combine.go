@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/table"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -22,11 +21,7 @@ func (f *forward) splits() error {
 	if blocks > limit[0] {
 		return unsupported("seq_q=%d makes %d workgroups that combine splits, more than the device's %d", p.SeqQ, blocks, limit[0])
 	}
-	module, err := shaders.Get("attention_combine", p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[combineParams](d, module.Name, module.SPIRV, spec, vk.KernelOptions{})
+	kernel, err := cached[combineParams](d, "attention_combine", p.DType.Short(), spec, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

@@ -37,47 +37,22 @@ func (p Problem) BackwardFLOPs() float64 {
 	return p.FLOPs() / float64(p.HeadDim+p.ValueHeadDim()) * float64(3*p.HeadDim+2*p.ValueHeadDim())
 }
 
-// BackwardBytes returns the least traffic of the backward pass: Bytes, dO read, and the gradients
-// of Q, K, V, bias and sinks written.
+// BackwardBytes returns the least traffic of the backward pass: Bytes, dO read, and the gradients of
+// Q, K, V, bias and sinks written.
 func (p Problem) BackwardBytes() float64 {
-	bytes := p.Bytes() + float64(p.DType.Size())*(elements(p.OShape())+elements(p.QShape())+elements(p.KShape())+elements(p.VShape()))
-	if p.Bias.On {
-		bytes += float64(p.Bias.DType.Size()) * elements(p.BiasShape())
-	}
-	if p.Sinks {
-		bytes += 4 * elements(p.SinksShape())
+	bytes, parts := p.Bytes(), p.parts()
+	for _, i := range []int{0, 1, 2, 3, 5, 7} {
+		bytes += parts[i].bytes()
 	}
 	return bytes
 }
 
-// elements returns the product of a shape.
-func elements(shape []int) float64 {
-	n := 1.0
-	for _, s := range shape {
-		n *= float64(s)
-	}
-	return n
-}
-
-// Bytes returns the least traffic of the forward pass: Q, K, V and the tensors of features read
-// once, O and LSE written once. Keys that no row sees count too.
+// Bytes returns the least traffic of the forward pass: Q, K, V and the tensors of features read once, O
+// and LSE written once. Keys that no row sees count too.
 func (p Problem) Bytes() float64 {
-	bytes := float64(p.DType.Size()) * (elements(p.QShape()) + elements(p.KShape()) + elements(p.VShape()) + elements(p.OShape()))
-	bytes += 4 * elements(p.LSEShape())
-	if p.Bias.On {
-		bytes += float64(p.Bias.DType.Size()) * elements(p.BiasShape())
-	}
-	if p.ALiBi != ALiBiOff {
-		bytes += 4 * elements(p.SlopesShape())
-	}
-	if p.KeyMask {
-		bytes += elements(p.KeyMaskShape())
-	}
-	if p.Sinks {
-		bytes += 4 * elements(p.SinksShape())
-	}
-	if p.Varlen.On {
-		bytes += 2 * 4 * elements(p.CuSeqlensShape())
+	bytes := 0.0
+	for _, x := range p.parts() {
+		bytes += x.bytes()
 	}
 	return bytes
 }

@@ -1,12 +1,10 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
-	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -128,11 +126,7 @@ func decodeBindings(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config Decode
 // dispatchDecode records the kernel with a specialization, push constants and tensors.
 func dispatchDecode[P any](c *vk.Cmd, config DecodeConfig, p *DecodeProblem, spec any, params P, tensors []vk.Tensor) error {
 	d := c.Device()
-	module, err := shaders.Get(config.kernel(p), p.DType.Short())
-	if err != nil {
-		return err
-	}
-	kernel, err := vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
+	kernel, err := cached[P](d, config.kernel(p), p.DType.Short(), spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
 	if err != nil {
 		return err
 	}
@@ -166,14 +160,17 @@ func (p *DecodeProblem) cacheArguments(t *DecodeTensors) []argument.Argument {
 
 // decodeInputs returns what Decode and Step read, besides Q and the cache.
 func (p *DecodeProblem) decodeInputs(t *DecodeTensors) []argument.Argument {
-	features := Tensors{Bias: t.Bias, ALiBiSlopes: t.ALiBiSlopes, Sinks: t.Sinks}
-	return features.appendFeatures([]argument.Argument{
+	list := []argument.Argument{
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
 		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
 		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
 		argument.New("left_pad", t.LeftPad, p.LeftPad, dtype.Int32, p.SeqLensShape()),
 		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()),
-	}, p.Problem)
+	}
+	for i, x := range p.parts()[5:8] {
+		list = append(list, p.argument(x, []vk.Tensor{t.Bias, t.ALiBiSlopes, t.Sinks}[i]))
+	}
+	return list
 }
 
 // decodeOutputs returns what Decode and Step write, besides Q and the cache.
@@ -183,14 +180,7 @@ func (p *DecodeProblem) decodeOutputs(name string, t *DecodeTensors, workspace *
 		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
 		argument.New("state", t.State, true, dtype.Int32, p.StateShape()),
 	}
-	if workspace == nil {
-		return outputs, nil
-	}
-	if workspace.Bytes() < bytes {
-		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", name, workspace.Bytes(), bytes)
-	}
-	all := int(workspace.Bytes() / 4)
-	return append(outputs, argument.New("workspace", vk.View(workspace, dtype.Float32, all), true, dtype.Float32, []int{all})), nil
+	return withWorkspace(outputs, name, workspace, bytes)
 }
 
 // decodeSpec is the specialization of attention_decode.comp.

@@ -31,31 +31,24 @@ func (p *DecodeProblem) seenKeys(n int) int {
 // BytesOf returns the least traffic of Decode: CacheBytesOf, Q and the tensors of features read
 // once, O and LSE written once. Of the block table only entries of seen keys count.
 func (p DecodeProblem) BytesOf(seqLens []int32) float64 {
-	bytes := p.CacheBytesOf(seqLens) + float64(p.DType.Size())*(elements(p.QShape())+elements(p.OShape())) + 4*elements(p.LSEShape())
-	perSequence := 4.0
+	bytes, parts := p.CacheBytesOf(seqLens), p.parts()
+	for _, i := range []int{0, 3, 4, 5, 6, 7} { // Q, O, LSE, bias, slopes and sinks
+		bytes += parts[i].bytes()
+	}
+	words := p.Batch // SeqLens
 	if p.CacheRows > 0 {
-		perSequence += 4
+		words += p.Batch
 	}
 	if p.LeftPad {
-		perSequence += 4
+		words += p.Batch
 	}
-	bytes += perSequence * float64(p.Batch)
 	if p.Tree {
-		bytes += 4 * elements(p.TreeMaskShape())
-	}
-	if p.ALiBi != ALiBiOff {
-		bytes += 4 * elements(p.SlopesShape())
-	}
-	if p.Sinks {
-		bytes += 4 * elements(p.SinksShape())
+		words += 2 * p.Batch * p.SeqQ
 	}
 	for _, n := range seqLens {
-		if keys := p.seenKeys(int(n) + p.NewKeys); p.PageSize > 0 {
-			bytes += 4 * float64(groups(keys, p.PageSize))
+		if p.PageSize > 0 {
+			words += int(groups(p.seenKeys(int(n)+p.NewKeys), p.PageSize))
 		}
 	}
-	if p.Bias.On {
-		bytes += float64(p.Bias.DType.Size()) * elements(p.BiasShape())
-	}
-	return bytes
+	return bytes + 4*float64(words)
 }

@@ -139,41 +139,60 @@ func (f *boundFeatures) skip(p *Problem, first, n int) {
 	f.startAt(p, first+n)
 }
 
-// A kernel is one of the two modules of a file; the other is nil.
-type kernel[P any] struct {
-	plain    *vk.Kernel[P]
-	features *vk.Kernel[withFeatures[P]]
-}
-
-// newKernel returns the kernel of a file that p needs, for an element type.
-func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S, o vk.KernelOptions) (kernel[P], error) {
-	return newKernelOf[P](d, name, element, p, spec, newFeatureSpec(p), o)
-}
-
-// newKernelOf is newKernel with a specialization of the features; a plain problem ignores it.
-func newKernelOf[P, S any](d *vk.Device, name, element string, p *Problem, spec S, features featureSpec, o vk.KernelOptions) (k kernel[P], err error) {
-	if !p.Plain() {
-		name += "_features"
-	}
+// cached returns the kernel of a module.
+func cached[P any](d *vk.Device, name, element string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
 	module, err := shaders.Get(name, element)
 	if err != nil {
-		return k, err
+		return nil, err
 	}
-	if p.Plain() {
-		k.plain, err = vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+}
+
+// A kernelOf is one of the two modules of a file; the other is nil. Q are the parameters of the one
+// with features, before those of the features.
+type kernelOf[P, Q any] struct {
+	plain    *vk.Kernel[P]
+	features *vk.Kernel[withFeatures[Q]]
+}
+
+// newKernelOf returns the kernel of a module, which is plain or has features.
+func newKernelOf[P, Q, S any](d *vk.Device, name, element string, plain bool, spec S, features featureSpec, o vk.KernelOptions) (k kernelOf[P, Q], err error) {
+	if plain {
+		k.plain, err = cached[P](d, name, element, spec, o)
 	} else {
-		k.features, err = vk.CachedKernel[withFeatures[P]](d, module.Name, module.SPIRV, withFeatureSpec[S]{spec, features}, o)
+		k.features, err = cached[withFeatures[Q]](d, name, element, withFeatureSpec[S]{spec, features}, o)
 	}
 	return k, err
 }
 
-// dispatch records a run of the kernel. A plain kernel ignores f.
-func (k *kernel[P]) dispatch(c *vk.Cmd, g vk.Groups, params P, f *boundFeatures, tensors ...vk.Tensor) {
+// dispatch records a run of the kernel. A plain kernel ignores with and f.
+func (k *kernelOf[P, Q]) dispatch(c *vk.Cmd, g vk.Groups, params P, with Q, f *boundFeatures, tensors ...vk.Tensor) {
 	if k.plain != nil {
 		k.plain.Dispatch(c, g, params, tensors...)
 		return
 	}
-	k.features.Dispatch(c, g, withFeatures[P]{params, f.params}, append(tensors, f.tensors[:]...)...)
+	k.features.Dispatch(c, g, withFeatures[Q]{with, f.params}, append(tensors, f.tensors[:]...)...)
+}
+
+// A kernel has the same parameters in both modules.
+type kernel[P any] struct{ kernelOf[P, P] }
+
+// newKernel returns the kernel of a file that p needs, for an element type.
+func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S, o vk.KernelOptions) (kernel[P], error) {
+	of, err := newKernelOf[P, P](d, moduleOf(name, p), element, p.Plain(), spec, newFeatureSpec(p), o)
+	return kernel[P]{of}, err
+}
+
+// moduleOf returns the name of the module of a file that p needs.
+func moduleOf(name string, p *Problem) string {
+	if !p.Plain() {
+		name += "_features"
+	}
+	return name
+}
+
+func (k *kernel[P]) dispatch(c *vk.Cmd, g vk.Groups, params P, f *boundFeatures, tensors ...vk.Tensor) {
+	k.kernelOf.dispatch(c, g, params, params, f, tensors...)
 }
 
 // unpack returns Q, K, V or O of a Varlen, (total, heads, dim), as (batch, heads, total, dim), and

@@ -53,13 +53,13 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := checkForward(&t, p); err != nil {
+	if err := checkForward(&t, &p); err != nil {
 		return err
 	}
 	if plan.Decode != (DecodeConfig{}) {
 		return forwardDecode(c, &t, &p, plan.Decode)
 	}
-	t.narrow()
+	vk.Narrow(t.all()...)
 	f := forward{c, t.O, t.LSE, t.Q, t.K, t.V, p, &t, plan.Config}
 	return f.record()
 }
@@ -103,17 +103,8 @@ func (f *forward) fused() error {
 	config, p := &f.config, &f.p
 	if config.Impl == Scalar {
 		return recordFwd(f, fwdScalarSpec{
-			WorkgroupSize: uint32(config.Threads),
-			ThreadsX:      uint32(config.ThreadsX),
-			BlockM:        uint32(config.BlockM),
-			BlockN:        uint32(config.BlockN),
-			Depth:         uint32(config.Depth),
-			ValueRows:     uint32(config.ValueRows),
-			HeadDim:       uint32(p.HeadDim),
-			Causal:        p.Causal,
-			Aligned:       aligned(4, &f.q, &f.k, &f.v),
-			WriteLSE:      !f.lse.IsZero(),
-			SplitKV:       config.Splits > 1,
+			blockSpec: config.blockSpec(), Depth: uint32(config.Depth), ValueRows: uint32(config.ValueRows), HeadDim: uint32(p.HeadDim),
+			Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k, &f.v), WriteLSE: !f.lse.IsZero(), SplitKV: config.Splits > 1,
 		}, vk.KernelOptions{})
 	}
 	d := f.c.Device()
@@ -358,27 +349,37 @@ func asksQuads(d *vk.Device, of any, impl Impl, t dtype.DType) error {
 // matrixKernelOptions is chips.MatrixOptions.
 func matrixKernelOptions(d *vk.Device) vk.KernelOptions { return chips.MatrixOptions(d.Caps()) }
 
-// fwdScalarSpec is the specialization of attention_fwd_scalar.comp.
-type fwdScalarSpec struct {
+// blockSpec is what kernels of the scalar and the unfused path have of a block of rows.
+type blockSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	ThreadsX      uint32 `glsl:"THREADS_X"`
 	BlockM        uint32 `glsl:"BLOCK_M"`
 	BlockN        uint32 `glsl:"BLOCK_N"`
-	Depth         uint32 `glsl:"DEPTH"`
-	ValueRows     uint32 `glsl:"VALUE_ROWS"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Causal        bool   `glsl:"CAUSAL"`
-	Aligned       bool   `glsl:"ALIGNED"`
-	WriteLSE      bool   `glsl:"WRITE_LSE"`
-	SplitKV       bool   `glsl:"SPLIT_KV"`
 }
 
-// Small problems: K and V go from memory straight to operands of products, without a barrier, and
-// Config.Stripes subgroups of a workgroup divide the keys of the same rows.
+func newBlockSpec(threads, threadsX, m, n int) blockSpec {
+	return blockSpec{uint32(threads), uint32(threadsX), uint32(m), uint32(n)}
+}
 
-const fwdDirectKernel = "attention_fwd_direct"
+func (c *Config) blockSpec() blockSpec {
+	return newBlockSpec(c.Threads, c.ThreadsX, c.BlockM, c.BlockN)
+}
 
-// fwdDirectSpec is the specialization of attention_fwd_direct.comp.
+// fwdScalarSpec is the specialization of attention_fwd_scalar.comp.
+type fwdScalarSpec struct {
+	blockSpec
+	Depth     uint32 `glsl:"DEPTH"`
+	ValueRows uint32 `glsl:"VALUE_ROWS"`
+	HeadDim   uint32 `glsl:"HEAD_DIM"`
+	Causal    bool   `glsl:"CAUSAL"`
+	Aligned   bool   `glsl:"ALIGNED"`
+	WriteLSE  bool   `glsl:"WRITE_LSE"`
+	SplitKV   bool   `glsl:"SPLIT_KV"`
+}
+
+// fwdDirectSpec is the specialization of attention_fwd_direct.comp, for small problems: K and V go from
+// memory straight to operands of products, without a barrier, and Config.Stripes subgroups of a
+// workgroup divide the keys of the same rows.
 type fwdDirectSpec struct {
 	matrixSpec
 	SameLayout bool `glsl:"SAME_LAYOUT"`
@@ -396,7 +397,7 @@ var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", Coop
 // kernel returns the name of the fused kernel.
 func (c *Config) kernel(t dtype.DType) string {
 	if c.Stripes > 0 {
-		return fwdDirectKernel
+		return "attention_fwd_direct"
 	}
 	if t == dtype.Float32 && onMatrices(c.Impl) {
 		return fwdF32x2Kernels[c.Impl]

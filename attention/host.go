@@ -3,15 +3,15 @@ package attention
 import (
 	"context"
 	"fmt"
+	"reflect"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // HostTensors are Tensors on the host, for ForwardHost: whole tensors of the same shapes in
 // row-major order. Tensors of features that are off are nil; LSE may be nil.
 type HostTensors struct {
-	Q, K, V, O, LSE []float32
+	Q, K, V, O, LSE []float32 // the fields of Tensors, in their order
 
 	Bias        []float32
 	ALiBiSlopes []float32
@@ -43,149 +43,65 @@ type HostTensors struct {
 // vk.ErrOutOfDeviceMemory, or ctx's error. O and LSE are undefined then, and nothing stays
 // allocated.
 func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, opt Options) error {
-	if _, err := chooseForward(d.Caps(), p, opt); err != nil {
+	if _, _, err := forwardConfig(d.Caps(), p, opt); err != nil {
 		return err
 	}
-	args := hostArguments(&t, &p)
-	for i := range args {
-		if err := args[i].check(); err != nil {
-			return err
+	parts, slices := p.parts(), reflect.ValueOf(t)
+	parts[4].on = t.LSE != nil
+	for i, x := range parts {
+		switch n, want := slices.Field(i).Len(), size(x.shape); {
+		case x.on && n != want:
+			return fmt.Errorf("attention: len(%s)=%d is not %d, of shape %v", x.name, n, want, x.shape)
+		case !x.on && n > 0:
+			return fmt.Errorf("attention: %s is given, but the problem has none", x.name)
 		}
 	}
-	outputs := 2
 	if p.Varlen.On {
 		if err := p.CheckCuSeqlens(t.CuSeqlensQ, t.CuSeqlensKV); err != nil {
 			return err
 		}
-		outputs = 0 // rows that are in no sequence keep what O and LSE hold
 	}
+	return forwardHost(ctx, d, parts, slices, p, opt)
+}
+
+// forwardHost is ForwardHost for slices that fit the parts of p.
+func forwardHost(ctx context.Context, d *vk.Device, parts []part, slices reflect.Value, p Problem, opt Options) (err error) {
+	var on Tensors
+	all := on.all()
 	defer func() {
-		for i := range args {
-			args[i].tensor.Close()
+		for _, t := range all {
+			t.Close()
 		}
 	}()
-	for i := range args {
-		if err := args[i].allocate(d); err != nil {
+	for i, x := range parts {
+		if x.on {
+			if *all[i], err = d.NewTensor("attention."+x.name, x.dtype, x.shape...); err != nil {
+				return err
+			}
+		}
+	}
+	for i, x := range parts {
+		output := i == 3 || i == 4
+		if !x.on || output && !p.Varlen.On { // rows that are in no sequence keep what O and LSE hold
+			continue
+		}
+		switch data := slices.Field(i).Interface().(type) {
+		case []float32:
+			err = all[i].Upload(ctx, data)
+		case []bool:
+			err = all[i].UploadBools(ctx, data)
+		case []int32:
+			err = all[i].UploadInts(ctx, data)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	for i := outputs; i < len(args); i++ {
-		if err := args[i].upload(ctx); err != nil {
-			return fmt.Errorf("attention: %w", err)
-		}
-	}
-	if err := args.forward(ctx, d, p, opt); err != nil {
+	if err := d.Run(ctx, "attention.ForwardHost", func(c *vk.Cmd) error { return Forward(c, on, p, opt) }); err != nil {
 		return err
 	}
-	for i := range args[:2] {
-		if !args[i].present {
-			continue
-		}
-		if err := args[i].tensor.Download(ctx, args[i].data); err != nil {
-			return fmt.Errorf("attention: %w", err)
-		}
-	}
-	return nil
-}
-
-// hostArgs are the arguments of ForwardHost: O, LSE, Q, K, V, and the features'.
-type hostArgs [11]hostTensor
-
-func hostArguments(t *HostTensors, p *Problem) hostArgs {
-	return hostArgs{
-		floats("o", true, t.O, p.DType, p.OShape()),
-		floats("lse", t.LSE != nil, t.LSE, dtype.Float32, p.LSEShape()),
-		floats("q", true, t.Q, p.DType, p.QShape()),
-		floats("k", true, t.K, p.DType, p.KShape()),
-		floats("v", true, t.V, p.DType, p.VShape()),
-		floats("bias", p.Bias.On, t.Bias, p.Bias.DType, p.BiasShape()),
-		floats("alibi_slopes", p.ALiBi != ALiBiOff, t.ALiBiSlopes, dtype.Float32, p.SlopesShape()),
-		floats("sinks", p.Sinks, t.Sinks, dtype.Float32, p.SinksShape()),
-		bools("key_mask", p.KeyMask, t.KeyMask, p.KeyMaskShape()),
-		lengths("cu_seqlens_q", p.Varlen.On, t.CuSeqlensQ, p.CuSeqlensShape()),
-		lengths("cu_seqlens_kv", p.Varlen.On, t.CuSeqlensKV, p.CuSeqlensShape()),
-	}
-}
-
-// forward computes on the device.
-func (args *hostArgs) forward(ctx context.Context, d *vk.Device, p Problem, opt Options) error {
-	on := Tensors{
-		O: args[0].tensor, LSE: args[1].tensor, Q: args[2].tensor, K: args[3].tensor, V: args[4].tensor,
-		Bias: args[5].tensor, ALiBiSlopes: args[6].tensor, Sinks: args[7].tensor, KeyMask: args[8].tensor,
-		CuSeqlensQ: args[9].tensor, CuSeqlensKV: args[10].tensor,
-	}
-	c, err := d.NewCmd("attention.ForwardHost")
-	if err != nil {
-		return fmt.Errorf("attention: %w", err)
-	}
-	defer c.Close()
-	if err := Forward(c, on, p, opt); err != nil {
+	if err := on.O.Download(ctx, slices.Field(3).Interface().([]float32)); err != nil || !parts[4].on {
 		return err
 	}
-	if err := c.Submit(ctx); err != nil {
-		return fmt.Errorf("attention: %w", err)
-	}
-	return nil
-}
-
-// A hostTensor is an argument of ForwardHost.
-type hostTensor struct {
-	name    string
-	present bool
-	length  int                                    // elements that are given
-	data    []float32                              // of numbers: where a result goes
-	store   func(context.Context, vk.Tensor) error // uploads them
-	dtype   dtype.DType
-	shape   []int
-	tensor  vk.Tensor // on the device
-}
-
-func floats(name string, present bool, data []float32, format dtype.DType, shape []int) hostTensor {
-	store := func(ctx context.Context, t vk.Tensor) error { return t.Upload(ctx, data) }
-	return hostTensor{name: name, present: present, length: len(data), data: data, store: store, dtype: format, shape: shape}
-}
-
-func bools(name string, present bool, data []bool, shape []int) hostTensor {
-	store := func(ctx context.Context, t vk.Tensor) error { return t.UploadBools(ctx, data) }
-	return hostTensor{name: name, present: present, length: len(data), store: store, dtype: dtype.Bool, shape: shape}
-}
-
-func lengths(name string, present bool, data []int32, shape []int) hostTensor {
-	store := func(ctx context.Context, t vk.Tensor) error { return t.UploadInts(ctx, data) }
-	return hostTensor{name: name, present: present, length: len(data), store: store, dtype: dtype.Int32, shape: shape}
-}
-
-// check compares the length with the shape.
-func (h *hostTensor) check() error {
-	if !h.present {
-		if h.length > 0 {
-			return fmt.Errorf("attention: %s is given, but the problem has none", h.name)
-		}
-		return nil
-	}
-	want := 1
-	for _, n := range h.shape {
-		want *= n
-	}
-	if h.length != want {
-		return fmt.Errorf("attention: len(%s)=%d is not %d, of shape %v", h.name, h.length, want, h.shape)
-	}
-	return nil
-}
-
-func (h *hostTensor) allocate(d *vk.Device) (err error) {
-	if !h.present {
-		return nil
-	}
-	if h.tensor, err = d.NewTensor("attention."+h.name, h.dtype, h.shape...); err != nil {
-		return fmt.Errorf("attention: %w", err)
-	}
-	return nil
-}
-
-func (h *hostTensor) upload(ctx context.Context) error {
-	if !h.present {
-		return nil
-	}
-	return h.store(ctx, h.tensor)
+	return on.LSE.Download(ctx, slices.Field(4).Interface().([]float32))
 }

@@ -129,7 +129,7 @@ func TestForwardHostErrors(t *testing.T) {
 
 	// Running out of memory at any tensor is an error that names it.
 	d = vktest.Open(t)
-	for n, name := range []string{"o", "lse", "q", "k", "v"} {
+	for n, name := range []string{"q", "k", "v", "o", "lse"} {
 		d.Caps().MaxAllocations = uint32(n)
 		err := attention.ForwardHost(t.Context(), d, hostTensors(a, inputs), a.Problem, attention.Options{})
 		require.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)

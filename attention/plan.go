@@ -110,8 +110,8 @@ type modules struct {
 // add adds a module of the problem's format. With features it is the module with features, if the
 // problem has any.
 func (m *modules) add(name string, features bool) {
-	if features && !m.p.Plain() {
-		name += "_features"
+	if features {
+		name = moduleOf(name, m.p)
 	}
 	m.list = append(m.list, name+"."+m.p.DType.Short())
 }
@@ -127,11 +127,7 @@ func (c *Config) kernels(p Problem) []string {
 		return m.list
 	}
 	m.add("attention_unfused_scores", true)
-	softmax := "attention_unfused_softmax" // the same for all formats
-	if !p.Plain() {
-		softmax += "_features"
-	}
-	m.list = append(m.list, softmax)
+	m.list = append(m.list, moduleOf("attention_unfused_softmax", &p)) // the same for all formats
 	m.add("attention_unfused_values", true)
 	return m.list
 }

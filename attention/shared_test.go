@@ -102,24 +102,24 @@ func TestSharedMemory(t *testing.T) {
 				}
 				tile := BackwardTile{Threads: 64, ThreadsX: 8, Own: 24, Stream: 16, Depth: 16, Slice: 8}
 				least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleScalar(caps, Scalar, p) })
-				spec := bwdScalarSpec{64, 8, 24, 16, 16, 8, uint32(p.HeadDim), false, true}
+				spec := bwdScalarSpec{bwdTileSpec{64, 8, 24, 16, 16}, 8, uint32(p.HeadDim), false, true}
 				check("attention_bwd_dkv_scalar", least, sharedOf(t, "attention_bwd_dkv_scalar", &p, spec), 4<<10)
 				check("attention_bwd_dq_scalar", least, sharedOf(t, "attention_bwd_dq_scalar", &p, spec), 4<<10)
-				scores := unfusedBwdScoresSpec{64, 8, 24, 16, 16, uint32(p.HeadDim), false, true}
+				scores := unfusedBwdScoresSpec{bwdTileSpec{64, 8, 24, 16, 16}, uint32(p.HeadDim), false, true}
 				check("attention_unfused_bwd_scores", least, sharedOf(t, "attention_unfused_bwd_scores", &p, scores), 1<<20)
-				check("attention_unfused_keys", least, sharedOf(t, "attention_unfused_keys", &p, unfusedKeysSpec{64, 8, 24, 8, uint32(max(p.HeadDim, p.ValueHeadDim())), true}), 1<<20)
+				check("attention_unfused_keys", least, sharedOf(t, "attention_unfused_keys", &p, unfusedKeysSpec{blockSpec{64, 8, 24, 8}, uint32(max(p.HeadDim, p.ValueHeadDim())), true}), 1<<20)
 				if p.Bias.On {
-					bias := bwdDBiasSpec{64, 8, 24, 16, 16, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
+					bias := bwdDBiasSpec{bwdTileSpec{64, 8, 24, 16, 16}, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
 					check("attention_bwd_dbias", least, sharedOf(t, "attention_bwd_dbias", &p, bias), 8<<10)
 				}
 				config := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, ValueRows: 8}
 				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
-				fwd := fwdScalarSpec{64, 8, 24, 16, 16, 8, uint32(p.HeadDim), false, true, true, false}
+				fwd := fwdScalarSpec{blockSpec{64, 8, 24, 16}, 16, 8, uint32(p.HeadDim), false, true, true, false}
 				check("attention_fwd_scalar", least, sharedOf(t, "attention_fwd_scalar", &p, fwd), 16)
 				config.Impl = Unfused
 				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
-				check("attention_unfused_scores", least, sharedOf(t, "attention_unfused_scores", &p, unfusedScoresSpec{64, 8, 24, 16, 16, uint32(p.HeadDim), false, true}), 1<<20)
-				check("attention_unfused_values", least, sharedOf(t, "attention_unfused_values", &p, unfusedValuesSpec{64, 8, 24, 16, uint32(p.HeadDim), true}), 1<<20)
+				check("attention_unfused_scores", least, sharedOf(t, "attention_unfused_scores", &p, unfusedScoresSpec{blockSpec{64, 8, 24, 16}, 16, uint32(p.HeadDim), false, true}), 1<<20)
+				check("attention_unfused_values", least, sharedOf(t, "attention_unfused_values", &p, unfusedValuesSpec{blockSpec{64, 8, 24, 16}, uint32(p.HeadDim), true}), 1<<20)
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string
 	with.config = stored
 	shape, err := matrixShape(d.Caps(), impl, p.DType)
 	require.NoError(t, err)
-	store, err := with.storeSpec(shape, true)
+	store, err := with.storeSpec(true)
 	require.NoError(t, err)
 	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
 	// The products' share is counted as if they had no fragments, which need less.

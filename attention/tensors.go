@@ -1,6 +1,8 @@
 package attention
 
 import (
+	"fmt"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
@@ -34,9 +36,56 @@ type Tensors struct {
 	CuSeqlensKV vk.Tensor
 }
 
-// narrow binds kernels to the parts of buffers that the tensors have.
-func (t *Tensors) narrow() {
-	vk.Narrow(&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.KeyMask, &t.CuSeqlensQ, &t.CuSeqlensKV)
+// all returns the tensors in the order of Problem.parts.
+func (t *Tensors) all() []*vk.Tensor {
+	return []*vk.Tensor{&t.Q, &t.K, &t.V, &t.O, &t.LSE, &t.Bias, &t.ALiBiSlopes, &t.Sinks, &t.KeyMask, &t.CuSeqlensQ, &t.CuSeqlensKV}
+}
+
+// A part is a tensor of a problem, in the order of the fields of Tensors.
+type part struct {
+	name  string
+	on    bool
+	dtype dtype.DType
+	shape []int
+	axes  [2]string // for errors: without and with Varlen
+}
+
+// parts returns what p demands of each tensor.
+func (p *Problem) parts() []part {
+	return []part{
+		{"q", true, p.DType, p.QShape(), [2]string{"(batch, num_heads, seq_q, head_dim)", "(total_q, num_heads, head_dim)"}},
+		{"k", true, p.DType, p.KShape(), [2]string{"(batch, num_kv_heads, seq_kv, head_dim)", "(total_kv, num_kv_heads, head_dim)"}},
+		{"v", true, p.DType, p.VShape(), [2]string{"(batch, num_kv_heads, seq_kv, value_dim)", "(total_kv, num_kv_heads, value_dim)"}},
+		{"o", true, p.DType, p.OShape(), [2]string{"(batch, num_heads, seq_q, value_dim)", "(total_q, num_heads, value_dim)"}},
+		{"lse", true, dtype.Float32, p.LSEShape(), [2]string{"(batch, num_heads, seq_q)", "(num_heads, total_q)"}},
+		{name: "bias", on: p.Bias.On, dtype: p.Bias.DType, shape: p.BiasShape()},
+		{name: "alibi_slopes", on: p.ALiBi != ALiBiOff, dtype: dtype.Float32, shape: p.SlopesShape()},
+		{name: "sinks", on: p.Sinks, dtype: dtype.Float32, shape: p.SinksShape()},
+		{name: "key_mask", on: p.KeyMask, dtype: dtype.Bool, shape: p.KeyMaskShape()},
+		{name: "cu_seqlens_q", on: p.Varlen.On, dtype: dtype.Int32, shape: p.CuSeqlensShape()},
+		{name: "cu_seqlens_kv", on: p.Varlen.On, dtype: dtype.Int32, shape: p.CuSeqlensShape()},
+	}
+}
+
+// bytes returns the size of a part, 0 of one that p does not have.
+func (x *part) bytes() float64 {
+	if !x.on {
+		return 0
+	}
+	n := float64(x.dtype.Size())
+	for _, s := range x.shape {
+		n *= float64(s)
+	}
+	return n
+}
+
+// argument returns a tensor as p demands it.
+func (p *Problem) argument(x part, t vk.Tensor) argument.Argument {
+	axes := x.axes[0]
+	if p.Varlen.On {
+		axes = x.axes[1]
+	}
+	return argument.New(x.name, t, x.on, x.dtype, x.shape).Axes(axes)
 }
 
 // Gradients are the inputs and outputs that only Backward has: gradients of the loss with respect
@@ -56,29 +105,56 @@ type Gradients struct {
 	DQ, DK, DV, DBias, DSinks vk.Tensor
 }
 
-// appendFeatures appends the tensors of features, with what p demands of each.
-func (in *Tensors) appendFeatures(list []argument.Argument, p Problem) []argument.Argument {
-	var bias, slopes, sinks, mask, cu []int
-	if p.Bias.On {
-		bias = p.BiasShape()
+// checkForward returns an error that names the first tensor that does not fit the problem.
+func checkForward(t *Tensors, p *Problem) error {
+	var inputs, outputs []argument.Argument
+	parts, all := p.parts(), t.all()
+	parts[4].on = !t.LSE.IsZero()
+	for i, x := range parts {
+		if i == 3 || i == 4 {
+			outputs = append(outputs, p.argument(x, *all[i]))
+		} else {
+			inputs = append(inputs, p.argument(x, *all[i]))
+		}
 	}
-	if p.ALiBi != ALiBiOff {
-		slopes = p.SlopesShape()
+	return argument.Check("attention", inputs, outputs)
+}
+
+// checkBackward is checkForward for Backward, which needs a workspace of this many bytes.
+func checkBackward(t *Tensors, g *Gradients, w *vk.Buffer, p *Problem, workspace int64) error {
+	var inputs, outputs []argument.Argument
+	parts, all := p.parts(), t.all()
+	for i, x := range parts {
+		inputs = append(inputs, p.argument(x, *all[i]))
 	}
-	if p.Sinks {
-		sinks = p.SinksShape()
+	for _, x := range []struct {
+		t  vk.Tensor
+		of int // the part that has the same shape
+		on bool
+	}{{g.DO, 3, true}, {g.DLSE, 4, !g.DLSE.IsZero()}, {g.DQ, 0, true}, {g.DK, 1, true}, {g.DV, 2, true}, {g.DBias, 5, !g.DBias.IsZero()}, {g.DSinks, 7, !g.DSinks.IsZero()}} {
+		y := parts[x.of]
+		y.name, y.on = "d"+y.name, y.on && x.on
+		if x.of == 3 || x.of == 4 {
+			inputs = append(inputs, p.argument(y, x.t))
+		} else {
+			outputs = append(outputs, p.argument(y, x.t))
+		}
 	}
-	if p.KeyMask {
-		mask = p.KeyMaskShape()
+	outputs, err := withWorkspace(outputs, "attention", w, workspace)
+	if err != nil {
+		return err
 	}
-	if p.Varlen.On {
-		cu = p.CuSeqlensShape()
+	return argument.Check("attention", inputs, outputs)
+}
+
+// withWorkspace adds the caller's workspace, if there is one, to the outputs of a kernel.
+func withWorkspace(outputs []argument.Argument, kernel string, w *vk.Buffer, bytes int64) ([]argument.Argument, error) {
+	if w == nil {
+		return outputs, nil
 	}
-	return append(list,
-		argument.New("bias", in.Bias, bias != nil, p.Bias.DType, bias),
-		argument.New("alibi_slopes", in.ALiBiSlopes, slopes != nil, dtype.Float32, slopes),
-		argument.New("sinks", in.Sinks, sinks != nil, dtype.Float32, sinks),
-		argument.New("key_mask", in.KeyMask, mask != nil, dtype.Bool, mask),
-		argument.New("cu_seqlens_q", in.CuSeqlensQ, cu != nil, dtype.Int32, cu),
-		argument.New("cu_seqlens_kv", in.CuSeqlensKV, cu != nil, dtype.Int32, cu))
+	if w.Bytes() < bytes {
+		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, w.Bytes(), bytes)
+	}
+	all := int(w.Bytes() / 4)
+	return append(outputs, argument.New("workspace", vk.View(w, dtype.Float32, all), true, dtype.Float32, []int{all})), nil
 }

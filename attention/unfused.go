@@ -25,14 +25,11 @@ type unfusedParams struct {
 
 // unfusedScoresSpec is the specialization of attention_unfused_scores.comp.
 type unfusedScoresSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	ThreadsX      uint32 `glsl:"THREADS_X"`
-	BlockM        uint32 `glsl:"BLOCK_M"`
-	BlockN        uint32 `glsl:"BLOCK_N"`
-	Depth         uint32 `glsl:"DEPTH"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Causal        bool   `glsl:"CAUSAL"`
-	Aligned       bool   `glsl:"ALIGNED"`
+	blockSpec
+	Depth   uint32 `glsl:"DEPTH"`
+	HeadDim uint32 `glsl:"HEAD_DIM"`
+	Causal  bool   `glsl:"CAUSAL"`
+	Aligned bool   `glsl:"ALIGNED"`
 }
 
 // unfusedSoftmaxSpec is the specialization of attention_unfused_softmax.comp.
@@ -43,12 +40,9 @@ type unfusedSoftmaxSpec struct {
 
 // unfusedValuesSpec is the specialization of attention_unfused_values.comp.
 type unfusedValuesSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	ThreadsX      uint32 `glsl:"THREADS_X"`
-	BlockM        uint32 `glsl:"BLOCK_M"`
-	BlockN        uint32 `glsl:"BLOCK_N"`
-	HeadDim       uint32 `glsl:"HEAD_DIM"`
-	Aligned       bool   `glsl:"ALIGNED"`
+	blockSpec
+	HeadDim uint32 `glsl:"HEAD_DIM"`
+	Aligned bool   `glsl:"ALIGNED"`
 }
 
 const (
@@ -130,14 +124,7 @@ func groups(n, size int) uint32 {
 func (f *forward) unfusedKernels() (u unfusedKernels, err error) {
 	d, p, config, none := f.c.Device(), f.p, &f.config, vk.KernelOptions{}
 	u.scores, err = newKernel[unfusedParams](d, "attention_unfused_scores", p.DType.Short(), &p, unfusedScoresSpec{
-		WorkgroupSize: uint32(config.Threads),
-		ThreadsX:      uint32(config.ThreadsX),
-		BlockM:        uint32(config.BlockM),
-		BlockN:        uint32(config.BlockN),
-		Depth:         uint32(config.Depth),
-		HeadDim:       uint32(p.HeadDim),
-		Causal:        p.Causal,
-		Aligned:       aligned(4, &f.q, &f.k),
+		blockSpec: config.blockSpec(), Depth: uint32(config.Depth), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k),
 	}, none)
 	if err != nil {
 		return u, err
@@ -147,13 +134,6 @@ func (f *forward) unfusedKernels() (u unfusedKernels, err error) {
 	if err != nil {
 		return u, err
 	}
-	u.values, err = newKernel[unfusedParams](d, "attention_unfused_values", p.DType.Short(), &p, unfusedValuesSpec{
-		WorkgroupSize: uint32(config.Threads),
-		ThreadsX:      uint32(config.ThreadsX),
-		BlockM:        uint32(config.BlockM),
-		BlockN:        uint32(config.BlockN),
-		HeadDim:       uint32(p.HeadDim),
-		Aligned:       aligned(4, &f.v),
-	}, none)
+	u.values, err = newKernel[unfusedParams](d, "attention_unfused_values", p.DType.Short(), &p, unfusedValuesSpec{config.blockSpec(), uint32(p.HeadDim), aligned(4, &f.v)}, none)
 	return u, err
 }
