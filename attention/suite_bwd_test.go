@@ -8,7 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/attntest"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -72,94 +72,56 @@ func f32x2Configs(d *vk.Device) []bwdConfig {
 	}
 }
 
-// TestBackwardConfigs runs cases on tiles that the tuning table does not take: not square, one and
+// TestBackwardConfigs runs drawn calls on tiles that the tuning table does not take: not square, one and
 // several tiles of an invocation or a subgroup, rows that wait in registers, one loop and two, matrix
 // layouts that are not known, of one word of dropout's bits and several.
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	n, thorough := matrixSize(d), vktest.Thorough(d)
+	n := matrixSize(d)
 	rows, both := heavy(d)
-	halves := func(d *vk.Device, c *attntest.Case) bool { return small(d, c) && light(d, c) }
-	edges := func(d *vk.Device, c *attntest.Case) bool { // float32 on matrices has f32
-		return small(d, c) && c.DType != dtype.Float32 && (named(c, "edge/") || !software(d))
-	}
-	aligned := func(d *vk.Device, c *attntest.Case) bool { // what is not aligned is another kernel
-		return small(d, c) && c.DType != dtype.Float32 && (named(c, "edge/", "layout/") || !software(d))
-	}
-	f32 := func(d *vk.Device, c *attntest.Case) bool { // TestBackward has dense ones; each is compiled for up to 10 s
-		most := 24
-		if software(d) {
-			most = 8
-		}
-		return c.HeadDim <= most && c.DType == dtype.Float32 && c.Plain() && (c.Causal || thorough)
-	}
-	features := func(d *vk.Device, c *attntest.Case) bool { return combined(d, c) && half(d, c) && c.FLOPs() < 1e7 }
-	all := func(d *vk.Device, c *attntest.Case) bool { return features(d, c) && (named(c, "all/") || thorough) }
-	packed := func(d *vk.Device, c *attntest.Case) bool {
-		return features(d, c) && (named(c, "all/packed/") || thorough)
-	}
-	causalEdges := func(d *vk.Device, c *attntest.Case) bool {
-		return small(d, c) && (named(c, "edge/") && c.Causal || !software(d))
-	}
-	// Those that decide which pages there are and what becomes of them; tests/conformance has the other path.
-	paged := func(_ *vk.Device, c *attntest.Case) bool {
-		few := named(c, "all/packed/", "window/", "varlen/", "pair/varlen-window-", "pair/varlen-key-mask-bias/", "bias/", "dropout/")
-		return !c.Plain() && c.FLOPs() < 1e7 && (few || thorough)
-	}
-	type row struct {
-		cases  chosen
-		config bwdConfig
-	}
 	const m2, m1, scalar = attention.CoopMat2, attention.CoopMat, attention.Scalar
-	tall := bwdConfig{
-		Impl: scalar,
-		DKV:  bwdTile{Threads: 64, ThreadsX: 8, Own: 8, Stream: 16, Depth: 8, Slice: 4},
-		DQ:   bwdTile{Threads: 32, ThreadsX: 4, Own: 24, Stream: 4, Depth: 16, Slice: 4},
-	}
-	list := []row{
-		{halves, tall},
-		// All weights are read by the last product before the next ones are written.
-		{halves, bwdConfig{
+	list := []bwdConfig{
+		{
+			Impl: scalar,
+			DKV:  bwdTile{Threads: 64, ThreadsX: 8, Own: 8, Stream: 16, Depth: 8, Slice: 4},
+			DQ:   bwdTile{Threads: 32, ThreadsX: 4, Own: 24, Stream: 4, Depth: 16, Slice: 4},
+		},
+		{ // all weights are read by the last product before the next ones are written
 			Impl: scalar,
 			DKV:  bwdTile{Threads: 128, ThreadsX: 16, Own: 16, Stream: 64, Depth: 16, Slice: 64},
 			DQ:   bwdTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
-		}},
-		{aligned, bwdConfig{
-			Impl: m2,
-			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both},
-			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
-		}},
-		{edges, bwdConfig{Impl: m2, DKV: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true, Prefetch: true}}},
-		{edges, bwdConfig{
-			Impl: m1,
-			DKV:  bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, PeelMask: true, Detour: true},
-			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
-		}},
-		{features, tall},
-		{all, bwdConfig{
+		},
+		{
 			Impl: scalar,
 			DKV:  bwdTile{Threads: 128, ThreadsX: 16, Own: 48, Stream: 16, Depth: 16, Slice: 16},
 			DQ:   bwdTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
-		}},
-		{all, bwdConfig{Impl: m2, DKV: bwdTile{Subgroups: 4, RowTiles: rows, Stream: n, Prefetch: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true}}},
-		{packed, bwdConfig{Impl: m1, DKV: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true}, DQ: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}}},
+		},
+		{
+			Impl: m2,
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
+		},
+		{Impl: m2, DKV: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true, Prefetch: true}},
+		{Impl: m2, DKV: bwdTile{Subgroups: 4, RowTiles: rows, Stream: n, Prefetch: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true}},
+		{
+			Impl: m1,
+			DKV:  bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, PeelMask: true, Detour: true},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
+		},
 	}
-	for _, c := range f32x2Configs(d) {
-		list = append(list, row{f32, c})
-	}
-	for i, c := range slices.Concat(fusedConfigs(n), storedConfigs(d)) {
-		first := i == 0 || i == len(fusedConfigs(n)) // has all small cases
-		if list = append(list, row{causalEdges, c}); first {
-			list[len(list)-1].cases = small
-		}
-		if c.Stored != (bwdTile{}) && (first || thorough) {
-			list = append(list, row{paged, c})
-		}
-	}
-	for _, x := range list {
-		t.Run(x.config.String(), func(t *testing.T) {
-			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
-			suite(d, kit.Backward).where(func(c *attntest.Case) bool { return x.cases(d, c) }).run(t, d, attention.Options{BackwardConfig: &x.config}, attntest.KernelStandIns)
+	for i, c := range slices.Concat(list, f32x2Configs(d), fusedConfigs(n), storedConfigs(d)) {
+		wide := i >= len(list) && i < len(list)+3 // of float32
+		t.Run(c.String(), func(t *testing.T) {
+			vktest.Require(t, c.Impl.String(), pathError(d.Caps(), c.Impl))
+			drawn(t, d, kit.Backward, c.Impl, 4, i, func(a *call.Attention) {
+				config := c
+				switch a.BackwardConfig = &config; {
+				case c.Fused != bwdTile{}:
+					a.SeqKV = min(a.SeqKV, 3*n)
+				case wide != (a.DType == dtype.Float32) && c.Impl != scalar:
+					a.HeadDim = 0 // which no device takes
+				}
+			})
 		})
 	}
 }

@@ -2,9 +2,7 @@ package attention_test
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -211,96 +209,50 @@ func testPaths(t *testing.T, pass kit.Pass) {
 	}
 }
 
-// chosen are cases that some configurations run.
-type chosen func(d *vk.Device, c *attntest.Case) bool
-
-func named(c *attntest.Case, prefixes ...string) bool {
-	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(c.Name, p) })
+// drawn checks n drawn calls that a pass runs with options, after those of skip families: tests have
+// other draws each.
+func drawn(t *testing.T, d *vk.Device, pass kit.Pass, impl attention.Impl, n, skip int, set func(a *call.Attention)) {
+	t.Helper()
+	calls := 0
+	require.NoError(t, call.TestDrawn(t, d, "attention", n, call.Space{Impls: []string{impl.String()}}, func(c call.Call) {
+		a := c.(*call.Attention)
+		if calls++; calls <= 2*skip {
+			a.HeadDim = 0 // which no device takes
+			return
+		}
+		a.Backward, a.NoLSE, a.DLSE = pass == kit.Backward, false, a.DLSE && pass == kit.Backward
+		a.Config, a.BackwardConfig, a.DecodeConfig = nil, nil, nil
+		set(a)
+		a.Tidy()
+	}))
 }
 
-// light reports whether a case is none that lavapipe compiles for a long time on matrices: float32.
-// Tests of what is the same in all formats leave it out there.
-func light(d *vk.Device, c *attntest.Case) bool { return !software(d) || c.DType != dtype.Float32 }
-
-// combined reports whether a case has features in pairs or more, on software several.
-func combined(d *vk.Device, c *attntest.Case) bool {
-	return named(c, "pair/", "all/") && (len(c.Features()) >= attntest.Several || !software(d))
-}
-
-// small are plain cases of narrow heads.
-func small(d *vk.Device, c *attntest.Case) bool {
-	return c.Plain() && c.HeadDim <= setOf(d).Dim("$odd") && c.FLOPs() < 4e6
-}
-
-// and are cases of all of several choices.
-func and(list ...chosen) chosen {
-	return func(d *vk.Device, c *attntest.Case) bool {
-		return !slices.ContainsFunc(list, func(x chosen) bool { return !x(d, c) })
-	}
-}
-
-func half(_ *vk.Device, c *attntest.Case) bool { return c.DType == dtype.Float16 }
-
-// TestConfigs runs cases on configurations that the tuning table does not take on this device.
+// TestConfigs runs drawn calls on configurations that the tuning table does not take on this device.
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	odd, narrow, thorough := setOf(d).Dim("$odd"), setOf(d).Dim("$narrow"), vktest.Thorough(d)
 	rows, _ := heavy(d)
-	heads := func(d *vk.Device, c *attntest.Case) bool {
-		return (named(c, "head-dim/") || named(c, "value-dim/") && !software(d)) && c.HeadDim <= 24
-	}
-	windows := func(d *vk.Device, c *attntest.Case) bool {
-		return combined(d, c) && c.Window.On && (named(c, "all/") || thorough)
-	}
-	causal := func(d *vk.Device, c *attntest.Case) bool {
-		return named(c, "pair/") && (c.Varlen.On || !software(d)) && c.Causal && !c.Window.On
-	}
-	values := func(_ *vk.Device, c *attntest.Case) bool { return named(c, "value-dim/8to72", "value-dim/72to8") }
-	masks := func(_ *vk.Device, c *attntest.Case) bool { // edges, masks, layouts, decode
-		return (c.HeadDim == narrow || c.HeadDim == odd) && c.Problem.FLOPs() < 1e7
-	}
-	extremes := func(_ *vk.Device, c *attntest.Case) bool { // maxima far apart, usual heads
-		return named(c, "extreme/") || c.HeadDim == odd
-	}
-	fewer := func(d *vk.Device, c *attntest.Case) bool { // of decoding, what sees one key: shares see none
-		return thorough || light(d, c) && (c.SeqQ > 1 || !c.Causal || c.CausalAlign == attention.TopLeft)
-	}
-	stripes := func(d *vk.Device, c *attntest.Case) bool {
-		return c.Plain() && !named(c, "decode") && light(d, c) && c.Problem.FLOPs() < 1e7 && (c.HeadDim <= odd || thorough)
-	}
 	type config = attention.Config
-	scalar := config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4}
-	halves := config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 6}
-	const m2, m1 = attention.CoopMat2, attention.CoopMat
-	type row struct {
-		cases  chosen
-		config config
-	}
-	list := []row{
+	const m2, m1, scalar = attention.CoopMat2, attention.CoopMat, attention.Scalar
+	list := []config{
 		// One and several row tiles of a subgroup, keys that wait in registers, one loop and two, matrix
 		// layouts that are not known.
-		{and(heads, light), config{Impl: m2, Subgroups: 1, RowTiles: 1, BlockN: 16, PeelMask: true}},
-		{and(heads, light), config{Impl: m2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true}},
-		{and(heads, light), config{Impl: m2, Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true}},
-		{heads, config{Impl: m2, Subgroups: 2, RowTiles: 1, BlockN: 16, Detour: true}},
-		{and(heads, light), config{Impl: m1, Subgroups: 2, RowTiles: 2, BlockN: 16, PeelMask: true}},
-		{and(heads, light), config{Impl: m1, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true}},
-		{heads, scalar},
-		{heads, config{Impl: attention.Scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 64, Depth: 16, ValueRows: 16}},
-		// Features in pairs and all together: on matrices what changes with the loops over the keys and
-		// with the stages of Q and O.
-		{and(half, causal), config{Impl: m2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, KeysFirst: true}},
-		{and(half, windows), config{Impl: m1, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true, Detour: true}},
-		{and(half, values), config{Impl: m2, Subgroups: 4, RowTiles: rows, BlockN: 16, Prefetch: true}},
-		{combined, scalar},
-		{combined, config{Impl: attention.Unfused, Threads: 64, ThreadsX: 16, BlockM: 16, BlockN: 16, Depth: 16}},
+		{Impl: m2, Subgroups: 1, RowTiles: 1, BlockN: 16, PeelMask: true},
+		{Impl: m2, Subgroups: 2, RowTiles: 2, BlockN: 16, Prefetch: true, PeelMask: true, KeysFirst: true},
+		{Impl: m2, Subgroups: 4, RowTiles: rows, BlockN: 16, Prefetch: true},
+		{Impl: m2, Subgroups: 2, RowTiles: 1, BlockN: 16, Detour: true},
+		{Impl: m1, Subgroups: 2, RowTiles: 2, BlockN: 16, PeelMask: true},
+		{Impl: m1, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true},
+		{Impl: m1, Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true, Detour: true},
+		{Impl: scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 16, Depth: 8, ValueRows: 4},
+		{Impl: scalar, Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 64, Depth: 16, ValueRows: 16},
+		{Impl: attention.Unfused, Threads: 64, ThreadsX: 16, BlockM: 16, BlockN: 16, Depth: 16},
 		// Keys that are divided among workgroups: in equal and unequal shares, more of them than tiles that
 		// a block sees, in rows that see nothing, with subgroups that have no rows.
-		{and(extremes, light, fewer), config{Impl: m2, Subgroups: 2, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, Splits: 3}},
-		{and(masks, light, fewer), config{Impl: m2, Subgroups: 2, RowTiles: 2, BlockN: 16, Detour: true, Splits: 2}},
-		{and(masks, fewer), config{Impl: m1, Subgroups: 2, RowTiles: 1, BlockN: 16, Splits: 5}},
-		{and(masks, light, fewer), config{Impl: m1, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true, Splits: 2}},
-		{extremes, halves},
+		{Impl: m2, Subgroups: 2, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: true, Splits: 3},
+		{Impl: m2, Subgroups: 2, RowTiles: 2, BlockN: 16, Detour: true, Splits: 2},
+		{Impl: m1, Subgroups: 2, RowTiles: 1, BlockN: 16, Splits: 5},
+		{Impl: m1, Subgroups: 4, RowTiles: 1, BlockN: 32, Prefetch: true, Detour: true, Splits: 2},
+		{Impl: scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 6},
 	}
 	// Keys that go straight from memory to products: subgroups with rows of their own and subgroups that
 	// share keys, more of them than tiles that a row sees, sums that pass through shared memory at once
@@ -310,28 +262,28 @@ func TestConfigs(t *testing.T) {
 		for _, c.Detour = range []bool{false, true} {
 			long := software(d) && (c.Subgroups > 2 || c.BlockN > 32) // compiled for minutes; conformance runs four subgroups there
 			if !long && (c.Detour || chips.Quads(d.Caps())) {         // otherwise the driver does not keep matrices as NVIDIA's does
-				list = append(list, row{stripes, c})
+				list = append(list, c)
 			}
 		}
 	}
-	for _, x := range list {
-		t.Run(x.config.String(), func(t *testing.T) {
-			vktest.Require(t, x.config.Impl.String(), pathError(d.Caps(), x.config.Impl))
-			suite(d, kit.Forward).where(func(c *attntest.Case) bool { return x.cases(d, c) }).run(t, d, attention.Options{Config: &x.config}, attntest.KernelStandIns)
+	for i, c := range list {
+		t.Run(c.String(), func(t *testing.T) {
+			vktest.Require(t, c.Impl.String(), pathError(d.Caps(), c.Impl))
+			drawn(t, d, kit.Forward, c.Impl, 4, i, func(a *call.Attention) {
+				config := c
+				a.Config = &config
+			})
 		})
 	}
 	// Problems of few queries on the kernels of Decode.
-	for _, config := range []attention.DecodeConfig{
-		{Impl: attention.Scalar, Rows: 4, Subgroups: 4, Groups: 3},
-		{Impl: attention.Scalar, Rows: 1, Subgroups: 1, Groups: 40},
-		{Impl: attention.CoopMat, Rows: 16, Subgroups: 4, Groups: 7},
+	for i, c := range []attention.DecodeConfig{
+		{Impl: scalar, Rows: 4, Subgroups: 4, Groups: 3}, {Impl: scalar, Rows: 1, Subgroups: 1, Groups: 40}, {Impl: m1, Rows: 16, Subgroups: 4, Groups: 7},
 	} {
-		t.Run("decode "+config.String(), func(t *testing.T) {
-			if config.Impl == attention.CoopMat && !chips.Quads(d.Caps()) {
+		t.Run("decode "+c.String(), func(t *testing.T) {
+			if c.Impl == m1 && !chips.Quads(d.Caps()) {
 				t.Skip("not NVIDIA's matrices")
 			}
-			few := suite(d, kit.Forward).where(func(c *attntest.Case) bool { return c.SeqQ <= attention.MaxDecodeQueries })
-			few.run(t, d, attention.Options{DecodeConfig: &config}, attntest.KernelStandIns)
+			drawn(t, d, kit.Forward, attention.Auto, 8, i, func(a *call.Attention) { a.DecodeConfig = &c })
 		})
 	}
 }
@@ -340,55 +292,39 @@ func TestConfigs(t *testing.T) {
 // and has a device so small that heads of several groups take turns with their blocks, which larger
 // devices do from megabytes on. A dispatch of the unfused path has at least the heads of a group.
 func TestLimits(t *testing.T) {
-	perBatch := regexp.MustCompile("^pair/.*key-mask.*(bias|alibi)|^alibi/batch-heads/.*/dense")
-	batches := func(d *vk.Device, c *attntest.Case) bool { // of features, those that have all tensors with a batch axis
-		few := named(c, "heads/") && c.DType == dtype.Float16 // TestForward has their kernels
-		several := few || perBatch.MatchString(c.Name) || vktest.Thorough(d) && c.Plain()
-		if c.Backward {
-			few = c.Plain() || len(c.Features()) >= attntest.Several || vktest.Thorough(d) // one more is another kernel on every path
-			several = few && c.NumHeads <= 2*c.NumKVHeads && c.FLOPs() < 4e6 && c.DType == dtype.Float16
-		}
-		return c.Batch > 1 && c.HeadDim <= setOf(d).Dim("$odd") && several && float64(c.SeqQ)*float64(c.SeqKV) < 1e5
-	}
-	turns := func(_ *vk.Device, c *attntest.Case) bool {
-		return c.Causal && c.Batch*c.NumHeads > 3 && c.SeqQ <= 48 && c.DType == dtype.Float16 && c.FLOPs() < 4e6
-	}
-	dense := func(d *vk.Device, c *attntest.Case) bool { // TestBackwardConfigs has their kernel
-		return small(d, c) && c.Batch > 1 && (named(c, "heads/") && !c.Causal || vktest.Thorough(d))
-	}
+	none := func(*call.Attention) {}
+	causal := func(a *call.Attention) { a.Causal, a.SeqQ, a.SeqKV = true, min(a.SeqQ, 48), min(a.SeqKV, 48) }
 	type row struct {
 		name  string
-		cases chosen
 		axis  int
 		limit uint32
 		pass  kit.Pass
-		o     attention.Options
+		impl  attention.Impl
+		set   func(a *call.Attention)
 	}
-	n := matrixSize(vktest.Open(t))
+	fused := fusedConfigs(matrixSize(vktest.Open(t)))[2]
 	list := []row{
-		{"splits", func(_ *vk.Device, c *attntest.Case) bool { return c.Plain() && c.Batch > 1 && c.Problem.FLOPs() < 1e7 }, 2, 1, kit.Forward, attention.Options{
-			Config: &attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2},
+		{"splits", 2, 1, kit.Forward, attention.Scalar, func(a *call.Attention) {
+			a.Config = &attention.Config{Impl: attention.Scalar, Threads: 64, ThreadsX: 8, BlockM: 16, BlockN: 8, Depth: 16, ValueRows: 4, Splits: 2}
 		}},
-		{"fused", dense, 2, 1, kit.Backward, attention.Options{BackwardConfig: &fusedConfigs(n)[2]}},
-		{"turns", turns, 0, 3, kit.Backward, attention.Options{Impl: attention.CoopMat2}},
-		{"turns", turns, 0, 3, kit.Backward, attention.Options{Impl: attention.CoopMat}},
+		{"fused", 2, 1, kit.Backward, fused.Impl, func(a *call.Attention) { a.BackwardConfig, a.SeqKV = &fused, min(a.SeqKV, 72) }},
+		{"turns", 0, 3, kit.Backward, attention.CoopMat2, causal},
+		{"turns", 0, 3, kit.Backward, attention.CoopMat, causal},
 	}
 	for _, impl := range attention.Impls() {
 		limit := uint32(1)
-		list = append(list, row{"batches", batches, 2, limit, kit.Forward, attention.Options{Impl: impl}})
+		list = append(list, row{"batches", 2, limit, kit.Forward, impl, none})
 		if impl == attention.Unfused {
 			limit = 2
 		}
-		list = append(list, row{"batches", batches, 2, limit, kit.Backward, attention.Options{Impl: impl}})
+		list = append(list, row{"batches", 2, limit, kit.Backward, impl, none})
 	}
-	for _, x := range list {
-		t.Run(fmt.Sprintf("%s/%v/%v", x.name, x.pass, x.o.Impl), func(t *testing.T) {
+	for i, x := range list {
+		t.Run(fmt.Sprintf("%s/%v/%v", x.name, x.pass, x.impl), func(t *testing.T) {
 			d := vktest.Open(t)
 			d.Caps().MaxWorkgroupCount[x.axis] = x.limit
-			if x.o.Impl != attention.Auto {
-				vktest.Require(t, x.o.Impl.String(), pathError(d.Caps(), x.o.Impl))
-			}
-			suite(d, x.pass).where(func(c *attntest.Case) bool { return x.cases(d, c) }).run(t, d, x.o, attntest.KernelStandIns)
+			vktest.Require(t, x.impl.String(), pathError(d.Caps(), x.impl))
+			drawn(t, d, x.pass, x.impl, 8, i, x.set)
 		})
 	}
 }
