@@ -19,7 +19,7 @@
 //
 // Few rows and many keys occur when a model decodes token after token. Forward then takes the
 // kernels of [Decode] where they are faster (fwd_decode.go). Otherwise it spreads the problem over
-// the device: the heads of a group become rows of one matrix (pack.go), and several workgroups
+// the device: the heads of a group become rows of one matrix (fwd.go), and several workgroups
 // divide the keys of a block of rows (combine.go).
 //
 // [Backward] computes the gradients from the results of Forward, in one of four ways:
@@ -32,7 +32,7 @@
 // In float16 score gradients on matrices have the range of float16, so large ones need a loss scale: see
 // Backward.
 //
-// The gradients of the bias and the sinks have their own kernels (bwd_features.go, bwd_stored_bias.go).
+// The gradients of the bias and the sinks have their own kernels (bwd_features.go, bwd_stored.go).
 //
 // [Append] and [Decode] are for sequences that grow. They work on a cache of keys and values,
 // contiguous or paged, in the format of the queries or in 8 bits ([CacheFormat]), with its lengths

@@ -19,57 +19,32 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A misled call gives its kernel other tensors than it is asked to.
+// A misled call gives a tensor the strides of another.
 type misled struct {
 	*attntest.Case
-	by func(t map[string]vk.Tensor)
+	of, like string
 }
 
 func (m misled) Record(c *vk.Cmd, t map[string]vk.Tensor, w *vk.Buffer, pass kit.Pass) error {
-	m.by(t)
+	x := t[m.of]
+	x.Strides = t[m.like].Strides
+	t[m.of] = x
 	return m.Case.Record(c, t, w, pass)
 }
 
-// TestMisled has kernels that confuse tensors, as mistakes in strides would: the cases of layouts find
-// each.
+// TestMisled wants the cases of layouts to find strides of another tensor.
 func TestMisled(t *testing.T) {
 	d := vktest.Open(t)
-	strides := func(of, like string) func(t map[string]vk.Tensor) {
-		return func(t map[string]vk.Tensor) {
-			x := t[of]
-			x.Strides = t[like].Strides
-			t[of] = x
-		}
-	}
 	for _, x := range []struct {
-		name, what string
-		pass       kit.Pass
-		by         func(t map[string]vk.Tensor)
-	}{
-		{"layout/mixed/float32", "K read with V's strides", kit.Forward, strides("k", "v")},
-		{"layout/mixed/float32", "O written with Q's strides", kit.Forward, strides("o", "q")},
-		{"layout/odd/float32", "offset of K ignored", kit.Forward, func(t map[string]vk.Tensor) {
-			k := t["k"]
-			k.Offset -= 8
-			t["k"] = k
-		}},
-		{"heads/4to2/float16", "heads of Q in another order", kit.Forward, func(t map[string]vk.Tensor) {
-			q := t["q"]
-			q.Strides = slices.Clone(q.Strides)
-			q.Strides[0], q.Strides[1] = q.Strides[1], q.Strides[0]
-			t["q"] = q
-		}},
-		{"layout/mixed/float32", "dQ with Q's strides", kit.Backward, strides("dq", "q")},
-		{"layout/mixed/float32", "dO read with O's strides", kit.Backward, strides("do", "o")},
-	} {
-		t.Run(x.what, func(t *testing.T) {
-			c := suite(d, x.pass).where(func(c *attntest.Case) bool { return c.Name == x.name })[0].On(attention.Options{Impl: attention.Scalar})
-			values := call.Inputs(c)
-			k, record, err := call.Case(d.Caps(), &misled{c, x.by}, x.pass, values)
+		pass     kit.Pass
+		of, like string
+	}{{kit.Forward, "k", "v"}, {kit.Forward, "o", "q"}, {kit.Backward, "dq", "q"}, {kit.Backward, "do", "o"}} {
+		t.Run(x.of, func(t *testing.T) {
+			c := suite(d, x.pass).where(func(c *attntest.Case) bool { return c.Name == "layout/mixed/float32" })[0].On(attention.Options{Impl: attention.Scalar})
+			k, record, err := call.Case(d.Caps(), &misled{c, x.of, x.like}, x.pass, call.Inputs(c))
 			require.NoError(t, err)
 			_, err = k.Check(d, record)
 			require.Error(t, err)
-			t.Log(err)
 		})
 	}
 }
@@ -317,5 +292,39 @@ func TestEqualWeights(t *testing.T) {
 				require.InDelta(t, want, x.LSE[0], u*(keys/blockN/2+3*want))
 			}
 		})
+	}
+}
+
+// TestErrors has what TestArguments of package tests does not ask for: options, a hint, and memory.
+func TestErrors(t *testing.T) {
+	d := vktest.Open(t)
+	small, err := d.NewBuffer("small", 191)
+	require.NoError(t, err)
+	defer small.Close()
+	for _, row := range []struct {
+		pass   kit.Pass
+		change func(o *attention.Options, t map[string]vk.Tensor)
+		want   string
+	}{
+		{kit.Forward, func(o *attention.Options, _ map[string]vk.Tensor) {
+			o.Config = &attention.Config{}
+		}, "impl auto is not a path"},
+		{kit.Backward, func(o *attention.Options, _ map[string]vk.Tensor) {
+			o.Config = &attention.Config{}
+		}, "Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig"},
+		{kit.Backward, func(o *attention.Options, _ map[string]vk.Tensor) { o.Workspace = small }, "workspace has 191 bytes, want 192"},
+		{kit.Forward, func(_ *attention.Options, t map[string]vk.Tensor) {
+			t["q"] = t["q"].Permute(0, 2, 1, 3)
+		},
+			"q has shape [2 3 4 8] and strides [96 8 24 1], want shape [2 4 3 8]: (batch, num_heads, seq_q, head_dim); Tensor.Permute(0, 2, 1, 3) is a view with these axes"},
+	} {
+		c := &call.Attention{Problem: attention.Problem{Batch: 2, NumHeads: 4, NumKVHeads: 2, SeqQ: 3, SeqKV: 5, HeadDim: 8, DType: dtype.Float16}, Direction: call.Direction{Backward: row.pass == kit.Backward}}
+		on, o := uploaded(t, d, c, call.Inputs(c)), attention.Options{}
+		row.change(&o, on)
+		c.Impl, c.Config, c.BackwardConfig = o.Impl, o.Config, o.BackwardConfig
+		cmd, err := d.NewCmd("errors")
+		require.NoError(t, err)
+		require.ErrorContains(t, c.Record(cmd, on, o.Workspace, row.pass), "attention: "+row.want)
+		cmd.Close()
 	}
 }

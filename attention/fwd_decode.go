@@ -49,7 +49,7 @@ const decodeFewestKeys = 128
 // rule that follows measurements on an H200, testdata/h200_few_queries.csv. The rule asks two
 // things about Forward's kernels:
 //
-//	again    they read keys once for each head of a group, since they cannot pack it (pack.go)
+//	again    they read keys once for each head of a group, since they cannot pack it (fwd.go)
 //	divided  they divide the keys of a head among workgroups (combine.go)
 //
 // With again and without divided they are up to 24 times slower. Otherwise two numbers decide: the

@@ -92,13 +92,16 @@ func TestKVCache(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, layout := range []attention.CacheLayout{attention.NHD, attention.HND} {
 		for _, pageSize := range []int{0, 8} {
-			for _, format := range []attention.CacheFormat{attention.CacheE4M3, attention.CacheQ8_0} {
+			for _, format := range []attention.CacheFormat{attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0} {
 				t.Run(fmt.Sprintf("%v/page_size=%d/%v", layout, pageSize, format), func(t *testing.T) {
 					config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
 						Batch: 4, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 48, HeadDim: 64, ValueDim: 32, DType: dtype.Float16,
 					}, PageSize: pageSize, Cache: format}, Layout: layout, Layers: 2}
 					if pageSize > 0 {
 						config.Pages = 10
+					}
+					if format == attention.CacheSame {
+						config.DType, config.HeadDim, config.ValueDim = dtype.Float32, 16, 8
 					}
 					cache := newCache(t, dev, config)
 					if format == attention.CacheE4M3 {
@@ -110,15 +113,6 @@ func TestKVCache(t *testing.T) {
 					testRandomly(t, dev, cache)
 				})
 			}
-			t.Run(fmt.Sprintf("%v/page_size=%d", layout, pageSize), func(t *testing.T) {
-				config := attention.KVCacheConfig{DecodeProblem: attention.DecodeProblem{Problem: attention.Problem{
-					Batch: 4, NumHeads: 2, NumKVHeads: 2, SeqQ: 1, SeqKV: 48, HeadDim: 16, ValueDim: 8, DType: dtype.Float32,
-				}, PageSize: pageSize}, Layout: layout, Layers: 2}
-				if pageSize > 0 {
-					config.Pages = 10
-				}
-				testRandomly(t, dev, newCache(t, dev, config))
-			})
 		}
 	}
 }

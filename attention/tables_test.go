@@ -199,17 +199,6 @@ func TestFill(t *testing.T) {
 	require.Less(t, rows[0], rows[1])
 }
 
-// BenchmarkChoose is part of every recorded call.
-func BenchmarkChoose(b *testing.B) {
-	caps := nvidia("NVIDIA H200", 132, true)
-	p := Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128}
-	for b.Loop() {
-		if _, err := chooseForward(&caps, p, Options{}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // TestTurns wants groups of heads under a causal mask alone, as large as memory and the device's limits
 // allow. TestLimits has a device run them.
 func TestTurns(t *testing.T) {
