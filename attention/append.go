@@ -128,7 +128,7 @@ func checkAppend(t *AppendTensors, p *AppendProblem) error {
 		return fmt.Errorf("%s: q is given, but nothing rotates it", name)
 	}
 	if len(t.State.Shape) != 1 || t.State.Shape[0] < 1 {
-		return fmt.Errorf("%s: state has shape %v, want that of decode, or (1)", name, t.State.Shape)
+		return fmt.Errorf("%s: state has shape %v, want the shape that Decode takes, or (1)", name, t.State.Shape)
 	}
 	inputs := append(p.newArguments(t),
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),

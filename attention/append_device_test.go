@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestAppendFused wants the same bits of Q, NewK and NewV that are parts of the same rows, with the axis
-// of keys before that of heads, and of tables that are longer than the cache.
+// TestAppendFused wants the same bits where Q, NewK and NewV are parts of the same rows, with the
+// axis of keys before the axis of heads, and where tables are longer than the cache.
 func TestAppendFused(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, rope := range []attention.RoPE{{Dims: 64}, {Dims: 64, Interleaved: true}} {
@@ -81,7 +81,7 @@ func TestAppendBad(t *testing.T) {
 		x := call.Inputs(&c)
 		for b, bad := range []float64{40, -1, math.MaxInt32, math.MinInt32} {
 			if row.table != "" {
-				x[row.table][b*row.step+row.step/8] = bad // with pages that of the last of three keys
+				x[row.table][b*row.step+row.step/8] = bad // with pages, the entry of the last of three keys
 			}
 		}
 		call.Test(t, dev, &c, x, guard.Packed, kit.Forward)

@@ -108,7 +108,7 @@ type Options struct {
 	// its content is lost. Stored weights (BackwardConfig.Stored) make do with less. Calls that
 	// share it run one after the other. Nil takes memory of the Cmd.
 	Workspace *vk.Buffer
-	// Tuning has rows measured on the device; they come before those of the built-in table.
-	// kit.LoadTuningFile reads one. Nil is none.
+	// Tuning has rows measured on the device; these rows come before the rows of the built-in
+	// table. kit.LoadTuningFile reads a Tuning. Nil is none.
 	Tuning *kit.Tuning
 }

@@ -48,8 +48,8 @@ import (
 // dK and dV are 0. A row that sees no key has dQ = 0.
 //
 // Backward needs Workspace bytes of memory: opt.Workspace, or memory of c (vk.Cmd.Scratch). Stored
-// weights use all of opt.Workspace; it must hold at least those of one head. The unfused path also
-// keeps P and dS in memory of c.
+// weights use all of opt.Workspace, which must hold the weights of one head at least. The unfused
+// path also keeps P and dS in memory of c.
 //
 // Backward records into c and returns; gradients are valid once c has completed.
 //
@@ -126,8 +126,8 @@ var bwdF32x2Kernels = [...]bwdNames{
 	CoopMat:  {"attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat"},
 }
 
-// steps returns the kernel that computes dK and dV beside the one that computes dQ; or the kernels
-// of the unfused path; or those of stored weights; or the one that computes all gradients.
+// steps returns the kernel that computes dK and dV beside the kernel that computes dQ, or the
+// kernels of the unfused path or of stored weights, or the kernel that computes all gradients.
 func (b *backward) steps() steps.List {
 	step := func(record func() error) steps.List {
 		return steps.List{func(*vk.Cmd) error { return record() }}
@@ -167,8 +167,8 @@ func (b *backward) record() error {
 	return b.dispatch(dq, params, rows, b.q, b.k, b.v, b.do, b.rows, b.dq)
 }
 
-// bwdWork is what a kernel owns: blocks of keys or rows of so many heads of a batch, of which
-// groups of `group` heads of all batches take turns (groupHeads), 0: none.
+// bwdWork is what a kernel owns: blocks of keys or rows, in each of the heads of a batch. With a
+// group, `group` heads of all batches take turns with their blocks (groupHeads).
 type bwdWork struct {
 	blocks       uint32
 	heads, group int

@@ -228,7 +228,7 @@ const (
 // recordDelta records attention_bwd_delta, which writes lse2 and Delta - dLSE of each row.
 func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	if p.Varlen.On {
-		p.Batch, p.SeqQ = 1, p.Varlen.TotalQ // all rows are alike, those of no sequence too
+		p.Batch, p.SeqQ = 1, p.Varlen.TotalQ // all rows are alike, rows of no sequence too
 		do, o, lse, dlse = unpack(do, &p), unpack(o, &p), unpack(lse, &p), unpack(dlse, &p)
 	}
 	d := c.Device()

@@ -18,8 +18,8 @@ const storedRounds = 4
 // unknownUnits stands for the compute units of a device that does not report them.
 const unknownUnits = 32
 
-// cutsPages reports whether the pages are not those of a problem with a causal mask or none: a
-// window has a left side, or sequences are packed.
+// cutsPages reports whether p has other pages than a causal or unmasked problem: a window has a
+// left side, or sequences are packed.
 func (p *Problem) cutsPages() bool {
 	return p.Varlen.On || newFeatureSpec(p).WindowLeft
 }

@@ -132,7 +132,7 @@ func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, tabl
 	}
 	c, origin, err := backwardConfigOn(caps, &p, opt)
 	if err == nil && c.stored() && c.Chunk == 0 && opt.Workspace != nil {
-		room := *caps // weights that pass through memory make do with what the caller has
+		room := *caps // weights that pass through memory make do with the caller's workspace
 		room.MaxStorageBufferRange = min(caps.MaxStorageBufferRange, uint64(opt.Workspace.Bytes()))
 		if c, origin, err = backwardConfigOn(&room, &p, opt); c.stored() {
 			chunk := c.chunk(&room, &p)

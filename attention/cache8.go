@@ -144,7 +144,7 @@ func (p *DecodeProblem) checkCache(name string, k, v, kScale, vScale *vk.Tensor)
 		}
 		for axis := range 3 {
 			if p.Cache == CacheQ8_0 && stride(x.t, axis) != QuantBlock*stride(x.scale, axis) {
-				return fmt.Errorf("%s: %s_scale has strides %v, want those of %s, %v, divided by %d", name, x.name, x.scale.Strides, x.name, x.t.Strides, QuantBlock)
+				return fmt.Errorf("%s: %s_scale has strides %v, want the strides %v of %s, divided by %d", name, x.name, x.scale.Strides, x.t.Strides, x.name, QuantBlock)
 			}
 		}
 	}

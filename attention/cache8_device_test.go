@@ -81,7 +81,7 @@ func TestCache8Refuses(t *testing.T) {
 	}{
 		{attention.CacheE4M3, func(x *attention.AppendTensors) { x.K.Offset += 4 },
 			"k has strides [384 384 64 1] and offset 4: rows of a cache of e4m3 begin at multiples of 8"},
-		{attention.CacheQ8_0, func(x *attention.AppendTensors) { x.K.Strides = []int{384, 384, 128, 1} }, "k_scale has strides [12 12 2 1], want those of k, [384 384 128 1], divided by 32"},
+		{attention.CacheQ8_0, func(x *attention.AppendTensors) { x.K.Strides = []int{384, 384, 128, 1} }, "k_scale has strides [12 12 2 1], want the strides [384 384 128 1] of k, divided by 32"},
 	} {
 		x := newCache8(t, dev, row.format, 6)
 		x.p.NewKeys, x.p.SeqKV = 3, 3

@@ -269,8 +269,8 @@ func pagesSeen(p *Problem, seqQ, seqKV, block int) (head, most int) {
 	return head, most
 }
 
-// TestPageRoom counts pages one by one: there is room for those of a head and of a block of rows, of all sequences
-// that may be packed, and without these or a window that begins none is left.
+// TestPageRoom counts pages one by one: there is room for the pages of a head and of a block of
+// rows, whatever sequences are packed. Unless p cuts pages, there is room for no page more.
 func TestPageRoom(t *testing.T) {
 	windows := []Window{{}, {true, 0, 0}, {true, 20, 0}, {true, 3, 7}, {true, Unlimited, 9}, {true, 9, Unlimited}, {true, 33, 31}, {true, 1 << 30, 1 << 30}}
 	for _, block := range []int{8, 24} {

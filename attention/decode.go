@@ -31,8 +31,8 @@ import (
 //	State                         (1 + batch*num_heads*seq_q)                               int32, read and written
 //
 // With CacheE4M3, KScale and VScale may have one element for all heads, or be left out. With
-// CacheQ8_0 their strides are those of K and V divided by 32. Rows of 8-bit caches begin at
-// multiples of 8 bytes.
+// CacheQ8_0 the strides of a scale are the strides of K or V divided by 32. Rows of 8-bit caches
+// begin at multiples of 8 bytes.
 //
 // A cache of (batch, seq_kv, num_kv_heads, head_dim), flash-attn's and vLLM's NHD, is K.Permute(0,
 // 2, 1, 3).
@@ -57,7 +57,7 @@ type DecodeTensors struct {
 //
 //	n   = SeqLens[b] + NewKeys
 //	S   = Scale * Q * Kᵀ, then Softcap, Bias and ALiBi: see Problem
-//	P   = softmax(S) over those of the first n keys that a query sees
+//	P   = softmax(S) over the keys, of the first n, that a query sees
 //	O   = P * V
 //	LSE = log(sum(exp(S))) of each row, natural logarithm
 //

@@ -68,8 +68,8 @@ func (p *DecodeProblem) operands() dtype.DType {
 	return p.DType
 }
 
-// keys is the number of keys that a team loads at a time. On matrices those of 8 bits are twice as many,
-// as they have half the bytes.
+// keys is the number of keys that a team loads at a time. On matrices 8-bit keys are twice as many,
+// as an 8-bit key has half the bytes.
 func (c *DecodeConfig) keys(p *DecodeProblem) int {
 	switch {
 	case c.Impl != CoopMat:
@@ -222,7 +222,7 @@ func (c *DecodeConfig) columnParts(p *DecodeProblem) int {
 	return 1
 }
 
-// sharedBytes is the shared memory of the kernel: that of lib/decode_combine.glsl,
+// sharedBytes is the shared memory of the kernel: the arrays of lib/decode_combine.glsl,
 // decode_work.glsl, decode_operands.glsl and decode_loads8.glsl.
 func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	threads := c.Subgroups * int(caps.SubgroupSize)

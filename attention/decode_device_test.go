@@ -142,7 +142,7 @@ func checkInfinite(t *testing.T, c *call.Decode, column, from int, finite, o []f
 				}
 			}
 		}
-		require.LessOrEqual(t, others, 1, "row %d: columns that are NaN beside that of the infinite value", row)
+		require.LessOrEqual(t, others, 1, "row %d: columns that are NaN beside the column of the infinite value", row)
 	}
 }
 

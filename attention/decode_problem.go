@@ -149,7 +149,7 @@ func (p DecodeProblem) TreeMaskShape() []int { return []int{p.Batch, p.SeqQ, 2} 
 // StateShape returns (1 + batch*num_heads*seq_q).
 func (p DecodeProblem) StateShape() []int { return []int{1 + p.Batch*p.NumHeads*p.SeqQ} }
 
-// String returns the benchmark keys of p, those of the Problem first.
+// String returns the benchmark keys of p, the keys of the Problem first.
 func (p DecodeProblem) String() string {
 	s := p.Problem.String()
 	for _, k := range p.keys() {

@@ -223,9 +223,9 @@ func TestDecodeCounters(t *testing.T) {
 // differently, so the gradients must be the same but for another power of two, bit
 // by bit: whatever has an exponent of its own in a kernel, and what has none.
 //
-// lavapipe keeps float32 where a matrix of float16 comes from one of float32; the Detour,
-// through shared memory, rounds there, too. TestBackwardConfigs has its kernels, causal,
-// and TestBackward those of the others, dense.
+// lavapipe keeps float32 where a matrix of float16 comes from a matrix of float32; the Detour,
+// through shared memory, rounds there, too. TestBackwardConfigs has the kernels of the Detour,
+// causal, and TestBackward the other kernels, dense.
 func TestBackwardScales(t *testing.T) {
 	d := vktest.Open(t)
 	detour := f32x2Configs(d)[2]

@@ -148,8 +148,8 @@ func cached[P any](d *vk.Device, name, element string, spec any, o vk.KernelOpti
 	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
 }
 
-// A kernelOf is one of the two modules of a file; the other is nil. Q are the parameters of the one
-// with features, before those of the features.
+// A kernelOf is one of the two modules of a file; the other is nil. P are the parameters of the
+// plain module. Q are the parameters of the module with features, which featureParams follow.
 type kernelOf[P, Q any] struct {
 	plain    *vk.Kernel[P]
 	features *vk.Kernel[withFeatures[Q]]

@@ -64,8 +64,8 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 	return f.record()
 }
 
-// forward holds the arguments of a call. Tensors of a Varlen are unpacked, and those of heads that
-// share keys are packed.
+// forward holds the arguments of a call. Tensors of a Varlen are unpacked, and heads that share
+// keys are packed.
 type forward struct {
 	c               *vk.Cmd
 	o, lse, q, k, v vk.Tensor

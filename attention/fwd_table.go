@@ -95,9 +95,9 @@ func fwdRows() []fwdRow {
 		// of which NVIDIA has 32*255, and from the shared memory of a workgroup,
 		// 2*block_n rows of 2*head_dim + 16 bytes.
 
-		// NVIDIA before Hopper, and the small chips after it. Instruction (mma.sync,
-		// native there), compiler and 255 registers are those of Hopper. So are the sizes,
-		// where they agree with FlashAttention-2's for these chips: four subgroups of 32
+		// NVIDIA before Hopper, and the small chips after Hopper. These chips have Hopper's
+		// instruction (mma.sync, native here), compiler and 255 registers. The sizes are Hopper's,
+		// where Hopper's agree with FlashAttention-2's for these chips: four subgroups of 32
 		// rows at head_dim 64 and 128, and of 16 at 256. Tiles of keys are shorter than
 		// FlashAttention-2's, because a workgroup has 48 KiB of shared memory here. At
 		// 18 KiB and less two workgroups share a multiprocessor, even if all workgroups of
@@ -122,8 +122,8 @@ func fwdRows() []fwdRow {
 		// llama.cpp. RDNA4 keeps it once and has registers for two tiles up to head_dim 128.
 		// A workgroup has 64 KiB of LDS on RADV and 32 KiB on the other drivers, and two
 		// compute units share 128 KiB: block_n keeps a workgroup below 26 KiB, or 32 at
-		// head_dim 192. The rows of rdna3 are those of 210 that spill least in RADV's
-		// compiler, and of these the ones with most waves: TUNING.md.
+		// head_dim 192. Of 210 configurations, the rows of rdna3 spill least in RADV's compiler,
+		// and run the most waves among configurations that spill equally: TUNING.md.
 		{Family: "rdna3", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat sg4 rt1 bn64 prefetch peel")},
 		{Family: "rdna3", Formats: table.Of16Bits, Shape: shape{headDim: 192}, Config: words("coopmat sg4 rt1 bn32 prefetch peel")},
 		{Family: "rdna3", Formats: table.Of16Bits, Shape: shape{headDim: 256}, Config: words("coopmat sg4 rt1 bn16 peel")},

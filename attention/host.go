@@ -32,7 +32,7 @@ type HostTensors struct {
 //	V    batch * num_kv_heads * seq_kv * value_dim
 //	LSE  batch * num_heads * seq_q, or nil to leave it out
 //
-// with Varlen those of packed tensors. O may be Q. Masks and rows that see no key are as in
+// with Varlen the lengths of packed tensors. O may be Q. Masks and rows that see no key are as in
 // Forward.
 //
 // Every call allocates and transfers all tensors, at the speed of the bus. A program that calls

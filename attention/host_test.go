@@ -17,7 +17,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// numbers converts those of an input.
+// numbers converts the numbers of an input.
 func numbers[T float32 | int32](x []float64) []T {
 	if x == nil {
 		return nil

@@ -26,7 +26,7 @@ var layoutNames = enum.Names[CacheLayout]{NHD: "NHD", HND: "HND"}
 // String returns the name.
 func (l CacheLayout) String() string { return layoutNames.Of(l) }
 
-// KVCacheConfig says what a KVCache has room for.
+// KVCacheConfig gives the sizes and formats of a KVCache.
 type KVCacheConfig struct {
 	// DecodeProblem is the problem of the largest Decode: SeqQ is the most queries of a sequence, SeqKV
 	// the capacity of each. CacheRows and NewKeys are 0.
@@ -39,7 +39,7 @@ type KVCacheConfig struct {
 // of each page. Lengths and tables are on the device, where recorded steps read them:
 //
 //	K, V           one per layer, as in DecodeTensors
-//	KScale, VScale likewise, with Cache; those of CacheE4M3 are 1 at first
+//	KScale, VScale likewise, with Cache; scales of CacheE4M3 are 1 at first
 //	SeqLens        (batch)
 //	BlockTable     (batch, seq_kv/page_size), -1 beyond the pages of a sequence; paged caches only
 //	CacheBatchIdx  (batch), the row of each sequence; contiguous caches only
@@ -297,7 +297,7 @@ func (k *KVCache) check(layer int, p *DecodeProblem) error {
 		}
 	}
 	if p.Cache != k.config.Cache {
-		return fmt.Errorf("attention: cache: the format is %v, but that of the cache %v", p.Cache, k.config.Cache)
+		return fmt.Errorf("attention: cache: the format of the problem is %v, but the format of the cache is %v", p.Cache, k.config.Cache)
 	}
 	if err := p.validateCache(); err != nil {
 		return err

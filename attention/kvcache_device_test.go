@@ -58,7 +58,7 @@ func contents(t *testing.T, cache *attention.KVCache, layer, sequence, keys int)
 	return out[0], out[1]
 }
 
-// elements returns those of a tensor, integers too.
+// elements returns the elements of a tensor, integers too.
 func elements(t *testing.T, x vk.Tensor) []float32 {
 	data := make([]float32, x.NumElements())
 	if x.DType != dtype.Int8 {
@@ -232,7 +232,7 @@ func appendNumbers(t *testing.T, dev *vk.Device, cache *attention.KVCache, keys,
 	require.NoError(t, cache.Status(t.Context()))
 }
 
-// headScales are those of key heads, in e4m3.
+// headScales are the scales of key heads, in e4m3.
 var headScales = []float32{2, 0.5}
 
 // keyNumber is an element of a key, or value, which the format of the cache holds.
@@ -388,7 +388,7 @@ func TestKVCacheRefuses(t *testing.T) {
 			p := cache.Problem(1, 1)
 			p.Cache = attention.CacheE4M3
 			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
-		}, "attention: cache: the format is e4m3, but that of the cache same"},
+		}, "attention: cache: the format of the problem is e4m3, but the format of the cache is same"},
 		{func(c *vk.Cmd) error {
 			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 1)})
 		}, "attention: cache: sequence 0 has pages for 0 keys, fewer than new_keys=1: Reserve them first"},

@@ -115,7 +115,7 @@ func (k *KVCache) Reorder(ctx context.Context, parents []int) error {
 	if len(parents) != batch {
 		return fmt.Errorf("attention: cache: %d parents of %d sequences", len(parents), batch)
 	}
-	heir := slices.Repeat([]int{-1}, batch) // has what a sequence alone has
+	heir := slices.Repeat([]int{-1}, batch) // by old sequence: the new sequence that keeps the pages that are not full
 	for b, s := range parents {
 		if s < 0 || s >= batch {
 			return fmt.Errorf("attention: cache: sequence=%d is not from 0 to %d", s, batch-1)

@@ -65,7 +65,7 @@ func (a ALiBi) String() string { return alibiNames.Of(a) }
 // NaN and +Inf make a row undefined.
 type Bias struct {
 	On    bool
-	DType dtype.DType // Float32 or that of the problem
+	DType dtype.DType // Float32 or the dtype of the problem
 
 	// Batch, Heads and Rows say that the bias has this axis; otherwise it is shared.
 	Batch, Heads, Rows bool

@@ -175,7 +175,7 @@ func TestReadmeFeatures(t *testing.T) {
 	}
 }
 
-// TestReadmeExample says that the Go code in README.md is that of the examples,
+// TestReadmeExample says that the Go code in README.md is the code of the examples,
 // which are compiled and run.
 func TestReadmeExample(t *testing.T) {
 	text := page(t, "README.md")

@@ -9,7 +9,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// StepTensors are the inputs and outputs of Step: Decode's, and what Append has beside Decode's.
+// StepTensors are the inputs and outputs of Step: the tensors of Decode, and the other tensors of
+// Append.
 //
 //	tensor    of         shape                                       format
 //	NewK                 (batch, num_kv_heads, new_keys, head_dim)   DType
@@ -45,8 +46,8 @@ func (t *StepTensors) append(p *AppendProblem) AppendTensors {
 // faster; DecodeConfig.Append says where, and forces either. Like Append it does not change SeqLens: Advance
 // does, after the last layer. No sequence may have the place of a new key of another one.
 //
-// What Step writes, Q without RoPE not among it, shares memory with no other tensor. The other rules,
-// errors and bits of State[0] are those of Append and Decode.
+// A tensor that Step writes (Q only with RoPE) shares memory with no other tensor. The other rules,
+// errors and bits of State[0] are as in Append and Decode.
 func Step(c *vk.Cmd, t StepTensors, p AppendProblem, opt Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()

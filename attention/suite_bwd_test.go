@@ -126,8 +126,9 @@ func TestBackwardConfigs(t *testing.T) {
 	}
 }
 
-// TestBackwardStoredWorkspace says how many bytes weights take: those of all heads, or of as many as the
-// caller says or has memory for and the sums of the others, and nothing of what a causal mask hides but the ends of blocks.
+// TestBackwardStoredWorkspace says how many bytes weights take: the weights of all heads, or of as
+// many heads as the caller says or has memory for, beside the sums of the other heads. Keys that a
+// causal mask hides take no bytes except at the ends of blocks.
 func TestBackwardStoredWorkspace(t *testing.T) {
 	d := vktest.Open(t)
 	vktest.Require(t, "coopmat2", pathError(d.Caps(), attention.CoopMat2))

@@ -209,8 +209,8 @@ func testPaths(t *testing.T, pass kit.Pass) {
 	}
 }
 
-// drawn checks n drawn calls that a pass runs with options, after those of skip families: tests have
-// other draws each.
+// drawn checks n drawn calls that a pass runs with options, after the calls of skip families, so
+// that each test has draws of its own.
 func drawn(t *testing.T, d *vk.Device, pass kit.Pass, impl attention.Impl, n, skip int, set func(a *call.Attention)) {
 	t.Helper()
 	calls := 0

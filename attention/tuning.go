@@ -54,7 +54,7 @@ func validateProblem(p *Problem) error {
 	return nil
 }
 
-// The modules of the passes on each path, including those of float32.
+// The modules of the passes on each path, modules for float32 among them.
 var (
 	fwdModules = [...][]string{
 		CoopMat2: {"attention_fwd_coopmat2", "attention_fwd_direct", "attention_fwd_f32x2_coopmat2", "attention_combine"},

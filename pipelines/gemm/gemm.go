@@ -27,18 +27,18 @@
 //
 // Path coopmat computes float32 products on float16 matrices. Each operand is the sum of a high
 // and a low float16, scaled row by row of op(A) and column by column of op(B), and three products
-// make one. The errors are those of float32: a term a*b is off by 2^-21 of it at most and by
-// 2^-24 on average, and long sums are closer than those of a plain float32 program. Three things
+// make one. The errors are as small as in float32: a term a*b is off by 2^-21 of its size at most
+// and by 2^-24 on average, and long sums are closer than in a plain float32 program. Three things
 // differ from plain arithmetic. An element below 2^-27 of the largest of its row or column has an
 // error of 2^-50 of that largest. This shows where the largest meets a zero. A row or column with
 // an Inf or a NaN gives NaN. Subnormal numbers may count as 0. Path scalar is plain arithmetic.
-// Auto takes it for small float32 products, and for those whose high and low parts do not fit
-// into a buffer.
+// Auto takes path scalar for small float32 products, and for products whose high and low parts do
+// not fit into a buffer.
 //
 // [ForwardGroup] computes products of different sizes in one launch.
 //
 // There is no Backward, because gradients are products, too. With dV the gradient by v, and Alpha
-// that of the product,
+// the Alpha of the product,
 //
 //	dV = dC                                      Identity
 //	dV = dC ∘ silu'(X)                           SiLUKeep: TimesDSiLU in the product that makes dC
@@ -82,9 +82,9 @@ type Options struct {
 	// Config forces a configuration instead of the tuning table's. It must be feasible, and is
 	// for tuning and tests. ForwardGroup takes none that copies operands or divides k.
 	Config *Config
-	// Tuning is what was measured on the device; its rows come before those of the built-in
-	// table. Nil is none. kit.LoadTuningFile reads one. ForwardGroup ignores it: no row is for a
-	// list.
+	// Tuning has rows measured on the device; these rows come before the rows of the built-in
+	// table. kit.LoadTuningFile reads a Tuning. Nil is none. ForwardGroup ignores Tuning: no row is
+	// for a list.
 	Tuning *kit.Tuning
 	// Workspace is memory for the call, at least as many bytes as the function Workspace says.
 	// Its content is lost. Calls that share it run one after the other. Nil takes memory of the
@@ -173,8 +173,8 @@ func (p Problem) FLOPs() float64 { return p.internal().FLOPs() }
 // Bytes returns the least memory traffic: each tensor once, C twice if it is read.
 func (p Problem) Bytes() float64 { return p.internal().Bytes() }
 
-// AShape, BShape and CShape are the shapes of tensors in memory. Residual, X and S have that of
-// C.
+// AShape, BShape and CShape are the shapes of tensors in memory. Residual, X and S have the shape
+// of C.
 func (p Problem) AShape() []int { return p.internal().AShape() }
 func (p Problem) BShape() []int { return p.internal().BShape() }
 func (p Problem) CShape() []int { return p.internal().CShape() }
@@ -252,8 +252,8 @@ func (p Plan) Workspace() int64 { return p.bytes }
 // depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// Choose returns how p would run on a device. Its errors are those of Forward about p and o. Pass
-// is kit.Forward: gradients are products of their own, see the package documentation.
+// Choose returns how p would run on a device. Errors about p and o are as in Forward. Pass is
+// kit.Forward: gradients are products of their own, see the package documentation.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err := argument.Pass("gemm", pass); err != nil {
 		return Plan{}, err
@@ -278,15 +278,14 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
 	return err
 }
 
-// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
-// Choose.
+// Workspace returns how many bytes Options.Workspace must have, with the errors of Choose.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, o)
 	return plan.bytes, err
 }
 
 // ForwardGroup computes products of different sizes in one launch, whatever their number: t[i]
-// and list[i] are those of product i, with the epilogue of Forward.
+// and list[i] are the tensors and the problem of product i, with the epilogue of Forward.
 //
 //	products          blocks of C                  workgroups
 //	0   3x2 blocks    0 1 2 3 4 5                  0 1 2 3 4 5
@@ -313,9 +312,8 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error
 // needs copies of them.
 //
 // ForwardGroup records into c and returns, as Forward does. The table is a part of the recording:
-// c may be submitted again and again, and the caller may change t and list. Unlike those of
-// Forward, the commands include a transfer to the workspace. Errors are those of Forward, and
-// name the product.
+// c may be submitted again and again, and the caller may change t and list. Unlike Forward,
+// ForwardGroup records a transfer to the workspace. Errors are as in Forward, and name the product.
 func ForwardGroup(c *vk.Cmd, t []Tensors, list []Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	tensors := make([]engine.Tensors, len(t))
@@ -326,7 +324,7 @@ func ForwardGroup(c *vk.Cmd, t []Tensors, list []Problem, o Options) (err error)
 }
 
 // ChooseGroup returns how ForwardGroup would run on a device. Plan.Workspace is how many bytes
-// Options.Workspace must have. Its errors are those of ForwardGroup about list and o.
+// Options.Workspace must have. Errors are the errors of ForwardGroup about list and o.
 func ChooseGroup(caps *vk.Caps, list []Problem, o Options) (Plan, error) {
 	g := group(list)
 	config, err := engine.ChooseGroup(caps, g, o.engine())

@@ -27,7 +27,7 @@ import (
 // -Inf, the component that is nearest in deviations has all of the probability.
 //
 // Backward records into c and returns; gradients are valid once c has completed, and have memory
-// of their own. Its errors are those of Forward.
+// of their own. Errors are as in Forward.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	d := c.Device()

@@ -26,8 +26,7 @@
 //
 // Several goroutines may call the functions. A vk.Cmd belongs to one of them.
 //
-// The formulas are those of a Gaussian mixture density network (Bishop, Mixture Density Networks,
-// 1994).
+// The formulas define a Gaussian mixture density network (Bishop, Mixture Density Networks, 1994).
 package gmm
 
 import (
@@ -114,8 +113,7 @@ func (p Plan) Kernels() []string {
 	return []string{"gmm_fwd"}
 }
 
-// Choose returns how p would run on a device. Its errors are those of Forward and Backward
-// about p.
+// Choose returns how p would run on a device. Errors about p are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	plan := Plan{pass: pass}
 	if err := cmp.Or(p.Validate(), argument.Pass("gmm", pass)); err != nil {
@@ -141,7 +139,7 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
 }
 
 // Workspace returns how many bytes Options.Workspace must have: 16 for each workgroup of Forward
-// and Merge, 0 for Backward. Its errors are those of Choose.
+// and Merge, 0 for Backward. Errors are as in Choose.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, o)
 	return plan.bytes, err

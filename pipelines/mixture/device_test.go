@@ -48,8 +48,8 @@ func TestUnrounded(t *testing.T) {
 	}
 }
 
-// tighten makes the bounds of a forward pass those of float32 from the operands on: nothing is
-// rounded in between. Matrix units may truncate sums, so the bounds are four times as wide.
+// tighten gives a forward pass the bounds of float32 from the operands on: nothing is rounded in
+// between. Matrix units may truncate sums, so the bounds are four times as wide.
 func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 	p.DType = dtype.Float32
 	b := ref.ForwardBounds(in, p)

@@ -170,8 +170,8 @@ func (t *Tensors) inputs(p Problem) []argument.Argument {
 // small ones are not lost. Gradients that overflow after that are infinite, or NaN where
 // infinities meet.
 //
-// Backward records into c and returns; gradients are valid once c has completed. Its errors are
-// those of Forward.
+// Backward records into c and returns; gradients are valid once c has completed. Errors are as in
+// Forward.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -223,8 +223,7 @@ func (p Plan) Workspace() int64 { return p.bytes }
 // depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 
-// Choose returns how p would run on a device. Its errors are those of Forward and Backward
-// about p and o.
+// Choose returns how p would run on a device. Errors about p and o are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err := argument.Pass("mixture", pass); err != nil {
 		return Plan{}, err
@@ -254,8 +253,7 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
 	return err
 }
 
-// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
-// Choose.
+// Workspace returns how many bytes Options.Workspace must have, with the errors of Choose.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, o)
 	return plan.bytes, err

@@ -28,9 +28,9 @@ type forwardPlan struct {
 	p      engine.Problem // of the fused kernel
 	opt    engine.Options // likewise
 	groups int            // of heads
-	states int64          // where they lie
+	states int64          // where the states of groups lie in the workspace
 
-	outputs int64 // without the fused kernel: where those of heads lie, (tokens, heads, 3) in float32
+	outputs int64 // without the fused kernel: where the outputs of heads lie, (tokens, heads, 3) in float32
 }
 
 func newForwardPlan(caps *vk.Caps, p Problem, opt Options) (plan forwardPlan, err error) {

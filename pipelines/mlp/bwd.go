@@ -25,8 +25,8 @@ import (
 // and W1, and silu(pre) from pre. It does not read Y. DX, DW1 and DW2 have memory of their own. A
 // row of DY with an infinity gives NaNs, as a row of X does in Forward.
 //
-// Backward records into c and returns; gradients are valid once c has completed. Its errors are
-// those of Forward.
+// Backward records into c and returns; gradients are valid once c has completed. Errors are as in
+// Forward.
 func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -194,7 +194,7 @@ func (b *backwardPart) addProducts(caps *vk.Caps, memory *chain.Memory, p Proble
 	}
 	b.units = unitsOf(caps, p, o, func(units int) []engine.Problem { return products(units, units) })
 	b.columns = b.units
-	if p.Heads > 0 { // pre gets its zeros with those of the copy of W1; dpre takes its place, beside them
+	if p.Heads > 0 { // pre gets its zeros from the zeros of the copy of W1; dpre takes the place of pre, beside the zeros
 		b.columns = hiddenStride(p)
 	}
 	of, pad := products(b.columns, b.units), b.units > p.Hidden

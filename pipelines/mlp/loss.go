@@ -23,7 +23,7 @@ type Loss func(c *vk.Cmd, dy, y vk.Tensor) error
 // product with W1, too. Y and dy lie in the workspace; dy has 8 elements or more for each token
 // and head.
 //
-// BackwardLoss records into c and returns as Backward does. Its errors are those of Backward and
+// BackwardLoss records into c and returns as Backward does. Errors are the errors of Backward and
 // of loss. P.Keep must be KeepNothing: a caller who has pre also has y, and calls Backward.
 func BackwardLoss(c *vk.Cmd, t Tensors, g Gradients, loss Loss, p Problem, o Options) (err error) {
 	defer c.Keep(&err)

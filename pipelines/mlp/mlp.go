@@ -209,8 +209,7 @@ func (p *Plan) products(list ...*chain.Product) {
 	}
 }
 
-// Choose returns how p would run on a device. Its errors are those of Forward and Backward
-// about p and o.
+// Choose returns how p would run on a device. Errors about p and o are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (runs Plan, err error) {
 	if err := argument.Pass("mlp", pass); err != nil {
 		return Plan{}, err
@@ -246,8 +245,7 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
 	return err
 }
 
-// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
-// Choose.
+// Workspace returns how many bytes Options.Workspace must have, with the errors of Choose.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, o)
 	return plan.bytes, err

@@ -105,7 +105,7 @@ func (p Problem) BackwardBytes() float64 {
 }
 
 // XShape, W1Shape, W2Shape, YShape and PreShape are the shapes of tensors and of their gradients.
-// Hidden has that of Pre.
+// Hidden has the shape of Pre.
 func (p Problem) XShape() []int   { return []int{p.Tokens, p.In} }
 func (p Problem) W1Shape() []int  { return p.shape(0, p.In, p.Hidden) }
 func (p Problem) W2Shape() []int  { return p.shape(0, p.Hidden, p.Out) }

@@ -188,8 +188,7 @@ func (p Plan) Kernels() []string {
 	return []string{"norm_fwd"}
 }
 
-// Choose returns how p would run on a device. Its errors are those of Forward and Backward
-// about p and o.
+// Choose returns how p would run on a device. Errors about p and o are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	config, origin, err := choose(caps, p, pass, o)
 	if err != nil {
@@ -209,8 +208,7 @@ func Supports(caps *vk.Caps, p Problem, pass kit.Pass, o Options) error {
 	return err
 }
 
-// Workspace returns how many bytes Options.Workspace must have. Its errors are those of
-// Choose.
+// Workspace returns how many bytes Options.Workspace must have, with the errors of Choose.
 func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error) {
 	plan, err := Choose(caps, p, pass, o)
 	return plan.bytes, err
@@ -264,7 +262,7 @@ func (p Problem) Validate() error {
 	case !p.DType.Valid() || !p.DType.Float():
 		return fmt.Errorf("norm: dtype=%v is not one of float32, float16, bfloat16", p.DType)
 	case p.WeightDType != p.DType && p.WeightDType != dtype.Float32:
-		return fmt.Errorf("norm: weight dtype=%v is neither float32 nor that of the rows, %v", p.WeightDType, p.DType)
+		return fmt.Errorf("norm: weight dtype=%v is neither float32 nor %v, the dtype of the rows", p.WeightDType, p.DType)
 	}
 	return nil
 }

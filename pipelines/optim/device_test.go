@@ -74,7 +74,7 @@ func TestTraining(t *testing.T) {
 	want := ref.Param{Param: make([]float64, 5020), M: make([]float64, 5020), V: make([]float64, 5020)}
 	grad, steps := make([]float32, 5020), 0
 	for i := range 6 {
-		if i > 0 { // the first is that of New
+		if i > 0 { // the first rate is New's
 			h.LR = 0.1 / float64(i+1)
 			require.NoError(t, a.SetLR(ctx, h.LR))
 		}
@@ -144,7 +144,7 @@ func TestErrors(t *testing.T) {
 		{func(p []optim.Param, h *optim.Problem) { p[1].Grad = vk.Tensor{} }, `optim: parameter "1": grad has no buffer`},
 		{func(p []optim.Param, h *optim.Problem) { p[1].M.DType = dtype.Float16 }, `optim: parameter "1": m is float16, want [float32]`},
 		{func(p []optim.Param, h *optim.Problem) { p[1].Copy.DType = dtype.Float32 }, `optim: parameter "1": copy is float32, want [float16 bfloat16]`},
-		{func(p []optim.Param, h *optim.Problem) { p[0].V.Shape = []int{7} }, `optim: parameter "0": v has shape [7], want [8], that of param`},
+		{func(p []optim.Param, h *optim.Problem) { p[0].V.Shape = []int{7} }, `optim: parameter "0": v has shape [7], want [8], the shape of param`},
 		{func(p []optim.Param, h *optim.Problem) { p[0].V.Strides = []int{2} }, `optim: parameter "0": v has strides [2]: it is not contiguous`},
 		{func(p []optim.Param, h *optim.Problem) { p[0].V.Offset = 100 }, `optim: parameter "0": v: vk: tensor with shape [8]`},
 		{func(p []optim.Param, h *optim.Problem) { p[0].Grad.DType = dtype.Float16 }, `optim: parameter "0": copy is bfloat16, but grad is float16: formats of 16 bits are the same`},

@@ -131,7 +131,7 @@ func ExampleProblem_Validate() {
 	// Output: optim: beta1=1 is not in [0, 1)
 }
 
-// Clipping adds a kernel to those of a step.
+// Clipping adds a kernel to a step.
 func ExampleChoose() {
 	caps := &vk.Caps{ScalarBlockLayout: true, Storage16: true}
 	p := optim.Default()

@@ -146,7 +146,7 @@ func (p Plan) Kernels() []string {
 	return []string{"adamw_prepare", "adamw"}
 }
 
-// Choose returns what a step would run on a device. Its errors are those of New about p.
+// Choose returns what a step would run on a device. Errors about p are as in New.
 func Choose(caps *vk.Caps, p Problem) (Plan, error) {
 	plan := Plan{clip: p.MaxNorm > 0}
 	if err := p.Validate(); err != nil {

@@ -26,9 +26,9 @@ const (
 	chunkBytes   = 32
 )
 
-// launchChunks divides the first chunk of a launch. The sums of that many chunks are 256 bytes,
-// so those of a launch are a slice on every device. Chunks between launches have no elements, and
-// sums of 0.
+// launchChunks divides the first chunk of a launch. The sums of launchChunks chunks are 256 bytes,
+// so the sums of a launch are a slice on every device. Chunks between launches have no elements,
+// and sums of 0.
 const launchChunks = 64
 
 // A launch is one run of the kernels over pieces whose tensors lie in the same buffers.
@@ -188,7 +188,7 @@ func (p *Param) check() (list []extent, err error) {
 		case !slices.Contains(t.formats, t.x.DType):
 			return nil, fmt.Errorf("%s is %v, want %v", t.name, t.x.DType, t.formats)
 		case !slices.Equal(t.x.Shape, p.Param.Shape):
-			return nil, fmt.Errorf("%s has shape %v, want %v, that of param", t.name, t.x.Shape, p.Param.Shape)
+			return nil, fmt.Errorf("%s has shape %v, want %v, the shape of param", t.name, t.x.Shape, p.Param.Shape)
 		}
 		if err := t.x.Validate(); err != nil {
 			return nil, fmt.Errorf("%s: %w", t.name, err)

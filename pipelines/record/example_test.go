@@ -9,7 +9,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// The steps are those of the package's table. B and d are large and share memory. The plan says
+// The steps are the rows of the package's table. B and d are large and share memory. The plan says
 // so without a device.
 func Example() {
 	kernel := func(*vk.Cmd) error { return nil } // what records it

@@ -114,7 +114,8 @@ func TestErrors(t *testing.T) {
 	require.EqualError(t, p.Allocate(nil), "record: Allocate comes after Plan")
 }
 
-// TestLate adds to programs after Plan: its places are those of the steps and tensors that it knew.
+// TestLate adds steps and tensors to programs after Plan, which places the steps and tensors that
+// it knows only.
 func TestLate(t *testing.T) {
 	d := vktest.Open(t)
 	for want, add := range map[string]func(p *Program, b *Tensor){

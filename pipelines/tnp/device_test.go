@@ -18,7 +18,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A trial is a model with a batch. Its weights are not those of Init, whose norms are 1.
+// A trial is a model with a batch. The weights are random, as the norms of Init are 1.
 type trial struct {
 	c    tnp.Config
 	s    tnp.Shape

@@ -17,7 +17,8 @@ import (
 // A block is what the forward pass of a block leaves to its backward pass.
 //
 // The last block is computed for targets only: nothing reads its context rows but its own K and
-// V. Its queries and its perceptron have batch*targets rows, those of other blocks all tokens.
+// V. The queries and the perceptron of the last block have batch*targets rows, in other blocks a
+// row for each token.
 type block struct {
 	i       int
 	last    bool

@@ -27,7 +27,7 @@ func (p Pass) String() string { return passNames.Of(p) }
 
 var passNames = enum.Names[Pass]{"loss", "gradients", "train"}
 
-// ModelOptions say what a Model has memory for, and how it is trained.
+// ModelOptions are the formats, the passes and the training of a Model.
 type ModelOptions struct {
 	DType dtype.DType // of activations, and of the weights that products read
 	Pass  Pass        // the last pass that its plans may have

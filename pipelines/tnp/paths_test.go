@@ -15,7 +15,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gemm"
 )
 
-// TestPathsRun: kernels are those of the path and the variant that are forced.
+// TestPathsRun wants kernels of the path and the variant that are forced.
 func TestPathsRun(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()

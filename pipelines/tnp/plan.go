@@ -75,8 +75,8 @@ func (m *Memory) String() string {
 }
 
 // ByName returns who holds Bytes, the parts of the model first, then the tensors that are needed
-// where a plan holds the most, the largest first: those of all blocks as one, and all workspaces.
-// What its other tensors take beside them is of the name "gaps".
+// where a plan holds the most, the largest first: the tensors of all blocks as one, and all
+// workspaces as one. The bytes that the plan's other tensors take are of the name "gaps".
 func (m *Memory) ByName() []record.Holder {
 	var list []record.Holder
 	at, gaps := map[string]int{}, m.Plan.Bytes
@@ -344,9 +344,9 @@ func (p *Plan) Run(ctx context.Context) error {
 	return p.running.Wait(ctx)
 }
 
-// Start is Run without the wait. Calls that read results wait, and see those of the batch: Loss,
-// LogP, Model.SaveState. SetInputs, SetLR and the next Start are for the batch after it. An error of
-// the device may come from any later call.
+// Start is Run without the wait. Calls that read results wait, and read the results of the batch:
+// Loss, LogP, Model.SaveState. SetInputs, SetLR and the next Start are for the next batch. An error
+// of the device may come from any later call.
 //
 // If ctx has ended, nothing is submitted, and the batch remains to be run.
 func (p *Plan) Start(ctx context.Context) error {
@@ -367,8 +367,8 @@ func (p *Plan) start(ctx context.Context, c *vk.Cmd, begin time.Time) error {
 	return nil
 }
 
-// RunFresh is Run with a recording of its own, made now: HostTime includes its time. The results
-// are those of Run, bit for bit.
+// RunFresh is Run with a recording of its own, made now: HostTime includes the time to record. The
+// results are the results of Run, bit for bit.
 func (p *Plan) RunFresh(ctx context.Context) error {
 	begin := time.Now()
 	if p.fresh == nil {

@@ -75,7 +75,8 @@ func TestOtherLossScale(t *testing.T) {
 	}
 }
 
-// TestStateErrors: what no training has left is refused by name, and changes nothing.
+// TestStateErrors: a file that no training has left is refused with the name of its tensor, and
+// changes nothing.
 func TestStateErrors(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "state.safetensors")

@@ -174,7 +174,7 @@ func TestOptimizer(t *testing.T) {
 }
 
 // TestLearns trains tiny from three seeds. The loss of a model that knows only that y has
-// variance 1 and noise is about 1.42. The bound below is that of a model that knows all but f.
+// variance 1 and noise is about 1.42. The bound below is the loss of a model that knows all but f.
 func TestLearns(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	p := tiny(t)
@@ -220,8 +220,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// TestAccumulate wants the gradients of a step to be the mean of those of its batches, and the
-// last batch to make the step.
+// TestAccumulate wants the gradients of a step to be the mean of the gradients of its batches, and
+// the last batch to make the step.
 func TestAccumulate(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()

@@ -63,9 +63,10 @@ const (
 	Full
 )
 
-// words are those of the table for each set: sizes of heads that are usual; no multiple of 16, for
-// edges of tiles and layouts; wide, beside mixed layouts; narrow, for features and masks, each choice
-// of which is another kernel; somewhat wider; beside all features at once, and of V there.
+// words are the sizes of heads that the names in the table stand for, for each set: usual; no
+// multiple of 16, for edges of tiles and layouts; somewhat wider; wide, beside mixed layouts;
+// narrow, for features and masks, each choice of which is another kernel; and, beside all features
+// at once, of Q and K ($all) and of V ($values).
 var words = [...][]string{
 	{"$usual", "24", "$odd", "24", "$wider", "24", "$wide", "24", "$narrow", "8", "$all", "16", "$values", "24"},
 	{"$usual", "64", "$odd", "40", "$wider", "48", "$wide", "128", "$narrow", "32", "$all", "40", "$values", "72"},
@@ -145,7 +146,8 @@ const Several = 3
 // the tuning table.
 func KernelStandIns(cases []*Case) []*Case {
 	return cover.Each(cases, func(c *Case) []any {
-		// A kernel has one constant for the alignment of all its tensors; StandIns covers that of each.
+		// A kernel has one constant for the alignment of all its tensors; StandIns covers the
+		// alignment of each tensor.
 		return append(c.kernel(), slices.ContainsFunc([]int{0, 1, 2, 3}, c.odd))
 	})
 }

@@ -55,7 +55,7 @@ func scaled(name string, by func(p *attention.Problem) float64) func(c *Case, ou
 	}
 }
 
-// hide hides the key at a distance from that of each row.
+// hide hides the key at a distance from the key of each row.
 func hide(distance int) func(c *Case, x call.Values) {
 	return func(c *Case, x call.Values) {
 		for at := range x["bias"] {

@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// Upstream holds the gradients that a backward pass starts from, those of a loss with respect to the
-// results of the forward pass. They are finite.
+// Upstream holds the gradients that a backward pass starts from: gradients of a loss with respect
+// to the results of the forward pass. All elements are finite.
 type Upstream[T Float] struct {
 	DO   []T // attention.Problem.OShape
 	DLSE []T // attention.Problem.LSEShape; nil stands for zeros
@@ -96,8 +96,9 @@ func Backward[T Float](up Upstream[T], in Inputs[T], p attention.Problem) (g Gra
 //	dV     = sum of W*dO                       W = P*Z rounded to p.DType; likewise
 //	dSinks = sum of exp(sink - LSE) * (dLSE - Delta)  float32
 //
-// GradientBounds derives from it what a kernel is allowed, as PlainBound does from Plain. O and LSE
-// are those of Forward, rounded to p.DType and float32 (Saved). All are rounded to float32.
+// GradientBounds derives a kernel's tolerance from PlainBackward, as PlainBound does from Plain. O
+// and LSE come from Forward, rounded to p.DType and float32 (Saved). All gradients are rounded to
+// float32.
 func PlainBackward[T Float](o, lse []float64, up Upstream[T], in Inputs[T], p attention.Problem) (Gradients, error) {
 	if err := cmp.Or(in.check(p), up.check(p), checkSaved(len(o), len(lse), p)); err != nil {
 		return Gradients{}, err

@@ -8,8 +8,8 @@ import (
 )
 
 // pairs computes gradients in arithmetic F, one pair of a row and a key after the other: all
-// gradients, or dQ of some rows and dK and dV of some keys. Round rounds as the storage type does, or
-// not at all, and roundBias as that of the bias.
+// gradients, or dQ of some rows and dK and dV of some keys. Round rounds as the storage type does,
+// or not at all, and roundBias as the storage type of the bias does.
 type pairs[F, T Float] struct {
 	p                attention.Problem
 	in               *Inputs[T]

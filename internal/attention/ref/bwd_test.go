@@ -13,8 +13,8 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 )
 
-// loss is what the upstream gradients are those of. Rows whose LSE is -Inf have
-// no part in it.
+// loss is the loss whose gradients are the upstream gradients. Rows whose LSE is -Inf have
+// no part in the loss.
 func (d *data) loss(t testing.TB) float64 {
 	require.NoError(t, Forward(d.o, d.lse, d.in, d.p, nil))
 	sum := 0.0
@@ -164,7 +164,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestSampleBackward: single rows and keys are those of the whole, packed, too.
+// TestSampleBackward: single rows and keys get the gradients of the whole problem, packed, too.
 func TestSampleBackward(t *testing.T) {
 	d := packed().forward(t)
 	p := d.p

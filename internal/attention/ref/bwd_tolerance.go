@@ -16,7 +16,7 @@ type GradientBound struct{ DQ, DK, DV, DBias, DSinks float64 }
 // from. Rows are measured by their Euclidean norm.
 type GradientScope struct {
 	Scope
-	// DP bounds |dP| and |Delta|: the largest row of dO times that of V, over 1-p
+	// DP bounds |dP| and |Delta|: the largest row of dO times the largest row of V, over 1-p
 	// with dropout (Cauchy-Schwarz; O is a mean of rows of V).
 	DP float64
 	// DLSE, Q, K and DO are the largest elements, LSE the largest that is finite.
@@ -26,9 +26,9 @@ type GradientScope struct {
 	Term, KeyTerm float64
 	// DS is the largest |dS|, P * |dP - Delta|.
 	DS float64
-	// KeyWeight is the largest sum of weights P that a key gets, from all rows and
-	// heads that read it; BiasWeight that of the scores that share an element of the
-	// bias; SinkWeight that of a sink.
+	// KeyWeight is the largest sum of weights P that a key gets, from all rows and heads that
+	// read the key; BiasWeight the largest sum over the scores that share an element of the
+	// bias; SinkWeight the largest sum that a sink gets.
 	KeyWeight, BiasWeight, SinkWeight float64
 }
 
@@ -39,12 +39,12 @@ type GradientScope struct {
 //	|got - want| <= times * max(max|plain - want|, half * max|want|)
 //
 // half being the roundoff of the gradient's format. As in PlainBound, plain's
-// error is that of the format on these very inputs; it counts as one rounding of
-// the largest result at the least, where plain is exact by luck. For float32 it also
+// error is the error of the format on these very inputs; plain's error counts as one rounding of
+// the largest result at the least, where plain is exact by luck. For float32 plain's error also
 // counts as the rounding of the largest LSE, which is an error of exp(S - LSE)
-// and so of all weights: u*max|LSE| of the largest result, and what matrix units
-// lose of the largest score (truncated). In 16 bits that is u of a score, on average, each
-// time they add eight products to it or more, which counts in the same way.
+// and so of all weights: u*max|LSE| of the largest result, and the part of the largest score that
+// matrix units lose (truncated). In 16 bits matrix units lose u of a score, on average, each
+// time they add eight products or more to the score, which counts in the same way.
 //
 // times is 4 for dQ and 2 for dK, dV and dBias in 16 bits, the factors of
 // PyTorch's tests. For float32 it is 4, the project's promise, as explained at
@@ -148,8 +148,8 @@ func slopeError(s *GradientScope, p attention.Problem) float64 {
 	return 2 * roundoff32 / math.Sqrt(float64(p.HeadDim)) * s.Product / p.Softcap
 }
 
-// gradientCeilings bounds what GradientBounds can come to when PlainBackward is
-// right. With u the roundoff of float32 and half that of DType, for each weight P
+// gradientCeilings bounds the results of GradientBounds when PlainBackward is
+// right. With u the roundoff of float32 and half the roundoff of DType, for each weight P
 //
 //	weight  weightBound + lseBound         P = exp(S - LSE) is off by that much, relatively
 //	dP      2*sqrt(value_dim)*u * DP       a sum of value_dim products
@@ -159,8 +159,8 @@ func slopeError(s *GradientScope, p attention.Problem) float64 {
 //	dX      half * (2*DP + DLSE)           dX is rounded to DType
 //
 // and a sum over n weights rounds by 2*sqrt(n)*u times its size. The weights of a row
-// sum up to 1, those of a key to KeyWeight, and so on. Below 2^-14 float16 has steps
-// of 2^-24 whatever the size: n weights add 2^-25 each, and those of float32 2^-40 to dV, times
+// sum up to 1, the weights of a key to KeyWeight, and so on. Below 2^-14 float16 has steps
+// of 2^-24 whatever the size: each of n weights adds 2^-25 to dV, a weight in float32 2^-40, times
 // the factor of dropout.
 // dBias is a sum of dX, rounded once more to its format.
 func gradientCeilings(s GradientScope, p attention.Problem) GradientBound {

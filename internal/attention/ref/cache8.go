@@ -58,8 +58,8 @@ func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(
 	return c
 }
 
-// Values8 returns what stored rows of dim elements stand for. Those of e4m3 have the scale that scale
-// returns of a row's number; nil: 1. Scales are those of the blocks of q8_0.
+// Values8 returns the values of stored rows of dim elements. A row of e4m3 has the scale that scale
+// returns for the row's number; nil: 1. Scales has the scales of the blocks of q8_0.
 func Values8[T Float](format attention.CacheFormat, stored []T, dim int, scale func(row int) T, scales []T) []T {
 	x := make([]T, len(stored))
 	for i, y := range stored {
@@ -75,8 +75,8 @@ func Values8[T Float](format attention.CacheFormat, stored []T, dim int, scale f
 	return x
 }
 
-// HeadScale returns the scale of each row of K or V in memory, given those of key heads in a cache of
-// e4m3: of all, one for all, or none. KeysFirst is that of DecodeInputs.
+// HeadScale returns the scale of each row of K or V in memory, given the scales of the key heads of
+// an e4m3 cache: one for each head, one for all, or none. KeysFirst is as in DecodeInputs.
 func HeadScale[T Float](p *attention.DecodeProblem, keysFirst bool, scales []T) func(row int) T {
 	switch {
 	case len(scales) == 0:

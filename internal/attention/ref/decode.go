@@ -10,7 +10,7 @@ import (
 )
 
 // DecodeInputs are the tensors that attention.Decode reads, contiguous in logical order, with the
-// shapes of attention.DecodeTensors; those of what the problem has not are nil.
+// shapes of attention.DecodeTensors; tensors that the problem does not have are nil.
 type DecodeInputs[T Float] struct {
 	Q, K, V                                     []T
 	SeqLens, BlockTable, CacheBatchIdx, LeftPad []int32

@@ -18,7 +18,7 @@ import (
 //	LSE = log(sum(exp(S))) of each row, natural logarithm, with the sink
 //
 // Without rows, o and lse have the shapes attention.Problem.OShape and LSEShape. Otherwise row x of o
-// (len(rows), value_dim) and of lse (len(rows)) belongs to rows[x], and the cost is that of the rows.
+// (len(rows), value_dim) and of lse (len(rows)) belongs to rows[x], and only rows cost time.
 // Lse may be nil. Query head h reads key head h / (num_heads/num_kv_heads). What a row sees must be
 // finite; what masks hide from it may be anything.
 //

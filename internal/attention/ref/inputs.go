@@ -11,7 +11,7 @@ import (
 type Float interface{ ~float32 | ~float64 }
 
 // Inputs are the tensors that attention reads, contiguous in logical order.
-// Package problem has their shapes; those of features that are off are nil.
+// attention.Problem has their shapes; tensors of features that are off are nil.
 type Inputs[T Float] struct {
 	Q, K, V []T
 

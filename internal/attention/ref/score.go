@@ -98,7 +98,7 @@ func (s *scorer[F, T]) derivative(x F) F {
 //
 //	tanh(x) = sign(x) * (1 - t) / (1 + t),  t = exp(-2*|x|)
 //
-// whose error is that of a rounding near 1 however small x is.
+// whose error is a rounding near 1 however small x is.
 func tanh[F Float](x F) F {
 	if _, ok := any(x).(float32); !ok {
 		return F(math.Tanh(float64(x)))

@@ -90,8 +90,8 @@ func largest[T Float](x []T) float64 {
 // largest LSE: scores that differ by round numbers, such as multiples of a slope, are exact in
 // plain but not in a kernel, which computes them to the base 2 (scores of 50 with slopes of 1/16
 // were off by half a unit of 72 in the last place, and plain by a tenth of that). The second is
-// that of Softcap, which multiplies a tanh that is right to a rounding near 1. The third is what
-// matrix units that truncate lose of the largest score.
+// Softcap's, which multiplies a tanh that is right to a rounding near 1. The third is the part of
+// the largest score that matrix units lose by truncation.
 //
 // For the 16-bit formats plain's error counts as a quarter of their Eps of the largest O at
 // least, the average rounding of P where one key outweighs all others. In plain that is one

@@ -56,7 +56,7 @@ const (
 	// the other.
 	threads    = 1024
 	groupQuads = 4
-	// quadBytes is what each invocation has in shared memory.
+	// quadBytes is the shared memory of each invocation.
 	quadBytes = 16
 )
 
@@ -75,8 +75,8 @@ func newSpec(caps *vk.Caps, count, cols int) spec {
 }
 
 // Record records dst[c] = sum over i of parts[i,c]. Dst is (cols), contiguous, of any
-// floating-point format; parts is that of Workspace for those columns. Both have been
-// checked.
+// floating-point format; parts is the tensor of Workspace for the same columns. The caller has
+// checked both.
 func Record(c *vk.Cmd, dst, parts vk.Tensor) (err error) {
 	defer c.Keep(&err)
 	count, cols := parts.Shape[0], dst.Shape[0]

@@ -17,11 +17,11 @@ const Roundoff32 = 0x1p-24
 //
 //	times * max(max|plain - want|, half * max|want|, least)
 //
-// Plain's error is that of the format on these very inputs, more than once because a
+// Plain's error is the error of the format on these very inputs, more than once because a
 // kernel sums in another order. Where plain is exact by luck, its error counts as one
-// rounding of the largest result at the least, half being the roundoff of the format;
-// which below the normal numbers of float16 is half a step of 2^-24,
-// and as least, the roundoff of float32 of terms that cancel, which a caller knows.
+// rounding of the largest result at the least, half being the roundoff of the format (below
+// the normal numbers of float16, half a step of 2^-24). Plain's error also counts as least at the
+// least: the float32 roundoff of terms that cancel, which a caller knows.
 // times is 2 for 16 bits, and 4 for float32, the project's promise, as internal/attention/ref
 // explains: a device's exp2, sqrt and division are right to some units in the last
 // place, Go's to half of one.

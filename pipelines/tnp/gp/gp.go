@@ -12,7 +12,7 @@
 // sums of Problem.Features random waves; their covariance is k with an error of about
 // 1/√features.
 //
-// NLL is the least loss that a model can have on a task, on average: that of the true kernel,
+// NLL is the least loss that a model can have on a task, on average: the loss of the true kernel,
 // length scale and noise.
 package gp
 
@@ -125,8 +125,8 @@ func (p Problem) Draw(s tnp.Shape, seed, step uint64, i int) Task {
 	return t
 }
 
-// Curve returns a task to plot. Its context is drawn as that of task i. Its targets are evenly
-// spaced x, and their y is the function without noise.
+// Curve returns a task to plot. The context is drawn as the context of task i is. Targets are
+// evenly spaced x, and their y is the function without noise.
 func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
 	p.Exact = context + targets
 	t := p.Draw(tnp.Shape{Batch: 1, Context: context, Targets: targets}, seed, step, i)
@@ -134,7 +134,7 @@ func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
 		t.X[context+j] = p.MinX + (p.MaxX-p.MinX)*float64(j)/float64(max(targets-1, 1))
 	}
 	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i)))
-	rng.Uint64() // the numbers that follow differ from those of Draw
+	rng.Uint64() // the numbers that follow differ from the numbers of Draw
 	noise := t.Noise
 	t.Noise = 1e-3
 	t.exact(rng)

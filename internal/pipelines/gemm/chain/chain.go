@@ -6,7 +6,7 @@
 //	first, err := chain.NewProduct(caps, "mlp", &memory, p, options)
 //	…
 //	b, err := memory.Open(c, "mlp", opt.Workspace, inputs, outputs)
-//	s, err := first.Steps(c, b, tensors)          to be recorded before those of the next
+//	s, err := first.Steps(c, b, tensors)          to be recorded before the steps of the next
 package chain
 
 import (
@@ -66,10 +66,10 @@ type Product struct {
 	opt    engine.Options
 }
 
-// NewProduct chooses how a product is computed and reserves its memory. It shares that with the
-// products before and after it, which do not run at the same time, unless a Keep or Take is
-// between them. Opt has the path, the user's tuning, and which operands are aligned, as those in a
-// workspace are. Errors begin with the name of the kernel that the product is a part of.
+// NewProduct chooses how a product is computed and reserves its memory. The product shares its
+// memory with the products before and after it, which do not run at the same time, unless a Keep or
+// Take is between them. Opt has the path, the user's tuning, and which operands are aligned, as
+// operands in a workspace are. Errors begin with the name of the kernel that has the product.
 func NewProduct(caps *vk.Caps, kernel string, m *Memory, p engine.Problem, opt engine.Options) (Product, error) {
 	config, err := engine.Choose(caps, p, opt)
 	if err != nil {

@@ -22,7 +22,7 @@ type Args struct {
 	Deal Deal // of the columns of a packed B
 
 	// For notes, where they differ from the problem's: N and K without padding and parts, and the
-	// operations for each row of op(A) besides those of the product.
+	// operations for each row of op(A) that the product does not count.
 	n, K int
 	More float64
 }
@@ -110,7 +110,7 @@ func (args *Args) Note(p Problem, config *Config, n int) vk.Note {
 	return x
 }
 
-// traffic returns the bytes of the tensors, those of C twice if p reads it.
+// traffic returns the bytes of the tensors, twice the bytes of C if p reads C.
 func (args *Args) traffic(p *Problem) float64 {
 	bytes := vk.Traffic(args.A, args.B, args.C, args.R, args.X, args.S)
 	if p.Beta != 0 {

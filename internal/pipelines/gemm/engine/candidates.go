@@ -9,9 +9,9 @@ import (
 )
 
 // Candidates returns configurations of a path that are worth measuring for p on a device, all
-// feasible, with the splits of Choose. The first is that of the tuning table. The others follow
-// by their estimated time, so that a search that runs out of time has seen the most likely ones.
-// They differ in tile sizes; Variants has the other choices. The error is that of Choose.
+// feasible, with the splits of Choose. The tuning table's configuration is the first. The others
+// follow by their estimated time, so that a search that runs out of time has seen the most likely
+// ones. Candidates differ in tile sizes; Variants has the other choices. The error is Choose's.
 func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 	start, err := Choose(caps, p, Options{Impl: impl})
 	if err != nil {
@@ -127,7 +127,7 @@ const (
 	pieceBytes = 64           // memory is read in pieces of this size
 )
 
-// guess returns an estimate of the seconds of p with c. It is that of splits.go, with the steps
+// guess returns an estimate of the seconds of p with c: the estimate of splits.go, with the steps
 // of the matrix path by slabTime and the rates above.
 func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 	if caps.ComputeUnits == 0 {

@@ -61,7 +61,7 @@ type Config struct {
 	// Both paths.
 	GroupM int `word:"g%d"`                // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
 	Splits int `word:"splits%d" least:"2"` // split-K: workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
-	Rows   int `word:"rows%d"`             // with Splits: the first rows of C whose blocks are not shared; those of a batch count on from product to product, and are whole products
+	Rows   int `word:"rows%d"`             // with Splits: the first rows of C, counted through the batch, whose blocks are not shared; whole products in a batch
 }
 
 // String names every choice, for tables; ParseConfig reads it.
@@ -193,7 +193,7 @@ func (c Config) feasibleScalar(caps *vk.Caps) error {
 	return argument.FitsShared("gemm", caps, c.Impl, (c.BlockM+c.BlockN)*(c.BlockK/4+1)*16)
 }
 
-// FitsBeside returns nil if the device has that many bytes of shared memory besides those of c.
+// FitsBeside returns nil if the device has bytes of shared memory besides the shared memory of c.
 func (c *Config) FitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
 	if shape, lack := chips.MatrixShape(caps, p.DType); c.Impl == CoopMat && lack == "" {
 		bytes += c.tileBytes(*p, int(shape.M), int(shape.N))

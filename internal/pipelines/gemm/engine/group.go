@@ -12,7 +12,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Tensors are those of gemm.Tensors.
+// Tensors are gemm.Tensors.
 type Tensors struct{ A, B, C, Residual, X, S vk.Tensor }
 
 // MultiplyGroup is gemm.ForwardGroup. It takes path, configuration and workspace of the options. The
@@ -198,8 +198,8 @@ type product struct {
 	args Args
 }
 
-// newGroupArguments checks the tensors of a group, but not whether those of different products
-// overlap. It returns the products that have elements, and the extents of all tensors.
+// newGroupArguments checks the tensors of a group, but not whether tensors of different products
+// overlap. The list has the products that have elements, and extents the extents of all tensors.
 func newGroupArguments(tensors []Tensors, problems []Problem) (list []product, extents []extent, err error) {
 	if len(tensors) != len(problems) {
 		return nil, nil, fmt.Errorf("gemm: the group has %d products, and there are tensors for %d", len(problems), len(tensors))
@@ -252,8 +252,8 @@ func (e extent) String() string {
 	return fmt.Sprintf("%s of product %d", e.name, e.product)
 }
 
-// checkExtents returns an error if a product writes elements that another one reads or
-// writes. newArguments has compared those of the same product.
+// checkExtents returns an error if a product writes elements that another product reads or
+// writes. newArguments has compared the tensors of the same product.
 func checkExtents(list []extent) error {
 	written := map[*vk.Buffer]int{} // in the order of the list
 	for i := range list {
@@ -299,8 +299,8 @@ func interleaved(t, u *vk.Tensor) bool {
 	return aEnd <= stride && bEnd <= stride && (aEnd <= b || bEnd <= a)
 }
 
-// boundGroup returns tensors that hold the buffers of all products, those of the first. Where all
-// k are 0, C stands for A and B.
+// boundGroup returns tensors that hold the buffers of all products: of each tensor, the first in
+// the list. Where all k are 0, C stands for A and B.
 func boundGroup(list []product) (t Args) {
 	for i := range list {
 		a := &list[i].args

@@ -49,7 +49,7 @@ type Options struct {
 	// Config forces a configuration instead of the tuning table's. It must be feasible, and is
 	// for tuning and tests.
 	Config *Config
-	// Tuning is what was measured on the device; its rows come before those of the built-in
+	// Tuning has rows measured on the device; these rows come before the rows of the built-in
 	// table. Nil is none.
 	Tuning *kit.Tuning
 	// AlignedA and AlignedB promise that rows of A and B start at multiples of 8 elements,

@@ -222,8 +222,8 @@ func TestPartsNotFinite(t *testing.T) {
 	})
 }
 
-// TestPad copies matrices of odd sizes to rows that hold those of all matrices, and wants the zeros
-// after each, and errors that say what does not fit.
+// TestPad copies matrices of odd sizes into one tensor with rows wide enough for all matrices. The
+// test wants zeros after each matrix, and errors that name the tensor that does not fit.
 func TestPad(t *testing.T) {
 	d := vktest.Open(t)
 	for _, format := range dtype.All() {

@@ -51,7 +51,7 @@ func (c *Config) partsLayout(k int) partsLayout {
 	return partsLayout{slabs: (k + c.BlockK - 1) / c.BlockK, chunk: chunk, chunks: (k + chunk - 1) / chunk}
 }
 
-// topsBytes returns the memory of the amax of rows, partsBytes that of their panels.
+// topsBytes returns the memory of the amax of rows, partsBytes the memory of their panels.
 func (l partsLayout) topsBytes(batches, rows int) int64 {
 	return 4 * int64(batches) * int64(l.chunks) * int64(rows)
 }

@@ -18,7 +18,7 @@ import (
 //	+ waves of splits workgroups for each block that is * (startTime + k of a split * step)
 //	+ traffic of their sums + combineTime + splits * splitTime
 //
-// The numbers are those of an H200. Only their ratios matter, and they serve for other large
+// The numbers were measured on an H200. Only their ratios matter, and they serve for other large
 // devices. For 4096^3, without and with splits, they give 282 and 297 TFLOP/s, where 300 and 320
 // were measured; for 512 x 1365 x 18048 tn they give 55 and 256 (60 and 227).
 const (

@@ -40,7 +40,7 @@ type Problem struct {
 	DType, Out     dtype.DType
 }
 
-// An Activation is what an epilogue does to the sum. A new one has
+// An Activation is what an epilogue does to the sum. A new Activation has
 //
 //	its name          here: the constants, activationNames
 //	its public names  pipelines/gemm/gemm.go, and engine/multiply.go for kernels made of products

@@ -30,7 +30,7 @@ type Outputs struct {
 	X []float64 // with SiLUKeep
 	S []float64 // with TimesDSiLUKeep
 
-	roundoff, ofS float64 // those of a device's activation in C and S, the largest: activationRoundoff
+	roundoff, ofS float64 // the largest of a device's activation in C and S: activationRoundoff
 }
 
 // Multiply computes in float64 throughout.
@@ -200,10 +200,10 @@ func Rows(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
 // Bounds are how far outputs may be off, every element.
 type Bounds struct{ C, X, S float64 }
 
-// NewBounds returns those of a kernel, given the outputs of Multiply and Plain:
-// tolerance.Plain for each. Plain's error says little where outputs are few and it is right
-// by luck, so as least there are the roundoff of terms that cancel, which are beta*C and R,
-// of sums in another order (Sums), and of a device's exponential.
+// NewBounds returns the bounds of a kernel, given the outputs of Multiply and Plain:
+// tolerance.Plain for each. Plain's error says little where outputs are few and Plain is right
+// by luck, so least is the roundoff of terms that cancel, which are beta*C and R, of sums in
+// another order (Sums), and of a device's exponential.
 func NewBounds(want, plain Outputs, in Inputs, p problem.Problem) Bounds {
 	terms := math.Abs(p.Beta)*tolerance.Largest(in.C) + tolerance.Largest(in.R)
 	sums := tolerance.Roundoff32*math.Abs(p.Beta)*tolerance.Largest(in.C) + Sums(in, p, p.Out.Eps()/2*tolerance.Largest(want.C))
@@ -266,8 +266,8 @@ func activationRoundoff(a problem.Activation, v, x float64) (c, s float64) {
 	return 0, 0
 }
 
-// Spread returns how far each element of op(A)*op(B) may be off if those of A and B may be
-// by offA and offB, nil for not at all, all of random signs; and by Sums.
+// Spread returns how far each element of op(A)*op(B) may be off if elements of A and B are off by
+// offA and offB, nil for not at all, with random signs; and by Sums.
 func Spread(in Inputs, offA, offB []float64, p problem.Problem) []float64 {
 	a, b := square(in.A), square(in.B)
 	sums := products(Inputs{A: a, B: b}, p)

@@ -43,7 +43,7 @@ func TestHand(t *testing.T) {
 	}
 }
 
-// TestRows wants the rows of a problem to be those of all rows.
+// TestRows wants the same rows of C from some rows of a problem as from all rows.
 func TestRows(t *testing.T) {
 	p := problem.Problem{Batch: 2, M: 3, N: 2, K: 2, TransA: true, Residual: true}
 	in := ref.Inputs{A: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, B: []float64{1, 2, 3, 4, 5, 6, 7, 8}, R: []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}

@@ -41,10 +41,10 @@ func (plan *MixturePlan) Workspace() int64 { return plan.memory.Bytes }
 // ChooseMixture returns what Mixture runs for p. Its error wraps vk.ErrUnsupported if Mixture
 // does not handle it.
 //
-// A workgroup takes the heads of its group one after the other. So the time is that of waves of
+// A workgroup takes the heads of its group one after the other. So the time is the waves of
 // workgroups times the heads of a group. Fewer groups win if they are slower by at most 1/16,
-// since states take memory. No group has one head only, unless there is one, since its states
-// would be its outputs.
+// since states take memory. No group has one head only, unless the mixture has one head, since the
+// states of such a group would be its outputs.
 func ChooseMixture(caps *vk.Caps, p engine.Problem, o engine.Options) (plan MixturePlan, err error) {
 	as := p
 	as.N = 1 // a workgroup has all columns

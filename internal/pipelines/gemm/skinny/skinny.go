@@ -37,8 +37,8 @@ import (
 // maxColumns is the most columns of W: an invocation has a sum for each.
 const maxColumns = 8
 
-// Tensors are those of Forward, Backward and BackwardKept. Tensors that a formula does not name
-// are left out.
+// Tensors are the arguments of Forward, Backward and BackwardKept. Tensors that a formula does not
+// name are left out.
 type Tensors struct {
 	A, B, W      vk.Tensor
 	Y            vk.Tensor // written by Forward
@@ -292,7 +292,7 @@ func Variants(caps *vk.Caps, p engine.Problem, c engine.Config, choose func(o en
 	return fitting(c, engine.Variants(caps, p, c), choose)[1:]
 }
 
-// fitting returns first, and those of a list, without splits, that the kernel can take.
+// fitting returns first, and the configurations of list, without splits, that the kernel can take.
 func fitting(first engine.Config, list []engine.Config, choose func(o engine.Options) (engine.Config, error)) []engine.Config {
 	all := []engine.Config{first}
 	for _, c := range list {

@@ -16,7 +16,7 @@ import (
 // components), Y (tokens).
 type Inputs struct{ Logit, Mu, LogSigma, Y []float64 }
 
-// Gradients are those of the loss by the first three.
+// Gradients are the gradients of the loss by logit, mu and log_sigma.
 type Gradients struct{ Logit, Mu, LogSigma []float64 }
 
 // States returns the state of every component alone, (components, tokens, gmm.StateSize), as in

@@ -21,7 +21,7 @@ const outputs = 3
 // Inputs are what a problem reads, row-major.
 type Inputs struct{ X, W1, W2, Y []float64 }
 
-// Gradients are those of the loss.
+// Gradients are the gradients of the loss.
 type Gradients struct{ DX, DW1, DW2 []float64 }
 
 // heads returns the inputs of the perceptrons, with the gradient by their outputs if
@@ -80,7 +80,7 @@ func gradients(in Inputs, g gmmref.Gradients, p mixture.Problem, f func(mlpref.I
 	return Gradients{out.DX, out.DW1, out.DW2}
 }
 
-// interleave returns gradients by mixtures as those by outputs of heads.
+// interleave returns gradients by mixtures as gradients by outputs of heads.
 func interleave(g gmmref.Gradients) []float64 {
 	dy := make([]float64, 0, outputs*len(g.Logit))
 	for i := range g.Logit {
@@ -117,8 +117,8 @@ func BackwardBounds(in Inputs, want Gradients, dloss float64, p mixture.Problem)
 	}
 }
 
-// Tokens returns the problem of some tokens. Their log_p is that of the whole problem, and with
-// the dloss that it returns so is their dx.
+// Tokens returns the problem of some tokens, with the same log_p as in the whole problem and, for
+// the dloss that Tokens returns, the same dx.
 func Tokens(rows []int, in Inputs, dloss float64, p mixture.Problem) (mixture.Problem, Inputs, float64) {
 	part, some := mlpref.Tokens(rows, mlpref.Inputs{X: in.X, W1: in.W1, W2: in.W2}, p.Perceptrons())
 	out := Inputs{X: some.X, W1: some.W1, W2: some.W2}

@@ -52,7 +52,7 @@ func TestForward(t *testing.T) {
 	require.InDelta(t, -mean, loss, 1e-12)
 }
 
-// TestTokens wants the outputs of some tokens to be those of all.
+// TestTokens wants the same outputs from some tokens as from all.
 func TestTokens(t *testing.T) {
 	p := mixture.Problem{Tokens: 5, Heads: 2, In: 3, Hidden: 4}
 	in := inputs(p)

@@ -180,7 +180,7 @@ func (plan *Plan) operand(memory *vk.Buffer, t dtype.DType, i, rows, cols int) v
 	return vk.Tensor{Buffer: memory, DType: t, Shape: []int{1, rows, cols}, Strides: []int{0, cols, 1}, Offset: int(plan.operands[i].At / 2)}
 }
 
-// newSpec returns the constants, without those of a part: whether it is partial, and its
+// newSpec returns the constants of all parts; each part sets whether it is partial, and its
 // epilogue.
 func newSpec(d *vk.Device, p Problem, plan *Plan) (spec, error) {
 	shape, _ := chips.MatrixShape(d.Caps(), p.DType)

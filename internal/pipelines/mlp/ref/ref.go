@@ -60,7 +60,7 @@ func compute(in Inputs, p mlp.Problem, f multiply, sum, store func(float64) floa
 // Bounds are how far outputs may be off, every element.
 type Bounds struct{ Pre, Hidden, Y, DPre, DX, DW1, DW2 float64 }
 
-// NewBounds returns those of a kernel, given the outputs of Compute and Plain.
+// NewBounds returns the bounds of a kernel, given the outputs of Compute and Plain.
 func NewBounds(want, plain Outputs, p mlp.Problem) Bounds {
 	return BoundsAtLeast(want, plain, Outputs{}, p)
 }
@@ -90,7 +90,7 @@ func head(in Inputs, p mlp.Problem, k int) Inputs {
 	}
 }
 
-// ofHead returns what a tensor (tokens, heads, columns) has of head k; nil of nil.
+// ofHead returns head k of a tensor (tokens, heads, columns); nil of nil.
 func ofHead(data []float64, p mlp.Problem, k, columns int) (one []float64) {
 	if data == nil {
 		return nil
@@ -146,7 +146,7 @@ func perceptron(in Inputs, p mlp.Problem, f multiply) (out Outputs) {
 	return out
 }
 
-// Tokens returns the problem of some tokens, whose pre, y and dx are those of all.
+// Tokens returns the problem of some tokens, with the same pre, y and dx as in the whole problem.
 func Tokens(rows []int, in Inputs, p mlp.Problem) (mlp.Problem, Inputs) {
 	part := p
 	part.Tokens = len(rows)
@@ -156,8 +156,8 @@ func Tokens(rows []int, in Inputs, p mlp.Problem) (mlp.Problem, Inputs) {
 	}
 }
 
-// Units returns the problem of some hidden units of every head, whose columns of dW1 and
-// rows of dW2 are those of all.
+// Units returns the problem of some hidden units of every head, with the same columns of dW1 and
+// rows of dW2 as in the whole problem.
 func Units(units []int, in Inputs, p mlp.Problem) (mlp.Problem, Inputs) {
 	part := p
 	part.Hidden = len(units)

@@ -54,8 +54,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// TestPre wants gradients from the pre that is given: the same of that of x, and of each head
-// those of a pre of its own.
+// TestPre wants gradients from the pre that is given: the same gradients where that pre is the
+// product of x, and gradients of one token and head from a pre that differs there.
 func TestPre(t *testing.T) {
 	p := mlp.Problem{Tokens: 3, Heads: 2, In: 2, Hidden: 5, Out: 4}
 	in := inputs(p)
@@ -75,7 +75,7 @@ func TestPre(t *testing.T) {
 	require.Equal(t, want.DX[4:], got.DX[4:])
 }
 
-// TestParts wants the outputs of some tokens and of some hidden units to be those of all.
+// TestParts wants the same outputs from some tokens and from some hidden units as from all.
 func TestParts(t *testing.T) {
 	for _, heads := range []int{0, 2} {
 		p := mlp.Problem{Tokens: 4, Heads: heads, In: 3, Hidden: 5, Out: 2}

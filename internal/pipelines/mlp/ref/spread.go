@@ -82,7 +82,7 @@ func spread(in Inputs, want Outputs, offDY []float64, p mlp.Problem) (off Output
 	return off
 }
 
-// roundoff is about that of silu in float32.
+// roundoff is about the roundoff of silu in float32.
 func roundoff(v float64) float64 {
 	s := 1 / (1 + math.Exp(-v))
 	return tolerance.Roundoff32 * math.Abs(v) * s * (2 + 2*(1-s)*math.Abs(v))

@@ -98,8 +98,8 @@ func narrow[F number](x []float64) []F {
 	return y
 }
 
-// statistics returns mean and rstd of a row. The mean is that of the differences from the
-// first element, which of equal elements is exact; squares are added from left to right.
+// statistics returns mean and rstd of a row. The mean is the mean of the differences from the
+// first element, which is exact for equal elements; squares are added from left to right.
 func statistics[F number](s []float64, p *norm.Problem) (mean float64, rstd F) {
 	if !p.RMS {
 		for _, x := range s {

@@ -82,10 +82,10 @@ type Bounds struct{ Param, M, V, Copy float64 }
 
 // NewBounds returns those of a kernel by the rule of tolerance.Plain, given what Step and
 // PlainStep make of before; copyTo is the format of the copy. Where a tensor has so few elements
-// that plain is right by luck, the roundoff of terms that cancel counts, and that of a
+// that plain is right by luck, the roundoff of terms that cancel counts, and the roundoff of a
 // device's functions: a square root, its inverse and a division may be off by some units
-// in the last place, exp(x) by 3 + 2|x| (Vulkan specification). This counts a half of that, as
-// tolerance.Plain allows four times as much.
+// in the last place, exp(x) by 3 + 2|x| (Vulkan specification). NewBounds counts half of these
+// units, as tolerance.Plain allows four times as much.
 func NewBounds(h optim.Problem, before Param, grad []float64, scale float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
 	ofGrad := 1.0
 	if scale != 1 {

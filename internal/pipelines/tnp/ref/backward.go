@@ -34,7 +34,8 @@ func (m *model) backward(in Inputs, t *tape, scale float64) {
 	m.grads["embed.weight"] = tn(dx, t.in).v
 }
 
-// headsBackward computes the gradients of the heads' weights, and returns that of their input.
+// headsBackward computes the gradients of the heads' weights, and returns the gradient of their
+// input.
 func (m *model) headsBackward(in Inputs, t *tape, scale float64) matrix {
 	c, dheads := m.c, newMatrix(t.z.rows, 3*m.c.Components)
 	mix, p := t.mixtures(in)
@@ -56,7 +57,7 @@ func (m *model) headsBackward(in Inputs, t *tape, scale float64) matrix {
 	return m.store(dz)
 }
 
-// scatter returns the gradient of all rows, given that of target rows.
+// scatter returns the gradient of all rows, given the gradient of target rows.
 func (m *model) scatter(t matrix) matrix {
 	s := m.s
 	x := newMatrix(s.Tokens(), t.cols)

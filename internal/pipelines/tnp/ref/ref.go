@@ -2,8 +2,8 @@
 // parameters: in float64, to compare a device with, and as a plain program in a narrower format,
 // for the tolerance.
 //
-// It follows the formulas: K and V of all rows, the last block on all rows, all tensors kept.
-// Tensors are slices in row-major order. Parameters are those of tnp.Config.Params.
+// The program follows the formulas: K and V of all rows, the last block on all rows, all tensors
+// kept. Tensors are slices in row-major order. Parameters have the names of tnp.Config.Params.
 package ref
 
 import (

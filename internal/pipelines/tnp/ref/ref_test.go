@@ -16,7 +16,7 @@ import (
 var small, smallShape = tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 5, Components: 3, InputDim: 4},
 	tnp.Shape{Batch: 2, Context: 3, Targets: 4}
 
-// random returns weights that are not those of Init, whose norms are 1, and a batch.
+// random returns a batch and random weights: with the weights of Init, norms would be 1.
 func random(c tnp.Config, s tnp.Shape) (map[string][]float64, Inputs) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	normal := func(n int, scale float64) []float64 {
