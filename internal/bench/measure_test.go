@@ -136,87 +136,6 @@ func opOf(t *testing.T, p attention.Problem) Op {
 	return op
 }
 
-// TestPaths measures every path of attention that the device has, and those that take no such
-// problem, in each pass.
-func TestPaths(t *testing.T) {
-	vktest.Sequential(t)
-	d := vktest.Open(t)
-	const forward, backward = 132*16 + 132, (132 + 2*100) * 16
-	names := []string{"auto"}
-	for _, i := range attention.Impls() {
-		names = append(names, i.String())
-	}
-	for _, c := range []struct {
-		p        attention.Problem
-		pass     Pass
-		elements int
-	}{
-		{smallProblem(), Forward, forward}, {smallProblem(), Backward, backward}, {smallProblem(), Both, forward + backward}, {everything(), Backward, 0},
-	} {
-		last, ends := 0, 0
-		results, err := Run(context.Background(), d, Case{Op: opOf(t, c.p), Pass: c.pass, Impls: names, Protocol: quick()}, func(done, total int, what string) {
-			require.True(t, last <= done && done <= total && what != "", "step %d of %d after %d: %q", done, total, last, what)
-			last, ends = done, total
-		})
-		require.NoError(t, err)
-		require.Equal(t, ends, last)
-		for i, x := range results {
-			impl, err := attention.ParseImpl(names[i])
-			require.NoError(t, err)
-			require.Equal(t, []string{names[i], c.p.String(), "attention" + c.pass.suffix()}, []string{x.Impl, x.Subject.params, x.Kernel})
-			if err := attention.Supports(d.Caps(), c.p, c.pass.Kit(), attention.Options{Impl: impl}); err != nil {
-				require.Equal(t, StatusUnsupported, x.Status, err)
-				require.Equal(t, Reason("attention", names[i], err), x.Reason)
-				continue
-			}
-			require.Equal(t, StatusOK, x.Status, "%v: %s", impl, x.Reason)
-			require.True(t, 0 < x.Check.MaxAbs && x.Check.MaxAbs <= x.Check.Limit)
-			require.Equal(t, c.pass != Backward, x.Check.LSELimit > 0)
-			require.Len(t, x.Timing.DeviceNS, 3)
-			require.True(t, x.FLOPRate() > 0 && x.ByteRate() > 0 && (x.Timing.Sets > 1 || x.Timing.Iters == 1))
-			if c.elements > 0 {
-				require.Equal(t, []int{c.elements, c.elements}, []int{x.Check.Rows, x.Check.OfRows})
-			}
-		}
-	}
-	// One set of buffers: calls of a batch write the same outputs, and the
-	// validation layer sees whether a barrier stands between them.
-	pr := quick()
-	pr.Iters, pr.CacheBytes = 9, 1
-	results, err := Run(context.Background(), d, Case{Op: opOf(t, smallProblem()), Impls: []string{"scalar"}, Protocol: pr}, nil)
-	require.NoError(t, err)
-	require.Equal(t, []int{1, 3}, []int{results[0].Timing.Sets, results[0].Timing.Iters})
-}
-
-// everything is a small problem with all features, packed. Some rows see nothing but their sink.
-func everything() attention.Problem {
-	return attention.Problem{
-		Batch: 5, NumHeads: 4, NumKVHeads: 2, SeqQ: 41, SeqKV: 30, HeadDim: 16, ValueDim: 24, DType: dtype.Float16, Causal: true,
-		Window: attention.Window{On: true, Left: 20}, Softcap: 5, ALiBi: attention.ALiBiPerBatchHead,
-		Bias: attention.Bias{On: true, DType: dtype.Float16, Heads: true, Rows: true}, KeyMask: true, Sinks: true,
-		Varlen: attention.Varlen{On: true, TotalQ: 145, TotalKV: 106}, Dropout: attention.Dropout{P: 0.1, Seeded: true},
-	}
-}
-
-// TestPassCounts: the operations and bytes that rates are of.
-func TestPassCounts(t *testing.T) {
-	p := attention.Problem{Batch: 2, NumHeads: 8, NumKVHeads: 4, SeqQ: 64, SeqKV: 32, HeadDim: 16, DType: dtype.Float16}
-	flops := func(pass Pass) float64 { return NewSubject(opOf(t, p), pass).flops }
-	require.Equal(t, p.FLOPs(), flops(Forward))
-	require.Equal(t, 2.5*p.FLOPs(), flops(Backward))
-	require.Equal(t, 3.5*p.FLOPs(), flops(Both))
-	p.ValueDim = 32
-	require.Equal(t, p.BackwardFLOPs(), flops(Backward))
-	require.Equal(t, p.Bytes()+p.BackwardBytes(), NewSubject(opOf(t, p), Both).bytes)
-	for _, pass := range []Pass{Forward, Backward, Both} {
-		of := NewSubject(opOf(t, p), pass)
-		require.Equal(t, "attention "+pass.String(), kernelWords(of.kernel))
-		x := Result{Kernel: of.kernel, Subject: of, Status: StatusOK, Timing: Timing{DeviceNS: []float64{1e9}}}
-		require.InEpsilon(t, of.flops, x.FLOPRate(), 1e-12)
-		require.InEpsilon(t, of.bytes, x.ByteRate(), 1e-12)
-	}
-}
-
 // TestNormal: numbers are values of the format with the moments of the distribution, other ones for
 // each chunk and seed, and the same ones on any number of processors.
 func TestNormal(t *testing.T) {
@@ -290,23 +209,4 @@ func TestMonitor(t *testing.T) {
 	c.Protocol.Tick = func(context.Context) error { return errors.New("no time") }
 	_, err = Run(ctx, d, c, nil)
 	require.EqualError(t, err, "reference kernel: no time")
-}
-
-// TestOverheads: each sample is there, and the time of a kernel in a replay is that of the device and
-// the rest.
-func TestOverheads(t *testing.T) {
-	vktest.Sequential(t)
-	d := vktest.Open(t)
-	c := Case{Op: opOf(t, smallProblem()), Impls: []string{"scalar"}, Protocol: Protocol{Samples: 3}}
-	list, err := Overheads(context.Background(), d, c, nil)
-	require.NoError(t, err)
-	x := list[0]
-	require.Equal(t, []any{StatusOK, 1.}, []any{x.Status, x.Host["kernels"][2]})
-	for _, o := range overheads[:7] { // those of starts are not asked for
-		require.Len(t, x.Host[o.name], 3, o.name)
-	}
-	for i := range 3 {
-		require.Positive(t, x.Host["device"][i])
-		require.InEpsilon(t, max(x.Host["replay"][i], x.Host["device"][i]), x.Host["device"][i]+x.Host["rest"][i], 1e-9)
-	}
 }

@@ -164,21 +164,27 @@ func TestRun(t *testing.T) {
 	}{
 		{copyOp{}, Forward, StatusOK, ""},
 		{copyOp{}, Backward, StatusOK, ""},
+		{copyOp{}, Both, StatusOK, ""},
 		{copyOp{off: 1}, Forward, StatusFailed, "off by 1, limit 0"},
 		{copyOp{unsupported: fmt.Errorf("copy_of: auto: no copies: %w", vk.ErrUnsupported)}, Forward, StatusUnsupported, "no copies"},
 	} {
 		c.op.closed = &closed
-		results, err := Run(ctx, d, Case{Op: c.op, Pass: c.pass, Impls: []string{"auto"}, Protocol: pr}, nil)
+		last, ends := 0, 0
+		results, err := Run(ctx, d, Case{Op: c.op, Pass: c.pass, Impls: []string{"auto"}, Protocol: pr}, func(done, total int, what string) {
+			require.True(t, last <= done && done <= total && what != "", "step %d of %d after %d: %q", done, total, last, what)
+			last, ends = done, total
+		})
 		require.NoError(t, err)
-		x := results[0]
+		x, parts := results[0], len(c.pass.Parts())
 		require.Equal(t, c.status, x.Status, x.Reason)
 		require.Contains(t, x.Reason, c.reason)
 		require.Equal(t, "copy_of"+c.pass.suffix(), x.Kernel)
 		require.Equal(t, "copy_of "+c.pass.String()+", a copy", x.Subject.title)
-		require.Equal(t, []any{"n=256", map[Pass]string{Forward: "CopyOfFwd", Backward: "CopyOfBwd"}[c.pass]}, []any{x.Subject.params, x.Subject.benchmark})
+		require.Equal(t, []any{"n=256", map[Pass]string{Forward: "CopyOfFwd", Backward: "CopyOfBwd", Both: "CopyOfFwdBwd"}[c.pass]}, []any{x.Subject.params, x.Subject.benchmark})
 		require.Equal(t, i+1, closed)
 		if c.status == StatusOK {
-			require.Equal(t, []any{256, "vkCmdCopyBuffer", true}, []any{x.Check.Rows, x.Choice, x.NS() > 0})
+			require.Equal(t, []any{256 * parts, "vkCmdCopyBuffer", ends}, []any{x.Check.Rows, x.Choice, last})
+			require.InEpsilon(t, 2048e9*float64(parts)/x.NS(), x.ByteRate(), 1e-12)
 		}
 	}
 	_, err := Run(ctx, d, Case{Op: copyOp{off: 1, closed: &closed}, Pass: Backward, Impls: []string{"auto"}, Protocol: pr}, nil)
