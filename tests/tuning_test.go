@@ -53,7 +53,7 @@ func TestTuned(t *testing.T) {
 			passes = append(passes, bench.Backward)
 		}
 		for _, pass := range passes {
-			list, err := op.(bench.Tuner).Tunables(caps, pass)
+			list, err := op.Tunables(caps, pass)
 			require.NoError(t, err)
 			require.NotEmpty(t, list)
 			for _, of := range list {
@@ -62,7 +62,7 @@ func TestTuned(t *testing.T) {
 						tuning, mine := tunedRow(t, d, of, impl)
 						// A product that is tuned alone is also a part of a
 						// kernel.
-						whole, err := op.(bench.Tuner).Use(tuning).Choose(caps, impl, pass)
+						whole, err := op.Use(tuning).Choose(caps, impl, pass)
 						require.NoError(t, err)
 						require.Contains(t, whole.String(), mine)
 					})
@@ -94,11 +94,11 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning
 	require.NoError(t, err)
 	require.Equal(t, 1, tuning.Len())
 
-	op := of.Op.(bench.Tuner)
+	op := of.Op
 	usual, err := op.Choose(caps, impl, of.Pass)
 	require.NoError(t, err)
 	require.NotContains(t, usual.String(), mine.String())
-	op = op.Use(tuning).(bench.Tuner)
+	op = op.Use(tuning)
 	results, err := bench.Run(context.Background(), d, bench.Case{Op: op, Pass: of.Pass, Impls: []string{impl}, Protocol: bench.Protocol{Samples: 1, Iters: 1}}, nil)
 	require.NoError(t, err)
 	require.Equal(t, bench.StatusOK, results[0].Status, results[0].Reason)

@@ -252,7 +252,10 @@ func (b *benchKernel) measure(ctx context.Context, a *app, d *vk.Device, ops []b
 				continue
 			}
 		}
-		run, step := bench.Run, bar.part(i, len(ops))
+		run, step := bench.Run, bench.Progress(bar.step)
+		if len(ops) > 1 {
+			step = step.Part(i, len(ops), fmt.Sprintf("case %d of %d: ", i+1, len(ops)))
+		}
 		if c.Pass == bench.Both && len(c.Peers) > 0 {
 			run = bench.RunBoth
 		}

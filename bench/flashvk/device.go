@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
@@ -105,10 +104,7 @@ func newProgress(w io.Writer) *progress {
 const labelWidth = 40
 
 // label returns what in labelWidth runes.
-func label(what string) string {
-	what = text.Short(what, labelWidth)
-	return what + fmt.Sprintf("%*s", labelWidth-utf8.RuneCountInString(what), "")
-}
+func label(what string) string { return fmt.Sprintf("%-*s", labelWidth, text.Short(what, labelWidth)) }
 
 // step shows that done of total steps are complete, and what comes next.
 func (p *progress) step(done, total int, what string) {
@@ -124,17 +120,6 @@ func (p *progress) step(done, total int, what string) {
 	}
 	p.bar.Describe(label(what))
 	p.bar.Set(done) // an error says that the terminal is gone; the work goes on
-}
-
-// part returns the function that shows the steps of case i of n.
-func (p *progress) part(i, n int) func(done, total int, what string) {
-	if n == 1 {
-		return p.step
-	}
-	const parts = 1000
-	return func(done, total int, what string) {
-		p.step(i*parts+done*parts/max(total, 1), n*parts, fmt.Sprintf("case %d of %d: %s", i+1, n, what))
-	}
 }
 
 // finish removes the bar.

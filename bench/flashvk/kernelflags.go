@@ -257,9 +257,7 @@ func (k *kernelFlags) use(stderr io.Writer, caps *vk.Caps, ops []bench.Op) error
 	}
 	tuning, err := loadTuning(stderr, k.tuning, caps)
 	for i, op := range ops {
-		if t, ok := op.(bench.Tuner); ok {
-			ops[i] = t.Use(tuning)
-		}
+		ops[i] = op.Use(tuning)
 	}
 	return err
 }

@@ -97,7 +97,7 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 			}
 			fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
 		}
-		defer bench.CloseOp(ops[0])
+		defer ops[0].Close()
 		return r.compute(ctx, a, d, source, ops[0])
 	})
 }

@@ -108,11 +108,7 @@ func (t *tuneKernel) tunables(caps *vk.Caps) ([]bench.Tunable, error) {
 	}
 	var all []bench.Tunable
 	for _, op := range ops {
-		tuner, ok := op.(bench.Tuner)
-		if !ok {
-			return nil, usagef("tune %s: %s has no configurations to choose from", t.kernel.Name, op.Describe())
-		}
-		list, err := tuner.Tunables(caps, t.pass())
+		list, err := op.Tunables(caps, t.pass())
 		if err != nil && caps == nil {
 			err = usagef("tune %w", err)
 		}

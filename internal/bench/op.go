@@ -18,9 +18,7 @@ import (
 // The pass in its methods is Forward or Backward, and in MaxCalls also Both. An Op may have more
 // methods, or what its method Of returns:
 //
-//	Close()                            is called when what it recorded is done
 //	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
-//	Note(caps, impl, p, dispatches)    as Noter has it
 //	Ask(request *peer.Request)         fills in what peers are asked beside its keys
 //	Params() string                    names benchmarks, instead of its keys
 //	Takes(p Pass) error                returns why no path takes a pass
@@ -46,11 +44,16 @@ type Op interface {
 	// Reference returns what a pass should write, from the tensors that it does not write:
 	// row-major, rounded to their formats.
 	Reference(t map[string][]float32, p Pass) (Expectations, error)
-}
-
-// A Noter is an Op that says of dispatches what they do not say themselves.
-type Noter interface {
+	// Close frees what Record made.
+	Close()
+	// Note says of dispatches what they do not say themselves.
 	Note(caps *vk.Caps, impl string, p Pass, list []DispatchProfile) error
+	// Use returns the Op with the rows of tuning, which may be nil.
+	Use(tuning *kit.Tuning) Op
+	// Tunables returns what can be tuned of a pass: the pass, or the products that it consists of
+	// on the device. An error says what cannot be tuned. Caps are nil where there is no device;
+	// the error is the same then.
+	Tunables(caps *vk.Caps, p Pass) ([]Tunable, error)
 }
 
 // A Key is a word that describes a problem, such as rows=4096.
@@ -103,13 +106,6 @@ func HasBackward(op Op) bool {
 		}
 	}
 	return false
-}
-
-// CloseOp calls the method Close of an Op, if it has one.
-func CloseOp(op Op) {
-	if c, ok := op.(interface{ Close() }); ok {
-		c.Close()
-	}
 }
 
 // Parts returns the passes that p consists of.

@@ -92,6 +92,7 @@ func TestTolerance(t *testing.T) {
 // A copyOp is an Op that computes nothing: y is x, and dx is dy, by copies of buffers. What it says of
 // itself may be wrong.
 type copyOp struct {
+	Op
 	off         float64 // of the reference
 	unsupported error
 	closed      *int

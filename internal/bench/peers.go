@@ -230,7 +230,7 @@ func RunBoth(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Re
 		if pass == Both {
 			one.Peers = nil
 		}
-		results, err := Run(ctx, d, one, progress.part(i, len(passes), pass.String()+", "))
+		results, err := Run(ctx, d, one, progress.Part(i, len(passes), pass.String()+", "))
 		if err != nil {
 			return all, err
 		}

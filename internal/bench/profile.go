@@ -54,7 +54,7 @@ func RunProfile(ctx context.Context, d *vk.Device, env Environment, cases []Case
 	p := &Profile{Env: env}
 	for i, c := range cases {
 		var x CallProfile
-		results, err := run(ctx, d, c, progress.part(i, len(cases)+1, ""), x.trace)
+		results, err := run(ctx, d, c, progress.Part(i, len(cases)+1, ""), x.trace)
 		if errors.Is(err, vk.ErrOutOfDeviceMemory) && len(cases) > 1 {
 			results, err = Unsupported(c, err), nil
 		}
@@ -68,7 +68,7 @@ func RunProfile(ctx context.Context, d *vk.Device, env Environment, cases []Case
 		p.Calls = append(p.Calls, x)
 	}
 	var err error
-	p.Ceilings, err = Ceilings(ctx, d, cases[0].Protocol, progress.part(len(cases), len(cases)+1, ""))
+	p.Ceilings, err = Ceilings(ctx, d, cases[0].Protocol, progress.Part(len(cases), len(cases)+1, ""))
 	return p, err
 }
 
@@ -129,10 +129,7 @@ func (p *CallProfile) trace(ctx context.Context, r *opRun, target Target, x *Res
 			}
 		}
 	}
-	if noted, ok := r.op.(Noter); ok {
-		return noted.Note(d.Caps(), x.Impl, r.pass, p.Dispatches)
-	}
-	return nil
+	return r.op.Note(d.Caps(), x.Impl, r.pass, p.Dispatches)
 }
 
 // add adds the dispatches of one call.

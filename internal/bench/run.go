@@ -19,8 +19,8 @@ import (
 // done counts up to total. Nil: nobody asks.
 type Progress func(done, total int, what string)
 
-// part returns the progress of part i of n.
-func (p Progress) part(i, n int, name string) Progress {
+// Part returns the progress of part i of n.
+func (p Progress) Part(i, n int, name string) Progress {
 	return func(done, total int, what string) {
 		const units = 1000
 		if p != nil {
@@ -149,7 +149,7 @@ func (r *opRun) result(impl string) Result {
 }
 
 func (r *opRun) close() {
-	CloseOp(r.op)
+	r.op.Close()
 	for _, s := range r.sets {
 		for _, t := range s {
 			t.Close()

@@ -6,20 +6,8 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/internal/vk/table"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
-
-// A Tuner is an Op with configurations to choose from.
-type Tuner interface {
-	Op
-	// Use returns the Op with the rows of tuning, which may be nil.
-	Use(tuning *kit.Tuning) Op
-	// Tunables returns what can be tuned of a pass: the pass, or the products that it consists of
-	// on the device. An error says what cannot be tuned. Caps are nil where there is no device;
-	// the error is the same then.
-	Tunables(caps *vk.Caps, p Pass) ([]Tunable, error)
-}
 
 // A Candidate is a configuration that a search tries, such as an attention.Config. Candidates are
 // compared with ==.

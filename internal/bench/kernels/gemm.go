@@ -258,7 +258,7 @@ func gemmChoices(op calledOp[*call.Gemm]) []bench.Tunable {
 // partTunables returns the choices of the parts of a pass, each once. Products are measured alone.
 // Kernels of package skinny are measured as a part of op, where W2 has this number of columns for
 // each head.
-func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (list []bench.Tunable, err error) {
+func partTunables(caps *vk.Caps, op bench.Op, pass bench.Pass, columns int) (list []bench.Tunable, err error) {
 	if caps == nil {
 		return nil, nil
 	}
@@ -284,7 +284,7 @@ func partTunables(caps *vk.Caps, op bench.Tuner, pass bench.Pass, columns int) (
 }
 
 // skinnyChoices returns the choices of a kernel of package skinny in a pass of op.
-func skinnyChoices(caps *vk.Caps, op bench.Tuner, pass bench.Pass, part chain.Part, columns int) bench.Tunable {
+func skinnyChoices(caps *vk.Caps, op bench.Op, pass bench.Pass, part chain.Part, columns int) bench.Tunable {
 	p := part.Problem
 	choose := func(o engine.Options) (c engine.Config, err error) {
 		var plan skinny.Plan

@@ -19,7 +19,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A calledOp is a call as a bench.Tuner.
+// A calledOp is a call as a bench.Op.
 type calledOp[C call.Call] struct {
 	of     *calls[C]
 	c      C
@@ -61,7 +61,7 @@ func (o calledOp[C]) Describe() string {
 // Keys implements bench.Op.
 func (o calledOp[C]) Keys() []bench.Key { return o.of.keysOf(o.c) }
 
-// Close frees what Record made.
+// Close implements bench.Op.
 func (o calledOp[C]) Close() {
 	for name, t := range o.states {
 		t.Close()
@@ -75,7 +75,7 @@ func (o calledOp[C]) Close() {
 // Of returns the call.
 func (o calledOp[C]) Of() any { return o.c }
 
-// Note implements bench.Noter.
+// Note implements bench.Op.
 func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
 	c, ok := any(o.c).(interface {
 		Note(plan kit.Plan, list []bench.DispatchProfile)
@@ -240,12 +240,12 @@ func (o calledOp[C]) with(change func(c C)) bench.Op {
 	return calledOp[C]{o.of, c, o.lines, o.states}
 }
 
-// Use implements bench.Tuner.
+// Use implements bench.Op.
 func (o calledOp[C]) Use(tuning *kit.Tuning) bench.Op {
 	return o.with(func(c C) { c.Given().Tuning = tuning })
 }
 
-// Tunables implements bench.Tuner.
+// Tunables implements bench.Op.
 func (o calledOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 	if o.of.tune == nil {
 		return nil, fmt.Errorf("%s: %s has no configurations to choose from", o.Name(), o.Describe())

@@ -131,7 +131,7 @@ func order(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) s
 
 // traced records passes on a path and returns its dispatches.
 func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) []vk.TracedDispatch {
-	t.Cleanup(func() { bench.CloseOp(op) })
+	t.Cleanup(op.Close)
 	tensors := map[string]vk.Tensor{}
 	for _, x := range op.Tensors() {
 		if p.Reads(x.Role) || p.Writes(x.Role) {
@@ -221,7 +221,7 @@ func TestNotes(t *testing.T) {
 			for _, dispatch := range traced(t, d, op, words[1], x.pass) {
 				list = append(list, bench.DispatchProfile{TracedDispatch: dispatch})
 			}
-			require.NoError(t, op.(bench.Noter).Note(d.Caps(), words[1], x.pass, list))
+			require.NoError(t, op.Note(d.Caps(), words[1], x.pass, list))
 			wantFLOPs, wantBytes := op.Cost(x.pass)
 			flops, bytes, matrices := 0.0, 0.0, false
 			var texts []string
