@@ -104,65 +104,6 @@ func TestRunHang(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestScripts: the scripts for PyTorch are Python. Peers answer where there is no PyTorch or no GPU, and
-// those that are started by hand say what is wrong with their flags in a line.
-func TestScripts(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("there is no python3")
-	}
-	const folder, absent = "../../../tools/peers/", `No module named 'torch|PyTorch sees no CUDA device`
-	paths, err := filepath.Glob(folder + "*.py")
-	require.NoError(t, err)
-	if len(paths) == 0 {
-		t.Skip("tools is not here")
-	}
-	for _, path := range paths {
-		out, err := exec.Command("python3", "-B", "-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())", path).CombinedOutput()
-		require.NoError(t, err, string(out))
-	}
-	decode := func(name string, value any) Request {
-		params := map[string]any{"part": "decode", "keys": 4096, "page_size": 0, "window": "off", "softcap": 0, "alibi": "off", "sinks": false}
-		params[name] = value
-		return Request{Op: "decode", Params: params}
-	}
-	for _, c := range []struct {
-		script  string
-		request Request
-		want    string
-	}{
-		{"sdpa", Request{Op: "attention", Scale: 0.125}, absent},
-		{"sdpa", Request{Op: "mlp"}, "^op mlp is not attention$"},
-		{"sdpa", Request{Op: "attention", Features: []string{"softcap=30"}}, "^torch_sdpa.py has no softcap=30$"},
-		{"train", Request{Op: "norm"}, absent},
-		{"train", Request{Op: "attention"}, "op attention is not one of gemm, "},
-		{"step", Request{Op: "train"}, absent},
-		{"step", Request{Op: "norm"}, "^op norm is not train$"},
-		{"decode", decode("keys", 4096), absent},
-		{"decode", decode("keys", "100..16000"), "^scaled_dot_product_attention has no sequences of different lengths$"},
-		{"decode", decode("page_size", 16), "^scaled_dot_product_attention has no pages$"},
-		{"decode", decode("part", "append"), "^torch_decode.py has no part append$"},
-	} {
-		p := Peer{"torch", "CUDA_VISIBLE_DEVICES= python3 -B " + folder + "torch_" + c.script + ".py"}
-		_, err := p.Run(context.Background(), c.request, time.Minute)
-		require.Error(t, err)
-		require.Regexp(t, c.want, err.Error())
-	}
-	for args, want := range map[string]string{
-		"torch_model.py --in x":                                  "error: there must be either --in and --out, or --flashvk",
-		"torch_model.py --flashvk x --dtype int8":                "error: --dtype int8 is not one of float32, float16, bfloat16",
-		"torch_curve.py":                                         "error: the following arguments are required: --data, --start, --csv",
-		"torch_curve.py --data x --start y --csv z --steps 0":    "error: --steps 0 is not positive",
-		"torch_curve.py --data x --start y --csv z --make -1":    "error: --make -1 is negative",
-		"torch_curve.py --data x --start y --csv z --dtype int8": "error: argument --dtype: invalid choice: 'int8'",
-	} {
-		words := strings.Fields(args)
-		out, err := exec.Command("python3", append([]string{"-B", folder + words[0]}, words[1:]...)...).CombinedOutput()
-		require.EqualError(t, err, "exit status 2", args)
-		require.Contains(t, string(out), want, args)
-		require.NotContains(t, string(out), "Traceback", args)
-	}
-}
-
 // FuzzLines says that nothing that a peer writes makes us panic, and that answers which are
 // accepted are within their bounds and print.
 func FuzzLines(f *testing.F) {
