@@ -40,9 +40,9 @@ var replaced struct {
 	read bool
 }
 
-// Use takes the modules NAME.spv of dir in place of those of that name that are built in. It
-// is for programs that try modules that are not committed, as flashvk selftest --modules does,
-// and comes before anything calls Get.
+// Use takes the modules NAME.spv of dir in place of the built-in modules of the same names. Use
+// is for programs that try modules that are not committed, as flashvk selftest --modules does.
+// The call comes before every Get.
 func Use(dir fs.FS) error {
 	replaced.Lock()
 	defer replaced.Unlock()
@@ -112,7 +112,7 @@ func Get(kernel, typ string) (Module, error) {
 }
 
 // Hash returns a short hash of the SPIR-V of kernels: of their modules for an element type, and
-// of those that have one type only. What was measured with kernels is of those of the same hash.
+// of their modules that have one type only. A measurement holds for kernels of the same hash.
 func Hash(typ string, kernels ...string) string {
 	name := typ + " " + strings.Join(kernels, " ")
 	if known, ok := hashes.Load(name); ok {

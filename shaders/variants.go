@@ -30,7 +30,7 @@ type Variant struct {
 	Env     string   // target environment: "vulkan1.2" or "vulkan1.3"
 }
 
-// Name is the module's name, and that of its file in spv/ without .spv:
+// Name is the module's name, and the name of its file in spv/ without .spv:
 // kernel.type, or kernel where there is only one type.
 func (v Variant) Name() string {
 	if v.Type == "" {
@@ -134,7 +134,7 @@ func f32x2(name string) []Variant {
 	return slices.Concat(as(rows, name+"_f32x2_coopmat2", "COOPMAT2"), as(rows, name+"_f32x2_coopmat"))
 }
 
-// as returns rows as those of a kernel with another name and more macros.
+// as returns copies of rows for a kernel of another name, with more macros.
 func as(rows []Variant, kernel string, macros ...string) []Variant {
 	rows = slices.Clone(rows)
 	for i := range rows {

@@ -121,7 +121,7 @@ func TestArguments(t *testing.T) {
 			}
 			for i, x := range c.Tensors() {
 				right := on[x.Name]
-				switch scale := strings.HasSuffix(x.Name, "_scale"); { // those of e4m3 may be given
+				switch scale := strings.HasSuffix(x.Name, "_scale"); { // scales of e4m3 may be given
 				case x.Off && x.Role <= call.Output && !scale && pass == kit.Forward && !slices.Contains(composed, x.Name):
 					on[x.Name] = vk.View(memory, x.DType, 1)
 					refused("given")

@@ -12,9 +12,9 @@
 // Package guard, below internal, runs the calls of all of them, and watches their memory.
 //
 // TestMutants plants mistakes in kernels (package internal/shaders/mutate) and says that random
-// problems find them. What finds what on lavapipe; the fixed suite of flashvk selftest is
-// that of attention, in four minutes for each of the first two mutants, in 100 s for the
-// others:
+// problems find them. The table says what finds each mistake on lavapipe. The suite there is
+// the fixed suite of attention in flashvk selftest, in four minutes for each of the first two
+// mutants, in 100 s for the others:
 //
 //	mutant                fixed suite                              random problems
 //	half-of-the-maxima    misses it: 473 of 473 forward cases      7 in 120

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// userPackages returns the packages that a program of a user imports, but for those of data alone:
-// all that export a function, outside of the folders for ourselves.
+// userPackages returns the packages that a program of a user imports: all packages that export a
+// function, outside of the folders for ourselves. Packages of data alone export none.
 func userPackages(t *testing.T) (names []string) {
 	t.Helper()
 	ours := []string{"internal", "tests", "tools", "bench", "examples", "testdata"}

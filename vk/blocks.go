@@ -72,7 +72,7 @@ func (t Tensor) blocks(waste int) (blocks, Tensor) {
 	return b, packed
 }
 
-// axes returns the axes that have more than one index, that of the least stride first.
+// axes returns the axes that have more than one index, the axis of the least stride first.
 func (t Tensor) axes() []int {
 	axes := make([]int, 0, len(t.Shape))
 	for i, n := range t.Shape {

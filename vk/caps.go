@@ -124,7 +124,7 @@ type FlexShape struct {
 	WorkgroupInvocations                     uint32 // at workgroup scope; else 0
 }
 
-// Heap is a memory heap. Budget and usage are those of this process at the time of the call, and 0
+// Heap is a memory heap. Budget and usage count this process at the time of the call, and are 0
 // if the device does not report them (Caps.MemoryBudget).
 type Heap struct {
 	SizeBytes, BudgetBytes, UsageBytes uint64

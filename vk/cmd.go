@@ -30,8 +30,8 @@ import (
 // or slice of each tensor, read or written as the instructions of the kernel say (access.go). It
 // records a barrier only before a command that
 //
-//	reads   what a command since the last barrier has written
-//	writes  what a command since the last barrier has read or written
+//	reads   memory that a command since the last barrier wrote
+//	writes  memory that a command since the last barrier read or wrote
 //
 // A barrier holds back all later commands, so the order of recording decides what runs side by
 // side. Record independent commands next to each other, or let Reorder bring them there.
@@ -95,7 +95,7 @@ func (d *Device) NewCmd(name string) (*Cmd, error) {
 }
 
 // Run records commands, runs them once, and waits until they are done, as NewCmd, Submit and Close do.
-// Its errors are those of record and of Submit.
+// Its errors come from record and from Submit.
 func (d *Device) Run(ctx context.Context, name string, record func(c *Cmd) error) error {
 	c, err := d.NewCmd(name)
 	if err != nil {

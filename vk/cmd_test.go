@@ -156,7 +156,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestModules wants each module once, whatever it was specialized to, those of this recording only.
+// TestModules wants each module of this recording once, whatever it was specialized to, and no other.
 func TestModules(t *testing.T) {
 	d := vktest.Open(t)
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)

@@ -58,7 +58,7 @@ type Options struct {
 	// tensors. Kernels overlap less.
 	WholeBuffers bool
 	// CompileOnly opens a device that compiles kernels and runs nothing: Measure compiles what it
-	// records, and CachedKernels lists the result. Buffers are those of Placeholder, uploads to them
+	// records, and CachedKernels lists the result. Buffers come from Placeholder, uploads to them
 	// go nowhere, and NewCmd is an error that wraps ErrUnsupported. So the device needs no memory and
 	// no queue, which the null hardware of Mesa's RADV lacks: a driver with the compiler of any AMD
 	// GPU, for machines without that GPU.

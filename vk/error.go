@@ -14,7 +14,7 @@ type Result int32
 // What messages say to those who lack something.
 const (
 	installLoader = "install it: apt install libvulkan1, dnf install vulkan-loader, pacman -S vulkan-icd-loader, apk add vulkan-loader"
-	installDriver = "install that of the GPU, or Mesa's, which has one for the CPU, too: apt install mesa-vulkan-drivers; a container of NVIDIA's needs NVIDIA_DRIVER_CAPABILITIES=all"
+	installDriver = "install the driver of the GPU, or Mesa's, which has one for the CPU, too: apt install mesa-vulkan-drivers; a container of NVIDIA's needs NVIDIA_DRIVER_CAPABILITIES=all"
 )
 
 // What errors.Is finds in the errors of this package.

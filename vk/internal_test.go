@@ -390,7 +390,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// TestLack names what a module needs and a device has not.
+// TestLack names what a module needs and a device lacks.
 func TestLack(t *testing.T) {
 	c := Caps{Float16: true}
 	require.Empty(t, c.lack([]uint32{1, 9, 61}), "shaders, float16 and subgroups")

@@ -164,8 +164,8 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	return k, nil
 }
 
-// checkWorkgroup compares a workgroup size, where it is known, with the limits, also those of subgroups
-// of a required size, if that is not 0: drivers need not report that they are exceeded.
+// checkWorkgroup compares a workgroup size, where it is known, with the limits, and if subgroup is
+// not 0, with the limits for subgroups of that size: drivers need not report a size beyond them.
 func checkWorkgroup(c *Caps, size [3]uint32, subgroup int) error {
 	total := uint64(1)
 	for i, n := range size {

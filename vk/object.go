@@ -17,7 +17,7 @@ type object struct {
 	owned   bool   // by another object, which closes it
 	closed  bool   // guarded by d.mu
 	usable  atomic.Bool
-	holds   atomic.Int64 // the owner's until it closes o, and those of hold
+	holds   atomic.Int64 // the owner's until the owner closes o, and one for each hold
 }
 
 // String returns kind and name, as leak lists show them.

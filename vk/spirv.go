@@ -63,7 +63,7 @@ func scanModule(code []byte, spec []uint32) (info moduleInfo, err error) {
 	for i := range min(len(size), 3) {
 		info.workgroup[i], _ = m.constant(size[i])
 	}
-	slices.Sort(info.constants) // glslang decorates a second constant with that of local_size_x_id
+	slices.Sort(info.constants) // glslang decorates a second constant with the id of local_size_x_id
 	info.constants = slices.Compact(info.constants)
 	info.shared = m.sharedBytes()
 	return info, info.collect(&m)
@@ -138,7 +138,7 @@ func withoutReconvergence(code []byte) []byte {
 	}))
 }
 
-// sharedAlignment is that of a vec4, the most that a variable in shared memory has.
+// sharedAlignment is the alignment of a vec4: no variable in shared memory has a larger one.
 const sharedAlignment = 16
 
 // SharedBytes returns the most shared memory that a workgroup of a module takes, with spec as in

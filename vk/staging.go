@@ -39,7 +39,7 @@ type ring struct {
 	at   int64 // where the next piece goes, if there is room
 	runs []upload
 	recs [maxUploads]recorder
-	next int // recorder of the next copy: that of the oldest, if there are as many as recorders
+	next int // recorder of the next copy: the oldest one, if all are in use
 }
 
 // upload is a copy to the device that may not have finished, and the bytes of the ring that it

@@ -230,8 +230,8 @@ func TestDownloadCancel(t *testing.T) {
 	wantBytes(t, b, want)
 }
 
-// TestUploadClose: a buffer that is closed behind an upload lives until the copy has finished; so
-// do those of a device that is closed.
+// TestUploadClose: a buffer that is closed behind an upload lives until the copy has finished. All
+// buffers of a device that is closed do so.
 func TestUploadClose(t *testing.T) {
 	vktest.Sequential(t)
 	d := openChecked(t, vk.Options{})
@@ -267,7 +267,7 @@ func TestUploadMemory(t *testing.T) {
 	c, openNow := busy(t, d)
 	open = openNow
 	require.NoError(t, b.Upload(background(), 0, make([]byte, 4)))
-	d.Caps().MaxAllocations = 3 // b, the one of the gate, and staging
+	d.Caps().MaxAllocations = 3 // b, the buffer of the gate, and staging
 	_, err := d.NewBuffer("fourth", 4)
 	require.ErrorIs(t, err, vk.ErrOutOfDeviceMemory)
 	b.Close()

@@ -175,8 +175,8 @@ type TracedDispatch struct {
 type Note struct {
 	Text         string  // in words, such as the sizes of a product
 	FLOPs, Bytes float64 // operations, and the least traffic; 0: none, or not known
-	// Matrices says that the operations are those of the device's matrices; DType is then the
-	// format of the operands.
+	// Matrices says that the device's matrices do the operations. DType is then the format of
+	// the operands.
 	Matrices bool
 	DType    dtype.DType
 }

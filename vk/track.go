@@ -51,10 +51,10 @@ type touch struct {
 	writes     bool
 }
 
-// tracker knows what the commands of a recording have read and written, and so where a
-// barrier belongs: before a command that reads what one before it has written, or that
-// writes what one before it has read or written, unless a barrier stands between already.
-// No other order of the same commands' barriers has fewer.
+// tracker knows which memory the commands of a recording have read and written, and so where a
+// barrier belongs: before a command that reads memory which an earlier command wrote, or that
+// writes memory which an earlier command read or wrote, unless a barrier stands between already.
+// No other placement of barriers between the same commands has fewer.
 type tracker struct {
 	barriers [numStages][numStages]uint64 // from one stage to another, in all recordings
 	pending  [numStages][numStages]bool   // whether there are commands since the last one

@@ -28,7 +28,7 @@ type kernelFlags struct {
 	flags   kernels.Flags // of the problem
 	set     *pflag.FlagSet
 	own     []string    // names of the kernel's flags
-	axes    []*gridAxis // those of them that may be lists
+	axes    []*gridAxis // the flags among own that may be lists
 	suite   *bench.Suite
 	small   bool
 	unless  func(cpu bool) []string // flags that are set unless they are given, as in seqlen=16

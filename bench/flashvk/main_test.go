@@ -120,8 +120,8 @@ func TestCompiling(t *testing.T) {
 	require.Regexp(t, "^\r\x1b\\[Kflashvk: the driver compiled slow in [0-9.]+m?s$", said.Text())
 }
 
-// TestLabel: what stands before a progress bar is of one width, so that the bar stands still, and
-// what a training has there is whole.
+// TestLabel: the text before a progress bar is of one width, so that the bar stands still, and the
+// text of a training is not cut.
 func TestLabel(t *testing.T) {
 	for _, what := range []string{"", "case 112 of 1200: checking a path with a long name", "max|Δ| ±\n"} {
 		require.Equal(t, labelWidth, utf8.RuneCountInString(label(what)), what)

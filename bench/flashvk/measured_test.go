@@ -48,8 +48,8 @@ var (
 	measure = regexp.MustCompile(`[0-9.]+[ \x{a0}](?:ms|µs|[GT]FLOP/s|[GT]B/s)`)
 )
 
-// TestMeasured says that the tables of measurements in the documents are those of the raw lines;
-// with -update it writes the tables.
+// TestMeasured compares the tables of measurements in the documents with the raw lines; with -update
+// it writes the tables.
 func TestMeasured(t *testing.T) {
 	cases := readMeasured(t)
 	for _, path := range pages(t) {
@@ -213,7 +213,7 @@ var measuredNames = map[string]string{
 
 var measuredColumn = regexp.MustCompile(`\{([a-z_]+)(?:([/×])([a-z_]+))?\}`)
 
-// describeMeasured returns the name of the table of a line, and that of its case.
+// describeMeasured returns the name of the table of a line, and the name of its case.
 func describeMeasured(line map[string]string) (table, name string) {
 	kernel, pass, _ := strings.Cut(line["kernel"], "_")
 	name = measuredColumn.ReplaceAllStringFunc(measuredNames[kernel], func(column string) string {

@@ -38,8 +38,8 @@ A timestamp waits for all that was recorded before it. Dispatches without a barr
 between them may run side by side; the time of the second is then what remains after the
 first has ended.
 
-Problem, default sizes and suites are those of bench %[1]s. Each case of a suite has a
-table.`, k.Name),
+Problem, default sizes and suites are the same as in bench %[1]s. Each case of a suite
+has a table.`, k.Name),
 			Example: "  flashvk profile " + k.Name,
 		}, p.add, func(ctx context.Context) error { return p.run(ctx, a) })
 		if cmd.Flags().Lookup("backward") != nil {

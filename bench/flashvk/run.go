@@ -266,7 +266,7 @@ func newRunModel(a *app) *cobra.Command {
 --backward the gradients by all parameters, as flashvk train does in a step.
 
 The file of --weights, or else the input file, has the weights under the names of a PyTorch
-state dict, as flashvk train writes them. The input file has the batch, as that of --data,
+state dict, as flashvk train writes them. The input file has the batch, in the form of --data,
     x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
        context, then (x, 0, -1) of each target; x may have several elements
     y  (batch, targets): without it there are predictions alone
@@ -277,7 +277,7 @@ grad.NAME of each parameter, and where there is y, loss (1) and log_p (batch, ta
 	}, func(f *pflag.FlagSet) {
 		r.set = f
 		fileVar(f, &r.in, "in", "safetensors file to read")
-		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default that of --in)")
+		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default: the file of --in)")
 		fileVar(f, &r.out, "out", "safetensors file to write, another one")
 		kernels.IntVar(f, &r.heads, "heads", "heads of attention (default what flashvk train wrote of it)")
 		kernels.IntVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")

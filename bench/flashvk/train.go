@@ -65,7 +65,7 @@ func (m *modelFlags) of(name string) (tnp.Preset, error) {
 	return p, err
 }
 
-// format returns the format for a device, or that of the flag.
+// format returns the format of the flag, or else the format for a device.
 func (m *modelFlags) format(caps *vk.Caps) dtype.DType {
 	switch {
 	case m.set.Changed("dtype"):
@@ -117,7 +117,7 @@ weights alone, under the names of a PyTorch state dict, with which --start begin
 func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Var(value[string]{Target: &t.shape, Parse: kernels.OneOf(presetNames()), Kind: "SHAPE"}, "shape", "model and batch: tiny, small, mid, large (default tiny)")
 	t.model.add(f)
-	kernels.IntVar(f, &t.Steps, "steps", "steps in all, including those of a loaded file (default 1000)")
+	kernels.IntVar(f, &t.Steps, "steps", "steps in all, with the steps of a loaded file (default 1000)")
 	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
 	kernels.IntVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to --lr (default a twentieth of the steps)")
 	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after the warm-up: cosine, which falls to 0, or constant (default cosine)")
@@ -127,7 +127,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that scales the gradients while they are computed (default for float16 the targets of a batch, rounded to a power of two, else 1)")
 	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
 	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
-	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or that of a loaded file)")
+	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or the seed of a loaded file)")
 	f.StringVar(&t.data, "data", "", "file of tasks; it determines the sizes of a task")
 	kernels.IntVar(f, &t.HeldOut, "held-out", "tasks at the end of --data that are evaluated, and not trained on; a multiple of --batch")
 	f.StringVar(&t.Start, "start", "", "file of weights to start from; it determines the sizes of the model")
@@ -190,9 +190,9 @@ func (t *trainCommand) resolve() error {
 		switch name := size[0]; {
 		case !given(name):
 		case i < 6 && weights && (t.Load != "" || name != "heads"):
-			return usagef("train: --%s is given, but the sizes of the model are those of the file", name)
+			return usagef("train: --%s is given, but the sizes of the model come from the file", name)
 		case t.data != "" && (name == "context" || name == "targets"):
-			return usagef("train: --%s is given, but the sizes of a task are those of the file", name)
+			return usagef("train: --%s is given, but the sizes of a task come from the file", name)
 		}
 	}
 	if !given("lr") {
@@ -336,7 +336,7 @@ func trainLabel(loss, rate float64, bytes int64) string {
 	return fmt.Sprintf("loss %.4f, %s tokens/s, %s", loss, bench.FormatSI(rate, ""), bench.FormatSI(float64(bytes), "B"))
 }
 
-// line prints a line of the progress after so many steps of this program. The first line has a head.
+// line prints a line of the progress after done steps of this program. The first line has a head.
 func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, done int) {
 	first, heldOut := r.Step-done, "-"
 	if last.Step == 0 {

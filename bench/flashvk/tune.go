@@ -39,7 +39,7 @@ func newTune(a *app) *cobra.Command {
 	cmd := kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device, and keep them", func(k kernels.Kernel) *cobra.Command {
 		if k.Tune == nil {
 			return &cobra.Command{
-				Use: k.Name, Args: noArgs, FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // those of the kernel
+				Use: k.Name, Args: noArgs, FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // flags of the kernel
 				Short: "Say why there are no configurations of " + k.Title, Long: strings.ToUpper(k.Fixed[:1]) + k.Fixed[1:] + ".",
 				RunE: func(*cobra.Command, []string) error {
 					return usagef("tune %s: there is nothing to choose from: %s", k.Name, k.Fixed)
@@ -59,8 +59,8 @@ func newTune(a *app) *cobra.Command {
 }
 
 const tuneText = `Finds the fastest configurations of %s on this device, and keeps
-them, as flashvk tune --help says. Problem, default sizes and suites are those of bench
-%s. %s`
+them, as flashvk tune --help says. Problem, default sizes and suites are the same as in
+bench %s. %s`
 
 const tuneHelp = `Finds the fastest configurations of a kernel on this device, and keeps them. Each candidate is compiled, checked against a float64 reference and only then timed;
 the best few are timed again, taking turns. A candidate that does not compile, is wrong or

@@ -40,7 +40,7 @@ func sweepReport(change ...func(p *attention.Problem)) Report {
 	return r
 }
 
-// plots draws what a report has as CSV, with some texts replaced.
+// plots draws the CSV of a report, with some texts replaced.
 func plots(t *testing.T, r Report, baseline string, replace ...string) map[string]Drawing {
 	x, err := ReadRecords(strings.NewReader(strings.NewReplacer(replace...).Replace(written(t, r, CSV))))
 	require.NoError(t, err)

@@ -23,13 +23,13 @@
 //  6. After the warm-up and between rounds of samples a reference kernel is
 //     timed, whose time depends on the clock alone: if that drifts over the run,
 //     the report says so.
-//  7. What was timed is looked at again: the outputs of the last batch must
-//     equal those of step 1 bit by bit.
+//  7. The timed calls are checked again: the outputs of the last batch must
+//     equal the outputs of step 1 bit by bit.
 //
 // The median of the samples counts; its 95 % confidence interval is given
 // beside it, or the range of the samples where they are fewer than six.
 //
-// What is measured is an Op of package internal/bench/kernels. Rates count
-// operations and bytes by Op.Cost, those of attention by the conventions of
+// Each measured problem is an Op of package internal/bench/kernels. Rates count
+// operations and bytes by Op.Cost; attention counts them by the conventions of
 // attention.Problem.FLOPs and attention.Problem.Bytes.
 package bench

@@ -68,7 +68,7 @@ func (m *Monitor) Tick(ctx context.Context) error {
 // A Drift says how the time of the reference kernel changed over a run.
 type Drift struct {
 	Ticks  int
-	Change float64 // median of the last quarter by that of the first, less 1
+	Change float64 // median of the last quarter over the median of the first, less 1
 	Range  float64 // slowest by fastest, less 1
 	Over   time.Duration
 }
@@ -90,8 +90,8 @@ func (m *Monitor) Drift() Drift {
 const (
 	// minTicks give each quarter two ticks.
 	minTicks = 8
-	// maxDrift is the change from which on a reader is warned: three times that of an idle H200
-	// between two runs.
+	// maxDrift is the change from which on a reader is warned: three times the change of an idle
+	// H200 between two runs.
 	maxDrift = 0.03
 )
 

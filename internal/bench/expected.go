@@ -15,7 +15,7 @@ type Expected struct {
 	At    []int     // the elements that Want has, row-major; nil: all
 	Want  []float64 // may be infinite
 	Limit float64   // the largest |got - want| that is right
-	// Limits are those of each element of Want, or of the last axis, instead of Limit.
+	// Limits has a limit for each element of Want, or of the last axis, instead of Limit.
 	Limits []float64
 	// Of every Stride elements, only the first Columns are of the output. The others may be
 	// anything. 0: all are of the output.
@@ -124,7 +124,7 @@ func (e *Expected) at(i int) int {
 	return i
 }
 
-// A Tolerance is that of torch.allclose and numpy.allclose: an output is close where
+// A Tolerance is as in torch.allclose and numpy.allclose: an output is close where
 //
 //	|got - want| <= Abs + Rel * |want|
 //

@@ -19,8 +19,8 @@ var overheads = []struct{ name, unit, about string }{
 	{"submit", "submit-ns/op", "host time of submitting a recorded call, without the wait"},
 	{"trip", "trip-ns/op", "wall clock of submitting a recorded call and waiting for it"},
 	{"replay", "replay-ns/kernel", "wall clock per kernel of replaying a recording of 100 calls"},
-	{"device", "device-ns/kernel", "of that the device works, per kernel"},
-	{"rest", "host-ns/kernel", "the rest of that"},
+	{"device", "device-ns/kernel", "time of a replay in which the device works, per kernel"},
+	{"rest", "host-ns/kernel", "replay less device"},
 	{"cold", "cold-start-ns", "wall clock from opening the device to the end of the first call, with no pipeline compiled, upload of the inputs included"},
 	{"warm", "warm-start-ns", "the same with the pipelines in the cache that the former left"},
 }

@@ -173,7 +173,7 @@ type Work struct {
 }
 
 // Kernels returns the kernels of a call in the order of their first dispatch. The work of a kernel is
-// not known if that of a dispatch is not.
+// not known if the work of one of its dispatches is not.
 func (p *CallProfile) Kernels() (kernels []KernelProfile) {
 	for _, x := range p.Dispatches {
 		at := slices.IndexFunc(kernels, func(k KernelProfile) bool { return k.Name == x.Kernel })

@@ -42,7 +42,7 @@ func TestProfile(t *testing.T) {
 		require.Positive(t, k.Note.Bytes)
 	}
 	require.Equal(t, forward, names)
-	require.InDelta(t, p.FLOPs(), sum, 1e-6*sum, "the kernels' operations are not those of the call")
+	require.InDelta(t, p.FLOPs(), sum, 1e-6*sum, "the operations of all kernels are not the operations of the call")
 	var text bytes.Buffer
 	require.NoError(t, WriteSheet(&text, x.Sheet(), Table, true))
 	for _, want := range append(names, "attention forward, ", "fma f32 ", "copy ", "FLOP/s", "100%") {
@@ -67,7 +67,7 @@ func TestProfile(t *testing.T) {
 		case e.Ph != "X":
 		case e.TID == 1:
 			require.Positive(t, e.Dur)
-			require.GreaterOrEqual(t, e.Ts, end-1e-3, "%s begins before what was before it has ended", e.Name)
+			require.GreaterOrEqual(t, e.Ts, end-1e-3, "%s begins before the call before it has ended", e.Name)
 			host, end = append(host, e.Name), e.Ts+e.Dur
 		default:
 			require.Positive(t, e.Dur)
@@ -138,7 +138,7 @@ func TestCallProfile(t *testing.T) {
 	require.Equal(t, []string{"multiply.bf16", "2", "250.0 ns", "100–100%", "50%", "36.00 GFLOP/s", "36%", "-", "-"}, s.Sections[1].Rows[1])
 	var text bytes.Buffer
 	require.NoError(t, WriteSheet(&text, s, Table, true))
-	for _, want := range []string{"\n∥        no barrier before it", `rate by that of the loop "matrix bf16", or without matrices "fma f32"; B/s`, "in 120.0 ns of all no dispatch runs"} {
+	for _, want := range []string{"\n∥        no barrier before it", `rate over the rate of the loop "matrix bf16", or without matrices "fma f32"; B/s`, "in 120.0 ns no dispatch runs"} {
 		require.Contains(t, text.String(), want)
 	}
 

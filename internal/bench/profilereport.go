@@ -48,7 +48,7 @@ func (t *profileTable) dispatches() sheet.Section {
 	whole := Summarize(t.WholeNS).Median
 	text := fmt.Sprintf("on the device, median of %d calls, %s\nthe call as bench times it, without timestamps in it: %s", profileCalls, IntervalWords, FormatTime(x.NS()))
 	if len(t.Dispatches) > 1 {
-		text += fmt.Sprintf("\nbegin is after that of the first dispatch, share of all; in %s of all no dispatch runs", FormatTime(Summarize(t.IdleNS).Median))
+		text += fmt.Sprintf("\nbegin counts from the first dispatch, share is of the whole time; in %s no dispatch runs", FormatTime(Summarize(t.IdleNS).Median))
 	}
 	s.Add("time", "%s", text)
 	if slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Beside }) {
@@ -121,17 +121,17 @@ func (t *profileTable) peak(matrices bool) Peak {
 // peakWords says what rates are compared with.
 func (t *profileTable) peakWords() string {
 	peak := t.peak(t.matrices())
-	words := fmt.Sprintf("rate by that of the loop %q", peak.Name)
+	words := fmt.Sprintf("rate over the rate of the loop %q", peak.Name)
 	if peak.Note != "" {
 		words += ", " + peak.Note
 	}
 	if t.matrices() && slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Note.FLOPs > 0 && !x.Note.Matrices }) {
 		words += fmt.Sprintf(", or without matrices %q", t.peak(false).Name)
 	}
-	return words + `; B/s by that of the loop "copy"`
+	return words + `; B/s over the B/s of the loop "copy"`
 }
 
-// columns returns columns of numbers, but for those of text.
+// columns returns columns of numbers; the columns that text names hold text.
 func columns(names []string, text ...string) (list []sheet.Column) {
 	for _, name := range names {
 		list = append(list, sheet.Column{Name: name, Number: !slices.Contains(text, name)})

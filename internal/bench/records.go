@@ -41,7 +41,7 @@ func ReadRecords(r io.Reader) (*Records, error) {
 	return x, nil
 }
 
-// keysAfter and keysBefore are the columns around those of the problem.
+// keysAfter and keysBefore are the columns around the columns of the problem.
 const keysAfter, keysBefore = "reason", "flops"
 
 // keys returns the columns of the problem.
@@ -144,7 +144,7 @@ func OpenSweep(path string, env Environment, problems []*Subject) (_ *SweepFile,
 		return nil, err
 	}
 	if !slices.Equal(s.done.names, want[0]) {
-		return nil, errors.New("its columns are not those of this version: name another file")
+		return nil, errors.New("its columns differ from the columns of this version: name another file")
 	}
 	for _, name := range slices.Concat(buildColumns, deviceColumns) {
 		mine := (&Records{names: want[0], rows: want[1:]}).Text(0, name)

@@ -54,7 +54,7 @@ const (
 // A Result is one implementation on one problem.
 type Result struct {
 	Kernel  string // what was computed: attention_fwd, attention_bwd, attention_fwd_bwd, or the like
-	Impl    string // as asked for: auto, coopmat2, …; of a peer: its name, a colon, that of its implementation
+	Impl    string // as asked for: auto, coopmat2, …; of a peer: NAME:IMPLEMENTATION
 	Peer    bool   // it is a peer's, not ours: nothing of it is a failure
 	Choice  string // what ran: path and configuration; of a peer what it says of itself
 	Config  string // the configuration, if it was asked for: a part of the benchmark's name
@@ -71,7 +71,7 @@ type Result struct {
 type Check struct {
 	Rows, OfRows int     // what was compared, and how many there are: see Counted
 	Counted      string  // rows of O, or of dQ, of attention; elements of all outputs of other kernels
-	MaxAbs       float64 // max|Δ| over the compared elements, but for those of LSE
+	MaxAbs       float64 // max|Δ| over the compared elements, without LSE
 	MeanAbs      float64 // mean|Δ|
 	Limit        float64 // the largest MaxAbs that passes
 	LSEMaxAbs    float64 // max|Δ| over the compared LSE, equal infinities left out
@@ -123,7 +123,7 @@ func (s Summary) Spread() float64 {
 	return max(s.Hi-s.Median, s.Median-s.Lo) / s.Median
 }
 
-// IntervalWords say what a column of PlusMinus has.
+// IntervalWords explain a column of PlusMinus.
 const IntervalWords = "± its 95 % confidence interval, below six samples their range as min–max in % of it"
 
 // PlusMinus writes how certain the median is, as IntervalWords say: 3 %, or 97–105 %, or ∞ for

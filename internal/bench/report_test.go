@@ -80,8 +80,7 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// TestFormats reads what each format for machines has of a result that was timed, and that what a
-// result lacks is empty.
+// TestFormats reads a timed result in each format for machines; values that a result lacks are empty.
 func TestFormats(t *testing.T) {
 	r := sampleReport()
 	r.Suite = &Suite{Name: "decoder", small: true}
@@ -158,7 +157,7 @@ memory   7.000 MB of buffers at the most, with all sets that calls rotate throug
 problem  attention forward, bfloat16: batch 2, heads 8, kv-heads 4, seqlen 1024, headdim 128, causal (bottom-right)
          4.299 GFLOP and at least 12.65 MB of memory traffic per call
 time     device time per call, median of 10 samples; ± its 95 % confidence interval, below six samples their range as min–max in % of it
-ratio    the time by that of the first path of the problem: above 1 is slower than it
+ratio    the time over the time of the problem's first path: above 1 is slower
 wall     replayed, recorded: wall clock per call, submitting a recorded call or recording it, too
 check    against a float64 reference, on 500 of 16384 rows
 
@@ -188,7 +187,7 @@ torch:math has a wrong output: no output
 	require.Equal(t, `suite    throughput: rates at FlashAttention's shapes: 16384 tokens in all, heads * headdim = 2048
 first    attention forward, float16: batch 32, heads 32, kv-heads 32, seqlen 512, headdim 64
 time     device time per call, median of 3 samples; ± its 95 % confidence interval, below six samples their range as min–max in % of it
-ratio    the time by that of the first path of the problem: above 1 is slower than it
+ratio    the time over the time of the problem's first path: above 1 is slower
 wall     replayed, recorded: wall clock per call, submitting a recorded call or recording it, too
 check    against a float64 reference, on all rows or elements, or where there are many on a sample
 
@@ -206,7 +205,7 @@ auto is not supported: too large
 // TestSuites: the cases of each suite are valid, in the small form, too, where a group of heads
 // stays one.
 func TestSuites(t *testing.T) {
-	for i, c := range [][2]string{ // the last case, and that of the small form
+	for i, c := range [][2]string{ // the last case, and the last case of the small form
 		{"training", "dtype=float16/batch=8/heads=32/kv_heads=32/seq_q=2048/seq_kv=2048/head_dim=128/causal=true batch=1/heads=8/kv_heads=8/seq_q=128/seq_kv=128"},
 		{"decoder", "dtype=float16/batch=1/heads=8/kv_heads=8/seq_q=1024/seq_kv=1024/head_dim=64/causal=true batch=1/heads=2/kv_heads=2/seq_q=256/seq_kv=256"},
 		{"length", "dtype=float16/batch=4/heads=8/kv_heads=8/seq_q=4864/seq_kv=4864/head_dim=64/causal=false batch=1/heads=1/kv_heads=1/seq_q=304/seq_kv=304"},

@@ -85,7 +85,7 @@ func TestSweepMissing(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	for precious, want := range map[string]string{
-		"gpu,driver,kernel,impl,status,reason,flops,device_ns\n": "its columns are not those of this version",
+		"gpu,driver,kernel,impl,status,reason,flops,device_ns\n": "its columns differ from the columns of this version",
 		"precious\nnotes\nare": "it has no column gpu", "precious": "it is not a CSV file of flashvk",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(precious), 0o600))

@@ -136,7 +136,7 @@ func (r Report) section() (s sheet.Section) {
 	timed := rows[at].Result
 	s.Add("time", "device time per call, median of %d samples; %s", len(timed.Timing.DeviceNS), IntervalWords)
 	if several {
-		s.Add("ratio", "the time by that of the first path of the problem: above 1 is slower than it")
+		s.Add("ratio", "the time over the time of the problem's first path: above 1 is slower")
 	}
 	s.Add("wall", "replayed, recorded: wall clock per call, submitting a recorded call or recording it, too")
 	s.Facts[len(s.Facts)-1].Wide = true

@@ -34,8 +34,8 @@ func DefaultSearch(cpu bool, impls []string, budget time.Duration) Search {
 	return s
 }
 
-// A Trial is the result of a candidate. Result.Timing is that of the final. A candidate that did
-// not get there has QuickNS only.
+// A Trial is the result of a candidate. Result.Timing is the timing of the final round. A candidate
+// that did not get there has QuickNS only.
 type Trial struct {
 	Result
 	Configuration Candidate
@@ -177,7 +177,7 @@ func (t *tuning) tune(ctx context.Context) error {
 	return t.final(ctx)
 }
 
-// variants returns those of the best of each path that were not tried.
+// variants returns the untried variants of the best candidates of each path.
 func (t *tuning) variants() (list []Candidate) {
 	for _, best := range t.best(2) {
 		for _, v := range t.of.Variants(t.d.Caps(), best.Configuration) {

@@ -196,8 +196,8 @@ func rotate[T ref.Float](a *Append, in map[string][]T, row []float64, position i
 	out, bounds = ref.Rotate(a.RoPE, row, in["cos"], in["sin"], position), make([]float64, len(row))
 	for i := range a.RoPE.Dims / 2 {
 		x, y := ref.RotaryPair(a.RoPE, i)
-		// The error is that of two products and a sum in float32, then of rounding to the
-		// format, where the result may be subnormal. Multiples of a right angle are exact.
+		// Two products and a sum in float32 make the error, and rounding to the format, where the
+		// result may be subnormal. Multiples of a right angle are exact.
 		angle := position*a.RoPE.Dims/2 + i
 		if in["cos"][angle] == 0 || in["sin"][angle] == 0 {
 			continue

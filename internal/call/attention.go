@@ -128,7 +128,7 @@ func (a *Attention) FLOPs() float64 {
 	return a.FLOPsOf(a.CuSeqlens())
 }
 
-// BackwardFLOPs returns those of the backward pass, as attention.Problem.BackwardFLOPs.
+// BackwardFLOPs returns the FLOPs of the backward pass, as attention.Problem.BackwardFLOPs.
 func (a *Attention) BackwardFLOPs() float64 {
 	d, dv := float64(a.HeadDim), float64(a.ValueHeadDim())
 	return a.FLOPs() / (d + dv) * (3*d + 2*dv)

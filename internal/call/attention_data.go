@@ -60,8 +60,8 @@ func AttentionKinds() []string {
 // An UpstreamKind says what values dO holds.
 type UpstreamKind uint8
 
-// The kinds of dO. Where dO is 0, so are all gradients, exactly; where it has a single 1, in the
-// middle of the tensor, those of the other rows, heads and batches are.
+// The kinds of dO. With a dO of 0 all gradients are exactly 0. With a single 1, in the middle of the
+// tensor, the gradients of the other rows, heads and batches are.
 const (
 	NormalDO UpstreamKind = iota
 	ZeroDO

@@ -11,7 +11,7 @@ const (
 	// wideBlocks blocks of at least 64 rows give each of 132 multiprocessors several
 	// workgroups.
 	wideBlocks, wideBlockRows = 520, 64
-	// softBlocks is that of a software driver.
+	// softBlocks is wideBlocks of a software driver.
 	softBlocks = 40
 	// mostOfTensor bounds the elements of a tensor, since the host reads each many times;
 	// mostWide is the bound of a wide problem.

@@ -93,9 +93,9 @@ type Tensor struct {
 	Rows  bool         // an input whose rows have the means of Data
 	Once  bool         // the backward pass does not read it
 	Off   bool         // this call has no such tensor
-	Drawn bool         // an input of which Inputs has numbers all the same, which others follow from
+	Drawn bool         // Inputs has numbers of the input even so: others follow from them
 	Own   bool         // Adjust draws what an input holds
-	Part  []int        // the shape of what counts, as guard.Tensor has it
+	Part  []int        // the shape of the elements that count, as in guard.Tensor
 	Align int          // what its offset and strides are multiples of; 0: 1
 	Place *guard.Place // where it lies; nil: Data says it
 	Lines bool         // rows lie at whole lines of memory in benchmarks
@@ -143,12 +143,12 @@ type Values map[string][]float64
 type Wanted struct {
 	Want   []float64
 	Bound  float64
-	Bounds []float64 // of the elements, or of those of the last axis, instead of Bound
-	Sample []int     // as guard.Tensor has it
+	Bounds []float64 // of the elements, or of the elements of the last axis, instead of Bound
+	Sample []int     // as in guard.Tensor
 	Any    bool      // the pass may write anything
 }
 
-// Outputs are those of a pass, by name, or by joined names.
+// Outputs are the outputs of a pass, by name, or by joined names.
 type Outputs map[string]Wanted
 
 // joined returns a name in the form in which names of tensors, flags and fields are equal.
@@ -156,7 +156,7 @@ func joined(name string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.ReplaceAll(name, "_", ""), "-", ""))
 }
 
-// of returns the output as that of some elements; nil: all.
+// of returns the output for the elements of sample; nil: all.
 func (w Wanted) of(sample []int) Wanted {
 	w.Sample = sample
 	return w
@@ -214,7 +214,7 @@ func Bind[T any](from map[string]T, to ...any) {
 	}
 }
 
-// record binds tensors to those of a kernel, and calls the function of a pass.
+// record binds tensors to the tensors of a kernel, and calls the function of a pass.
 func record[T, G, P, O any](c *vk.Cmd, t map[string]vk.Tensor, p P, o O, pass kit.Pass,
 	forward func(*vk.Cmd, T, P, O) error, backward func(*vk.Cmd, T, G, P, O) error,
 ) error {
@@ -320,7 +320,7 @@ func planned(plan kit.Plan, before, after []vk.ModuleInfo) error {
 	return nil
 }
 
-// guard returns the tensor of a pass for package guard. Values are those of an input.
+// guard returns the tensor of a pass for package guard. Values are the values of an input.
 func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tensor {
 	g := guard.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Part: t.Part, Values: values, Memory: t.Memory}
 	o, known := want.Of(t.Name)
@@ -362,7 +362,7 @@ func Test(t guard.T, d *vk.Device, c Call, x Values, layout guard.Layout, passes
 
 // TestDrawn checks n drawn calls of a kernel that the device takes, four times as many where that is a
 // GPU. Two draws each share what a pipeline is compiled for. Change, if it is not nil, changes a drawn
-// call before it is tested. The error is that of Choose if the device takes none.
+// call before the test. If the device takes no call, the error is the error of Choose.
 func TestDrawn(t guard.T, d *vk.Device, kernel string, n int, s Space, change func(c Call)) (err error) {
 	t.Helper()
 	all := All()

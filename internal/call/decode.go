@@ -18,7 +18,7 @@ type Decode struct {
 	attention.DecodeProblem
 	Impl      attention.Impl
 	Lens      []int // SeqLens
-	KeysFirst bool  // in memory the axis of keys comes before that of heads
+	KeysFirst bool  // in memory the axis of keys comes before the axis of heads
 	NoLSE     bool
 	Shared    bool // sequences may have pages in common
 	Hiding    bool // the bias is -Inf for one key in eight
@@ -219,8 +219,8 @@ func (d *Decode) ownRows(x Values) {
 	}
 }
 
-// store makes K and V that of the cache: NaN where no query sees them, and stored in 8 bits from
-// float32.
+// store makes K and V as a cache holds them: NaN in keys that no query sees, and 8 bits from float32
+// where the cache has 8 bits.
 func (d *Decode) store(x Values) {
 	p := &d.DecodeProblem
 	dims, sizes := []int{p.HeadDim, p.ValueHeadDim()}, []float64{min(OrOne(d.Second), 100), 1}
@@ -304,7 +304,7 @@ func (d *Decode) Sampled(x map[string][]float32) Outputs {
 	return wantDecode(d, x, d.tables(x), sampleOperations)
 }
 
-// tables returns the tables of x, and those of Tables that it lacks.
+// tables returns the tables of x, and the tables of Tables that x lacks.
 func (d *Decode) tables(x map[string][]float32) Values {
 	tables := Values{}
 	d.Tables(tables)
@@ -316,7 +316,7 @@ func (d *Decode) tables(x map[string][]float32) Values {
 	return tables
 }
 
-// wantDecode returns the outputs, in so many operations; 0: all.
+// wantDecode returns the outputs, in most operations at the most; 0: all.
 func wantDecode[T ref.Float](d *Decode, x map[string][]T, tables Values, most float64) Outputs {
 	p, in := &d.DecodeProblem, decodeInputs(d, x, tables)
 	dv := p.ValueHeadDim()
@@ -384,7 +384,7 @@ func (d *Decode) options(workspace *vk.Buffer) attention.Options {
 	return attention.Options{Impl: d.Impl, DecodeConfig: d.Config, Tuning: d.Tuning, Workspace: workspace}
 }
 
-// cached binds tensors to those of a function, with the axes of the cache in the function's order.
+// cached binds tensors to the tensors of a function, with the cache's axes in the function's order.
 func cached[T any](d *Decode, t map[string]vk.Tensor) (to T) {
 	t = maps.Clone(t)
 	for _, name := range []string{"k", "v", "k_scale", "v_scale"} {

@@ -41,7 +41,7 @@ type GemmFlags struct {
 // Pass implements Call.
 func (g *Gemm) Pass() kit.Pass { return kit.Forward }
 
-// Tidy drops what a call without its tensor or its batch has not.
+// Tidy drops options that need a tensor or a batch which the call lacks.
 func (g *Gemm) Tidy() {
 	g.Broadcast = g.Broadcast && g.Batch > 0
 	if has := map[string]bool{"residual": g.Residual, "x": g.ReadsX(), "s": g.HasS()}; !has[g.Alias] {
@@ -153,7 +153,6 @@ func (g *Gemm) padded(b []float64) []float64 {
 	return whole
 }
 
-// options returns those of the call.
 func (g *Gemm) options() (engine.Options, error) {
 	opt, err := engineOptions(g.Impl, g.Config)
 	opt.AlignedA, opt.AlignedB, opt.PadB, opt.Tuning = g.AlignedA, g.AlignedB, g.PadK+g.PadN > 0, g.Tuning

@@ -137,7 +137,7 @@ func (p *Gemm) block(soft bool) (m, n int) {
 // multiprocessors.
 const wideTiles = 500
 
-// drawSizes draws sizes of one of three kinds: near those of tiles; few outputs with a long k,
+// drawSizes draws sizes of one of three kinds: near the sizes of tiles; few outputs with a long k,
 // which is divided; many workgroups, with a reference of some rows.
 func (p *Gemm) drawSizes(rng *rand.Rand, s Space) {
 	limit := s.Budget(rng)
@@ -182,7 +182,6 @@ func (p *Gemm) fixRows(c *engine.Config) {
 	p.Config = c.String()
 }
 
-// drawScalarTiles draws those of path scalar.
 func drawScalarTiles(family *rand.Rand, c *engine.Config) {
 	c.Threads, c.ThreadsX = []int{32, 64, 128, 256}[family.IntN(4)], []int{8, 16}[family.IntN(2)]
 	c.BlockM = c.Threads / c.ThreadsX * (1 + family.IntN(8))

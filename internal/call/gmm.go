@@ -131,7 +131,6 @@ func (g *GMM) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return plan, err
 }
 
-// A mergePlan is that of gmm.Merge.
 type mergePlan struct{ gmm.Plan }
 
 // Kernels implements kit.Plan.

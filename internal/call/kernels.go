@@ -47,7 +47,7 @@ type Contract struct {
 }
 
 // A Line is a line of a table of text. The table has sections, [words] fields, and lines, words fields.
-// Fields are JSON without braces; those of a line follow those of its section, and replace them.
+// Fields are JSON without braces. The fields of a line replace equal fields of its section.
 type Line struct {
 	Section, Words []string
 	Fields         string

@@ -19,13 +19,13 @@ import (
 // MLP is a call of mlp.Forward or mlp.Backward: of one perceptron, or of heads. With Skinny it is a
 // call of the kernel of package skinny that computes the same (skinny.go).
 //
-// With Backward the call is the backward pass alone, and the tensor pre is not that of x.
+// With Backward the call is the backward pass alone, and the tensor pre does not follow from x.
 type MLP struct {
 	mlp.Problem
 	Direction
 	Impl         string
 	Fused        mlp.Fused
-	FusedConfig  string // "": what the table has
+	FusedConfig  string // "": the configuration in the table
 	HeadsAtATime int    `json:"AtATime"`
 	Products     bool
 

@@ -85,7 +85,7 @@ func drawMLP(family, rng *rand.Rand, s Space) Call {
 		p.Fused, config = mlp.FusedOff, nil // it has no such kernel
 	}
 	if p.Fused == mlp.FusedOn {
-		columns := 8 * 4 * 16 // of what the table has
+		columns := 8 * 4 * 16 // of the configuration in the table
 		size := 16
 		if s.Soft {
 			size, columns = 8, 2*2*8

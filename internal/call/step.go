@@ -11,7 +11,7 @@ import (
 )
 
 // Step is a call of attention.Step: of Decode with new keys. All angles are multiples of a right
-// angle, so that rotated elements are exact and the bounds are those of Decode. Config may append.
+// angle, so that rotated elements are exact and the bounds of Decode hold. Config may append.
 type Step struct {
 	Decode
 	RoPE  attention.RoPE
@@ -114,8 +114,8 @@ func (s *Step) Sampled(x map[string][]float32) Outputs {
 	return out
 }
 
-// wantStep returns the outputs of Decode after all steps, in so many operations, and the tensors and
-// the State that Append leaves.
+// wantStep returns the outputs of Decode after all steps, in most operations at the most, and the
+// tensors and the State that Append leaves.
 func wantStep[T ref.Float](s *Step, x map[string][]T, tables Values, most float64) (out Outputs, after map[string][]T, state float64) {
 	after, tables = maps.Clone(x), maps.Clone(tables)
 	for _, name := range appended {

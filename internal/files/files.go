@@ -71,8 +71,8 @@ func Create(path string) (*File, error) {
 	return file, nil
 }
 
-// create makes a temporary file and locks it. Before the lock another process may take it for
-// that of a killed one and remove it. Then create makes another one.
+// create makes a temporary file and locks it. Before the lock another process may take the file for
+// the file of a killed process and remove it. Then create makes another one.
 func create(path string) (*os.File, error) {
 	dir, base := filepath.Split(path)
 	for {
@@ -316,7 +316,7 @@ func target(path string) string {
 		}
 		if !filepath.IsAbs(to) {
 			dir, _ := filepath.Split(path)
-			to = dir + to // Join would take a link's .. for that of its name
+			to = dir + to // Join would resolve .. by a link's name, not by its target
 		}
 		path = to
 	}

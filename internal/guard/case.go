@@ -49,8 +49,8 @@ type Place struct {
 	// Aligned makes the tensor and its rows begin at multiples of 8 elements, after Offset.
 	// RowGap is ignored.
 	Aligned bool
-	// Strides are those of the axes, instead of gaps. After is how much memory follows the last
-	// element then.
+	// Strides holds one stride for each axis, instead of gaps. After is how much memory follows
+	// the last element then.
 	Strides []int
 	After   int
 	// Tight makes the memory end with the last element, if no tensor follows.
@@ -293,7 +293,7 @@ func (t *Tensor) visible(v *View) []float64 {
 	return values
 }
 
-// part returns the elements that count among those of the whole tensor.
+// part returns the elements of the whole tensor that count.
 func (t *Tensor) part(x []float64) []float64 {
 	if t.Part == nil || x == nil {
 		return x

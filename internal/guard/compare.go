@@ -21,8 +21,8 @@ func Off(got, want []float64) (worst float64) {
 	return worst
 }
 
-// compareTensor compares an output that was full of poison with what t wants: no NaN where t has
-// none, infinities equal, and the worst error within its bound. It returns both.
+// compareTensor compares an output that was full of poison with the values of t: no NaN where t has
+// none, infinities equal, and the worst error within its bound. It returns error and bound.
 func (v *View) compareTensor(t *Tensor) (off, bound float64, err error) {
 	got, want, at, bounds := v.Gather(), t.Want, t.Sample, t.Bounds
 	switch {

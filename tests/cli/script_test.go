@@ -124,7 +124,7 @@ func peers() string {
 	return ""
 }
 
-// condition says what the machine has: a software driver, time for every case, PyTorch (with a GPU:
+// condition says whether the machine has a software driver, time for every case, PyTorch (with a GPU:
 // cuda), a disk that is full, rights to mount one.
 func condition(name string, caps *vk.Caps) (bool, error) {
 	switch name {

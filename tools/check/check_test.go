@@ -57,7 +57,7 @@ func TestLinkProblems(t *testing.T) {
 		require.Len(t, got, 1)
 		require.Contains(t, got[0], "bench/flashvk links "+p+", which is for tests")
 	}
-	// The list is the program's, not that of an empty pattern.
+	// The list is the program's, not the list of an empty pattern.
 	r, err := openRepo()
 	require.NoError(t, err)
 	linked, err := r.goList("-deps", productPath)

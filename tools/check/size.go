@@ -44,7 +44,7 @@ var wings = []wing{
 	{"tools/converge", []string{"tools/converge"}, 2150, 0},
 }
 
-// A size is what a wing has.
+// A size counts the lines of a wing.
 type size struct {
 	code, tests, glsl int
 }

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// mirrorPattern matches the hosts of distributions' package mirrors, and any URL of
-// a Debian archive but those of the reserved domain that tests use.
+// mirrorPattern matches the hosts of distributions' package mirrors, and any URL of a Debian
+// archive, except in the reserved domain that tests use.
 var mirrorPattern = regexp.MustCompile(`\b(?:[a-z0-9-]+\.)+(?:debian|ubuntu)\.(?:org|com|net)\b|https?://[A-Za-z0-9.-]+(?::[0-9]+)?/debian(?:[/\s"']|$)`)
 
 // allowedHost matches what mirrorPattern may find: no mirror.

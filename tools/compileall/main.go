@@ -5,8 +5,9 @@
 //	compileall TABLE            fails if a kernel of the table does not compile, spills more, or has fewer waves
 //	compileall -update TABLE    writes the table
 //
-// The kernels are those of the fixed problems of every kernel in every format on every path, which
-// together run every module, and those that tables and rules choose for the suites of flashvk bench.
+// It compiles the kernels of the fixed problems of every kernel in every format on every path, which
+// together run every module, and the kernels that tables and rules choose for the suites of flashvk
+// bench.
 package main
 
 import (
@@ -220,8 +221,8 @@ func markdown(caps *vk.Caps, rows []row) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s, as its compiler has it\n\n", caps.Name)
 	fmt.Fprintf(&b, "What %s %s makes of each module that the device can run, without a GPU: nothing has run. Of each\n", caps.DriverName, caps.DriverInfo)
-	fmt.Fprintf(&b, "module the worst of all configurations. Registers and bytes of spilled registers are those of an\n")
-	fmt.Fprintf(&b, "invocation, waves the subgroups that a SIMD holds. `make compileall` compares, `make compileall\n")
+	fmt.Fprintf(&b, "module the worst of all configurations. Registers and bytes of spilled registers are of one\n")
+	fmt.Fprintf(&b, "invocation; waves are the subgroups that a SIMD holds. `make compileall` compares, `make compileall\n")
 	fmt.Fprintf(&b, "COMPILEALL=-update` writes this file.\n\n%s\n|%s\n", header, strings.Repeat(" --- |", strings.Count(header, "|")-1))
 	for i := range rows {
 		fmt.Fprintln(&b, &rows[i])
@@ -229,7 +230,7 @@ func markdown(caps *vk.Caps, rows []row) []byte {
 	return b.Bytes()
 }
 
-// compare compares rows with those of a table.
+// compare compares rows with the rows of a table.
 func compare(table string, rows []row) error {
 	text, err := os.ReadFile(table)
 	if err != nil {

@@ -16,9 +16,9 @@
 //
 // # Why
 //
-// What divided invocations execute, each part of a subgroup executes for itself: the
-// largest of 32 values is that of some of them. A driver that runs a subgroup in lockstep
-// hides it, as lavapipe does.
+// Each part of a divided subgroup executes an instruction for itself: the largest of 32
+// values is then the largest of some of them. A driver that runs a subgroup in lockstep
+// hides the mistake, as lavapipe does.
 //
 // # What brings invocations together
 //

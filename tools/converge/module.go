@@ -196,7 +196,7 @@ func (m *module) nameAndNumber(f *function) {
 	}
 }
 
-// decide returns the values of the choices that follow from those of named
+// decide returns the values of the choices that follow from the values of named
 // specialization constants.
 func (m *module) decide(named map[string]bool) map[id]bool {
 	known := map[id]bool{}

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPicture: the picture of the first page is that of the text beside it.
+// TestPicture: the picture of the first page shows the text beside it.
 func TestPicture(t *testing.T) {
 	text, err := os.ReadFile("../../docs/pictures/terminal.txt")
 	require.NoError(t, err)

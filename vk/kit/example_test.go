@@ -15,7 +15,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// caps are those of a device with plain Vulkan 1.2.
+// caps describe a device with plain Vulkan 1.2.
 var caps = &vk.Caps{
 	Name: "plain", VendorID: 0x1234, DeviceID: 1, DriverID: 5, ComputeUnits: 10, SubgroupSize: 32,
 	MaxSharedMemoryBytes: 16 << 10, MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64},

@@ -13,9 +13,9 @@
 //
 // Its Plan is a [Plan]. Forward and Backward also leave their error with the Cmd ([vk.Cmd.Keep]).
 // They bind kernels to the memory of the tensors alone ([vk.Narrow]), record no barriers, because
-// the Cmd derives them, and release the memory that they take ([vk.Cmd.Scope]). If the gradients of
-// a kernel are calls of the kernel itself, as those of a matrix product are, the package has no
-// Gradients and no Backward, and refuses that pass.
+// the Cmd derives them, and release the memory that they take ([vk.Cmd.Scope]). A matrix product has
+// gradients that are calls of the kernel itself: the package of such a kernel has no Gradients and no
+// Backward, and refuses that pass.
 //
 // An optimizer has one pass, and a value with its state from call to call:
 //
@@ -24,7 +24,7 @@
 //	func Choose(caps *vk.Caps, p Problem) (Plan, error)
 //	func Supports(caps *vk.Caps, p Problem) error
 //
-// Its Tensors are those of a Param; it has no Gradients and no Options.
+// Its Tensors are the tensors of one Param; it has no Gradients and no Options.
 //
 // TestContract of package tests checks all of them.
 package kit

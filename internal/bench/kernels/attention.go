@@ -94,7 +94,7 @@ func attentionCalls() *calls[*attending] {
 			{name: "seed", field: "dropout.Seed", usage: "seed of the dropout", value: parsed(parseSeed, intKind)},
 		}, scoreFlags, []flag{
 			{name: "bias", usage: "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them", size: true, value: biasValue},
-			{name: "bias-dtype", field: "bias.DType", usage: "type of the bias: float32 (default) or that of --dtype", size: true},
+			{name: "bias-dtype", field: "bias.DType", usage: "type of the bias: float32 (default) or the type of --dtype", size: true},
 			{name: "key-mask", usage: "hide one key in eight from all queries of a batch, at random", size: true},
 			{name: "varlen", field: "packed", usage: "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again", size: true},
 			{name: "config", field: "chosen", usage: "how work is divided, in the words of the column runs of the pass, instead of the choice of flashvk", size: true, value: parsed(parseAttentionConfig, "CONFIG")},
@@ -131,8 +131,8 @@ var scoreFlags = []flag{
 // maxPacked bounds the sequences of flags.
 const maxPacked = 1 << 20
 
-// sampleRows returns the rows that are compared: those of a reference of some seconds at most on a few
-// cores, but not fewer than 32.
+// sampleRows returns the number of rows that are compared: as many as the reference computes in some
+// seconds on a few cores, but not fewer than 32.
 func sampleRows(p *attention.Problem) int {
 	const operations, least = 2e9, 32
 	return max(int(operations/(4*float64(p.SeqKV)*float64(p.HeadDim+p.ValueHeadDim()))), least)
@@ -247,9 +247,9 @@ func attentionAxes(a *attending, tensor string, rank int) []int {
 	return []int{0, 2, 1, 3}
 }
 
-// attentionDoubts doubts the order of axes if no flag says it, there are fewer queries than heads, and
-// the other order would be valid, too; and the corner of a causal mask if no flag says it, and that of
-// PyTorch gives another mask.
+// attentionDoubts doubts the order of axes if no flag gives the order, there are fewer queries than
+// heads, and the other order would be valid, too. It doubts the corner of a causal mask if no flag
+// names the corner, and PyTorch's corner gives another mask.
 func attentionDoubts(a *attending, f *pflag.FlagSet) (list []string) {
 	other := a.Problem
 	other.NumHeads, other.SeqQ, other.NumKVHeads, other.SeqKV = a.SeqQ, a.NumHeads, a.SeqKV, a.NumKVHeads

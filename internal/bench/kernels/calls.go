@@ -25,13 +25,13 @@ type calls[C call.Call] struct {
 	check    func(c C, f *pflag.FlagSet) error          // of flags, beside what Validate checks
 	file     func(s *Source, c C) error                 // sets sizes and formats from the tensors of a file
 	op       func(c C, lines bool) (bench.Op, error)    // of a call; nil: a calledOp
-	suites   []bench.Suite                              // nil: that of training
+	suites   []bench.Suite                              // nil: the suite training
 	cases    []string                                   // of the suite, if its problems are not in it: flags
 	problem  func(s *bench.Suite, i int) C              // of a suite that has them
 	shrink   func(c C)                                  // makes a case smaller
 	describe func(c C) string                           // for Op.Describe; nil: of keys
-	keys     string                                     // for Op.Keys: names of fields, flags, or what derived has
-	derived  func(c C) map[string]any                   // the values of keys that are not those of fields
+	keys     string                                     // for Op.Keys: names of fields, flags, or of derived
+	derived  func(c C) map[string]any                   // the values of keys that no field has
 	path     func(c C, impl string, p bench.Pass) error // sets the fields of a path; nil: Impl, if there is one
 	sample   func(c C) int                              // how many rows the reference has, if there are more; nil: all
 	tensors  func(c C, list []call.Tensor)              // completes the list of tensors of a call
@@ -130,7 +130,7 @@ func (f *callFlags[C]) call(cpu bool) C {
 	return c
 }
 
-// change sets the fields of a call whose flags are given, those of sizes too or not.
+// change sets the fields of a call whose flags are given, with or without the flags of sizes.
 func (f *callFlags[C]) change(c C, sizes bool) {
 	for _, x := range f.flags {
 		if f.set.Changed(x.name) && (sizes || !x.size) {

@@ -23,7 +23,7 @@ type decoding struct {
 	Keys  keyCounts
 	Part  decodePart
 	Order string // of axes
-	file  bool   // the tensors are those of a file: caches are outputs, and keys and queries rotated
+	file  bool   // the tensors come from a file: caches are outputs, and keys and queries rotated
 }
 
 // newDecoding returns the call of no flags.

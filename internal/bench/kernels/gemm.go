@@ -90,7 +90,7 @@ func gemmCalls() *calls[*call.Gemm] {
 			{name: "beta", usage: "factor of what c held before"},
 			{name: "activation", usage: "identity (default), silu, silu-keep, times-dsilu or times-dsilu-keep", value: parsed(problem.ParseActivation, "NAME")},
 			{name: "group", usage: "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64"},
-			{name: "out-dtype", usage: "format of c: float16, bfloat16 or float32 (default: that of a)"},
+			{name: "out-dtype", usage: "format of c: float16, bfloat16 or float32 (default: the format of a)"},
 			{name: "m", usage: "rows of c (default 4096 on a GPU, 128 on a CPU device, like the next two)", size: true},
 			{name: "n", usage: "columns of c", size: true},
 			{name: "k", usage: "columns of op(a)", size: true},

@@ -63,10 +63,10 @@ type Flags interface {
 	// the flags of sizes and formats. Without, these follow from a file.
 	Add(f *pflag.FlagSet, sizes bool)
 	// Op returns the problem that the flags mean. The default sizes suit a GPU, or a CPU device
-	// if cpu is set. Errors are those of usage.
+	// if cpu is set. Errors are errors of usage.
 	Op(cpu bool) (bench.Op, error)
-	// Suites lists suites. Cases returns the cases of one, as tools/peers/torch_train.py has that of
-	// training, or smaller cases of the same kind, computed as the flags of Kernel.How say.
+	// Suites lists suites. Cases returns the cases of one suite, or smaller cases of the same kind,
+	// computed as the flags of Kernel.How say; tools/peers/torch_train.py has the suite training, too.
 	Suites() []bench.Suite
 	Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error)
 	// Axes returns the permutation of the axes of a tensor of that rank: axis i of the kernel's

@@ -15,7 +15,7 @@ func headMixture() Kernel {
 	k := calls[*call.Mixture]{
 		name: "mixture",
 		flags: []flag{
-			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
+			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: the format of x)"},
 			{name: "groups", usage: "most groups of heads that workgroups divide (default: what fills the device)"},
 			{name: "outputs", usage: "write the outputs of heads to memory in the forward pass, also where it needs not"},
 			headFlags[0],

@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// fusedImpl is the path of mlp that is one kernel. The other paths are those of its products; auto
-// takes the fastest.
+// fusedImpl is the path of mlp that is one kernel. The other paths are paths of the matrix products;
+// auto takes the fastest.
 const fusedImpl = "fused"
 
 // perceptron is the row of mlp.
@@ -97,7 +97,7 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		derived: func(m *call.MLP) map[string]any { return map[string]any{"grad_dtype": m.GradDType()} },
 		sample:  func(m *call.MLP) int { return sampleTokens(m.Problem) },
 		flags: []flag{
-			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: that of x)"},
+			{name: "grad-dtype", field: "Grad", usage: "format of dw1 and dw2: float16, bfloat16 or float32 (default: the format of x)"},
 			{name: "keep", value: named("WHAT", mlp.Keeps()...), usage: "what the forward pass writes for the backward pass: nothing (default), pre, or hidden, which is pre and silu(pre)"},
 			{name: "tokens", usage: "rows of x (default 18048 on a GPU, 128 on a CPU device)", size: true},
 			{name: "in", usage: "columns of x (default 512, or 32)", size: true},

@@ -20,7 +20,7 @@ func normalization() Kernel {
 			{name: "rows", usage: "rows (default 205000 on a GPU, 256 on a CPU device)", size: true},
 			{name: "cols", usage: "elements of a row (default 512)", size: true},
 			{name: "dtype", usage: "format of the rows: float16, bfloat16 (default) or float32", size: true},
-			{name: "weight-dtype", usage: "format of the weight: float32 (default) or that of the rows", size: true},
+			{name: "weight-dtype", usage: "format of the weight: float32 (default) or the format of the rows", size: true},
 			{name: "residual", usage: "add a second tensor first, and write the sum", size: true},
 			{name: "config", usage: "how invocations share rows, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(pointer(norm.ParseConfig), "CONFIG")},
 		},
@@ -53,7 +53,7 @@ func normalization() Kernel {
     mean[r] = mean(s[r,:])                           0 with --rms
     rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]`,
-		About: "The rate is that of memory traffic: each tensor is read or written once.",
+		About: "The rate counts memory traffic: each tensor is read or written once.",
 		Files: `
     x (rows, cols), F16, BF16 or F32; w (cols), F32 or as x; residual as x, which may be missing
     written: y as x; mean, but not with --rms, and rstd (rows), F32; sum, if there is a residual

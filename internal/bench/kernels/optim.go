@@ -60,13 +60,13 @@ func optimizer() Kernel {
     v     = beta2 * v + (1 - beta2) * g²
     param = param * (1 - lr * weight_decay) - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
     copy  = param, rounded                            with --copy`,
-		About: `Many tensors lie in one buffer of each kind. The rate is that of memory traffic: 28 bytes
+		About: `Many tensors lie in one buffer of each kind. The rate counts memory traffic: 28 bytes
 for each parameter with float32 gradients, 4 more for the norm, 2 more for a copy.`,
 		Files: `
     for each NAME param.NAME, m.NAME, v.NAME, F32, of one shape, and grad.NAME, F32, F16 or BF16; or
     without NAME; step (1), I32: the number of steps so far; t is one more, or 1 if it is missing
     written: param.NAME, m.NAME, v.NAME; step, if there is one; copy.NAME, with --copy; norm (1), F32,
-    that of all gradients, with --max-norm
+    the norm of all gradients, with --max-norm
 With --max-norm the step is skipped, with a warning, if a gradient is not finite, or if the
 norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it was.`,
 		Examples: []string{
@@ -112,7 +112,7 @@ func checkOptim(o *call.Optim, _ *pflag.FlagSet) error {
 	return nil
 }
 
-// optimOfFile sets the parameters to those of a file.
+// optimOfFile takes the parameters from a file.
 func optimOfFile(s *Source, o *call.Optim) error {
 	o.Sizes = nil
 	for _, t := range s.list {

@@ -20,7 +20,7 @@ import (
 
 // FileFlags map the names of tensors in files of other programs.
 type FileFlags struct {
-	renames map[string]string // the names in the file by those of the kernel
+	renames map[string]string // from the kernel's name of a tensor to the name in the file
 	extra   bool              // the file may have tensors that the kernel does not take
 }
 
@@ -278,7 +278,7 @@ func (s *Source) ReadAt(t safetensors.Tensor, raw []byte, at int64) error {
 	return nil
 }
 
-// someNames lists what a file has, or the first few.
+// someNames lists the tensors of a file, or the first few.
 func someNames(in *safetensors.File) string {
 	const most = 8
 	var names []string

@@ -13,8 +13,8 @@ import (
 	"github.com/flashvk/flashvk/internal/enum"
 )
 
-// A Value is a flag whose text Parse reads. Its messages name the rule; those of pflag's own types
-// name strconv.
+// A Value is a flag whose text Parse reads. Its messages name the rule; the messages of pflag's own
+// types name strconv.
 type Value[T any] struct {
 	Target *T
 	Parse  func(string) (T, error)

@@ -59,11 +59,11 @@ func Parse(text string) (Peer, error) {
 	return Peer{Name: name, Command: command}, nil
 }
 
-// Version is that of the protocol.
+// Version is the version of the protocol.
 const Version = 1
 
-// A Request says what to compute and how to measure it. The rules of the
-// measurement are those of package bench: warm up by time, then take samples,
+// A Request says what to compute and how to measure it. The measurement
+// follows the rules of package bench: warm up by time, then take samples,
 // each the mean of a batch of calls in device time, the calls rotating through
 // copies of the inputs and outputs.
 type Request struct {
@@ -72,7 +72,7 @@ type Request struct {
 	Pass    string `json:"pass"` // forward or backward
 
 	// Params are the sizes and choices of a kernel other than attention, by the keys
-	// that flashvk bench prints. The fields after them are those of attention.
+	// that flashvk bench prints. The fields after Params are for attention.
 	Params map[string]any `json:"params,omitempty"`
 
 	DType       string   `json:"dtype"` // float16, bfloat16 or float32

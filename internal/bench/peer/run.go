@@ -23,9 +23,9 @@ const (
 	killWait = time.Second
 )
 
-// Run asks p. The Reply has what was said until an error, which is about the
-// peer unless it wraps that of ctx. The peer and what it started are killed
-// after limit.
+// Run asks p. The Reply has everything that p said until an error. The error is
+// about the peer, unless it wraps the error of ctx. Run kills the peer and the
+// processes that the peer started after limit.
 func (p Peer) Run(ctx context.Context, r Request, limit time.Duration) (Reply, error) {
 	r.Version = Version
 	if r.Features == nil {

@@ -93,8 +93,8 @@ func (r *Report) Sheet() sheet.Sheet {
 func (r *Report) pathSection() sheet.Section {
 	var s sheet.Section
 	s.Add("cases", "of the conformance suite: right; wrong; that the path refuses; that there was no time for")
-	s.Add("error", "the largest, by what is allowed: twice that of the plain formula in the same format")
-	s.Add("speed", "time of the scalar path by that of this one")
+	s.Add("error", "the largest error over its limit, which is twice the error of the plain formula in the same format")
+	s.Add("speed", "the time of the scalar path over the time of this path")
 	for i, name := range []string{"path", "pass", "type", "verdict", "right", "wrong", "refused", "left", "error", "speed"} {
 		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 3})
 	}
@@ -121,7 +121,7 @@ func (r *Report) pathSection() sheet.Section {
 	}
 	switch {
 	case none > 0:
-		s.Note("there was no time for %d cases, all those of %d paths among them: a larger --budget runs them", left, none)
+		s.Note("there was no time for %d cases, among them all cases of %d paths: a larger --budget runs them", left, none)
 	case left > 0:
 		s.Note("there was no time for %d cases: a larger --budget runs them", left)
 	}

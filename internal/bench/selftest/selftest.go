@@ -131,7 +131,7 @@ func (r *run) cases(ctx context.Context) error {
 type item struct {
 	name    string
 	format  dtype.DType
-	cost    float64 // about that of the reference, in operations
+	cost    float64 // about the reference's, in operations
 	problem trial.Problem
 	path    *Path
 	lane    *lane
@@ -220,8 +220,8 @@ type lane struct {
 	running int
 }
 
-// cost returns what a lane has spent until now, and at least 1 for each item that runs, so that all
-// lanes begin.
+// cost returns the time that a lane has spent until now, and at least 1 for each item that runs, so
+// that all lanes begin.
 func (l *lane) cost(now time.Duration) time.Duration {
 	return l.spent + time.Duration(l.running)*(now+1)
 }

@@ -288,7 +288,7 @@ func TestSheet(t *testing.T) {
 	r.Paths = append(r.Paths, &Path{What: "backward", Impl: attention.Unfused})
 	r.Paths[4].conclude()
 	require.Equal(t, 1, strings.Count(text(), "there was no time for "))
-	require.Contains(t, text(), "there was no time for 34 cases, all those of 3 paths among them: a larger --budget runs them\n")
+	require.Contains(t, text(), "there was no time for 34 cases, among them all cases of 3 paths: a larger --budget runs them\n")
 	require.Contains(t, text(), "the test ended before\n")
 	require.Equal(t, "2 wrong of 5 cases, no time for 34", r.Summary())
 }

@@ -26,9 +26,9 @@ import (
 type Sheet struct {
 	Facts    []Fact
 	Sections []Section
-	// Width is that of a terminal, which Text keeps to; 0: any. Columns that are Wide are left
-	// out then, the rest of a table that is too wide is one table below the other, and
-	// lines are broken, those of cells, too.
+	// Width is the width of a terminal, which Text keeps to; 0: any. Text then leaves out Wide
+	// columns, puts the rest of a table that is too wide into further tables below it, and
+	// breaks lines, also inside cells.
 	Width int
 }
 
@@ -54,7 +54,7 @@ type Column struct {
 	Wide   bool // for who has room: see Sheet.Width
 }
 
-// A Cell is a column with what a row of type T has in it.
+// A Cell is a column, and how its text follows from a row of type T.
 type Cell[T any] struct {
 	Name string
 	Of   func(row T) string
@@ -100,8 +100,7 @@ func (s *Section) Note(format string, args ...any) {
 	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
 }
 
-// nameWidth is that of the names of facts in text, the space after them
-// included.
+// nameWidth is the width of the names of facts in text, with the space after them.
 const nameWidth = 9
 
 // Text writes s for a terminal. What does not print is a space.

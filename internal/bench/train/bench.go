@@ -54,7 +54,7 @@ type Timing struct {
 type BenchResult struct {
 	Case    Case
 	Memory  *tnp.Memory // nil if the device does not do it
-	Timings []Timing    // ours, then those of peers
+	Timings []Timing    // ours, then the peers'
 	Stages  []tnp.Stage
 	About   []string // what peers say of themselves
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// tasks are those of a file: x is (n, context+targets, input_dim), of tokens as package tnp has
+// tasks holds the tasks of a file: x is (n, context+targets, input_dim), of tokens as package tnp has
 // them, y (n, targets).
 type tasks struct {
 	path string
@@ -18,8 +18,8 @@ type tasks struct {
 	x, y []float32
 }
 
-// batch returns so many tasks of the file, in its order, the first after the last; batch i begins
-// where the one before ends.
+// batch returns size tasks in the order of the file, where the first task follows the last; batch i
+// begins where batch i-1 ends.
 func (t *tasks) batch(i uint64, size int) batch {
 	var b batch
 	x, y := len(t.x)/t.n, len(t.y)/t.n // of a task
@@ -38,8 +38,8 @@ func (t *tasks) split(n int) *tasks {
 	return last
 }
 
-// curve returns the context of the first task with so many evenly spaced points of one x behind it, and
-// the targets of the file.
+// curve returns the context of the first task, followed by a number of evenly spaced points of one x,
+// and the targets of the file.
 func (t *tasks) curve(points int) (c gp.Task, targets chart.Series) {
 	tokens, y := t.x[:len(t.x)/t.n], t.y[:len(t.y)/t.n]
 	targets.Name, targets.Dots = "targets", true
@@ -66,7 +66,7 @@ func (t *tasks) curve(points int) (c gp.Task, targets chart.Series) {
 
 // ReadTasks reads a file of tasks instead of drawing them,
 //
-//	x  (tasks, context+targets, input_dim)  tokens, those of the context first
+//	x  (tasks, context+targets, input_dim)  tokens, the context's tokens first
 //	y  (tasks, targets)
 //
 // in F32, F16 or BF16, and takes from it the points of a task and the elements of a token. The last

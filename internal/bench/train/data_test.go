@@ -76,7 +76,7 @@ func TestTasks(t *testing.T) {
 
 // TestHeldOut: the last tasks of a file are evaluated and not trained on, and the weights of their
 // lowest loss are kept, also by a training that is interrupted and continued. The loss of tasks like
-// those of the training falls to the end, that of tasks with the opposite y rises from the first
+// the training's tasks falls to the end; the loss of tasks with the opposite y rises from the first
 // evaluation on.
 func TestHeldOut(t *testing.T) {
 	d, file := vktest.Open(t), inFolder(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// unseen is the first step of the data of evaluations, beyond those of every training.
+// unseen is the first step of the data of evaluations, beyond the steps of every training.
 const unseen = 1 << 32
 
 // ownContext is the largest context for which the process's own loss is computed, which takes its
@@ -31,7 +31,7 @@ type Evaluation struct {
 }
 
 // Evaluate computes the losses of a file's weights on o.Batches batches that no training has seen,
-// or on those of a file of tasks, and draws o.Picture. Heads is as in tnp.Load.
+// or on the batches of a file of tasks, and draws o.Picture. Heads is as in tnp.Load.
 func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Options) (*Evaluation, error) {
 	f, err := safetensors.Open(file)
 	if err != nil {
@@ -46,7 +46,7 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 	case c.InputDim != 3 && o.tasks == nil:
 		return nil, fmt.Errorf("%s: tokens have %d elements, want 3: tasks are of one x", file, c.InputDim)
 	case o.tasks != nil && c.InputDim != o.InputDim:
-		return nil, fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", file, c.InputDim, o.InputDim)
+		return nil, fmt.Errorf("%s: tokens have %d elements, but the tokens of the tasks have %d", file, c.InputDim, o.InputDim)
 	}
 	if o.Picture != "" && files.Same(drawingFile(o.Picture), file) {
 		return nil, fmt.Errorf("train: picture and evaluate are the same file, %s", file)
@@ -133,8 +133,8 @@ func (o *Options) evaluationSteps() int {
 	return line * max((4*o.Batches+line-1)/line, 1)
 }
 
-// heldOut returns the loss of the evaluation that comes after so many steps, and keeps the weights
-// if it is the lowest so far. It is NaN if no evaluation comes there.
+// heldOut returns the loss of the evaluation after done steps, and keeps the weights if that loss is
+// the lowest so far. The loss is NaN if no evaluation comes there.
 func (t *trainer) heldOut(ctx context.Context, done int) (loss float64, err error) {
 	if t.evaluator.plan == nil || done%t.o.evaluationSteps() != 0 && done < t.o.Steps {
 		return math.NaN(), nil
@@ -222,7 +222,7 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 		c.Series = append(c.Series,
 			chart.Series{Name: "function", Peer: true, X: x, Y: task.Y[task.Context:]},
 			chart.Series{Name: "process's mean", Peer: true, X: x, Y: own})
-		c.Subtitle = fmt.Sprintf("%v; a task of kernel %v, length scale %.2f, noise %.2f; the process's mean is that of one who knows these",
+		c.Subtitle = fmt.Sprintf("%v; a task of kernel %v, length scale %.2f, noise %.2f; the process's mean is the prediction of one who knows these",
 			model.Config(), task.Kernel, task.LengthScale, task.Noise)
 	}
 	return write(&c, o.Picture)

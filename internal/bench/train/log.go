@@ -22,7 +22,6 @@ type log struct {
 	w *csv.Writer
 }
 
-// logColumns are those of the file.
 var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
 
 // openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
@@ -162,8 +161,8 @@ func means(of string, rows []Row, n int) chart.Series {
 	return s
 }
 
-// drawLosses draws the means of the losses over so many steps that 100 are left, also of the log
-// that stands beside.
+// drawLosses draws means of the losses, each over a hundredth of the steps, and the means of the log
+// beside.
 func drawLosses(o *Options, rows []Row) error {
 	n := max(len(rows)/100, 1)
 	c := chart.Chart{

@@ -63,7 +63,7 @@ func (r *Report) Sheet() sheet.Sheet {
 	return s
 }
 
-// groups returns the results, those of one model, shape and format together.
+// groups returns the results in groups, one for each model, shape and format.
 func (r *Report) groups() (groups [][]*BenchResult) {
 	for _, x := range r.Results {
 		last := len(groups) - 1
@@ -86,7 +86,6 @@ func (c *Case) recording() string {
 // way returns what cases of one shape may differ in: variant, checkpoint and recording.
 func (c *Case) way() string { return fmt.Sprintf("%v, %v, %s", c.Variant, c.Asked, c.recording()) }
 
-// name returns that of a row.
 func (x *BenchResult) name(t *Timing) string {
 	if t.Impl == ourName {
 		return t.Impl + " " + x.Case.way()
@@ -94,7 +93,8 @@ func (x *BenchResult) name(t *Timing) string {
 	return t.Impl
 }
 
-// reference returns what ratios are to: the first peer that has times, or our first result.
+// reference returns the name and the time that ratios divide by: of the first peer that has times, or
+// else of our first result.
 func reference(group []*BenchResult) (name string, ns float64) {
 	for _, ours := range []bool{false, true} {
 		for _, x := range group {

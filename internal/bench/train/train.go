@@ -1,5 +1,5 @@
 // Package train is what flashvk train does: it trains a model of package tnp on tasks of package
-// gp, writes what it has come to, and looks at what it predicts.
+// gp, writes weights and state, and measures and draws the predictions.
 package train
 
 import (
@@ -26,7 +26,7 @@ type Options struct {
 	tnp.Shape
 	DType       dtype.DType
 	Data        gp.Problem
-	Steps       int // with those of a file that is loaded
+	Steps       int // with the steps of a loaded file
 	Warmup      int // steps until LR is reached
 	LR          float64
 	Constant    bool    // LR stays; else it falls along a cosine to 0
@@ -149,7 +149,7 @@ type Row struct {
 
 // A Result is what a training came to.
 type Result struct {
-	Rows    []Row // also those of the log that was continued
+	Rows    []Row // also the rows of a log that was continued
 	First   int   // the steps that the file had
 	Skipped int   // steps whose gradients were not finite
 
@@ -243,7 +243,7 @@ type trainer struct {
 	evaluator *evaluator // without a plan: none while training
 }
 
-// ahead is what the plan has as its next inputs: the host makes and uploads them while the device
+// ahead holds the next inputs of the plan: the host makes and uploads these inputs while the device
 // works on the batch before.
 type ahead struct {
 	batches <-chan batch
@@ -375,8 +375,8 @@ func (t *trainer) writeWeights(ctx context.Context, path string) error {
 	return tnp.Save(path, w, t.o.Config)
 }
 
-// step runs one step and returns its loss, the mean of those of its batches; whole is false if
-// these end before it does, and no step is made.
+// step runs one step and returns its loss, the mean of the losses of its batches. Whole is false if
+// the batches end before the step does; then no step is made.
 func (t *trainer) step(ctx context.Context, lr float64) (mean float64, whole bool, err error) {
 	if err := t.model.SetLR(ctx, lr); err != nil {
 		return 0, false, err
@@ -454,8 +454,7 @@ func (t *trainer) end(ctx context.Context, done int) error {
 }
 
 // ReadFile takes the sizes of the model from the file that is to be loaded, or started from, and
-// the seed, if that is asked for. Heads are those of attention if the file does not say how many
-// there are.
+// the seed, if seed is set. Heads is the number of heads of attention if the file does not name one.
 func (o *Options) ReadFile(seed bool, heads int) error {
 	path, dim := cmp.Or(o.Load, o.Start), o.InputDim
 	f, err := safetensors.Open(path)
@@ -470,7 +469,7 @@ func (o *Options) ReadFile(seed bool, heads int) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if o.tasks != nil && o.InputDim != dim {
-		return fmt.Errorf("%s: tokens have %d elements, those of the tasks %d", path, o.InputDim, dim)
+		return fmt.Errorf("%s: tokens have %d elements, but the tokens of the tasks have %d", path, o.InputDim, dim)
 	}
 	if seed {
 		if o.Seed, err = strconv.ParseUint(f.Metadata["seed"], 10, 64); err != nil {

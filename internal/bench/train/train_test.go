@@ -62,8 +62,8 @@ func columns(t testing.TB, path string) (list []string) {
 }
 
 // TestContinue: a training that is interrupted again and again, at any time of a step and between its
-// batches, and continued, comes to the state and the log of one that is not; what the log has beyond
-// the state is dropped. Steps have more batches than are made ahead.
+// batches, and continued, comes to the state and the log of an uninterrupted training; rows of the log
+// beyond the state are dropped. Steps have more batches than are made ahead.
 func TestContinue(t *testing.T) {
 	d := vktest.Open(t)
 	file := inFolder(t)
@@ -108,7 +108,7 @@ func TestContinue(t *testing.T) {
 	require.Equal(t, read(t, whole.Save), read(t, file("part")))
 	require.Equal(t, columns(t, whole.CSV), columns(t, file("part.csv"))[:9])
 
-	// The drawing is there, and the weights are those of the state.
+	// The drawing is there, and weights and state hold the same weights.
 	require.Contains(t, read(t, file("curve.svg")), "Loss of a neural process")
 	for _, path := range []string{whole.Weights, whole.Save} {
 		o := options(t, 1)

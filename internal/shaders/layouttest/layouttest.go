@@ -46,7 +46,7 @@ func Check(t *testing.T, m shaders.Module, params, spec any, bindings ...string)
 	CheckWithin(t, MaxParamsBytes, m, params, spec, bindings...)
 }
 
-// A Row is what a package has of a kernel.
+// A Row is a package's description of a kernel.
 type Row struct {
 	params, spec any
 	bindings     []string
@@ -92,8 +92,8 @@ func CheckWithin(t *testing.T, maxBytes int, m shaders.Module, params, spec any,
 }
 
 // CheckRows fails t wherever a struct differs from the rows of a table in module m, the
-// buffer block of that name, as in `buffer Table { Row rows[]; }`. The rules for the struct
-// are those of Check for params.
+// buffer block of that name, as in `buffer Table { Row rows[]; }`. The struct follows the rules
+// of Check for params.
 func CheckRows(t *testing.T, m shaders.Module, table string, row any) {
 	t.Helper()
 	module, err := spirv.Parse(m.SPIRV)
@@ -136,7 +136,7 @@ func compareRows(bindings []spirv.Binding, table string, row any) []string {
 	return differences(structLines(row), blockLines(bindings[i].Rows))
 }
 
-// differences compares what the host has with what a shader declares, one by one.
+// differences compares the lines of the host with the lines of a shader, one by one.
 func differences(host, shader []string) (list []string) {
 	at := func(lines []string, i int) string {
 		if i < len(lines) {
@@ -179,7 +179,7 @@ func structLines(v any) []string {
 	return append(lines, fmt.Sprintf("%d bytes", t.Size()))
 }
 
-// fieldLines returns the numbers of a struct in order, those of nested structs included, and where
+// fieldLines returns the numbers of a struct and of its nested structs in order, and where
 // the last one ends. The struct begins at offset, and the number before it ended at end. The fields of a
 // struct are members of a struct of the shader, too, NAME.FIELD, or, where their tags begin with _,
 // members of the block that have the beginning NAME in common.
@@ -205,7 +205,7 @@ func fieldLines(t reflect.Type, prefix string, offset, end int) (lines []string,
 	return lines, end
 }
 
-// specLines returns the fields of a specialization, those of structs in their place.
+// specLines returns the fields of a specialization, with a struct's fields in place of the struct.
 func specLines(spec any) (lines []string) {
 	var add func(t reflect.Type)
 	add = func(t reflect.Type) {

@@ -71,7 +71,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// changed returns a value of a struct type like that of x, with other fields.
+// changed returns a value of a struct type like x's, with other fields.
 func changed(x any, change func(f []reflect.StructField) []reflect.StructField) any {
 	return reflect.Zero(reflect.StructOf(change(reflect.VisibleFields(reflect.TypeOf(x))))).Interface()
 }

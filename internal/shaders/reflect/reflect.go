@@ -54,8 +54,8 @@ type Spec struct {
 type Binding struct {
 	Set, Binding uint32
 	// Names are the block names of all variables at this binding: more than one
-	// where a shader reads one buffer as several types. They are in the module's
-	// order, which is that of first use, not of declaration.
+	// where a shader reads one buffer as several types. Names are in the module's
+	// order: by first use, not by declaration.
 	Names []string
 	// Rows is the struct that the binding is an array of and nothing else, as in
 	// `buffer Table { Row rows[]; }`; nil for anything else.

@@ -121,9 +121,9 @@ type Origin struct {
 
 // Choose returns the configuration of a call for p on a device, and its origin.
 //
-// With a path it is the nearest row of q.Tuning, or else the built-in one. Without a path it is
-// that of the first path of q.Auto with a built-in configuration; another path comes before it only
-// if it was measured beside it on the same problem, and was faster.
+// With a path the configuration is the nearest row of q.Tuning, or else the built-in one. Without a
+// path the first path of q.Auto with a built-in configuration decides; another path comes before that
+// path only if both were measured on the same problem, and the other was faster.
 //
 // The error says why no built-in configuration is feasible: the reason of the last path, or of all
 // paths if t.EveryReason.
@@ -222,8 +222,8 @@ func (t *Table[P, C, S]) fills(row *Row[S, C], caps *vk.Caps, p *P, q *Query[C])
 	return float64(blocks) >= row.Fill*float64(caps.ComputeUnits)
 }
 
-// check returns why a configuration cannot run for p, nil if it can: the one rule for rows that
-// are built in and for those of users.
+// check returns why a configuration cannot run for p, nil if it can: the one rule for built-in rows
+// and for rows of users.
 func (t *Table[P, C, S]) check(c *C, caps *vk.Caps, p *P, q *Query[C]) error {
 	if err := t.Feasible(c, caps, p); err != nil || q.More == nil {
 		return err

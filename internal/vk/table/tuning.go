@@ -30,7 +30,7 @@ func tuningDeviceOf(caps *vk.Caps) tuningDevice {
 	return tuningDevice{caps.VendorID, caps.DeviceID, caps.Name, caps.DriverID, caps.DriverVersion}
 }
 
-// A tunedRow is one measurement, in the form of the file and in that of its table.
+// A tunedRow is one measurement, in the form of the file and in the form of its table.
 type tunedRow struct {
 	tuningFileRow
 

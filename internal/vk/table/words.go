@@ -167,7 +167,7 @@ func (w *choice) text(v reflect.Value) string {
 	return fmt.Sprintf(w.format, a, b)
 }
 
-// read sets the numbers of a word. It reports whether the word is that of the choice.
+// read sets the numbers of a word, and reports whether the word names the choice.
 func (w *choice) read(v reflect.Value, word string) bool {
 	var n [2]int32
 	if _, err := fmt.Sscanf(word, w.format, []any{&n[0], &n[1]}[:strings.Count(w.format, "%d")]...); err != nil || min(n[0], n[1]) < 0 {
