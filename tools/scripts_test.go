@@ -11,7 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs testdata, whose programs are in bin. TOOLS is this folder, WORK a script's folder.
+// TestScripts runs testdata, whose programs are in bin. TOOLS is this folder, WORK a script's
+// folder.
 func TestScripts(t *testing.T) {
 	tools, err := filepath.Abs(".")
 	if err != nil {

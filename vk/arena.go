@@ -282,8 +282,9 @@ func (a *arena) retire(d *Device) {
 	d.closings++
 }
 
-// reset ends the life of all scratch buffers. One block that is used is kept; of several, or of
-// one of which less than half was, the next recording gets one that is as large as what was used.
+// reset ends the life of all scratch buffers. A single block stays if at least half of the block
+// was used, or if it is small. Otherwise the next recording gets one block of the size that was
+// used.
 func (a *arena) reset(d *Device) {
 	used := int64(0)
 	for _, b := range a.blocks {

@@ -102,8 +102,8 @@ func (d *Device) wholeBytes(bytes int64) int64 {
 	return (bytes + 3) &^ 3
 }
 
-// allocate makes a buffer with memory; on failure nothing is left. If memory is short, allocate waits
-// for the memory of closed buffers that submissions still use.
+// allocate makes a buffer with memory; on failure nothing is left. If memory is short, allocate
+// waits for the memory of closed buffers that submissions still use.
 func (d *Device) allocate(name string, bytes int64, wishes []memoryWish) (block, error) {
 	bl, err := d.allocateNow(name, bytes, wishes)
 	if errors.Is(err, ErrOutOfDeviceMemory) && d.reclaim() {
@@ -256,7 +256,8 @@ func (b *Buffer) Upload(ctx context.Context, offset int64, data []byte) error {
 }
 
 // Download copies len(data) bytes of b from offset into data, and returns when they are there. It
-// runs after everything submitted so far. Its errors include the errors of uploads that did not wait.
+// runs after everything submitted so far. Its errors include the errors of uploads that did not
+// wait.
 func (b *Buffer) Download(ctx context.Context, offset int64, data []byte) error {
 	if err := b.checkRange(offset, int64(len(data))); err != nil {
 		return fmt.Errorf("vk: download: %w", err)

@@ -156,7 +156,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestModules wants each module of this recording once, whatever it was specialized to, and no other.
+// TestModules wants each module of this recording once, whatever it was specialized to, and no
+// other.
 func TestModules(t *testing.T) {
 	d := vktest.Open(t)
 	x, y := tensor(t, d, "x", 1, 2), tensor(t, d, "y", 3, 4)

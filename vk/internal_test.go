@@ -323,8 +323,8 @@ func TestKernelStats(t *testing.T) {
 	}
 }
 
-// TestWholeBytes: a kernel may load 16 bytes around the last element, and a buffer of
-// the device's largest size is not made larger than that.
+// TestWholeBytes: a kernel may load 16 bytes around the last element, and a buffer of the
+// device's largest size gets no more than that size.
 func TestWholeBytes(t *testing.T) {
 	d := &Device{caps: Caps{MaxAllocationBytes: 1 << 20, MaxBufferBytes: 1 << 20, MaxStorageBufferRange: 1<<20 - 1}}
 	for bytes, want := range map[int64]int64{1: 16, 2: 16, 16: 16, 17: 32, 1<<20 - 20: 1<<20 - 16, 1<<20 - 15: 1<<20 - 12, 1<<20 - 2: 1 << 20} {

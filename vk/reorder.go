@@ -8,9 +8,9 @@ import (
 // reordering is the part of a recording that Reorder began: its commands wait here for their place.
 type reordering struct {
 	list []deferred
-	// given is what the tracker would know had the commands been recorded in their order, of copies
-	// of what it knows of objects. Scratch memory is placed by that: where it is decides what
-	// depends on what, and so there are no more barriers than without Reorder.
+	// given is the tracker of the commands in the order of their calls, on copies of the uses of
+	// objects. The place of scratch memory follows from given: the place decides which commands
+	// depend on each other, and so there are no more barriers than without Reorder.
 	given  tracker
 	copies map[*use]*use
 }

@@ -210,7 +210,7 @@ func (m *module) sharedSize(typ uint32) (size, align int, known bool) {
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
 
 // constant returns the value of a constant of 32 bits or a bool, 0 or 1, with the
-// specialization applied; false if it is computed by what is not known here.
+// specialization applied. Known is false if values that are not known here decide the constant.
 func (m *module) constant(id uint32) (value uint32, known bool) {
 	c := m.At(id)
 	if n, ok := c.Decorations[spirv.SpecID]; ok && int(n) < len(m.spec) {

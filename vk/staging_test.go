@@ -68,7 +68,7 @@ func TestUploadBeside(t *testing.T) {
 	wantBytes(t, b, want)
 }
 
-// TestUploadOrder: an upload is seen by what is submitted after it, and not by what was before.
+// TestUploadOrder: recordings submitted after an upload see the upload, earlier ones do not.
 func TestUploadOrder(t *testing.T) {
 	vktest.Sequential(t)
 	d := vktest.Open(t)

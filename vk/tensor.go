@@ -87,7 +87,7 @@ func (t Tensor) NumElements() int {
 }
 
 // Span returns the number of elements from Offset to just after the last
-// element of t: what it covers, gaps included.
+// element of t, gaps included.
 func (t Tensor) Span() int {
 	last := 0
 	for i, dim := range t.Shape {

@@ -278,8 +278,8 @@ func (t *Trace) before(c *Cmd, k *kernel) bool {
 	return true
 }
 
-// barrier is called for each barrier: what it holds back waits for the last dispatch if that,
-// or something that waits for it, is what it is held back for.
+// barrier is called for each barrier. The commands behind the barrier wait for the last dispatch if
+// the barrier is for that dispatch, or for a command that waits for the dispatch.
 func (t *Trace) barrier(from, to scope) {
 	if from.stages&(computeScope().stages|t.waits) != 0 {
 		t.waits |= to.stages

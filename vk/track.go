@@ -95,7 +95,7 @@ func (t *tracker) conflicts(to stage) bool {
 	return false
 }
 
-// order records the barrier that the next command needs, if it needs one, and notes what it
+// order records a barrier if the next command needs one, and notes the memory that the command
 // touches.
 func (c *Cmd) order(s stage) {
 	if c.tracker.conflicts(s) {
@@ -161,8 +161,7 @@ func (t *tracker) reset() {
 func (s scope) with(o scope) scope   { return scope{s.stages | o.stages, s.access | o.access} }
 func (s scope) has(stage stage) bool { return s.stages&stage.scope().stages != 0 }
 
-// use notes that the commands refer to o, holds it until the recording ends, and returns what is
-// known of it.
+// use notes that the commands refer to o, holds o until the recording ends, and returns its use.
 func (c *Cmd) use(o *object) *use {
 	u := c.uses[o]
 	if u == nil {

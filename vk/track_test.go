@@ -350,8 +350,9 @@ func TestReorder(t *testing.T) {
 	wantTensor(t, v[4], 4+(3+6)+(3+12), 1+2+3)
 }
 
-// TestReorderEnds: what is deferred when the recording ends is a part of it; what a Reset finds is
-// not; and barriers, timestamps and data that change in between are where they were.
+// TestReorderEnds: commands that are deferred at the end of a recording belong to the recording,
+// but not commands deferred at a Reset. Barriers, timestamps and changed data between stay in their
+// places.
 func TestReorderEnds(t *testing.T) {
 	vktest.Sequential(t)
 	d := vktest.Open(t)

@@ -324,8 +324,8 @@ type reporter interface {
 	Charts() []bench.Drawing
 }
 
-// write writes the files of a report under a title, and removes the files of an earlier report. Each
-// file is whole at any moment.
+// write writes the files of a report under a title, and removes the files of an earlier report.
+// Each file is whole at any moment.
 func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
@@ -374,8 +374,8 @@ func reportFiles(a *app, title string, r reporter, caps *vk.Caps) (list []outFil
 	return list, err
 }
 
-// replaceReport writes files into a folder and removes the files of earlier reports. The folder lists
-// its files at any moment, also after an interrupt.
+// replaceReport writes files into a folder and removes the files of earlier reports. The folder
+// lists its files at any moment, also after an interrupt.
 func replaceReport(dir string, list []outFile) error {
 	old, err := os.ReadFile(filepath.Join(dir, contents))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

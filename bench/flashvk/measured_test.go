@@ -48,8 +48,8 @@ var (
 	measure = regexp.MustCompile(`[0-9.]+[ \x{a0}](?:ms|µs|[GT]FLOP/s|[GT]B/s)`)
 )
 
-// TestMeasured compares the tables of measurements in the documents with the raw lines; with -update
-// it writes the tables.
+// TestMeasured compares the tables of measurements in the documents with the raw lines; with
+// -update it writes the tables.
 func TestMeasured(t *testing.T) {
 	cases := readMeasured(t)
 	for _, path := range pages(t) {

@@ -39,7 +39,7 @@ const (
 	// minutes beside other work.
 	softHang = 20 * time.Minute
 	// randomWork is the cost of the reference of an average problem in operations, a tenth of a
-	// second of a core. softWork is that on a software driver.
+	// second of a core. softWork is the cost on a software driver.
 	randomWork, softWork = 5e7, 2e6
 	// repeats is how often --problem checks its problem: a race does not show every time.
 	repeats = 5
@@ -202,9 +202,9 @@ func writeLine(w io.Writer, text string) error {
 	return err
 }
 
-// finish merges what ran into the record's file and prints the results so far, each also if the
-// other cannot be written, and if the run was cut short by err. Otherwise it returns what is wrong
-// with the device.
+// finish merges the run into the record's file and prints the results so far, each also if the
+// other cannot be written, and if err cut the run short. Otherwise finish returns wrong, the
+// device's faults.
 func (s *selftestCommand) finish(a *app, caps *vk.Caps, ran *conformance.Record, print func(w io.Writer) error, wrong, err error) error {
 	ran.At(bench.ReadBuildInfo().Commit)
 	if s.share {

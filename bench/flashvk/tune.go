@@ -296,9 +296,9 @@ func tuningSheet(path string, tuning *kit.Tuning, caps *vk.Caps) sheet.Sheet {
 	return sheet.Sheet{Sections: []sheet.Section{s}}
 }
 
-// loadTuning returns what the device was tuned to in a file, or with "" in the user's; nil if
-// nothing is known. A file that cannot be used is ignored with a warning, but one that was named is
-// an error.
+// loadTuning returns the device's rows in a file, or with "" in the user's file; nil if there are
+// none. The user's file is ignored with a warning if it cannot be used; a named file is then an
+// error.
 func loadTuning(stderr io.Writer, file string, caps *vk.Caps) (*kit.Tuning, error) {
 	path := file
 	if path == "" {
@@ -332,9 +332,9 @@ func loadTuning(stderr io.Writer, file string, caps *vk.Caps) (*kit.Tuning, erro
 }
 
 // winners writes the file for the winners with what more adds to it. Another process may have tuned
-// into the file meanwhile: its rows stay. Without more it finds what would be wrong, before the work. A
-// file of the user's that is damaged is replaced, though by the first winners only; one that was named
-// is not, for it may be a file of any kind, nor is one of a newer version.
+// into the file meanwhile: its rows stay. Without more, winners only finds errors, before the work.
+// The first winners replace the user's file if it is damaged. A named file is not replaced, for it
+// may be a file of any kind, and no file of a newer version is.
 func (t *tuneKernel) winners(w io.Writer, more func(to *kit.Tuning) error) (err error) {
 	if t.path = t.out; t.out == "" {
 		if t.path, err = kit.UserTuningPath(t.caps); err != nil {

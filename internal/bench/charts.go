@@ -116,8 +116,8 @@ func (x *Records) families() (families []family, rest *Records) {
 	}
 }
 
-// kinds returns the lines over a size that some results make, each as a list of results, and the number
-// of sizes of the longest line.
+// kinds returns the lines over a size that some results make, each as a list of results, and the
+// number of sizes of the longest line.
 func (x *Records) kinds(of []int, axis string) (list [][]int, most int) {
 	at, sizes := map[string]int{}, []map[string]bool(nil)
 	for _, i := range of {

@@ -80,7 +80,8 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// TestFormats reads a timed result in each format for machines; values that a result lacks are empty.
+// TestFormats reads a timed result in each format for machines; values that a result lacks are
+// empty.
 func TestFormats(t *testing.T) {
 	r := sampleReport()
 	r.Suite = &Suite{Name: "decoder", small: true}

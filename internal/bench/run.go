@@ -41,7 +41,7 @@ type Case struct {
 }
 
 // Run checks c.Pass of c.Op against the reference on each path of c.Impls, and times
-// those that are right. The results are in the order of the paths; a path that the device
+// the right paths. The results are in the order of the paths; a path that the device
 // cannot take, also for lack of memory, is reported as unsupported. The results of the
 // peers follow, in the order of the peers. An error means that the run was cut short.
 func Run(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Result, error) {

@@ -143,7 +143,7 @@ func (a *Attention) Tensors() []Tensor {
 	if q != nil {
 		rows, keys = int(q[len(q)-1]), int(kv[len(kv)-1])
 	}
-	// Axis counts rows of packed sequences, of which only those that are in one count; -1: none does.
+	// Axis counts rows of packed sequences, of which only rows in a sequence count; -1: none does.
 	tensor := func(name string, role Role, letter int, t dtype.DType, shape []int, axis, rows int, on bool) Tensor {
 		x, packed := Tensor{Name: name, DType: t, Shape: shape, Own: true, Role: role, Off: !on}, p.Varlen.On && axis >= 0
 		if packed {

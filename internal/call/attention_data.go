@@ -60,8 +60,8 @@ func AttentionKinds() []string {
 // An UpstreamKind says what values dO holds.
 type UpstreamKind uint8
 
-// The kinds of dO. With a dO of 0 all gradients are exactly 0. With a single 1, in the middle of the
-// tensor, the gradients of the other rows, heads and batches are.
+// The kinds of dO. With a dO of 0 all gradients are exactly 0. With a single 1, in the middle of
+// the tensor, the gradients of the other rows, heads and batches are.
 const (
 	NormalDO UpstreamKind = iota
 	ZeroDO
@@ -227,8 +227,9 @@ func roundTo(x []float64, t dtype.DType) {
 	}
 }
 
-// outliers makes some elements of a size OutlierTimes as large. In float16 sums of two do not
-// overflow, nor what dropout makes of one, nor the gradients that follow from one that is drawn twice.
+// outliers makes some elements of a size OutlierTimes as large. In float16 none of these overflows:
+// the sum of two, an element that dropout scales, and gradients from an element that is drawn
+// twice.
 func (g attentionValues) outliers(x []float64, size float64) {
 	const every = 500
 	most := min(30000, 60000/g.Dropout.KeepScale(), 6*OutlierTimes*OrOne(size))

@@ -242,7 +242,8 @@ func Copy(c Call) Call {
 	return v.Interface().(Call)
 }
 
-// Inputs returns what the tensors hold that no pass writes, and those that are updated.
+// Inputs returns the values of the tensors that no pass writes, and of the tensors that passes
+// update.
 func Inputs(c Call) Values {
 	x, d := Values{}, c.Given()
 	for i, t := range c.Tensors() {
@@ -257,7 +258,7 @@ func Inputs(c Call) Values {
 }
 
 // Case returns a pass of a call, on inputs of Inputs, as a case of package guard: the tensors that
-// the pass reads, those that it writes, and its workspace, if the call is given one.
+// the pass reads or writes, and its workspace, if the call is given one.
 func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record guard.Record, err error) {
 	plan, err := c.Choose(caps, pass)
 	if err != nil {
@@ -298,8 +299,8 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 	}, nil
 }
 
-// planned wants a recording to have the kernels that a plan names, in any format, and no others beside
-// those that the Cmd had before. Whether gemm_pack copies rows only shows with their tensors.
+// planned wants a recording to have the kernels that a plan names, in any format, and besides only
+// kernels that the Cmd had before. Whether gemm_pack copies rows only shows with their tensors.
 func planned(plan kit.Plan, before, after []vk.ModuleInfo) error {
 	kernel := func(module string) string { return strings.Split(module, ".")[0] }
 	named, recorded := map[string]bool{"gemm_pack": true}, map[string]bool{"gemm_pack": true}

@@ -219,8 +219,8 @@ func (d *Decode) ownRows(x Values) {
 	}
 }
 
-// store makes K and V as a cache holds them: NaN in keys that no query sees, and 8 bits from float32
-// where the cache has 8 bits.
+// store makes K and V as a cache holds them: NaN in keys that no query sees, and 8 bits from
+// float32 where the cache has 8 bits.
 func (d *Decode) store(x Values) {
 	p := &d.DecodeProblem
 	dims, sizes := []int{p.HeadDim, p.ValueHeadDim()}, []float64{min(OrOne(d.Second), 100), 1}

@@ -29,7 +29,7 @@ type Optim struct {
 	ran       *optimRun
 }
 
-// OptimFile is what only commands say of a step.
+// OptimFile has the options of a step that only commands set.
 type OptimFile struct {
 	Names           []string     // of the parameters, with what is between "param" and them
 	Shapes          [][]int      // of the parameters
@@ -40,7 +40,7 @@ type OptimFile struct {
 	Count, Each     int          // the flags --tensors and --elements
 }
 
-// optimRun is what is known of the step that is computed.
+// optimRun is the state of the step that is computed.
 type optimRun struct {
 	made map[*vk.Buffer]*optim.AdamW // by the buffer of the first parameter
 	clip float64                     // MaxNorm of Clip
@@ -74,7 +74,7 @@ func (o *Optim) Validate() error {
 	return o.Problem.Validate()
 }
 
-// run returns what is known of the step.
+// run returns the state of the step.
 func (o *Optim) run() *optimRun {
 	if o.ran == nil {
 		o.ran = &optimRun{made: map[*vk.Buffer]*optim.AdamW{}}

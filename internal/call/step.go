@@ -151,7 +151,7 @@ func (s *Step) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return attention.ChooseStep(caps, s.problem(), s.options(nil))
 }
 
-// Record implements Call. Lengths are in the end what they were.
+// Record implements Call, and restores the lengths in the end.
 func (s *Step) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
 	x, steps := cached[attention.StepTensors](&s.Decode, t), max(s.Steps, 1)
 	for i := range steps {

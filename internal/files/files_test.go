@@ -143,8 +143,8 @@ func TestMain(m *testing.M) {
 	os.Stdin.Read(make([]byte, 1))
 }
 
-// TestKilled: what a killed process leaves is removed by the next that writes the same file,
-// what one that lives is writing is not.
+// TestKilled: the next process that writes the same file removes the temporary file of a killed
+// process, but not the temporary file of a living one.
 func TestKilled(t *testing.T) {
 	dir, temp := t.TempDir(), t.TempDir()
 	t.Setenv("TMPDIR", temp)

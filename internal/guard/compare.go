@@ -63,7 +63,7 @@ func (v *View) positions(t *Tensor) []int {
 	return list
 }
 
-// compare compares elements, those at some places if there are any.
+// compare compares elements. At has their places in the tensor; nil: got and want are whole.
 func (v *View) compare(got, want, bounds []float64, at []int) (off, bound float64, err error) {
 	place := func(i int) int {
 		if at != nil {

@@ -91,8 +91,8 @@ func right() (list []write) {
 	return append(list, write{"s", 1, 2, 42})
 }
 
-// record returns a call that makes the writes of list in every run, and the writes of runs[i] in run
-// i only.
+// record returns a call that makes the writes of list in every run, and the writes of runs[i] in
+// run i only.
 func record(list []write, runs map[int][]write) guard.Record {
 	run := 0
 	return func(c *vk.Cmd, t map[string]vk.Tensor) error {

@@ -124,8 +124,8 @@ func peers() string {
 	return ""
 }
 
-// condition says whether the machine has a software driver, time for every case, PyTorch (with a GPU:
-// cuda), a disk that is full, rights to mount one.
+// condition says whether the machine has a software driver, time for every case, PyTorch (with a
+// GPU: cuda), a disk that is full, rights to mount one.
 func condition(name string, caps *vk.Caps) (bool, error) {
 	switch name {
 	case "software":

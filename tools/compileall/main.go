@@ -5,9 +5,9 @@
 //	compileall TABLE            fails if a kernel of the table does not compile, spills more, or has fewer waves
 //	compileall -update TABLE    writes the table
 //
-// It compiles the kernels of the fixed problems of every kernel in every format on every path, which
-// together run every module, and the kernels that tables and rules choose for the suites of flashvk
-// bench.
+// It compiles the kernels of the fixed problems of every kernel in every format on every path,
+// which together run every module, and the kernels that tables and rules choose for the suites of
+// flashvk bench.
 package main
 
 import (

@@ -44,8 +44,8 @@
 //	divergent      the invocation's numbers, elements of matrices, atomics, shuffles and scans, and what
 //	               is loaded from a buffer that the module stores to
 //
-// What is computed is what its worst operand is. A variable is the worst of what is
-// stored in it anywhere, and of the branches that decide whether it is stored. All of an
+// A result has the level of its worst operand. A variable has the worst level of all values
+// that are stored in it, and of the branches that decide whether a value is stored. All of an
 // array or struct is one variable.
 //
 // Not seen: two bindings that are given one buffer; what a compiler makes of the SPIR-V against its
@@ -84,7 +84,7 @@ func main() {
 
 var promises = map[string]promise{"core": core, "subgroup": bySubgroup, "maximal": maximal}
 
-// run prints what is wrong and reports whether that is nothing.
+// run prints the findings and reports whether there are none.
 func run(verbose, bare bool, promise promise, files []string) (ok bool, err error) {
 	j, err := parseJudged("judged.txt", judgedText)
 	if err != nil {

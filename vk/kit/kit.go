@@ -13,9 +13,9 @@
 //
 // Its Plan is a [Plan]. Forward and Backward also leave their error with the Cmd ([vk.Cmd.Keep]).
 // They bind kernels to the memory of the tensors alone ([vk.Narrow]), record no barriers, because
-// the Cmd derives them, and release the memory that they take ([vk.Cmd.Scope]). A matrix product has
-// gradients that are calls of the kernel itself: the package of such a kernel has no Gradients and no
-// Backward, and refuses that pass.
+// the Cmd derives them, and release the memory that they take ([vk.Cmd.Scope]). A matrix product
+// has gradients that are calls of the kernel itself: the package of such a kernel has no Gradients
+// and no Backward, and refuses that pass.
 //
 // An optimizer has one pass, and a value with its state from call to call:
 //

@@ -131,8 +131,8 @@ var scoreFlags = []flag{
 // maxPacked bounds the sequences of flags.
 const maxPacked = 1 << 20
 
-// sampleRows returns the number of rows that are compared: as many as the reference computes in some
-// seconds on a few cores, but not fewer than 32.
+// sampleRows returns the number of rows that are compared: as many as the reference computes in
+// some seconds on a few cores, but not fewer than 32.
 func sampleRows(p *attention.Problem) int {
 	const operations, least = 2e9, 32
 	return max(int(operations/(4*float64(p.SeqKV)*float64(p.HeadDim+p.ValueHeadDim()))), least)

@@ -66,8 +66,9 @@ There may be
 	}
 }
 
-// A decodePart is what of a generation a call is: Decode alone, which reads the cache; Append, which
-// writes to it; Step, which does both; or prefill, Append of a prompt and its attention.
+// A decodePart is the part of a generation that a call does: Decode alone, which reads the cache;
+// Append, which writes to the cache; Step, which does both; or prefill, Append of a prompt and its
+// attention.
 type decodePart string
 
 // String implements fmt.Stringer.

@@ -66,7 +66,8 @@ type Flags interface {
 	// if cpu is set. Errors are errors of usage.
 	Op(cpu bool) (bench.Op, error)
 	// Suites lists suites. Cases returns the cases of one suite, or smaller cases of the same kind,
-	// computed as the flags of Kernel.How say; tools/peers/torch_train.py has the suite training, too.
+	// computed as the flags of Kernel.How say; tools/peers/torch_train.py has the suite training,
+	// too.
 	Suites() []bench.Suite
 	Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error)
 	// Axes returns the permutation of the axes of a tensor of that rank: axis i of the kernel's

@@ -15,8 +15,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// fusedImpl is the path of mlp that is one kernel. The other paths are paths of the matrix products;
-// auto takes the fastest.
+// fusedImpl is the path of mlp that is one kernel. The other paths are paths of the matrix
+// products; auto takes the fastest.
 const fusedImpl = "fused"
 
 // perceptron is the row of mlp.

@@ -30,8 +30,8 @@ type calledOp[C call.Call] struct {
 // Name implements bench.Op.
 func (o calledOp[C]) Name() string { return o.of.name }
 
-// Describe implements bench.Op. Without a text of its own it has the keys that are sizes, and those that
-// differ from the call of no flags in the same format.
+// Describe implements bench.Op. An op without a text of its own lists its keys: all sizes, and
+// other keys that differ from the call without flags in the same format.
 func (o calledOp[C]) Describe() string {
 	if o.of.describe != nil {
 		return o.of.describe(o.c)

@@ -164,8 +164,8 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 }
 
 // noted are calls whose notes TestNotes adds up: as in ordered, of a pass. The operations are at least
-// low and at most high times the operations of the formulas; 0: both are equal. Texts are the notes of
-// the dispatches; "": any.
+// low and at most high times the operations of the formulas; 0: both are equal. Texts are the notes
+// of the dispatches; "": any.
 var noted = []struct {
 	call      string
 	pass      bench.Pass

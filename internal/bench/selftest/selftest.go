@@ -12,9 +12,8 @@
 // Drivers advertise matrices that are emulated or miscompiled; this finds out
 // which.
 //
-// Cases are run on all cores: what takes the time is computing what is expected, and
-// compiling. The device runs one call at a time, and what is reported does not depend
-// on which case ended first.
+// Cases run on all cores: the references and compilation take most of the time. The device
+// runs one call at a time, and the report does not depend on which case ended first.
 package selftest
 
 import (

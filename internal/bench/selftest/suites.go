@@ -76,9 +76,9 @@ func (r *run) suite(what string, impl attention.Impl, cases []*item) (list []*it
 	return list
 }
 
-// sampleCost is what the reference of a case may cost in operations, a second of a core. The forty
-// largest cases are compared on a sample of rows and keys: whole they take more time of cores than
-// all others together.
+// sampleCost bounds the operations of a case's reference: a second of a core. The forty largest
+// cases are compared on a sample of rows and keys: their whole references take more time than all
+// others together.
 const sampleCost = 1e9
 
 // ofAttention returns cases of attention on a path. What is expected of a case is computed once for all
@@ -95,8 +95,8 @@ func ofAttention(impl attention.Impl, cases []*attntest.Case) (list []*item) {
 }
 
 // The largest dimensions of heads on a software driver's matrices: of the forward pass in float32, of
-// the backward pass, and of that in float32. Above them a kernel takes up to a minute to compile, and
-// minutes with head_dim 192.
+// the backward pass in 16 bits, and of the backward pass in float32. A kernel with larger heads
+// takes up to a minute to compile, and minutes with head_dim 192.
 const softForward32, softBackward, softBackward32 = 64, 72, 24
 
 // slow returns an error for kernels that a software driver compiles for too long.

@@ -201,7 +201,7 @@ func (s *Section) align(b *bytes.Buffer, width int) {
 }
 
 // breakCells breaks text that is too long for its column: the keys have half of the width, another
-// column what they leave. What does not fit is in rows of its own below. It corrects widths.
+// column the rest. Further lines of a text stand in rows below. breakCells corrects widths.
 func (s *Section) breakCells(rows [][]string, widths []int, width int) (broken [][]string) {
 	keys := max(s.Keys, 1)
 	numbers, words, used := 0, 0, 0

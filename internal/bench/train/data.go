@@ -10,8 +10,8 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// tasks holds the tasks of a file: x is (n, context+targets, input_dim), of tokens as package tnp has
-// them, y (n, targets).
+// tasks holds the tasks of a file: x is (n, context+targets, input_dim), of tokens as package tnp
+// has them, y (n, targets).
 type tasks struct {
 	path string
 	n    int
@@ -38,8 +38,8 @@ func (t *tasks) split(n int) *tasks {
 	return last
 }
 
-// curve returns the context of the first task, followed by a number of evenly spaced points of one x,
-// and the targets of the file.
+// curve returns the context of the first task, followed by a number of evenly spaced points of one
+// x, and the targets of the file.
 func (t *tasks) curve(points int) (c gp.Task, targets chart.Series) {
 	tokens, y := t.x[:len(t.x)/t.n], t.y[:len(t.y)/t.n]
 	targets.Name, targets.Dots = "targets", true

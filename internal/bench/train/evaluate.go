@@ -133,8 +133,8 @@ func (o *Options) evaluationSteps() int {
 	return line * max((4*o.Batches+line-1)/line, 1)
 }
 
-// heldOut returns the loss of the evaluation after done steps, and keeps the weights if that loss is
-// the lowest so far. The loss is NaN if no evaluation comes there.
+// heldOut returns the loss of the evaluation after done steps, and keeps the weights if that loss
+// is the lowest so far. The loss is NaN if no evaluation comes there.
 func (t *trainer) heldOut(ctx context.Context, done int) (loss float64, err error) {
 	if t.evaluator.plan == nil || done%t.o.evaluationSteps() != 0 && done < t.o.Steps {
 		return math.NaN(), nil

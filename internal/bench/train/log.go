@@ -161,8 +161,8 @@ func means(of string, rows []Row, n int) chart.Series {
 	return s
 }
 
-// drawLosses draws means of the losses, each over a hundredth of the steps, and the means of the log
-// beside.
+// drawLosses draws means of the losses, each over a hundredth of the steps, and the means of the
+// log beside.
 func drawLosses(o *Options, rows []Row) error {
 	n := max(len(rows)/100, 1)
 	c := chart.Chart{

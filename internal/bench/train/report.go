@@ -93,8 +93,8 @@ func (x *BenchResult) name(t *Timing) string {
 	return t.Impl
 }
 
-// reference returns the name and the time that ratios divide by: of the first peer that has times, or
-// else of our first result.
+// reference returns the name and the time that ratios divide by: of the first peer that has times,
+// or else of our first result.
 func reference(group []*BenchResult) (name string, ns float64) {
 	for _, ours := range []bool{false, true} {
 		for _, x := range group {

@@ -454,7 +454,8 @@ func (t *trainer) end(ctx context.Context, done int) error {
 }
 
 // ReadFile takes the sizes of the model from the file that is to be loaded, or started from, and
-// the seed, if seed is set. Heads is the number of heads of attention if the file does not name one.
+// the seed, if seed is set. Heads is the number of heads of attention if the file does not name
+// one.
 func (o *Options) ReadFile(seed bool, heads int) error {
 	path, dim := cmp.Or(o.Load, o.Start), o.InputDim
 	f, err := safetensors.Open(path)

@@ -62,8 +62,8 @@ func columns(t testing.TB, path string) (list []string) {
 }
 
 // TestContinue: a training that is interrupted again and again, at any time of a step and between its
-// batches, and continued, comes to the state and the log of an uninterrupted training; rows of the log
-// beyond the state are dropped. Steps have more batches than are made ahead.
+// batches, and continued, comes to the state and the log of an uninterrupted training; rows of the
+// log beyond the state are dropped. Steps have more batches than are made ahead.
 func TestContinue(t *testing.T) {
 	d := vktest.Open(t)
 	file := inFolder(t)

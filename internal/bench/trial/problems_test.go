@@ -150,8 +150,9 @@ func optionsOf(v reflect.Value) (list []string) {
 	return list
 }
 
-// mostSteps are how many steps of its format the largest element of an output may be off in half of the
-// drawn problems, about twice what they find. Of others it is 6 in 16 bits, and 60 in float32.
+// mostSteps bounds the error of an output's largest element in half of the drawn problems, in steps
+// of the format: about twice the error found. Outputs that are not named have 6 in 16 bits, 60 in
+// float32.
 var mostSteps = map[string]float64{
 	"decode o float16": 3, "decode o bfloat16": 3, "decode o float32": 20, "decode lse float32": 120,
 	"step o float16": 3, "step o bfloat16": 3, "step o float32": 20, "step lse float32": 120,

@@ -24,17 +24,17 @@ type Mutant struct {
 	Name    string
 	What    string // the mistake, in words
 	Kernel  string // of package internal/bench/trial, which has it
-	Modules string // those that are compiled with it: a prefix of their names
+	Modules string // the modules to compile with the mistake: a prefix of their names
 	Edits   []Edit
 	// Loose mutants do not reconverge maximally.
 	Loose bool
-	// Hidden says why no software driver shows it; "" if lavapipe does.
+	// Hidden says why no software driver shows the mistake; "" if lavapipe does.
 	Hidden string
 
 	experiment bool
 }
 
-// An Edit replaces text that a file has once, in lines of which the first and the last may be parts.
+// An Edit replaces text that a file has once: lines, of which the first and the last may be cut.
 type Edit struct {
 	File     string
 	Old, New []string

@@ -36,8 +36,8 @@ type tuningFile struct {
 	Rows   []tuningFileRow `json:"rows"`
 }
 
-// tuningFileRow is the JSON of a row. Module is a hash of the SPIR-V that was measured, Made the
-// time of that in UTC (RFC 3339), NS the device time of a call.
+// tuningFileRow is the JSON of a row. Module is a hash of the measured SPIR-V, Made the time of the
+// measurement in UTC (RFC 3339), NS the device time of a call.
 type tuningFileRow struct {
 	Kernel  string          `json:"kernel"`
 	Pass    string          `json:"pass"`

@@ -1,5 +1,5 @@
-// Package table has what kernel packages choose their configurations from: tables of rows, and what
-// a user measured on a device.
+// Package table has the tables from which kernel packages choose their configurations: built-in
+// rows, and rows that a user measured on a device.
 package table
 
 import (
@@ -122,8 +122,8 @@ type Origin struct {
 // Choose returns the configuration of a call for p on a device, and its origin.
 //
 // With a path the configuration is the nearest row of q.Tuning, or else the built-in one. Without a
-// path the first path of q.Auto with a built-in configuration decides; another path comes before that
-// path only if both were measured on the same problem, and the other was faster.
+// path the first path of q.Auto with a built-in configuration decides; another path comes before
+// that path only if both were measured on the same problem, and the other was faster.
 //
 // The error says why no built-in configuration is feasible: the reason of the last path, or of all
 // paths if t.EveryReason.
@@ -173,7 +173,7 @@ func (t *Table[P, C, S]) builtIn(caps *vk.Caps, p *P, q *Query[C], path string) 
 }
 
 // Find returns the first row of a path that matches and is feasible, or the reason why the last
-// one that matches is not.
+// matching row is not feasible.
 func (t *Table[P, C, S]) Find(caps *vk.Caps, p *P, q *Query[C], path string) (*Row[S, C], error) {
 	family, format := t.Family(caps), t.Format(p)
 	var err error

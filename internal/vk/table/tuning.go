@@ -89,8 +89,8 @@ func (t *Tuning) Clone() *Tuning {
 	return &Tuning{device: t.device, rows: slices.Clone(t.rows)}
 }
 
-// Len returns the number of rows that count: those that are not stale and whose kernel the program
-// has. It is 0 for nil.
+// Len returns the number of rows that count: rows that are not stale and whose kernel the program
+// has. A nil Tuning has 0.
 func (t *Tuning) Len() int { return t.count(func(r *tunedRow) bool { return r.measured != nil }) }
 
 // Stale returns the number of rows whose kernels have changed since they were measured. They have
@@ -170,8 +170,8 @@ func (t *Table[P, C, S]) measuredOn(caps *vk.Caps, q *Query[C]) (list []*measure
 	return list
 }
 
-// nearest returns the row of a path of q.Tuning that is nearest to p and feasible, nil if there
-// is none, and the reason why one that is nearer is not.
+// nearest returns the feasible row of a path of q.Tuning that is nearest to p, nil if there is
+// none, and the reason why a nearer row is not feasible.
 func (t *Table[P, C, S]) nearest(caps *vk.Caps, p *P, q *Query[C], path string) (*measured[P, C, S], Origin) {
 	var best *measured[P, C, S]
 	var passed error
