@@ -8,21 +8,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// kernelDecode is the row of All.
-func kernelDecode() Kernel {
-	return Kernel{Name: "decode", Weight: 3, New: func() Call { return &Decode{} }, Draw: drawDecode}
-}
-
-// kernelAppend is the row of All.
-func kernelAppend() Kernel {
-	return Kernel{Name: "append", Weight: 2, New: func() Call { return &Append{} }, Draw: drawAppend}
-}
-
-// kernelStep is the row of All.
-func kernelStep() Kernel {
-	return Kernel{Name: "step", Weight: 2, New: func() Call { return &Step{} }, Draw: drawStep}
-}
-
 // drawDecode draws a call of attention.Decode.
 func drawDecode(family, rng *rand.Rand, s Space) Call {
 	p := &Decode{}
@@ -234,59 +219,18 @@ func blocks(n int) int {
 	return (n + attention.QuantBlock - 1) / attention.QuantBlock * attention.QuantBlock
 }
 
-// drawAppend draws a call of attention.Append or attention.Advance.
+// drawAppend draws a call of attention.Append or attention.Advance: what a step has, and a cache of any
+// format.
 func drawAppend(family, rng *rand.Rand, s Space) Call {
-	p := &Append{}
-	var ok bool
-	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
+	s.Impls = nil
+	step, ok := drawStep(family, rng, s).(*Step)
+	if !ok {
 		return nil
 	}
-	p.HeadDim = decodeDim(family)
-	if family.IntN(4) == 0 {
-		p.ValueDim = decodeDim(family)
-	}
+	p := &Append{Step: *step, NoQ: chance(family, 4)}
+	p.Impl, p.Config = attention.Auto, nil
 	p.Scales = drawCacheFormat(family, &p.DecodeProblem)
-	switch family.IntN(4) {
-	case 0, 1:
-		p.RoPE.Dims = p.HeadDim
-	case 2:
-		p.RoPE.Dims = 2 * (1 + family.IntN(p.HeadDim/2))
-	}
-	p.RoPE.Interleaved = p.RoPE.Dims > 0 && chance(family, 2)
-	p.KeysFirst, p.NoQ = chance(family, 2), chance(family, 4)
-	switch family.IntN(3) {
-	case 0:
-		p.PageSize = attention.MinPageSize << family.IntN(6)
-	case 1:
-		p.CacheRows = 1 // a size
-	}
-	advance := chance(family, 6)
-	p.Data = DrawData(family, rng)
-
-	heads, group := 1+rng.IntN(4), one(rng, 1, 2, 4, 8)
-	longest := Size(rng, 600)
-	p.Batch, p.NewKeys = 1+rng.IntN(6), one(rng, 1, 1, 2, 3, 1+rng.IntN(40))
-	cost := func() float64 {
-		return 40 * float64(p.Batch*heads) * float64(p.HeadDim+p.ValueHeadDim()) * float64(longest+p.NewKeys*group)
-	}
-	Within(rng, s.Budget(rng), cost, &p.Batch, &p.NewKeys, &heads, &group, &longest)
-	p.NumHeads, p.NumKVHeads, p.SeqQ = heads*group, heads, max(1, p.NewKeys-rng.IntN(2))
-	p.SeqKV = longest + p.NewKeys
-	if p.PageSize > 0 {
-		p.SeqKV = (p.SeqKV + p.PageSize - 1) / p.PageSize * p.PageSize
-		p.Pages = p.Batch*p.SeqKV/p.PageSize + rng.IntN(4)
-	}
-	if p.CacheRows > 0 {
-		p.CacheRows = p.Batch + rng.IntN(4)
-	}
-	for range p.Batch {
-		n := rng.IntN(p.SeqKV - p.NewKeys + 1)
-		if rng.IntN(12) == 0 {
-			n = p.SeqKV - p.NewKeys + 1 + rng.IntN(9) // one too many
-		}
-		p.Lens = append(p.Lens, n)
-	}
-	if advance {
+	if chance(family, 6) {
 		p.Advance = one(rng, 1, -1, 7, 1000)
 	}
 	return p

@@ -22,11 +22,6 @@ func kernelGemm() Kernel {
 	}
 }
 
-// kernelGemmGroup is the row of All.
-func kernelGemmGroup() Kernel {
-	return Kernel{Name: "gemm-group", Weight: 1, New: func() Call { return &GemmGroup{} }, Draw: drawGemmGroup}
-}
-
 // drawGemm draws a problem.
 func drawGemm(family, rng *rand.Rand, s Space) Call {
 	p := &Gemm{}

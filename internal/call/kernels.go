@@ -76,8 +76,18 @@ var cases string
 // All lists the kernels.
 func All() []Kernel {
 	list := []Kernel{
-		kernelAttention(), kernelDecode(), kernelAppend(), kernelStep(), kernelGemm(), kernelGemmGroup(),
-		kernelMLP(), kernelGrouped(), kernelMixture(), kernelGMM(), kernelNorm(), kernelOptim(),
+		kernelAttention(),
+		{Name: "decode", Weight: 3, New: func() Call { return &Decode{} }, Draw: drawDecode},
+		{Name: "append", Weight: 2, New: func() Call { return &Append{} }, Draw: drawAppend},
+		{Name: "step", Weight: 2, New: func() Call { return &Step{} }, Draw: drawStep},
+		kernelGemm(),
+		{Name: "gemm-group", Weight: 1, New: func() Call { return &GemmGroup{} }, Draw: drawGemmGroup},
+		kernelMLP(),
+		{Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped, Backward: "mlp.Backward", Gradients: mlpGradients(3)},
+		kernelMixture(),
+		kernelGMM(),
+		kernelNorm(),
+		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
 	}
 	for _, x := range Lines(cases) {
 		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}

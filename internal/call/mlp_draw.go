@@ -22,11 +22,6 @@ func kernelMLP() Kernel {
 	}
 }
 
-// kernelGrouped is the row of All.
-func kernelGrouped() Kernel {
-	return Kernel{Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped, Backward: "mlp.Backward", Gradients: mlpGradients(3)}
-}
-
 // kernelMixture is the row of All.
 func kernelMixture() Kernel {
 	k := Kernel{

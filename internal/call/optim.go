@@ -332,11 +332,6 @@ func (o *Optim) Close() {
 	clear(o.run().made)
 }
 
-// kernelOptim is the row of All.
-func kernelOptim() Kernel {
-	return Kernel{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim}
-}
-
 // drawOptim draws steps of AdamW.
 func drawOptim(family, rng *rand.Rand, s Space) Call {
 	p := &Optim{HasCopy: family.IntN(2) == 0}
