@@ -9,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -84,7 +83,7 @@ func TestAppendBad(t *testing.T) {
 				x[row.table][b*row.step+row.step/8] = bad // with pages, the entry of the last of three keys
 			}
 		}
-		call.Test(t, dev, &c, x, guard.Packed, kit.Forward)
+		call.Test(t, dev, &c, x, kit.Forward)
 		on := uploaded(t, dev, &c, x)
 		submit(t, dev, &c, on)
 		require.EqualError(t, attention.DecodeStatus(t.Context(), on["state"], c.DecodeProblem), row.want)

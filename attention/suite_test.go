@@ -13,7 +13,6 @@ import (
 	"github.com/flashvk/flashvk/internal/attention/attntest"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -64,7 +63,7 @@ func (list cases) run(t *testing.T, d *vk.Device, o attention.Options, choose fu
 		supported = choose(supported)
 	}
 	for _, c := range supported {
-		t.Run(c.Name, func(t *testing.T) { call.Test(t, d, c.On(o), nil, guard.Packed, c.Pass()) })
+		t.Run(c.Name, func(t *testing.T) { call.Test(t, d, c.On(o), nil, c.Pass()) })
 	}
 }
 

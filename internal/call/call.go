@@ -341,8 +341,8 @@ func (t *Tensor) guard(pass kit.Pass, values []float64, want Outputs) guard.Tens
 	return g
 }
 
-// Test checks passes of a call, on inputs of Inputs if x is nil, in a layout of package guard.
-func Test(t guard.T, d *vk.Device, c Call, x Values, layout guard.Layout, passes ...kit.Pass) {
+// Test checks passes of a call, on inputs of Inputs if x is nil.
+func Test(t guard.T, d *vk.Device, c Call, x Values, passes ...kit.Pass) {
 	t.Helper()
 	if x == nil {
 		x = Inputs(c)
@@ -352,7 +352,6 @@ func Test(t guard.T, d *vk.Device, c Call, x Values, layout guard.Layout, passes
 		if err != nil {
 			t.Fatalf("%v: %v", pass, err)
 		}
-		k.Layout = layout
 		report, err := k.Check(d, record)
 		if err != nil {
 			t.Fatalf("%v of %+v: %v", pass, c, err)
@@ -384,7 +383,7 @@ func TestDrawn(t guard.T, d *vk.Device, kernel string, n int, s Space, change fu
 			err = refused
 			continue
 		}
-		Test(t, d, c, nil, guard.Packed, c.Pass())
+		Test(t, d, c, nil, c.Pass())
 		if x, ok := c.(interface{ Close() }); ok {
 			x.Close()
 		}

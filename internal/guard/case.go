@@ -30,9 +30,7 @@ type Tensor struct {
 	Hides bool
 	// Scratch is memory that the call may change. It may change nothing beside it.
 	Scratch bool
-	// Place says where the tensor lies, whatever the layout of the case. Nil leaves it to the
-	// layout.
-	Place *Place
+	Place   *Place // where the tensor lies; nil: packed, from the start of its memory
 	// Memory names a buffer that the tensor shares with others of its format, one after the
 	// other. With "" it has its own.
 	Memory string
@@ -57,26 +55,10 @@ type Place struct {
 	Tight bool
 }
 
-// A Layout says how the rows of a Case's tensors lie. Neighbours have different strides, so that
-// a kernel that confuses them is found out.
-type Layout uint8
-
-// The layouts.
-const (
-	Packed  Layout = iota // contiguous, from offset 0 on
-	Padded                // multiples of 8 elements between rows and before the first
-	Odd                   // odd numbers
-	Layouts               // how many there are
-)
-
 // A Case is a call.
 type Case struct {
 	Name    string
-	Layout  Layout
 	Tensors []Tensor
-	// Flat names tensors that are contiguous whatever the layout, though they may
-	// begin anywhere.
-	Flat []string
 }
 
 // A Record records the call on tensors, by name.
@@ -193,7 +175,7 @@ func (c *Case) place(around *Surroundings) []*View {
 	ends := map[string]int{} // of memories that are shared
 	for i := range c.Tensors {
 		t := &c.Tensors[i]
-		v, end := c.view(i, ends[t.Memory])
+		v, end := t.view(ends[t.Memory])
 		views[i] = v
 		if t.Memory != "" {
 			ends[t.Memory] = end
@@ -230,21 +212,12 @@ func (t *Tensor) fill(n int, around *Surroundings) []float64 {
 	return data
 }
 
-// view returns tensor i without its memory. It lies behind the first begin elements of the
+// view returns the tensor without its memory. It lies behind the first begin elements of the
 // memory, and ends at end.
-func (c *Case) view(i, begin int) (v *View, end int) {
-	t := &c.Tensors[i]
+func (t *Tensor) view(begin int) (v *View, end int) {
 	place := Place{}
-	switch {
-	case t.Place != nil:
+	if t.Place != nil {
 		place = *t.Place
-	case c.Layout == Padded:
-		place.Offset, place.RowGap = guard+8*i, 8*(i+1)
-	case c.Layout == Odd:
-		place.Offset, place.RowGap = guard+1+2*i, 2*i+3
-	}
-	if slices.Contains(c.Flat, t.Name) {
-		place.RowGap = 0
 	}
 	last := len(t.Shape) - 1
 	if place.Aligned {

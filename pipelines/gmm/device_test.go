@@ -28,8 +28,8 @@ func TestDrawn(t *testing.T) {
 	require.NoError(t, call.TestDrawn(t, d, "gmm", 40, call.Space{}, nil))
 	for i, components := range []int{1, 16, 17, 1000} {
 		c := newCall(gmm.Problem{Tokens: 64 + i, Components: components, DType: dtype.All()[i%3]})
-		c.Magnitude, c.DLoss = 1e4, -2.5
-		call.Test(t, d, c, nil, guard.Layout(i%3), kit.Forward, kit.Backward)
+		c.Magnitude, c.DLoss, c.Layout = 1e4, -2.5, string("pao"[i%3])
+		call.Test(t, d, c, nil, kit.Forward, kit.Backward)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestMerge(t *testing.T) {
 	d := vktest.Open(t)
 	for i, size := range [][2]int{{1, 1}, {70, 2}, {130, 10}} {
 		c := newCall(gmm.Problem{Tokens: size[0], Components: size[1]})
-		c.Call, c.Magnitude = call.GMMMerge, []float64{1, 1e4}[i%2]
+		c.Call, c.Magnitude, c.Layout = call.GMMMerge, []float64{1, 1e4}[i%2], string("pa"[i%2])
 		x := call.Inputs(c)
 		for t := 0; t < c.Tokens; t += 3 {
 			x["y"][t] = float64(float32(x["y"][t] * 1e25)) // z²/2 is infinite
@@ -161,7 +161,6 @@ func TestMerge(t *testing.T) {
 		c.Adjust(x)
 		k, record, err := call.Case(d.Caps(), c, kit.Forward, x)
 		require.NoError(t, err)
-		k.Layout = []guard.Layout{guard.Packed, guard.Padded}[i%2]
 		for _, out := range k.Tensors {
 			for j, w := range out.Want { // some are beyond float32
 				out.Want[j] = float64(float32(w))

@@ -36,12 +36,11 @@ func TestUnrounded(t *testing.T) {
 	for format := range chipstest.MatrixFormats(t, d) {
 		for i, p := range []mixture.Problem{{Tokens: 37, Heads: 5, In: 20, Hidden: 45}, {Tokens: 70, Heads: 3, In: 16, Hidden: 33}, {Tokens: 300, Heads: 10, In: 11, Hidden: 13}} {
 			p.DType = format
-			m := &call.Mixture{Problem: p, Impl: engine.CoopMat.String(), Groups: 2 + i, LogP: true, Loss: true, Data: call.Data{Workspace: i > 0}}
+			m := &call.Mixture{Problem: p, Impl: engine.CoopMat.String(), Groups: 2 + i, LogP: true, Loss: true, Data: call.Data{Workspace: i > 0, Layout: string("pao"[i])}}
 			c, record, err := call.Case(d.Caps(), m, kit.Forward, call.Inputs(m))
 			require.NoError(t, err)
 			var in ref.Inputs
 			call.Bind(call.Inputs(m), &in)
-			c.Layout = guard.Layout(i)
 			tighten(&c, p, in)
 			c.Test(t, d, record)
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -64,9 +63,9 @@ func TestBackwardLoss(t *testing.T) {
 		} {
 			o := mlp.Options{Impl: impl, HeadsAtATime: i}
 			m := newCall(p, o, kit.Backward)
+			m.Data.Layout = string("pao"[i])
 			c, _, err := call.Case(d.Caps(), m, kit.Backward, call.Inputs(m))
 			vktest.Require(t, impl.String(), err)
-			c.Layout = guard.Layout(i) % guard.Layouts
 			for _, o.Products = range []bool{false, true} {
 				t.Logf("%v products=%v", m, o.Products)
 				c.Test(t, d, func(c *vk.Cmd, list map[string]vk.Tensor) error {
@@ -99,7 +98,7 @@ func TestMany(t *testing.T) {
 	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)
 	for _, pass := range passes {
-		call.Test(t, d, newCall(p, mlp.Options{}, pass), nil, guard.Packed, pass)
+		call.Test(t, d, newCall(p, mlp.Options{}, pass), nil, pass)
 	}
 }
 
@@ -127,7 +126,7 @@ func TestUnits(t *testing.T) {
 		}
 	}
 	require.Equal(t, 48, mlp.KeptUnits(d.Caps(), p, o))
-	call.Test(t, d, newCall(p, o, kit.Forward), nil, guard.Packed, passes...)
+	call.Test(t, d, newCall(p, o, kit.Forward), nil, passes...)
 }
 
 // TestChoice wants one kernel in place of products on matrices where outputs are few. It wants

@@ -10,7 +10,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/norm"
@@ -106,7 +105,7 @@ func TestMean(t *testing.T) {
 				}
 			}
 			name := fmt.Sprintf("%v/base=%g/step=%g/eps=%g/%v", config, m.base, m.step, m.eps, c)
-			t.Run(name, func(t *testing.T) { call.Test(t, d, c, x, guard.Packed, both...) })
+			t.Run(name, func(t *testing.T) { call.Test(t, d, c, x, both...) })
 		}
 	}
 }
@@ -142,6 +141,6 @@ func TestFarFirst(t *testing.T) {
 		for r := range p.Rows {
 			x["x"][r*p.Cols] = math.Copysign(1e6, float64(r%2)-0.5)
 		}
-		t.Run(config.String(), func(t *testing.T) { call.Test(t, d, c, x, guard.Packed, kit.Forward) })
+		t.Run(config.String(), func(t *testing.T) { call.Test(t, d, c, x, kit.Forward) })
 	}
 }

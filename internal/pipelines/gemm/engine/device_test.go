@@ -12,7 +12,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
@@ -111,7 +110,7 @@ func TestManyProducts(t *testing.T) {
 	} {
 		g := &call.Gemm{Problem: engine.Problem{Batch: 16, M: 5, N: 7, K: 40}, Config: "scalar 16x16 t4x4 k8 g2 " + config}
 		if want == "" {
-			call.Test(t, d, g, nil, guard.Packed, kit.Forward)
+			call.Test(t, d, g, nil, kit.Forward)
 			continue
 		}
 		_, err := g.Choose(d.Caps(), kit.Forward)
@@ -133,7 +132,7 @@ func TestGroups(t *testing.T) {
 			g := &call.GemmGroup{Products: products, DType: dtype.Float16, Out: dtype.Float16, Impl: impl.String()}
 			_, err := g.Choose(d.Caps(), kit.Forward)
 			vktest.Require(t, impl.String(), err)
-			call.Test(t, d, g, nil, guard.Packed, kit.Forward)
+			call.Test(t, d, g, nil, kit.Forward)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips/chipstest"
-	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/skinny"
@@ -86,7 +85,7 @@ func TestDrawn(t *testing.T) {
 func TestForwardParts(t *testing.T) {
 	d := vktest.Open(t)
 	each(t, d, func(format dtype.DType, config func(string) string) {
-		m := heads([5]int{2, 21, 45, 19, 3}, config(alone), func(m *call.MLP) { m.Float32, m.DType = true, format })
+		m := heads([5]int{2, 21, 45, 19, 3}, config(alone), func(m *call.MLP) { m.Float32, m.DType, m.Layout = true, format, "o" })
 		x, part, by := call.Inputs(m), 0x1p-20, 0x1p13 // of a hidden unit, its error in two parts
 		if format == dtype.BFloat16 {
 			part, by = 0x1p-14, 0x1p63
@@ -116,7 +115,6 @@ func TestForwardParts(t *testing.T) {
 			}
 			y.Bounds = append(y.Bounds, bound+1e-5)
 		}
-		c.Layout = guard.Odd
 		c.Test(t, d, record)
 	})
 }
