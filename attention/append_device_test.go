@@ -91,7 +91,7 @@ func TestAppendBad(t *testing.T) {
 	}
 }
 
-// TestAppendRefuses has what the host sees of problems and of rows of a table.
+// TestAppendRefuses has the mistakes of problems and of rows of a table that the host sees.
 func TestAppendRefuses(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, row := range []struct {
@@ -120,7 +120,7 @@ func TestAppendRefuses(t *testing.T) {
 	}
 }
 
-// TestAdvanceRefuses has what the host sees; drawn calls of append advance lengths.
+// TestAdvanceRefuses has the mistakes that the host sees; drawn calls of append advance lengths.
 func TestAdvanceRefuses(t *testing.T) {
 	dev := vktest.Open(t)
 	lens := vktest.Tensor(t, dev, dtype.Int32, 3)

@@ -23,20 +23,20 @@ import (
 // to 5e-4, which becomes the relative error of P.
 //
 // In float16 the matrix paths round dS, times the derivative of Softcap, to float16 before they multiply it
-// by K and Q. Elements above 65504 become infinite, and then gradients are infinite or NaN that would fit.
-// The scalar and the unfused path keep dS in float32, as bfloat16 and float32 do on all paths. With
-// dropout p no element is above
+// by K and Q. Elements above 65504 become infinite, and then gradients that would fit are infinite
+// or NaN. The scalar and the unfused path keep dS in float32, as bfloat16 and float32 do on all
+// paths. With dropout p no element is above
 //
 //	2 * |dO| * |V| / (1 - p) + |dLSE|      |dO| and |V| being the longest rows
 //
-// Gradients are linear in dO and dLSE. A program that multiplies both by a loss scale, a power of two that
-// brings this below 65504, and the gradients by its inverse loses nothing but what falls below 2^-24.
-// Where dP and Delta cancel, dS keeps the rounding of O, 2^-11 * |dO| * |O| in float16: inputs of thousands
-// make gradients of it that should be 0, on all paths.
+// Gradients are linear in dO and dLSE. A program may multiply both by a loss scale, a power of two
+// that brings this bound below 65504, and the gradients by its inverse; only numbers below 2^-24
+// are lost. Where dP and Delta cancel, dS keeps the rounding of O, 2^-11 * |dO| * |O| in float16:
+// inputs of thousands turn this rounding into gradients that should be 0, on all paths.
 //
-// The gradient of a bias, g.DBias, is summed over the axes that the bias shares. It has its own
-// kernels, which recompute S and dP. With BackwardConfig.Stored and without Softcap they read dS,
-// which is stored in 16 bits.
+// The gradient of a bias, g.DBias, is summed over the axes that the bias shares. The gradient of a
+// bias has its own kernels, which recompute S and dP. With BackwardConfig.Stored and without
+// Softcap they read dS, which is stored in 16 bits.
 //
 // Q, O, dO and dQ are (batch, num_heads, seq_q, head_dim), K, V, dK and dV are (batch,
 // num_kv_heads, seq_kv, head_dim), with any strides and a contiguous last axis, all of p.DType. LSE
@@ -145,7 +145,7 @@ func (b *backward) steps() steps.List {
 	return step(b.record)
 }
 
-// record records the kernel that computes dK and dV, and the one that computes dQ.
+// record records the kernel that computes dK and dV, and the kernel that computes dQ.
 func (b *backward) record() error {
 	config, p := &b.config, &b.p
 	names := config.names(p.DType)
@@ -186,8 +186,8 @@ func (b *backward) work() (keys, rows bwdWork) {
 	return keys, rows
 }
 
-// keyGroup returns how many heads take turns with their blocks of keys. These walk over Q and dO of
-// all heads that read the key head.
+// keyGroup returns how many heads take turns with their blocks of keys. Blocks of keys walk over Q
+// and dO of all heads that read the key head.
 func keyGroup(p *Problem, blocks int, limit [3]uint32) int {
 	return groupHeads(p, p.Batch*p.NumKVHeads, p.SeqQ*p.NumHeads/p.NumKVHeads, 1, blocks, limit)
 }

@@ -14,7 +14,7 @@ type BackwardConfig struct {
 	Impl Impl
 
 	// Fused, unless it is zero, is the tile of one kernel that computes all gradients, on the matrix
-	// paths. It owns all keys of a head.
+	// paths. This kernel owns all keys of a head.
 	Fused BackwardTile `word:"fused" on:"coopmat2 coopmat"`
 
 	// Stored, unless it is zero, is the tile of a kernel that computes dK and dV as products of P

@@ -61,7 +61,7 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 	}, nil
 }
 
-// bwdTileSpec is what kernels of the scalar and the unfused path have of a tile.
+// bwdTileSpec has the constants of a tile for kernels of the scalar and the unfused path.
 type bwdTileSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	ThreadsX      uint32 `glsl:"THREADS_X"`

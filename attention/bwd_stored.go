@@ -133,7 +133,7 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	return k, err
 }
 
-// A productsKernel is the one without features unless p.cutsPages.
+// A productsKernel has no features unless p.cutsPages.
 type productsKernel = kernelOf[bwdProductsParams, bwdProductsFeaturesParams]
 
 // newProductsKernel returns the kernel of dV or dK, which have dim columns.

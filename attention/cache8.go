@@ -111,7 +111,7 @@ func (p *DecodeProblem) validateFormat() error {
 	return nil
 }
 
-// scaleArguments returns KScale and VScale. Those of CacheE4M3 may have one element, or both be
+// scaleArguments returns KScale and VScale. Scales of CacheE4M3 may have one element, or both be
 // left out.
 func (p *DecodeProblem) scaleArguments(k, v *vk.Tensor) []argument.Argument {
 	kShape, vShape := p.KScaleShape(), p.VScaleShape()
@@ -180,8 +180,8 @@ func newCacheParams(p *DecodeProblem, k, v *vk.Tensor) cacheParams {
 // cacheBuffers is the number of bindings that only they have.
 const cacheBuffers = 2
 
-// alignable appends the tensors of a cache to the list, unless it has 8 bits: rows of those are
-// always aligned.
+// alignable appends the tensors of a cache to the list, unless the cache has 8 bits: rows of 8-bit
+// caches are always aligned.
 func (p *DecodeProblem) alignable(list []*vk.Tensor, cache ...*vk.Tensor) []*vk.Tensor {
 	if p.Cache != CacheSame {
 		return list

@@ -50,7 +50,7 @@ func (x *cache8) append(t *testing.T, dev *vk.Device, rows []float32) (stored []
 	return stored, elements(t, x.t.KScale)
 }
 
-// TestCache8Limits stores what the formats do not have.
+// TestCache8Limits stores values that the formats do not have.
 func TestCache8Limits(t *testing.T) {
 	dev := vktest.Open(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -71,7 +71,7 @@ func TestCache8Limits(t *testing.T) {
 	require.Equal(t, []byte{127, 0, 2, 2, 0, 0xfe, 0, 0}, stored[32:40], "ties to even")
 }
 
-// TestCache8Refuses has what the host sees of how rows of 8 bits and their scales lie.
+// TestCache8Refuses has the layouts of 8-bit rows and their scales that the host refuses.
 func TestCache8Refuses(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, row := range []struct {

@@ -94,7 +94,7 @@ func backwardCandidates(caps *vk.Caps, p Problem, start BackwardConfig) []Backwa
 	return append([]BackwardConfig{start}, table.ByDistance(all, start)...)
 }
 
-// backwardTiles varies the workgroup, what it owns and what it walks over.
+// backwardTiles varies the workgroup, the block that it owns and the tile that it walks over.
 func backwardTiles(impl Impl, start BackwardTile) []BackwardTile {
 	all := table.Grid(start, impl.String())
 	for i := range all {
@@ -123,9 +123,9 @@ func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []
 }
 
 // backwardVariants returns the configurations that differ from c in the tile of the kernel of dQ,
-// and those that differ in one of the choices that backwardCandidates does not vary: the
-// arrangement of loops and the distance of loads; on the scalar path the part of a tile that is in
-// shared memory at a time; with Stored the heads of a chunk and the tiles of the products.
+// or in one of the choices that backwardCandidates does not vary: the arrangement of loops and the
+// distance of loads; on the scalar path the part of a tile that is in shared memory at a time; with
+// Stored the heads of a chunk and the tiles of the products.
 func backwardVariants(caps *vk.Caps, p Problem, c BackwardConfig) (all []BackwardConfig) {
 	change := func(f func(v *BackwardConfig)) {
 		v := c

@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// checkConfig wants c to be feasible for p, and what its words say.
+// checkConfig wants c to be feasible for p, and to be the configuration that its words say.
 func checkConfig(t *testing.T, caps *vk.Caps, p Problem, c table.Config) {
 	switch c := c.(type) {
 	case Config:

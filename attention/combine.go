@@ -10,7 +10,7 @@ import (
 
 // splits records a fused kernel whose workgroups divide the keys of a block of rows
 // (shaders/lib/split_kv.glsl), and attention_combine, which makes O and LSE of their partial
-// results. These are in memory of c.
+// results. The partial results lie in memory of c.
 func (f *forward) splits() error {
 	c, p, config, lse := f.c, f.p, &f.config, f.lse
 	d := c.Device()

@@ -193,7 +193,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
 }
 
 // matrixShape returns the cooperative-matrix shape that a matrix path uses for inputs of type t, or
-// an error with what the device lacks.
+// an error that names what the device lacks.
 func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, error) {
 	var none vk.CoopMatShape
 	shape, lack := chips.MatrixShape(caps, t)

@@ -257,7 +257,7 @@ func pagesSeen(p *Problem, seqQ, seqKV, block int) (head, most int) {
 	for row := 0; row < seqQ; row += block {
 		n := 0
 		for j := range blocks {
-			first, last := j*block, j*block+block-1 // keys; of the last block also those that are not there
+			first, last := j*block, j*block+block-1 // keys; the last block is counted whole
 			before := spec.WindowRight && first > row+block-1+mask.Shift+mask.Right
 			after := spec.WindowLeft && last < row+mask.Shift-mask.Left
 			if !before && !after {

@@ -292,8 +292,8 @@ type decodeCache8Params struct {
 	cacheParams
 }
 
-// decodeLeastKeys is the least share of a workgroup: what its start and its part of the sums cost
-// is as much as reading a few keys.
+// decodeLeastKeys is the least number of keys of a workgroup, whose start and part of the sums cost
+// as much as reading a few keys.
 const decodeLeastKeys = 64
 
 func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeParams {

@@ -16,8 +16,9 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestForwardRule wants the rule to follow what was measured: what it takes is not slower than
-// what it leaves by more than two runs differ, but for the cases that the rule is too simple for.
+// TestForwardRule wants the rule to follow the measurements: the kernel that the rule takes is not
+// slower than the other kernel by more than two runs differ, but for the cases that the rule is too
+// simple for.
 func TestForwardRule(t *testing.T) {
 	f, err := os.Open("testdata/h200_few_queries.csv")
 	require.NoError(t, err)
@@ -121,7 +122,7 @@ func TestGroupInverse(t *testing.T) {
 	}
 }
 
-// TestDecodeRows: more rows of a key head than those are not supported.
+// TestDecodeRows wants an error for more rows of a key head than Decode supports.
 func TestDecodeRows(t *testing.T) {
 	caps := nvidia("NVIDIA H200", 132, true)
 	p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 8192, NumKVHeads: 1, SeqQ: 32, SeqKV: 64, HeadDim: 64, DType: dtype.Float32, Causal: true}}
@@ -172,7 +173,7 @@ func TestDecodeLayouts(t *testing.T) {
 	require.False(t, ok, "no device has them")
 }
 
-// TestDecodeFewerRows: the rows of a unit are those that were fastest on an H200, H32/8 D128.
+// TestDecodeFewerRows wants units of as many rows as were fastest on an H200, H32/8 D128.
 func TestDecodeFewerRows(t *testing.T) {
 	caps := nvidia("NVIDIA H200", 132, true)
 	for _, c := range []struct{ batch, queries, keys, rows int }{

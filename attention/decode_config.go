@@ -84,7 +84,7 @@ func (c *DecodeConfig) keys(p *DecodeProblem) int {
 func (p *DecodeProblem) groupRows() int { return p.NumHeads / p.NumKVHeads * p.SeqQ }
 
 // groupInverse is the factor by which by_group of lib/decode_work.glsl divides a row of a key head
-// by the size of a group. It is exact for mostByGroup/group rows.
+// by the size of a group. The quotient is exact for mostByGroup/group rows.
 func groupInverse(group int) uint32 { return uint32(mostByGroup/group + 1) }
 
 const mostByGroup = 1 << 31
@@ -267,11 +267,11 @@ func (c *DecodeConfig) units(p *DecodeProblem) int {
 	return p.Batch * p.NumKVHeads * int(groups(p.groupRows(), c.Rows))
 }
 
-// shares is the number of workgroups of each unit, 0 if there are more units.
+// shares is the number of splits of each unit, one workgroup each, 0 if there are more units.
 func (c *DecodeConfig) shares(p *DecodeProblem) int { return c.Groups / max(c.units(p), 1) }
 
-// alone reports whether each workgroup has a share of one unit, whatever the length. That holds for
-// a single sequence, if it leaves few workgroups idle.
+// alone reports whether each workgroup has a split of one unit, whatever the length: for a single
+// sequence that leaves few workgroups idle.
 func (c *DecodeConfig) alone(p *DecodeProblem) bool {
 	return p.Batch == 1 && c.shares(p)*c.units(p) >= c.Groups-c.Groups/8
 }

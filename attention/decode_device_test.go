@@ -25,7 +25,7 @@ func size(shape []int) int {
 	return n
 }
 
-// uploaded returns tensors of a call on a device, contiguous, from what Inputs returns.
+// uploaded returns tensors of a call on a device, contiguous, from the values of Inputs.
 func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[string]vk.Tensor {
 	list := map[string]vk.Tensor{}
 	for _, in := range c.Tensors() {
@@ -83,9 +83,9 @@ func TestDrawn(t *testing.T) {
 	require.NoError(t, call.TestDrawn(t, d, "step", 6, call.Space{}, nil))
 }
 
-// TestDecodeInfinite has an infinite value: its column of O is infinite or NaN in the rows that see it and
-// may be NaN in those that share its key, where one more column may be NaN; all else has the bits that it has
-// without it.
+// TestDecodeInfinite has an infinite value: its column of O is infinite or NaN in the rows that see
+// the value and may be NaN in the rows that share its key, where one more column may be NaN; all
+// other elements keep their bits.
 func TestDecodeInfinite(t *testing.T) {
 	dev := vktest.Open(t)
 	for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
@@ -122,7 +122,8 @@ func TestDecodeInfinite(t *testing.T) {
 	}
 }
 
-// checkInfinite compares O with what it is without an infinite value in a column of the first key head.
+// checkInfinite compares O with the O of the same call without an infinite value in a column of the
+// first key head.
 func checkInfinite(t *testing.T, c *call.Decode, column, from int, finite, o []float32) {
 	isNaN := func(x float32) bool { return math.IsNaN(float64(x)) }
 	for row := range len(o) / c.HeadDim {

@@ -11,7 +11,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// decodeTable has the configuration of Decode. It has a rule instead of rows: the configuration
+// decodeTable has the configuration of Decode. Decode has a rule instead of rows: the configuration
 // follows from the rows of a group, head_dim and the device.
 var decodeTable = table.New(table.Table[DecodeProblem, DecodeConfig, anyCache]{
 	Kernel: "decode", Pass: kit.Forward, Paths: decodePaths, Family: chips.Family, Rule: decodeRule,
@@ -93,10 +93,10 @@ func decodeRule(caps *vk.Caps, p *DecodeProblem, path string) (DecodeConfig, err
 	return c.choose(caps, *p)
 }
 
-// fewerRows returns how many rows a unit has where it reads few keys: more workgroups then share the
-// rows, and the sums of each are shorter. That saves more than it costs to read the keys once more,
-// for a single sequence up to twice as many keys as else. The limits follow from measurements on an
-// H200 (TUNING.md); with more rows than a unit of c has, none was made.
+// fewerRows returns how many rows a unit has where it reads few keys: more workgroups then share
+// the rows, and the sums of each are shorter. Shorter sums save more time than reading the keys
+// once more costs; a single sequence may have twice as many keys. The limits follow from
+// measurements on an H200 (TUNING.md); no measurement has more rows than a unit of c.
 func (c *DecodeConfig) fewerRows(p *DecodeProblem) int {
 	keys := p.Batch * p.NumKVHeads * p.SeqKV / c.Groups // of a workgroup
 	most := 512

@@ -219,9 +219,9 @@ func TestDecodeCounters(t *testing.T) {
 	}
 }
 
-// TestBackwardScales multiplies inputs by powers of two. That makes no float32 round
-// differently, so the gradients must be the same but for another power of two, bit
-// by bit: whatever has an exponent of its own in a kernel, and what has none.
+// TestBackwardScales multiplies inputs by powers of two. No float32 rounds differently then, so the
+// gradients must be the same but for another power of two, bit by bit, whether numbers in a kernel
+// have an exponent of their own or none.
 //
 // lavapipe keeps float32 where a matrix of float16 comes from a matrix of float32; the Detour,
 // through shared memory, rounds there, too. TestBackwardConfigs has the kernels of the Detour,
@@ -295,7 +295,8 @@ func TestEqualWeights(t *testing.T) {
 	}
 }
 
-// TestErrors has what TestArguments of package tests does not ask for: options, a hint, and memory.
+// TestErrors has the mistakes that TestArguments of package tests leaves out: options, a hint, and
+// memory.
 func TestErrors(t *testing.T) {
 	d := vktest.Open(t)
 	small, err := d.NewBuffer("small", 191)

@@ -46,7 +46,7 @@ type DropoutRow struct {
 	row       uint32
 	head      uint64
 	threshold uint32
-	at        int // what words belong to: key/4, -1 for none
+	at        int // the four keys that words belong to: key/4, -1 for none
 	words     [4]uint32
 }
 
@@ -62,7 +62,7 @@ func (p Problem) DropoutRow(batch, head, row int) DropoutRow {
 	}
 }
 
-// Kept reports whether the weight of a key is kept. It is fastest with keys in order.
+// Kept reports whether the weight of a key is kept. Keys in order are fastest.
 func (r *DropoutRow) Kept(key int) bool {
 	if key/4 != r.at {
 		r.at = key / 4

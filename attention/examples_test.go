@@ -41,7 +41,7 @@ func fill(t vk.Tensor, number float32) {
 	vktest.Must(t.Upload(context.Background(), data))
 }
 
-// A cache of two sequences with room for 16 keys each. They have 3 and 5 keys, as only the
+// A cache of two sequences with room for 16 keys each. The sequences have 3 and 5 keys, as only the
 // device knows.
 func ExampleDecode() {
 	d := newExample()
@@ -117,7 +117,7 @@ func ExampleStep() {
 	// 2 <nil>
 }
 
-// A recorded step decodes token after token; two sequences then go on from what one has, and
+// A recorded step decodes token after token; two sequences then go on from the keys of one, and
 // share its full pages.
 func ExampleKVCache() {
 	ctx, d := context.Background(), newExample()
@@ -143,14 +143,14 @@ func ExampleKVCache() {
 	fmt.Println(d.Values(o)[0], lens, cache.Free(), err) // the mean of 0 to 10
 
 	vktest.Must(cache.Prefill(ctx, 0, 1))
-	fmt.Println(cache.Free(), cache.Status(ctx)) // the first page is that of both, and a page of the second is free
+	fmt.Println(cache.Free(), cache.Status(ctx)) // both have the first page, and a page of the second is free
 	// Output:
 	// 5 [11 11] 4 <nil>
 	// 5 <nil>
 }
 
 // A projection (batch, seq, heads*dim) is Q without a copy, and O likewise what the next product
-// reads. Grouped, a query head lies beside those that share its key head.
+// reads. Grouped, a query head lies beside the query heads that share its key head.
 func ExampleSplitHeads() {
 	d := newExample()
 	defer d.Close()

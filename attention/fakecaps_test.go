@@ -5,9 +5,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A fakeDevice is what a device that is not here can do, from public
-// knowledge: the H200's from a dump of it, the others' from vendors' and Mesa's
-// documentation.
+// A fakeDevice has the capabilities of a device that is not here: of the H200 from a dump, of the
+// others from vendors' and Mesa's documentation.
 type fakeDevice struct {
 	caps   vk.Caps
 	family string

@@ -87,8 +87,8 @@ type boundFeatures struct {
 	tensors [featureTensors]vk.Tensor
 }
 
-// newBoundFeatures returns the arguments for all batches. Every binding needs a tensor: those that
-// the kernel does not read get another one.
+// newBoundFeatures returns the arguments for all batches. Every binding needs a tensor: bindings
+// that the kernel does not read get other.
 func newBoundFeatures(p *Problem, in *Tensors, other vk.Tensor) *boundFeatures {
 	mask, d := p.Mask(), p.Dropout
 	f := &boundFeatures{

@@ -263,7 +263,7 @@ func newMatrixSpec(d *vk.Device, subgroups int, shape vk.CoopMatShape, layout *c
 	}
 }
 
-// fwdTileSpec is what kernels on matrices have of a problem and its tiles.
+// fwdTileSpec has the constants of a problem and its tiles for kernels on matrices.
 type fwdTileSpec struct {
 	RowTiles uint32 `glsl:"ROW_TILES"`
 	BlockN   uint32 `glsl:"BLOCK_N"`
@@ -349,7 +349,7 @@ func asksQuads(d *vk.Device, of any, impl Impl, t dtype.DType) error {
 // matrixKernelOptions is chips.MatrixOptions.
 func matrixKernelOptions(d *vk.Device) vk.KernelOptions { return chips.MatrixOptions(d.Caps()) }
 
-// blockSpec is what kernels of the scalar and the unfused path have of a block of rows.
+// blockSpec has the constants of a block of rows for kernels of the scalar and the unfused path.
 type blockSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	ThreadsX      uint32 `glsl:"THREADS_X"`

@@ -21,8 +21,8 @@ type HostTensors struct {
 	CuSeqlensKV []int32
 }
 
-// ForwardHost is Forward on slices of the host. It uploads the inputs in the formats of p, rounded
-// to nearest even, computes on d, waits, and downloads O and LSE.
+// ForwardHost is Forward on slices of the host. ForwardHost uploads the inputs in the formats of p,
+// rounded to nearest even, computes on d, waits, and downloads O and LSE.
 //
 // The slices have the lengths of whole tensors,
 //

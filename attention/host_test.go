@@ -61,8 +61,8 @@ func hostCalls() (list []*call.Attention) {
 	return append(list, &all, &packed)
 }
 
-// TestForwardHost compares O and LSE with what is wanted, alone and from several goroutines. Without LSE
-// and in the memory of Q, O is the same.
+// TestForwardHost compares O and LSE with the reference, alone and from several goroutines. Without
+// LSE and in the memory of Q, O is the same.
 func TestForwardHost(t *testing.T) {
 	d := vktest.Open(t)
 	t.Run("", func(t *testing.T) {

@@ -292,7 +292,7 @@ func TestSpares(t *testing.T) {
 	require.NoError(t, cache.Truncate(ctx, 0, 0))
 	require.NoError(t, cache.Reserve(ctx, 7))
 	require.Equal(t, 4, cache.Free())
-	require.NoError(t, cache.Prefill(ctx, 1, 0)) // two pages shared, one copied, and no room for the one that was reserved
+	require.NoError(t, cache.Prefill(ctx, 1, 0)) // two pages shared, one copied, and no room for the reserved page
 	require.Equal(t, 4, cache.Free())
 	keys := make([]int, 17)
 	for i := range keys {
@@ -328,7 +328,7 @@ func TestSharedRemoved(t *testing.T) {
 	checkModel(t, cache, cacheModel{{1, 2, 3, 4, 5, 100, 101, 102, 103}, {1, 2, 3, 4, 5, 104, 105, 106, 107}})
 }
 
-// TestKVCacheRefuses has what the host sees.
+// TestKVCacheRefuses has the mistakes that the host sees.
 func TestKVCacheRefuses(t *testing.T) {
 	dev := vktest.Open(t)
 	ctx := t.Context()

@@ -131,7 +131,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// compareForward compares what the steps gave with Forward of all queries and keys.
+// compareForward compares the results of the steps with Forward of all queries and keys.
 func compareForward(t *testing.T, dev *vk.Device, s *stepper, o, lse, q [][]float32) {
 	p := s.p.Problem
 	n := len(o)

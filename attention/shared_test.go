@@ -26,7 +26,7 @@ func leastShared(caps vk.Caps, feasible func(*vk.Caps) error) int {
 	return high
 }
 
-// sharedOf returns what a kernel of a file takes.
+// sharedOf returns the shared memory of a kernel of a file.
 func sharedOf[S any](t *testing.T, name string, p *Problem, spec S) int {
 	var constants any = spec
 	if !p.Plain() {
@@ -148,8 +148,8 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string
 	}
 }
 
-// TestDecodeSharedMemory says so of Decode: sharedBytes is exactly what the kernels have, and what
-// Feasible compares with the device.
+// TestDecodeSharedMemory says so of Decode: sharedBytes is exactly the shared memory of the
+// kernels, and Feasible compares it with the device.
 func TestDecodeSharedMemory(t *testing.T) {
 	device := nvidia("NVIDIA H200", 132, true)
 	caps := &device

@@ -42,9 +42,10 @@ func (t *StepTensors) append(p *AppendProblem) AppendTensors {
 //	Q[b, :, i]              = rotated(Q[b, :, i])      i < SeqQ
 //	O                       = softmax(Scale * Q * Kᵀ) * V: see Decode
 //
-// with the same bits in all tensors. It is one kernel where that is possible and was measured to be
-// faster; DecodeConfig.Append says where, and forces either. Like Append it does not change SeqLens: Advance
-// does, after the last layer. No sequence may have the place of a new key of another one.
+// with the same bits in all tensors. Step is one kernel where one kernel is possible and was
+// measured to be faster; DecodeConfig.Append says where, and forces either. Like Append, Step does
+// not change SeqLens: Advance does, after the last layer. No sequence may have the place of a new
+// key of another sequence.
 //
 // A tensor that Step writes (Q only with RoPE) shares memory with no other tensor. The other rules,
 // errors and bits of State[0] are as in Append and Decode.

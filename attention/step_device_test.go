@@ -23,7 +23,7 @@ type stepCase struct {
 	odd    bool   // new_k begins one element late
 }
 
-// run runs Step on tensors of its own and returns what it wrote.
+// run runs Step on tensors of its own and returns the tensors that Step wrote.
 func (c stepCase) run(t *testing.T, dev *vk.Device, appends bool) (written map[string][]byte, state uint32) {
 	c.Config.Append = appends
 	x := call.Inputs(c.Step)

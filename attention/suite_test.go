@@ -53,8 +53,9 @@ func (list cases) where(keep func(c *attntest.Case) bool) cases {
 	return slices.DeleteFunc(slices.Clone(list), func(c *attntest.Case) bool { return !keep(c) })
 }
 
-// run runs cases with options as subtests, or those that choose takes of them where kernels are
-// compiled for long: attntest.StandIns or attntest.KernelStandIns. It fails if none is supported.
+// run runs cases with options as subtests. Where kernels are compiled for long, choose takes some
+// of the cases: attntest.StandIns or attntest.KernelStandIns. The test fails if no case is
+// supported.
 func (list cases) run(t *testing.T, d *vk.Device, o attention.Options, choose func([]*attntest.Case) []*attntest.Case) {
 	t.Helper()
 	supported := list.where(func(c *attntest.Case) bool { return supports(d, c, o) == nil })
@@ -101,8 +102,8 @@ func supports(d *vk.Device, c *attntest.Case, o attention.Options) error {
 }
 
 // widerHeads returns why a problem is left out on a path of software because of its
-// head_dim, for which a kernel is compiled too long: on matrices beyond most. On the other paths
-// there are those up to 40, which end within a block of columns and with it, and float16 has the
+// head_dim, for which a kernel is compiled too long: on matrices beyond most. The other paths take
+// head_dims up to 40, which end within a block of columns and with it, and float16 only the
 // largest, unless there is time: formats differ in how an element is loaded, head_dims in the loops
 // over elements.
 func widerHeads(d *vk.Device, impl attention.Impl, p attention.Problem, most int) error {
@@ -115,9 +116,8 @@ func widerHeads(d *vk.Device, impl attention.Impl, p attention.Problem, most int
 	return nil
 }
 
-// takesAlone returns the path of software that takes each feature alone: the one whose kernels of
-// the pass compile soonest, unless there is time, or the test has chosen its cases for tiles that
-// are given.
+// takesAlone returns the path of software that takes each feature alone: the path whose kernels of
+// the pass compile soonest, unless there is time, or the test has chosen its cases for given tiles.
 func takesAlone(d *vk.Device, given bool, pass kit.Pass) attention.Impl {
 	switch {
 	case given || vktest.Thorough(d):
@@ -175,9 +175,9 @@ func matrixSize(d *vk.Device) int {
 	return 16
 }
 
-// heavy returns how many rows of matrices a subgroup of a test's tiles has, and whether a kernel
-// that is large has two loops: lavapipe compiles what has both for half a minute, so unless there
-// is time a test spreads them over its tiles.
+// heavy returns how many rows of matrices a subgroup of a test's tiles has, and whether a large
+// kernel has two loops: lavapipe compiles a kernel with both for half a minute, so unless there is
+// time a test spreads them over its tiles.
 func heavy(d *vk.Device) (rows int, both bool) {
 	if vktest.Thorough(d) {
 		return 2, true

@@ -1,5 +1,5 @@
-// This file is about rows of the user's tuning file, and what a tuner measures. The built-in tile
-// sizes are in fwd_table.go, bwd_table.go and decode_table.go.
+// This file is about rows of the user's tuning file, and the configurations that a tuner measures.
+// The built-in tile sizes are in fwd_table.go, bwd_table.go and decode_table.go.
 
 package attention
 

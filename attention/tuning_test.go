@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// tunedCaps and tunedProblem are what the tests of this file tune.
+// tunedCaps and tunedProblem are the device and the problem that the tests of this file tune.
 func tunedCaps() *vk.Caps {
 	caps := nvidia("NVIDIA GeForce RTX 4090", 128, true)
 	caps.DeviceID, caps.DriverVersion = 0x2684, 0x91234000
@@ -54,8 +54,8 @@ func text(t testing.TB, x *kit.Tuning) string {
 	return b.String()
 }
 
-// TestTuningChoose says what a row decides, and what it does not. That package table reads and passes
-// over rows is tested there.
+// TestTuningChoose says which choices a row decides, and which not. That package table reads and
+// passes over rows is tested there.
 func TestTuningChoose(t *testing.T) {
 	caps, x := tunedCaps(), tuning(t)
 	for _, c := range []struct {
@@ -174,8 +174,8 @@ func TestTuningBad(t *testing.T) {
 	require.Len(t, slices.Compact(hashes), 2*3*len(Impls()))
 }
 
-// FuzzLoadTuning says that no file makes Choose fail or choose what is not feasible, and that
-// what is read of one is what is read of it written again.
+// FuzzLoadTuning says that no file makes Choose fail or choose an infeasible configuration, and
+// that a file written from the rows of another reads as the same rows.
 func FuzzLoadTuning(f *testing.F) {
 	x := tuning(f)
 	tile := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}

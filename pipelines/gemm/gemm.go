@@ -30,10 +30,10 @@
 // make one. The errors are as small as in float32: a term a*b is off by 2^-21 of its size at most
 // and by 2^-24 on average, and long sums are closer than in a plain float32 program. Three things
 // differ from plain arithmetic. An element below 2^-27 of the largest of its row or column has an
-// error of 2^-50 of that largest. This shows where the largest meets a zero. A row or column with
-// an Inf or a NaN gives NaN. Subnormal numbers may count as 0. Path scalar is plain arithmetic.
-// Auto takes path scalar for small float32 products, and for products whose high and low parts do
-// not fit into a buffer.
+// error of 2^-50 of that largest. The error shows where the largest meets a zero. A row or column
+// with an Inf or a NaN gives NaN. Subnormal numbers may count as 0. Path scalar is plain
+// arithmetic. Auto takes path scalar for small float32 products, and for products whose high and
+// low parts do not fit into a buffer.
 //
 // [ForwardGroup] computes products of different sizes in one launch.
 //
@@ -307,9 +307,9 @@ func Workspace(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (int64, error
 // of the weights of an expert without a token is 0.
 //
 // Kernels load eight elements of A and B and four of the rest at a time if the offsets and
-// strides of all products are multiples of that. One product with others makes all slower.
-// Nothing is copied, and k is not divided. Float32 operands take path scalar, since path coopmat
-// needs copies of them.
+// strides of all products are multiples of that. One product with other strides makes all products
+// slower. Nothing is copied, and k is not divided. Float32 operands take path scalar, since path
+// coopmat needs copies of them.
 //
 // ForwardGroup records into c and returns, as Forward does. The table is a part of the recording:
 // c may be submitted again and again, and the caller may change t and list. Unlike Forward,

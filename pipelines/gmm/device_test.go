@@ -34,8 +34,8 @@ func TestDrawn(t *testing.T) {
 }
 
 // TestExtremes has every combination of extreme logits, deviations and distances in two
-// components. It compares each result relative to itself: a bound for the largest says nothing of
-// the others. A result that float32 cannot hold must be the infinity that it rounds to.
+// components. The test compares each result relative to itself: a bound for the largest says
+// nothing of the others. A result that float32 cannot hold must be the infinity that it rounds to.
 func TestExtremes(t *testing.T) {
 	d := vktest.Open(t)
 	var in ref.Inputs

@@ -16,7 +16,7 @@
 // returns views of the three, without a copy.
 //
 // Package mixture computes the same for mixtures whose components are the heads of a model, and
-// does not write the components. It ends with [Merge].
+// does not write the components. The forward pass of mixture ends with [Merge].
 //
 // Nothing overflows on the way for logits of any size, deviations from exp(-80) to exp(80), and
 // any finite y. A result that float32 cannot hold is the infinity that it rounds to, never NaN,

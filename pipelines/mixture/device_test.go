@@ -62,8 +62,8 @@ func tighten(c *guard.Case, p mixture.Problem, in ref.Inputs) {
 	}
 }
 
-// TestForwardChoice wants one kernel on matrices, whose memory does not grow with the heads. It
-// wants outputs in memory where they are asked for or nothing else runs.
+// TestForwardChoice wants one kernel on matrices, whose memory does not grow with the heads. The
+// test wants outputs in memory where the caller asks for them or nothing else runs.
 func TestForwardChoice(t *testing.T) {
 	d := vktest.Open(t)
 	p := mixture.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}
@@ -143,8 +143,8 @@ func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Dev
 	}
 }
 
-// TestExtremes compares each log-probability relative to itself. One that float32 cannot hold
-// must be the infinity that it rounds to.
+// TestExtremes compares each log-probability relative to itself. A gradient that float32 cannot
+// hold must be the infinity that it rounds to.
 func TestExtremes(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-200, -40, 0, 40, 200}, []float64{-4e6, 0, 5, 1e-3}, []float64{0, 5, 1e30, -3e38, 1e19, 0, 7})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {

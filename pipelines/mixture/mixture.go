@@ -1,5 +1,5 @@
 // Package mixture computes the log-probability of tokens under mixtures of normal distributions
-// whose components are the heads of a model, and its gradients. It is package gmm behind the
+// whose components are the heads of a model, and its gradients. The model is package gmm behind the
 // heads of package mlp: the last layer of a mixture density network.
 //
 //	(logit, mu, log_sigma)[:, k] = silu(x * w1[k]) * w2[k]          silu(v) = v / (1 + exp(-v))
@@ -87,8 +87,8 @@ type Options struct {
 	// HeadsAtATime is the most heads whose hidden units are in memory at a time, where they are
 	// written at all; 0 leaves it to package mlp.
 	HeadsAtATime int
-	// Tuning is what was measured on the device. Rows of mixture are for the fused kernel, rows
-	// of gemm and grouped for the rest, as in package mlp. They come before the built-in tables.
+	// Tuning has rows measured on the device. Rows of mixture are for the fused kernel, rows of
+	// gemm and grouped for the rest, as in package mlp. These rows come before the built-in tables.
 	// Nil is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
 	// Workspace is memory for the call, at least as many bytes as the function Workspace says.

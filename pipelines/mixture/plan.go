@@ -113,5 +113,5 @@ func (f *forwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 	return wrap(gmm.Merge(c, states, gmm.Tensors{LogP: t.LogP, Loss: t.Loss}, p.Mixtures(), opt))
 }
 
-// wrap puts the name of this package before an error of another one.
+// wrap puts the name of this package before an error of another package.
 func wrap(err error) error { return chain.Wrap("mixture", err) }

@@ -90,8 +90,8 @@ func fusesBackward(caps *vk.Caps, p Problem, o Options) (bool, error) {
 	return err == nil, wrap(err)
 }
 
-// skinnyBackward returns the products of n heads that the one kernel computes: pre, or dy * W2ᵀ
-// if pre is kept. Its sums have the format of DW2.
+// skinnyBackward returns the products of n heads that one kernel computes: pre, or dy * W2ᵀ if pre
+// is kept. Its sums have the format of DW2.
 func skinnyBackward(p Problem, n int) engine.Problem {
 	if p.Keep == KeepPre {
 		return engine.Problem{Batch: n, M: p.Tokens, N: p.Hidden, K: p.Out, TransB: true, Activation: engine.TimesDSiLU, DType: p.DType, Out: p.GradDType()}
@@ -234,8 +234,8 @@ func (plan *backwardPlan) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Grad
 	return nil
 }
 
-// steps returns the gradients of some heads, whose tensors are (heads, rows, columns): first what
-// makes dpre, beside copies of operands, then the other gradients side by side.
+// steps returns the gradients of some heads, whose tensors are (heads, rows, columns): first the
+// steps of dpre, beside copies of operands, then the other gradients side by side.
 func (b *backwardPart) steps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g Gradients, p Problem, o Options) (steps.List, error) {
 	if b.skinny != nil {
 		return b.skinnySteps(c, memory, t, g, p, o)
@@ -322,9 +322,9 @@ func (b *backwardPart) preSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Probl
 	return s, err
 }
 
-// zeroStep returns the step that writes the zeros behind dpre of each head. It copies the last
-// columns of pre, since engine.Pad adds zeros to what it copies; dpre overwrites those columns
-// later. It returns none where a head has no zeros, or dx does not read them.
+// zeroStep returns the step that writes the zeros behind dpre of each head. The step copies the
+// last columns of pre, since engine.Pad adds zeros to the columns that it copies; dpre overwrites
+// these columns later. There is no step where a head has no zeros, or dx does not read them.
 func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) steps.List {
 	last := p.Hidden % unit(p)
 	if last == 0 || p.Heads == 0 {
@@ -338,7 +338,7 @@ func (b *backwardPart) zeroStep(memory *vk.Buffer, pre vk.Tensor, p Problem) ste
 	return steps.List{func(c *vk.Cmd) error { return engine.Pad(c, to, from) }}
 }
 
-// gradientSteps are what follows from pre and dy: dpre, DW2, and more.
+// gradientSteps are the steps that follow from pre and dy: dpre, DW2, and more.
 type gradientSteps struct{ gradient, dw2, more engine.Steps }
 
 // dpreSteps returns the steps that follow from pre and dy. Dpre will lie where pre does, unless

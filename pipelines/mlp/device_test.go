@@ -29,7 +29,8 @@ var passes = []kit.Pass{kit.Forward, kit.Backward}
 
 // TestDrawn checks drawn calls of one perceptron and of heads on every path, and as one kernel: x in shared
 // memory, in the cache, and both; grids of subgroups for hidden units of one row and of several; one chunk
-// of hidden units in shared memory and two; blocks that share rows, all of them or those from a row on.
+// of hidden units in shared memory and two; blocks that share rows, all rows or the rows from one
+// on.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
@@ -129,8 +130,8 @@ func TestUnits(t *testing.T) {
 	call.Test(t, d, newCall(p, o, kit.Forward), nil, passes...)
 }
 
-// TestChoice wants one kernel in place of products on matrices where outputs are few. It wants
-// memory for hidden units with Options.Products, with many outputs, and without heads.
+// TestChoice wants one kernel in place of products on matrices where outputs are few. The test
+// wants memory for hidden units with Options.Products, with many outputs, and without heads.
 func TestChoice(t *testing.T) {
 	d := vktest.Open(t)
 	good := mlp.Problem{Tokens: 1024, Heads: 4, In: 64, Hidden: 512, Out: 3, DType: dtype.Float16, Grad: dtype.Some(dtype.Float16)}

@@ -26,7 +26,7 @@ func ExampleForward() {
 	// Output: [0.0000 1.0000]
 }
 
-// newHeads returns what the next examples compute: two heads of one hidden unit and one token.
+// newHeads returns the tensors of the next examples: two heads of one hidden unit and one token.
 func newHeads() (e *vktest.Example, p mlp.Problem, t mlp.Tensors, g mlp.Gradients) {
 	e, p = vktest.NewExample(), mlp.Problem{Tokens: 1, Heads: 2, In: 1, Hidden: 1, Out: 1}
 	t = mlp.Tensors{X: e.Float32(p.XShape(), 1), W1: e.Float32(p.W1Shape(), 0, 20), W2: e.Float32(p.W2Shape(), 1, 3)}

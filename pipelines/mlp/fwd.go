@@ -64,7 +64,7 @@ type forwardPart struct {
 	first, second chain.Product
 }
 
-// A skinnyPart is a call of package skinny: its problem, and what it runs.
+// A skinnyPart is a call of package skinny: its problem, and its plan.
 type skinnyPart struct {
 	problem engine.Problem
 	plan    skinny.Plan
@@ -170,8 +170,9 @@ func padded(caps *vk.Caps, p Problem, o Options, products []engine.Problem) int 
 }
 
 // KeptUnits returns the Problem.Units with which the passes of p are fastest on a device with the same
-// options: p.Hidden, or with KeepHidden up to whole lines of memory. Where those need fragments that
-// other options do not have, Forward and Backward return an error that wraps vk.ErrUnsupported.
+// options: p.Hidden, or with KeepHidden up to whole lines of memory. Where whole lines need packed
+// operands that other options do not have, Forward and Backward return an error that wraps
+// vk.ErrUnsupported.
 func KeptUnits(caps *vk.Caps, p Problem, o Options) int {
 	if p.Units = 0; p.Keep != KeepHidden || validate(p, o) != nil {
 		return p.Hidden
@@ -242,5 +243,5 @@ func (f *forwardPart) describe(plan *Plan) {
 	}
 }
 
-// wrap puts the name of this package before an error of another one.
+// wrap puts the name of this package before an error of another package.
 func wrap(err error) error { return chain.Wrap("mlp", err) }

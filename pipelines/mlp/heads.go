@@ -19,7 +19,8 @@ const (
 // heads are the heads [first, first+n) that are computed at a time.
 type heads struct{ first, n int }
 
-// divide returns the heads at a time, about as many each time. Bytes is the memory of one head.
+// divide returns the heads at a time, about the same number each time. Bytes is the memory of one
+// head.
 func divide(p Problem, o Options, bytes int64) []heads {
 	most := o.HeadsAtATime
 	if most == 0 {

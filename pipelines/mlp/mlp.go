@@ -36,8 +36,8 @@
 // Without heads, 8 outputs or fewer are two products, since the skinny kernels were measured with
 // heads only.
 //
-// The workspace holds what lies between products for some heads at a time, and the next heads
-// take its place. So memory is bounded whatever the number of heads. As many heads are computed
+// The workspace holds the tensors between products for some heads at a time, and the next heads
+// take their place. So memory is bounded whatever the number of heads. As many heads are computed
 // at a time as have 256 MiB of silu(pre) or of sums of y, or 512 MiB of dpre alone, at most
 // Options.HeadsAtATime:
 //
@@ -55,9 +55,9 @@
 //
 //	dx = [dpre[0] 0 dpre[1] 0 …] * [W1[0] 0 W1[1] 0 …]ᵀ
 //
-// in float32, and dx is rounded once for the heads at a time. What lies between products is
-// rounded to DType. A pre beyond its range, 65504 in float16, is an infinity there, and the
-// backward pass makes NaN of it.
+// in float32, and dx is rounded once for the heads at a time. Tensors between products are rounded
+// to DType. A pre beyond its range, 65504 in float16, is an infinity there, and the backward pass
+// makes NaN of it.
 //
 // Products of the backward pass that do not need each other run side by side. Package mixture is
 // heads and gmm behind them, whose outputs do not reach memory in the forward pass.
@@ -101,18 +101,19 @@ type Options struct {
 	// Fused forces one kernel for the forward pass of one perceptron, or two products.
 	Fused Fused
 	// FusedConfig forces one kernel, too, with this configuration, which must be feasible: the
-	// words of Plan.String, as in "pair s2 t2x2 h1x1 x4 ahead2". It is for tuning and tests.
+	// words of Plan.String, as in "pair s2 t2x2 h1x1 x4 ahead2". Forced kernels are for tuning and
+	// tests.
 	FusedConfig string
 	// HeadsAtATime is the most heads that are computed at a time; 0 leaves it to the package.
 	HeadsAtATime int
 	// Products makes passes write hidden units of heads to memory where they could do
 	// without.
 	Products bool
-	// Tuning is what was measured on the device. Rows of gemm are for products, rows of grouped
-	// for kernels that keep hidden units on the chip. They come before the built-in tables. Nil
+	// Tuning has rows measured on the device. Rows of gemm are for products, rows of grouped for
+	// kernels that keep hidden units on the chip. These rows come before the built-in tables. Nil
 	// is none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
-	// Workspace is memory for what lies between products, at least as many bytes as the function
+	// Workspace is memory for the tensors between products, at least as many bytes as the function
 	// Workspace says. Its content is lost. Calls that share it run one after the other. Nil takes
 	// memory of the Cmd.
 	Workspace *vk.Buffer
@@ -157,7 +158,7 @@ func (t *Tensors) kept(p Problem) (pre, hidden argument.Argument) {
 }
 
 // A Plan says how a problem runs on a device: the heads of the first time, if not all are
-// computed at a time. Kernels has also those that only later heads run. It is a kit.Plan.
+// computed at a time. Kernels also lists kernels that only later heads run. It is a kit.Plan.
 type Plan struct {
 	words, kernels []string
 	bytes          int64
@@ -167,8 +168,8 @@ type Plan struct {
 // Parts lists the calls that Options.Tuning may have rows for, in order. Command tune tunes them.
 func (p Plan) Parts() []chain.Part { return p.parts }
 
-// String names what runs for the products of the pass, in their order. Equal neighbours are named
-// once.
+// String names the kernels and configurations of the products of the pass, in order. Equal
+// neighbours are named once.
 func (p Plan) String() string { return strings.Join(slices.Compact(slices.Clone(p.words)), " | ") }
 
 // Workspace is how many bytes of memory a call needs.

@@ -25,7 +25,7 @@ type Problem struct {
 	Float32 bool
 }
 
-// Keep says what the forward pass leaves to the backward pass.
+// Keep says which tensors the forward pass leaves to the backward pass.
 type Keep uint8
 
 // The choices. PyTorch's autograd keeps both pre and silu(pre).
@@ -84,8 +84,8 @@ func (p Problem) GradDType() dtype.DType { return p.Grad.Or(p.DType) }
 // FLOPs returns the operations of the products of the forward pass.
 func (p Problem) FLOPs() float64 { return 2 * float64(p.Tokens) * p.weights() }
 
-// BackwardFLOPs returns the operations of the gradients, twice as many. Computing pre again is not
-// counted.
+// BackwardFLOPs returns the operations of the gradients, twice the operations of Forward. Computing
+// pre again is not counted.
 func (p Problem) BackwardFLOPs() float64 { return 2 * p.FLOPs() }
 
 // weights returns the number of elements of W1 and W2.

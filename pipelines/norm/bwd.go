@@ -23,7 +23,7 @@ import (
 //
 // X or Sum, DY, DSum, DX and DResidual are (rows, cols) of p.DType with any row stride and a
 // contiguous last axis. W and DW are (cols) of p.WeightDType. Mean and RStd are (rows), float32,
-// as Forward wrote them. These four are contiguous. Sums are float32.
+// as Forward wrote them. These four tensors are contiguous. Sums are float32.
 //
 // The mean that Forward wrote is rounded to float32. In float32 rows this does not show: the mean
 // of z must be 0, so its actual value is taken off z. The numbers of 16-bit rows are at least

@@ -32,8 +32,8 @@ func TestDrawn(t *testing.T) {
 	}
 }
 
-// configs returns ways to share rows, also those that Choose takes for other sizes only. Not
-// every device can run each of them for rows of every length.
+// configs returns ways to share rows, also ways that Choose takes for other sizes only. Not every
+// device can run each of them for rows of every length.
 func configs(size int) []norm.Config {
 	return []norm.Config{
 		{Threads: size, SubgroupTeam: true, Loads: 1, Rows: 4, Groups: 1},

@@ -19,7 +19,7 @@ import (
 //
 // X, Residual, Sum and Y are (rows, cols) of p.DType with any row stride and a contiguous last
 // axis. Offsets and strides that are multiples of 16 bytes are fastest. W is (cols) of
-// p.WeightDType. Mean and RStd are (rows), float32. These three are contiguous.
+// p.WeightDType. Mean and RStd are (rows), float32. These three tensors are contiguous.
 //
 // Sums are float32. The mean is computed from differences from the row's first element, the
 // variance from differences from the mean. So y and rstd are exact to some roundoffs of float32,

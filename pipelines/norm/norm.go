@@ -66,8 +66,8 @@ func unsupported(format string, args ...any) error {
 type Options struct {
 	// Config forces how invocations share rows. It must be feasible, and is for tuning and tests.
 	Config *Config
-	// Tuning is what was measured on the device; its rows come before the package's own rule.
-	// Nil is none. kit.LoadTuningFile reads one.
+	// Tuning has rows measured on the device; these rows come before the package's own rule. Nil is
+	// none. kit.LoadTuningFile reads one.
 	Tuning *kit.Tuning
 	// Workspace is memory for Backward, at least as many bytes as the function Workspace says.
 	// Its content is lost. Calls that share it run one after the other. Nil takes memory of the
@@ -100,8 +100,8 @@ const (
 	maxLoads = 4
 	// threads are the invocations of a workgroup where a subgroup has a row.
 	threads = 256
-	// leastThreads are those where a workgroup has a row, if they suffice: few invocations wait
-	// less for each other.
+	// leastThreads are the invocations of a workgroup that has a row, if they suffice: few
+	// invocations wait less for each other.
 	leastThreads = 64
 )
 

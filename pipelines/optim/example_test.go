@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// A model is what the examples train: two weights with constant gradients.
+// A model has two weights with constant gradients, for the examples to train.
 type model struct {
 	*vktest.Example
 	w     optim.Tensors

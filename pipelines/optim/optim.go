@@ -56,7 +56,7 @@ type Param struct {
 	NoDecay bool
 }
 
-// AdamW is the optimizer of a list of parameters. It owns 36 bytes for each piece of 4096
+// AdamW is the optimizer of a list of parameters. An AdamW owns 36 bytes for each piece of 4096
 // elements, for at least 64 pieces of each set of buffers that parameters lie in. Its methods are
 // for one goroutine at a time.
 type AdamW struct {

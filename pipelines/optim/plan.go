@@ -38,7 +38,7 @@ type launch struct {
 	elements     int
 }
 
-// launchKey is what the tensors of a launch have in common.
+// launchKey has the values that the tensors of a launch have in common.
 type launchKey struct {
 	param, grad, m, v, copyTo *vk.Buffer  // copyTo is nil if there is no copy
 	format                    dtype.DType // the 16-bit format, where there is one
@@ -67,7 +67,7 @@ func keyOf(p *Param) launchKey {
 	return k
 }
 
-// plan divides the parameters into pieces. Those of a launch lie together.
+// plan divides the parameters into pieces. The pieces of a launch lie together.
 func plan(params []Param) (launches []launch, table []chunk) {
 	groups := map[launchKey][]*Param{}
 	var order []launchKey

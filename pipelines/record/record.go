@@ -130,7 +130,7 @@ func (p *Program) Step(name string, reads, writes []*Tensor, f func(c *vk.Cmd) e
 	}
 }
 
-// outdate notes that the last plan does not know what was added or changed.
+// outdate notes that the last plan does not know an addition or a change.
 func (p *Program) outdate(what string) {
 	if p.memory != nil && p.late == "" {
 		p.late = what
@@ -306,8 +306,8 @@ func (m *Memory) String() string {
 // align is the alignment of tensors: no device asks more of slices of a buffer.
 const align = 256
 
-// Plan finds places for all tensors, in buffers of at most limit bytes, and returns what they
-// take. It allocates nothing. After Allocate it is an error until Close.
+// Plan finds places for all tensors, in buffers of at most limit bytes, and returns the memory that
+// they take. It allocates nothing. After Allocate it is an error until Close.
 //
 // Tensors are placed one after the other, the largest first. Each gets the lowest place where it
 // meets no tensor that is needed at one of its steps, or, if it is small, shortly before. So the

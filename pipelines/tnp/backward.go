@@ -47,8 +47,8 @@ func (b *builder) lossBackward(dz *record.Tensor) {
 	})
 }
 
-// headsBackward appends the gradients by the outputs of heads, which are kept, and those through
-// the heads.
+// headsBackward appends the gradients by the outputs of heads, which are kept, and the gradients
+// through the heads.
 func (b *builder) headsBackward(dz *record.Tensor) {
 	p := b.mixture()
 	heads, opt := b.perceptrons(p), mlp.Options{Impl: b.o.Products}
@@ -68,7 +68,7 @@ func (b *builder) headsBackward(dz *record.Tensor) {
 }
 
 // blockBackward appends the backward pass of a block. Dx is the gradient by the stream after it,
-// of the block's rows. It returns the gradient by the stream before it, of all tokens.
+// of the block's rows. The result is the gradient by the stream before the block, of all tokens.
 func (b *builder) blockBackward(k *block, dx operand) operand {
 	c, inner := b.c, b.c.inner()
 	k = b.blockAgain(k)

@@ -26,7 +26,7 @@ type builder struct {
 	prog  *record.Program
 	err   error // the first
 
-	// These live from the forward pass to the end.
+	// These tensors live from the forward pass to the end.
 	x, y, scale       *record.Tensor // inputs; scale is the gradient of the loss
 	loss, logP, heads *record.Tensor // outputs
 	outputs, headsPre *record.Tensor // of heads, if the backward pass reads them
@@ -113,7 +113,7 @@ func (b *builder) scratch(step string, bytes int64, err error) *record.Tensor {
 	return b.prog.Scratch(workspaceOf+step, bytes)
 }
 
-// step appends a step that reads and writes operands. Those of the model are no tensors of the
+// step appends a step that reads and writes operands. Operands of the model are no tensors of the
 // program.
 func (b *builder) step(name string, reads, writes []operand, scratch *record.Tensor, f func(c *vk.Cmd) error) {
 	tensors := func(list []operand) (t []*record.Tensor) {
@@ -198,7 +198,7 @@ func (b *builder) attended(queries int) attention.Problem {
 	return attention.Problem{Batch: b.s.Batch, NumHeads: b.c.Heads, NumKVHeads: b.c.Heads, SeqQ: queries, SeqKV: b.s.Context, HeadDim: b.c.HeadDim, DType: b.dtype}
 }
 
-// This file has what plans take of package gemm.
+// This file has the products that plans take of package gemm.
 
 // product appends dst = a * w. P says more, but for the formats.
 func (b *builder) product(name string, dst, a, w operand, out dtype.DType, p gemm.Problem) {

@@ -36,7 +36,7 @@ func Save(path string, w Weights, c Config) error {
 	return out.Commit()
 }
 
-// metadata has what the shapes of tensors do not tell: the number of heads.
+// metadata has the number of heads, which the shapes of tensors do not tell.
 func (c Config) metadata() map[string]string {
 	return map[string]string{"heads": fmt.Sprint(c.Heads)}
 }

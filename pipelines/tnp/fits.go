@@ -9,10 +9,11 @@ import (
 )
 
 // CheckFits returns an error if a device is known to have less memory left than a model and a plan
-// of pass o.Pass take: how many bytes are missing, and what would take less. It returns an error
-// that wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and says with
-// which checkpoint or batch none would. It allocates nothing, and compiles the kernels of the plan.
-// NewModel and NewPlan each look for what they take themselves.
+// of pass o.Pass take. The error says how many bytes are missing, and which options would take
+// less. The error wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and
+// says with which checkpoint or batch all kernels see whole tensors. CheckFits allocates nothing,
+// and compiles the kernels of the plan. NewModel and NewPlan check only the memory that they take
+// themselves.
 func CheckFits(d *vk.Device, c Config, s Shape, o ModelOptions, p PlanOptions) error {
 	heaps, err := d.Heaps()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// A block is what the forward pass of a block leaves to its backward pass.
+// A block has the tensors that the forward pass of a block leaves to its backward pass.
 //
 // The last block is computed for targets only: nothing reads its context rows but its own K and
 // V. The queries and the perceptron of the last block have batch*targets rows, in other blocks a
@@ -66,7 +66,7 @@ func (b *builder) forward() {
 }
 
 // blockForward appends a block. Its input is the sum of stream and branch, which its first norm
-// adds up; branch may be missing. Its output is the sum of what it returns.
+// adds up; branch may be missing. The output of the block is the sum of the two results.
 func (b *builder) blockForward(k *block, stream, branch operand) (operand, operand) {
 	k.n1 = b.normalize(k.name("norm1"), k.name("norm1.weight"), stream, branch, b.s.Tokens())
 	k.x = stream
@@ -165,8 +165,8 @@ func (b *builder) mlp(k *block) mlp.Problem {
 	return p
 }
 
-// keep says what the forward pass keeps of perceptrons. The backward pass of package mlp computes
-// the rest again, to the same bits.
+// keep says which tensors of perceptrons the forward pass keeps. The backward pass of package mlp
+// computes the rest again, to the same bits.
 func (b *builder) keep() mlp.Keep {
 	if b.pass == Loss || b.o.Checkpoint != Off || b.o.Variant == Fused || 2*b.hiddenBytes(b.c.Layers*b.s.Tokens()) > mostKept {
 		return mlp.KeepNothing

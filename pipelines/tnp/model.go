@@ -168,7 +168,7 @@ func (m *Model) memory() []part {
 	return list
 }
 
-// bytes returns what they take, of slots of n elements in all.
+// bytes returns the bytes of all parts, of slots of n elements in all.
 func (m *Model) bytes(n int) (bytes int64) {
 	for _, x := range m.memory() {
 		bytes += x.bytes(n)
@@ -176,7 +176,7 @@ func (m *Model) bytes(n int) (bytes int64) {
 	return bytes
 }
 
-// bytes returns what a buffer takes, of slots of n elements in all.
+// bytes returns the bytes of a part, of slots of n elements in all.
 func (p *part) bytes(n int) int64 { return int64(p.times) * int64(n) * int64(p.dtype.Size()) }
 
 // optimized lists the parameters for AdamW.
@@ -190,8 +190,8 @@ func (m *Model) optimized() (list []optim.Param) {
 	return list
 }
 
-// problem returns the constants of AdamW for gradients that are LossScale times as large. M and
-// the root of v are as many times as large.
+// problem returns the constants of AdamW for gradients that are LossScale times as large. M and the
+// root of v are LossScale times as large, too.
 func (m *Model) problem() optim.Problem {
 	p := m.o.Optim
 	p.Eps *= m.o.scale()

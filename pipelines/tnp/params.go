@@ -103,8 +103,8 @@ func (w Weights) Validate(c Config) error {
 	return nil
 }
 
-// Init returns the weights that a training begins with. Those of linear layers are uniform in
-// ±1/√in, the default of PyTorch. Those of the heads are normal with deviation 1/√in. Those of
+// Init returns the weights that a training begins with. Weights of linear layers are uniform in
+// ±1/√in, the default of PyTorch. Weights of the heads are normal with deviation 1/√in. Weights of
 // norms are 1. The same seed gives the same weights.
 func Init(c Config, seed uint64) (Weights, error) {
 	if err := c.Validate(); err != nil {

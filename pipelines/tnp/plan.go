@@ -22,15 +22,15 @@ import (
 
 // PlanOptions say how a plan is computed. The zero value is the default.
 type PlanOptions struct {
-	// Checkpoint says what the forward pass keeps for the backward pass.
+	// Checkpoint says which tensors the forward pass keeps for the backward pass.
 	Checkpoint Checkpoint
 	Variant    Variant        // which kernels are fused; for comparisons
 	Attention  attention.Impl // forces a path of attention
 	Products   gemm.Impl      // forces a path of the other products
 }
 
-// A Checkpoint says what the forward pass of a block keeps for the backward pass, which computes
-// the rest again. The results are the same, bit for bit.
+// A Checkpoint says which tensors the forward pass of a block keeps for the backward pass, which
+// computes the rest again. The results are the same, bit for bit.
 //
 //	           kept of a token, in elements of 16 bits            computed again
 //	Off        8*d_model + 3*heads*head_dim + 2*d_ff, about       nothing, but hidden units of more than 2 GiB
@@ -107,8 +107,8 @@ func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*
 	return m, err
 }
 
-// choose makes the program of a plan. Auto is the first checkpoint that fits, or else the one
-// that needs least.
+// choose makes the program of a plan. Auto is the first checkpoint that fits, or else the
+// checkpoint that needs least.
 func choose(caps *vk.Caps, c Config, s Shape, pass Pass, o ModelOptions, p PlanOptions, fits func(*Memory) bool) (b *builder, m *Memory, err error) {
 	if p.Checkpoint > Auto {
 		return nil, nil, fmt.Errorf("tnp: checkpoint=%v is not one of %v", p.Checkpoint, checkpointNames)
@@ -298,9 +298,10 @@ func (p *Plan) Memory() *Memory { return p.memory }
 func (p *Plan) Shape() Shape { return p.b.s }
 
 // SetInputs uploads a batch. X is (batch, context+targets, input_dim), the tokens of the package
-// documentation. Y is (batch, targets). It does not wait for the device: the upload comes behind what
-// was started, so the caller may call it while a batch runs, and change x and y then. It returns an
-// error that names the first element that is not finite, and uploads nothing.
+// documentation. Y is (batch, targets). It does not wait for the device: the upload comes behind
+// the batches that were started, so the caller may call SetInputs while a batch runs, and change x
+// and y then. It returns an error that names the first element that is not finite, and uploads
+// nothing.
 func (p *Plan) SetInputs(ctx context.Context, x, y []float32) error {
 	c, s := p.b.c, p.b.s
 	for _, in := range []struct {

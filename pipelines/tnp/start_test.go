@@ -18,7 +18,7 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A stepped training is what a loop of steps came to.
+// A stepped training has the results of a loop of steps.
 type stepped struct {
 	losses []float64
 	logP   [][]float32
@@ -27,7 +27,7 @@ type stepped struct {
 	steps  int
 }
 
-// stepping trains tiny for some batches: one after the other, or each uploaded beside the one
+// stepping trains tiny for some batches: one after the other, or each uploaded beside the batch
 // before. Fresh says which batches are recorded anew.
 func stepping(t *testing.T, d *vk.Device, o tnp.ModelOptions, p tnp.PlanOptions, batches int, beside bool, fresh func(batch int) bool) (r stepped) {
 	ctx, preset := context.Background(), tiny(t)
@@ -79,8 +79,8 @@ func stepping(t *testing.T, d *vk.Device, o tnp.ModelOptions, p tnp.PlanOptions,
 	return r
 }
 
-// TestStart wants batches that are started, and uploaded beside the one before, to give the bits
-// of those that are waited for: losses, log p, gradients, and states saved while they run.
+// TestStart wants batches that are started, and uploaded beside the one before, to give the bits of
+// batches that are waited for: losses, log p, gradients, and states saved while they run.
 func TestStart(t *testing.T) {
 	d := vktest.Open(t)
 	never := func(int) bool { return false }

@@ -70,7 +70,7 @@ func (x *training) weights() tnp.Weights {
 	return w
 }
 
-// formats returns the formats that the device multiplies in, without those that take scalar
+// formats returns the formats that the device multiplies in, without formats that take scalar
 // paths.
 func formats(d *vk.Device) []dtype.DType {
 	if d.Caps().BFloat16CoopMat {

@@ -27,7 +27,7 @@ type Case struct {
 	want *memo
 }
 
-// A memo has what passes want, once computed.
+// A memo has the results that passes want, once computed.
 type memo [2]struct {
 	sync.Once
 	call.Outputs
@@ -88,8 +88,8 @@ const (
 //go:embed cases.txt
 var table string
 
-// Cases returns the cases of a set for a pass, in the order of cases.txt. The backward pass has those
-// of the forward pass that have an LSE, with a normal dO, and some that only this pass has.
+// Cases returns the cases of a set for a pass, in the order of cases.txt. The backward pass has the
+// cases of the forward pass that have an LSE, with a normal dO, and some cases of its own.
 func Cases(set Set, pass kit.Pass) (list []*Case) {
 	text := strings.NewReplacer(append(slices.Clone(words[set]), "$packed", packed, "$seeded", seeded)...)
 	for _, line := range call.Lines(text.Replace(table)) {

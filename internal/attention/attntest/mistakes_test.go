@@ -171,8 +171,8 @@ func drawn(pass kit.Pass) (list []*Case) {
 	return list
 }
 
-// TestMistakes wants some case of those that stand for all, and that every path runs, and some random
-// call, to be farther from the results with a mistake than its bounds allow.
+// TestMistakes wants some stand-in case that every path runs, and some random call, to be farther
+// from the results with a mistake than its bounds allow.
 func TestMistakes(t *testing.T) {
 	vktest.Sequential(t)
 	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {

@@ -6,10 +6,10 @@ import (
 	"github.com/flashvk/flashvk/attention"
 )
 
-// Append walks over what attention.Append writes. It calls key for each new key of each key head,
-// and query for each row of Q, with the position whose angles rotate the row; the key's position is
-// its place in the sequence too. A sequence without room for its new keys is left as it is: Append
-// reports whether every sequence has room.
+// Append walks over what attention.Append writes. Append calls key for each new key of each key
+// head, and query for each row of Q, with the position whose angles rotate the row; the key's
+// position is its place in the sequence too. A sequence without room for its new keys is left as it
+// is: Append reports whether every sequence has room.
 func Append(p attention.AppendProblem, lens []int, key, query func(r Row, position int)) (room bool) {
 	room = true
 	for b, n := range lens {

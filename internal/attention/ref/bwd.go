@@ -47,7 +47,7 @@ func newGradients(p attention.Problem) Gradients {
 }
 
 // Backward computes in float64, with all features, the gradients of a loss with respect to the inputs
-// of Forward, from those with respect to its results:
+// of Forward, from the gradients with respect to its results:
 //
 //	P      = exp(S - LSE)
 //	W      = P * Z                             Z is what dropout multiplies a weight with: 0 or 1/(1-p)
@@ -67,7 +67,7 @@ func newGradients(p attention.Problem) Gradients {
 // What is hidden from a row gets nothing from it, and may be anything, as in Forward: rows that see no
 // key have dQ = 0, keys that no row sees dK = dV = 0, and so have rows and keys of no sequence.
 //
-// The scope is what GradientBounds needs. The error names the argument that is not valid.
+// GradientBounds needs the scope. The error names the argument that is not valid.
 func Backward[T Float](up Upstream[T], in Inputs[T], p attention.Problem) (g Gradients, s GradientScope, err error) {
 	if err := cmp.Or(in.check(p), up.check(p)); err != nil {
 		return g, s, err

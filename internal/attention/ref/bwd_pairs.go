@@ -26,7 +26,7 @@ type pairs[F, T Float] struct {
 	biasWeights, sinkWeights []float64 // sums of weights, of the same shapes
 }
 
-// pairSums are what bounds are derived from.
+// pairSums are the sums that bounds are derived from.
 type pairSums struct {
 	term   float64 // the largest P * (|dP| + |Delta|)
 	square float64 // the largest sum of its squares of a key
@@ -107,7 +107,7 @@ type pairWorker[F, T Float] struct {
 	sums                   pairSums
 }
 
-// keyHead computes what the query heads of one key head have to do with.
+// keyHead computes the gradients of one key head and of its query heads.
 func (w *pairWorker[F, T]) keyHead(batch, kv int) pairSums {
 	p, d, dv, l := w.p, w.p.HeadDim, w.p.ValueHeadDim(), w.in.places(w.p)
 	mask := l.mask(batch)
@@ -149,7 +149,7 @@ func (w *pairWorker[F, T]) store(to []float64, at int, sum []F, scale F) {
 	}
 }
 
-// row writes dQ of row r and adds what the row gives to the other gradients.
+// row writes dQ of row r and adds the row's terms to the other gradients.
 func (w *pairWorker[F, T]) row(mask attention.Mask, r Row) {
 	p, d, dv, l := w.p, w.p.HeadDim, w.p.ValueHeadDim(), w.in.places(w.p)
 	at, atLSE := l.query(r), l.lse(r)

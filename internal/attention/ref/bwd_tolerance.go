@@ -63,16 +63,16 @@ type GradientScope struct {
 // The P * dLSE of scores that share an element of the bias may cancel in the sum, and their errors
 // do not: each is off by the roundings of its weight and of LSE, and n of random sign by their root
 // mean square. The squares of weights sum up to less than the weights do, so that sqrt(BiasWeight)
-// times a quarter of those roundings counts as plain's error of dBias at the least, as for dSinks.
+// times a quarter of these roundings counts as plain's error of dBias at the least, as for dSinks.
 //
-// One rounding of the largest dS to a 16-bit format counts, too: where the
-// dX of one row add up to 0, as with equal keys, what is left of their roundings is one
-// random number, which may be small in plain alone. So it does for dBias without a Softcap,
-// which may be a sum of dX, as plain's is. And for float32 with a Softcap, one
-// rounding of that: it multiplies a tanh that is right to a rounding near 1. What a score is off by
-// before the cap, by Softcap, moves the slope of tanh by up to twice as much, relatively, and dQ and
-// dK with it: parts of float32 are right to 2^-22, four roundoffs, of each of head_dim products,
-// which add up to Product at the most and whose errors have random signs (slopeError).
+// One rounding of the largest dS to a 16-bit format counts, too: where the dX of one row add up to
+// 0, as with equal keys, the sum of their roundings is one random number, which may be small in
+// plain alone. So it does for dBias without a Softcap, which may be a sum of dX, as plain's is. And
+// for float32 with a Softcap, one rounding of that: it multiplies a tanh that is right to a
+// rounding near 1. What a score is off by before the cap, by Softcap, moves the slope of tanh by up
+// to twice as much, relatively, and dQ and dK with it: parts of float32 are right to 2^-22, four
+// roundoffs, of each of head_dim products, which add up to Product at the most and whose errors
+// have random signs (slopeError).
 //
 // Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
 // 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
@@ -82,9 +82,9 @@ type GradientScope struct {
 // which dV is multiplied in the end. The kept weights of a key with equal scores are off by the same,
 // so that their errors add up as the dO of its rows do, n numbers of random sign: sqrt(n) times one.
 //
-// What is below 2^-126 may be 0 on a device, as it is not a normal float32: results, weights (those
-// of a sink, or of keys beside one that outweighs them) and dX. That is allowed for all
-// terms of a sum, beyond the rest.
+// A number below 2^-126 may be 0 on a device, as it is not a normal float32: results, weights (of a
+// sink, or of keys beside a key that outweighs them) and dX. All terms of a sum may be 0 so, beyond
+// the other errors.
 //
 // A broken PlainBackward must not excuse a broken kernel, so no bound exceeds
 // its ceiling (gradientCeilings).
@@ -139,8 +139,8 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 }
 
-// slopeError returns what the slope of a Softcap is off by in float32, relatively, in quarters, as
-// float32 bounds count it four times.
+// slopeError returns the relative float32 error of the slope of a Softcap, in quarters, as float32
+// bounds count an error four times.
 func slopeError(s *GradientScope, p attention.Problem) float64 {
 	if p.Softcap == 0 || p.DType != dtype.Float32 {
 		return 0

@@ -166,7 +166,7 @@ func TestGradientBoundSoftcap(t *testing.T) {
 	require.Greater(t, worst, bound.DQ*half32(s, p)/(half32(s, p)+slopeError(&s, p)), "the term decides")
 }
 
-// half32 is what GradientBounds counts for float32 beside slopeError.
+// half32 is the error that GradientBounds counts for float32 beside slopeError.
 func half32(s GradientScope, p attention.Problem) float64 {
 	return roundoff32 * (1 + s.LSE + p.Softcap)
 }

@@ -18,8 +18,8 @@ type Cache8[T Float] struct {
 const MaxQ8Scale = 515.5
 
 // Quantise returns rows of dim elements as Append stores them. Those of e4m3 have the scale that
-// scale returns of a row's number; nil: 1. What is NaN is stored as NaN, in q8_0 with its block, though
-// Append has zeros there: it marks what is not to be read.
+// scale returns of a row's number; nil: 1. A NaN is stored as NaN, in q8_0 with its block, though
+// Append has zeros there: NaN marks elements that no kernel may read.
 func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(row int) T) Cache8[T] {
 	c := Cache8[T]{Stored: make([]T, len(x))}
 	if format == attention.CacheE4M3 {

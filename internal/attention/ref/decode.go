@@ -161,8 +161,8 @@ func (in *DecodeInputs[T]) compute(p *attention.DecodeProblem, b, kv, rows int) 
 	return h, nil
 }
 
-// head returns a problem of one key head with the keys that a sequence has, and its tensors. What
-// left_pad hides is a key mask, and what a tree mask hides a bias.
+// head returns a problem of one key head with the keys that a sequence has, and its tensors. A key
+// mask hides the keys of left_pad, and a bias the keys of a tree mask.
 func (in *DecodeInputs[T]) head(p *attention.DecodeProblem, b, kv int) (Inputs[T], attention.Problem) {
 	one, group, n := p.Problem, p.NumHeads/p.NumKVHeads, in.keys(p, b)
 	one.Batch, one.NumHeads, one.NumKVHeads, one.SeqKV = 1, group, 1, n
@@ -203,8 +203,8 @@ func (in *DecodeInputs[T]) head(p *attention.DecodeProblem, b, kv int) (Inputs[T
 	return x, one
 }
 
-// bias returns what is added to the scores of a key head, (group, seq_q, n): the bias, and -Inf
-// where the tree mask hides a key.
+// bias returns the summand of the scores of a key head, (group, seq_q, n): the bias, and -Inf where
+// the tree mask hides a key.
 func (in *DecodeInputs[T]) bias(p *attention.DecodeProblem, b, kv, n int) []T {
 	group := p.NumHeads / p.NumKVHeads
 	shape := p.BiasShape()

@@ -19,13 +19,13 @@ import (
 //
 // Without rows, o and lse have the shapes attention.Problem.OShape and LSEShape. Otherwise row x of o
 // (len(rows), value_dim) and of lse (len(rows)) belongs to rows[x], and only rows cost time.
-// Lse may be nil. Query head h reads key head h / (num_heads/num_kv_heads). What a row sees must be
-// finite; what masks hide from it may be anything.
+// Lse may be nil. Query head h reads key head h / (num_heads/num_kv_heads). Keys and values that a
+// row sees must be finite; hidden keys and values may be anything.
 //
 // A row that sees no key has O = 0 and LSE = -Inf, or the sink. Rows of a Varlen that are in no
 // sequence keep what o and lse hold.
 //
-// It returns an error that names the argument that is not valid.
+// The error names the argument that is not valid.
 func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
 	return forward(o, lse, &in, p, rows, exact)
 }
@@ -38,9 +38,8 @@ func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows 
 //	O   = sum over keys of P * V, float32                   rounded to p.DType at the end
 //	LSE = max + log(sum)                                    float32
 //
-// For float32 nothing is rounded further. What it differs from Forward by is the error that the
-// format itself costs, from which PlainBound derives what a kernel is allowed. Inputs are rounded to
-// float32.
+// For float32 nothing is rounded further. The difference from Forward is the error of the format
+// itself, from which PlainBound derives a kernel's tolerance. Inputs are rounded to float32.
 func Plain[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
 	return forward(o, lse, &in, p, rows, p.DType.Round)
 }

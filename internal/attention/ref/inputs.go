@@ -162,8 +162,9 @@ func (in Inputs[T]) SeesNothing(p attention.Problem, r Row) bool {
 	return true
 }
 
-// gather returns n rows of d elements of src: the row first and those at a distance of step. It is a
-// part of src where that has the type and is one, and otherwise a copy in buf, which grows.
+// gather returns n rows of d elements of src: the row first and the rows that follow at a distance
+// of step. The result is a part of src where src has the type and the rows are adjacent, and
+// otherwise a copy in buf, which grows.
 func gather[To, From Float](buf *[]To, src []From, first, step, n, d int) []To {
 	if same, ok := any(src).([]To); ok && step == 1 {
 		return same[first*d : (first+n)*d]

@@ -15,8 +15,8 @@
 //	          └── Plain ───────────── plain ┘
 //
 // Backward, PlainBackward and GradientBounds are the same for the backward pass; Saved is what a
-// forward pass leaves for it. A sample of rows and keys (SampleRows, SampleKeys) checks a problem of
-// any size at the cost of what is looked at.
+// forward pass leaves for it. A sample of rows and keys (SampleRows, SampleKeys) checks a problem
+// of any size at the cost of the sample.
 package ref
 
 import (
@@ -78,7 +78,7 @@ func SampleKeys[T Float](in Inputs[T], p attention.Problem, n int) []Key {
 		total += p.NumKVHeads * l.mask(b).SeqKV
 	}
 	var keys []Key
-	batch, before := 0, 0 // a sequence, and the keys of those before it
+	batch, before := 0, 0 // a sequence, and the keys of the sequences before it
 	for _, at := range sample(total, n, 2) {
 		seqKV := l.mask(batch).SeqKV
 		for at >= before+p.NumKVHeads*seqKV {

@@ -96,8 +96,8 @@ func largest[T Float](x []T) float64 {
 // For the 16-bit formats plain's error counts as a quarter of their Eps of the largest O at
 // least, the average rounding of P where one key outweighs all others. In plain that is one
 // random number, which may be small (an H100 was off by one step of float16 where plain was off
-// by a fifth of one). It also counts as what matrix units that truncate lose of the largest
-// score, u for each eight products, as in GradientBounds. This is less than the rounding of P
+// by a fifth of one). Plain's error also counts as the part of the largest score that truncating
+// matrix units lose, u for each eight products, as in GradientBounds. The rounding of P is larger
 // until scores are in the hundreds.
 //
 // A broken Plain must not excuse a broken kernel, so the bound for O never exceeds ceiling.
@@ -122,10 +122,10 @@ func PlainBound(want, plain, lse []float64, s Scope, p attention.Problem) Bound 
 	}
 }
 
-// truncated returns what matrix units that truncate lose of the largest score, in quarters
-// of a roundoff, as float32 bounds count it four times: a roundoff of what they have added
-// up so far, half of the score on average, for each eight products. Up to head_dim 64 that
-// is within the rest. (On an H200 dV of head_dim 256 was off by 40 roundoffs, where LSE was 7.)
+// truncated returns the part of the largest score that truncating matrix units lose, in quarters of
+// a roundoff, as float32 bounds count an error four times: a roundoff of what they have added up so
+// far, half of the score on average, for each eight products. Up to head_dim 64 that is within the
+// rest. (On an H200 dV of head_dim 256 was off by 40 roundoffs, where LSE was 7.)
 func truncated(lse float64, s Scope, p attention.Problem) float64 {
 	return float64(max(p.HeadDim-64, 0)) / 64 * min(lse, s.Product)
 }

@@ -86,8 +86,8 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, 20.0, Measure(in, p).Logit)
 }
 
-// TestImports: the packages that judge kernels do not depend on what they judge. They use of
-// package attention what describes problems, and nothing of what runs them.
+// TestImports: the packages that judge kernels do not depend on kernels. They use the descriptions
+// of problems in package attention, and nothing that runs a kernel.
 func TestImports(t *testing.T) {
 	describes := map[string]bool{}
 	for _, file := range []string{"problem", "problem_features", "mask", "dropout", "shapes", "counts", "validate", "decode_problem", "cache8"} {

@@ -1,6 +1,6 @@
-// Package sumrows adds up what the workgroups of a kernel leave where it sums over more
-// than one of them: each writes a row of sums, and a second kernel adds the rows, in
-// order. That takes no atomics, and gives the same bits every time.
+// Package sumrows adds up the sums of workgroups where a kernel sums over several of them: each
+// writes a row of sums, and a second kernel adds the rows, in order. The sums take no atomics, and
+// have the same bits every time.
 //
 //	parts, err := sumrows.Workspace(c, "norm", opt.Workspace, groups, cols)
 //	k.Dispatch(c, …, parts)         workgroup i writes row i

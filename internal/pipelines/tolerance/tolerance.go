@@ -1,6 +1,6 @@
 // Package tolerance derives how far the results of kernels may be from a float64
-// reference. There is one rule, for all kernels of pipelines: twice what a plain program
-// in the storage format is off by, on the same inputs.
+// reference. There is one rule, for all kernels of pipelines: twice the error of a plain program in
+// the storage format, on the same inputs.
 package tolerance
 
 import (
@@ -12,8 +12,8 @@ import (
 // Roundoff32 is the largest relative error of one rounded operation in float32.
 const Roundoff32 = 0x1p-24
 
-// Plain returns how far a result may be from want, in the maximum norm, given what a
-// plain program in the storage format makes of the same inputs:
+// Plain returns how far a result may be from want, in the maximum norm, given a plain program's
+// result from the same inputs in the storage format:
 //
 //	times * max(max|plain - want|, half * max|want|, least)
 //

@@ -34,8 +34,8 @@ func (m *Memory) Take(n int64) int64 {
 	return at
 }
 
-// Keep reserves the memory of the products so far, so that those that follow may run side by side
-// with them.
+// Keep reserves the memory of the products so far, so that the products that follow may run side by
+// side with them.
 func (m *Memory) Keep() { m.taken = m.Bytes }
 
 // Open checks the tensors of a call, with argument.Check, and returns the workspace: the caller's, which

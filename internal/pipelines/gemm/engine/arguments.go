@@ -87,7 +87,7 @@ func (args *Args) Bound() [4]vk.Tensor {
 	return list
 }
 
-// Note returns what a trace says of a kernel of config for n products.
+// Note returns a trace's note on a kernel of config for n products.
 func (args *Args) Note(p Problem, config *Config, n int) vk.Note {
 	part := float64(n) / float64(p.Batches())
 	if args.panel > 0 {
@@ -200,7 +200,7 @@ func Aligned(n int, tensors ...vk.Tensor) bool {
 	return true
 }
 
-// A MemoryPlan has the offsets of what a call keeps in its workspace, in bytes.
+// A MemoryPlan has the offsets of partial sums and copies in the workspace of a call, in bytes.
 type MemoryPlan struct {
 	packA, packB   bool
 	right          Layout // of a packed op(B), if any

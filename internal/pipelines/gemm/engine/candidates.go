@@ -20,7 +20,7 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 	return append([]Config{start}, candidates(caps, p, start)...), nil
 }
 
-// candidates returns those after the first, start.
+// candidates returns the candidates after the first, start.
 func candidates(caps *vk.Caps, p Problem, start Config) []Config {
 	all := scalarCandidates(start)
 	if start.Impl == CoopMat {
@@ -118,8 +118,8 @@ func scalarCandidates(start Config) []Config {
 	return all
 }
 
-// The time of a k-tile of the matrix path on an H200, for the order of candidates. It is within
-// 10 % of eight of ten times of prototypes at 4608 x 4608 x 4032 in TUNING.md.
+// The time of a k-tile of the matrix path on an H200, for the order of candidates. The estimate is
+// within 10 % of eight of ten times of prototypes at 4608 x 4608 x 4032 in TUNING.md.
 const (
 	peakFLOPs  = 640e12 / 132 // operations a second of a compute unit, operands in registers
 	cacheBytes = 6.2e12 / 132 // bytes a second of operands from the L2 cache
@@ -212,8 +212,8 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 	return all
 }
 
-// splitChoices returns c without splits, and with several numbers of them: for as many rows as c
-// has, and for the rows after all full waves, or after all but one.
+// splitChoices returns c without splits, and with several numbers of splits: for the rows of c, and
+// for the rows after all full waves, or after all full waves but one.
 func (c Config) splitChoices(caps *vk.Caps, p *Problem) []Config {
 	var all []Config
 	add := func(splits, rows int) {

@@ -275,8 +275,9 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestCandidatesOrder wants what was fast on an H200 (TUNING.md) among the first, as a search may get no
-// further, and each choice varied that candidates have from the table.
+// TestCandidatesOrder wants configurations that were fast on an H200 (TUNING.md) among the first
+// candidates, as a search may get no further, and each choice varied that candidates have from the
+// table.
 func TestCandidatesOrder(t *testing.T) {
 	for trans, fast := range map[string][]string{
 		"nt": {"s2x2 t3x4 k64 align packb", "s4x2 t3x4 k64", "s2x2 t4x4 k32", "s2x2 t4x4 k64", "s4x2 t2x4 k64"},

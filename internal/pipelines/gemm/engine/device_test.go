@@ -150,7 +150,7 @@ func at(x vk.Tensor, offset int, shape ...int) vk.Tensor {
 }
 
 // TestGroupReplay submits two groups with one workspace twice, after their tensors and sizes have
-// changed on the host, and with other inputs: the commands keep what was recorded.
+// changed on the host, and with other inputs: the commands keep the recorded tensors and sizes.
 func TestGroupReplay(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
@@ -237,7 +237,8 @@ func TestArguments(t *testing.T) {
 	})
 }
 
-// TestGroupArguments wants an error that names the product and what does not fit, or none.
+// TestGroupArguments wants an error that names the product and the argument that does not fit, or
+// none.
 func TestGroupArguments(t *testing.T) {
 	d := vktest.Open(t)
 	tensor := func() vk.Tensor { return vktest.Tensor(t, d, dtype.Float32, 64) }

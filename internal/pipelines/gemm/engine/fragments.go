@@ -12,8 +12,8 @@ import (
 // PackB: gemm_fragments copies op(B) into the order in which invocations hold the elements of
 // right matrices; package fused of mlp copies all operands. An invocation then loads its part of
 // a matrix at once, instead of two elements at a time, and there are no tails. Right matrices
-// come straight from memory. They take no shared memory and none of its bandwidth, which limits
-// the kernel that has both operands there.
+// come straight from memory. Right matrices take no shared memory and none of its bandwidth, which
+// limits the kernel that has both operands there.
 
 // fragmentsParams is the push-constant block of gemm_fragments.comp.
 type fragmentsParams struct {
@@ -177,7 +177,7 @@ func (c *Config) rightLayout(caps *vk.Caps, p *Problem) Layout {
 	}
 }
 
-// rightBytes is the memory of a packed op(B), with what is loaded past its end and not used.
+// rightBytes is the memory of a packed op(B), with the matrices that loads ahead read past its end.
 func (c *Config) rightBytes(caps *vk.Caps, p *Problem) int64 {
 	l := c.rightLayout(caps, p)
 	return 2 * int64(rightSize(caps)) * (int64(p.Batches())*l.Matrices() + mostAhead)
@@ -289,7 +289,7 @@ func RowStride(n int) int {
 //	dst[b, r, c] = src[b, r, c] for c < columns, 0 for the rest of 16 bytes
 //
 // Src has any strides with a contiguous last axis. The offset, matrices and rows of dst start at
-// multiples of 16 bytes. They share no memory.
+// multiples of 16 bytes. Src and dst share no memory.
 //
 // Pad records into c and returns, as Multiply does. It returns an error that names the argument
 // that does not fit, or wraps vk.ErrUnsupported if the copy is too large for one dispatch.

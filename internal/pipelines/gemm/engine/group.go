@@ -15,8 +15,8 @@ import (
 // Tensors are gemm.Tensors.
 type Tensors struct{ A, B, C, Residual, X, S vk.Tensor }
 
-// MultiplyGroup is gemm.ForwardGroup. It takes path, configuration and workspace of the options. The
-// workspace has a table of GroupWorkspace bytes.
+// MultiplyGroup is gemm.ForwardGroup. MultiplyGroup takes path, configuration and workspace of the
+// options. The workspace has a table of GroupWorkspace bytes.
 func MultiplyGroup(c *vk.Cmd, tensors []Tensors, problems []Problem, opt Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -159,7 +159,7 @@ func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupPara
 	return chips.Kernel[groupParams](c.Device(), "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))
 }
 
-// join adds what the epilogue of another product of the group needs.
+// join adds the demands of the epilogue of another product of the group.
 func (e *EpilogueSpec) join(other EpilogueSpec) {
 	e.OutAligned = e.OutAligned && other.OutAligned
 	e.ReadC = e.ReadC || other.ReadC

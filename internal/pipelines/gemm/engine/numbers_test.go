@@ -17,7 +17,8 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// checkValues runs a product of a and b, whose tensors a function changes, inputs and what is wanted of c.
+// checkValues runs a product of a and b, whose tensors a function changes, with the inputs and the
+// values wanted of c.
 func checkValues(t *testing.T, d *vk.Device, g *call.Gemm, a, b []float64, change func(a, b, c *guard.Tensor)) {
 	t.Helper()
 	k, record, err := call.Case(d.Caps(), g, kit.Forward, call.Values{"a": a, "b": b})
@@ -36,7 +37,7 @@ var roundings = []float32{
 	65504, -65504, 65088, 65280, 0x1p-14, 0x1p-24, -0x1.8p-23, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
 }
 
-// scalarRoundings are those and values of float32: the NaNs whose bits are all ones, which
+// scalarRoundings are roundings and values of float32: the NaNs whose bits are all ones, which
 // rounding would carry over into a zero, and the halves around the largest bfloat16.
 var scalarRoundings = append(slices.Clone(roundings), math.Float32frombits(0x7fffffff), math.Float32frombits(0xffffffff),
 	math.Float32frombits(0x7f7f7fff), math.Float32frombits(0x7f7f8000), -math.MaxFloat32)

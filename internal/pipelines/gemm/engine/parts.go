@@ -13,10 +13,10 @@ import (
 // of each row of op(A) and column of op(B). gemm_parts scales them by powers of two and divides
 // every element into a high and a low float16. The matrix kernel multiplies these: three products
 // for one, with the errors of float32 (shaders/lib/gemm_panels.glsl). Gemm_tops and gemm_parts
-// read the operands once, whatever their layout. The matrix kernel reads them once for each row
-// or column of blocks, in k-tiles without gaps.
+// read the operands once, whatever their layout. The matrix kernel reads the high and low parts
+// once for each row or column of blocks, in k-tiles without gaps.
 
-// A tile of gemm_parts is partsRows rows of partsColumns elements. A tile of gemm_tops is as many
+// A tile of gemm_parts is partsRows rows of partsColumns elements. A tile of gemm_tops is partsRows
 // rows of a chunk. Short chunks make many workgroups; but gemm_parts reads the amax of all chunks
 // of its rows.
 const (

@@ -29,7 +29,7 @@ const (
 	startTime   = 3e-6       // the first k-tile of a workgroup, and writing C: products with k = 512 have 248 of 340 TFLOP/s
 	combineTime = 8e-6       // two barriers, and a kernel starts; some microseconds, not measured
 	splitTime   = 3e-7       // gemm_combine adds one split after the other: latency of memory
-	clearGain   = 0.03       // splits are taken if they gain at least this
+	clearGain   = 0.03       // the least gain for which splits are taken
 )
 
 // MaxSplits bounds the splits of k.
@@ -37,7 +37,7 @@ const MaxSplits = 256
 
 // Slots returns how many workgroups of c a device runs at a time: two for each compute unit, as
 // registers allow for the configurations of large devices, or one where shared memory does not
-// hold two. It is 0 if the driver does not tell the number of units.
+// hold two. Slots returns 0 if the driver does not tell the number of units.
 func (c *Config) Slots(caps *vk.Caps, p *Problem) int {
 	shape, lack := chips.MatrixShape(caps, p.DType)
 	if c.Impl == CoopMat && lack == "" && 2*c.tileBytes(*p, int(shape.M), int(shape.N)) > int(caps.MaxSharedMemoryBytes) {
@@ -102,10 +102,10 @@ func (c *Config) pieces(caps *vk.Caps, p *Problem) (pieces, rows int) {
 
 // withSplits returns c with the splits whose estimate is the least, if they gain clearly.
 //
-// It compares the divisions of C whose unshared blocks fill whole waves: sharing more takes
+// withSplits compares the divisions of C whose unshared blocks fill whole waves: sharing more takes
 // longer. Splits gain less than a wave, so sums that take as long do not pay. Path scalar shares
-// all or nothing: the slots of its small workgroups are those that keep a device busy, not all
-// that it runs at a time.
+// all or nothing: its slots are the small workgroups that keep a device busy; the device runs more
+// at a time.
 func (c Config) withSplits(caps *vk.Caps, p *Problem, t costs) Config {
 	c.Splits, c.Rows = 1, 0
 	if t.slots == 0 {
@@ -148,10 +148,10 @@ func (c Config) SplitAs(caps *vk.Caps, p *Problem, slots int, step float64) Conf
 }
 
 // Splits (split-K): where C has few blocks and k is long, workgroups share a block, each with a
-// part of k, and gemm_combine adds up their sums. All rows of C are divided so, or with
-// Config.Rows those after the first Rows. Example: a device runs 264 blocks at a time. 344 blocks
-// take two waves, as long as 528. With 264 blocks, and then 80 with a third of k in each of 240
-// workgroups, they take little longer than 352. splits.go chooses.
+// part of k, and gemm_combine adds up their sums. All rows of C are divided so, or with Config.Rows
+// the rows after the first Rows. Example: a device runs 264 blocks at a time. 344 blocks take two
+// waves, as long as 528. With 264 whole blocks, and then 80 blocks with a third of k in each of 240
+// workgroups, the time is little longer than for 352 blocks. splits.go chooses.
 
 // splitK returns the part of k of a split, a multiple of BlockK. The last splits may be missing;
 // none is empty.
@@ -161,7 +161,7 @@ func (c *Config) splitK(k int) int {
 	return (blocks + splits - 1) / splits * c.BlockK
 }
 
-// Fit returns c with as many splits as have a part of k, and rows as there are.
+// Fit returns c without splits that have no part of k, and without splits where Rows are all rows.
 func (c Config) Fit(p *Problem) Config {
 	if c.Splits > 1 {
 		part := c.splitK(p.K)

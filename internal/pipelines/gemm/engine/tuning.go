@@ -39,7 +39,7 @@ func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 	})
 }
 
-// likeness says which problems a measurement is for: those that differ in sizes only.
+// likeness says which problems a measurement is for: problems that differ in sizes only.
 func likeness(p *Problem) table.Likeness {
 	kind := *p
 	kind.Batch, kind.M, kind.N, kind.K, kind.Alpha, kind.Beta = 0, 0, 0, 0, 0, 0
@@ -85,7 +85,7 @@ func rows() []table.Row[shape, Config] {
 		{Family: "hopper", Formats: table.Of16Bits, Config: words("coopmat s2x2 t2x2 k32 align g8")},
 
 		// F32x2: half as many sums, since high and low parts of A wait in registers, and products are
-		// summed before they are added to the sums. Without LoadAhead it is 12 % slower.
+		// summed before they are added to the sums. Without LoadAhead f32x2 is 12 % slower.
 		{Family: "hopper", Formats: table.OfFloat32, Fill: 1, Config: words("coopmat s2x2 t4x4 k16 loadahead1 g16")},
 		{Family: "hopper", Formats: table.OfFloat32, Config: words("coopmat s2x2 t2x2 k16 g8")},
 

@@ -1,5 +1,5 @@
-// Package problem describes matrix products with an epilogue. It imports nothing
-// of Vulkan, so that references and tests can use it anywhere.
+// Package problem describes matrix products with an epilogue. The package imports nothing of
+// Vulkan, so that references and tests can use it anywhere.
 package problem
 
 import (
@@ -157,7 +157,7 @@ func (p Problem) Transposes() string {
 	return name[p.TransA] + name[p.TransB]
 }
 
-// ParseTransposes reads what Transposes returns.
+// ParseTransposes reads the string of Transposes.
 func ParseTransposes(s string) (transA, transB bool, err error) {
 	if len(s) != 2 || strings.Trim(s, "nt") != "" {
 		return false, false, fmt.Errorf("gemm: transposes %q are not one of nn, nt, tn, tt", s)
@@ -183,9 +183,9 @@ func (p Problem) Validate() error {
 // Empty reports whether a product of a group has no elements of C.
 func (p Problem) Empty() bool { return p.M == 0 || p.N == 0 }
 
-// ValidateGroup returns what the products of a group have in common, a problem without sizes, or an
-// error that names a product and the first value that breaks a rule. Products differ in sizes, which may
-// be 0, and in factors.
+// ValidateGroup returns the common part of the products of a group, a problem without sizes, or an
+// error that names a product and the first value that breaks a rule. Products differ in sizes,
+// which may be 0, and in factors.
 func ValidateGroup(list []Problem) (common Problem, err error) {
 	for i, p := range list {
 		if p.Batch != 0 {

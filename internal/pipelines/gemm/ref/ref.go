@@ -16,15 +16,15 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 )
 
-// Inputs are what a problem reads; those that it does not have are nil.
+// Inputs are the tensors that a problem reads; missing tensors are nil.
 type Inputs struct {
 	A, B []float64
-	C    []float64 // with Beta: what C holds before
+	C    []float64 // with Beta: the old content of C
 	R    []float64 // with Residual
 	X    []float64 // with TimesDSiLU and TimesDSiLUKeep
 }
 
-// Outputs are what a problem writes; those that it does not have are nil.
+// Outputs are the tensors that a problem writes; missing tensors are nil.
 type Outputs struct {
 	C []float64
 	X []float64 // with SiLUKeep
@@ -127,9 +127,8 @@ func DSiLU(v float64) float64 {
 	return s * (1 + v*(1-s))
 }
 
-// Plain returns what a plain program computes: products and sums in float32, one term
-// after the other, and every step of the epilogue rounded to p.Out, as a chain of
-// library calls stores them.
+// Plain returns the outputs of a plain program: products and sums in float32, one term after the
+// other, and every step of the epilogue rounded to p.Out, as a chain of library calls stores them.
 func Plain(in Inputs, p problem.Problem) Outputs {
 	sum := make([]float64, p.Batches()*p.M*p.N)
 	a, b := rows(in.A, p.AShape(), p.TransA), rows(in.B, p.BShape(), !p.TransB)
@@ -214,12 +213,12 @@ func NewBounds(want, plain Outputs, in Inputs, p problem.Problem) Bounds {
 	}
 }
 
-// Sums bounds the error of sums of products. Where that is below enough it need not be exact.
+// Sums bounds the error of sums of products. A bound below enough need not be exact.
 //
-// Terms in any order and of random signs have partial sums up to about the root of the sum of
-// their squares, and k roundings of those, which go both ways. The largest output counts. The
-// high and low parts of float32 operands are off by 2^-21 of a term at most. That is 4 times what
-// is counted for a single term, and tolerance.Plain allows 4 times the counted error.
+// Terms in any order and of random signs have partial sums up to about the root of the sum of their
+// squares, and k roundings of partial sums, which go both ways. The largest output counts. The high
+// and low parts of float32 operands are off by 2^-21 of a term at most. So a term is off by 4 times
+// the counted error, and tolerance.Plain allows 4 times the counted error.
 //
 // A matrix unit loses more with 16-bit operands. NVIDIA's adds at least four products at a time
 // to the sum and truncates the result: 2^-23 of the partial sum each time, always to one side.
@@ -236,7 +235,7 @@ func Sums(in Inputs, p problem.Problem, enough float64) float64 {
 	return rate * math.Sqrt(tolerance.Largest(products(Inputs{A: square(in.A), B: square(in.B)}, p)))
 }
 
-// sumsRate returns what Sums counts for each root of a sum of squares.
+// sumsRate returns the error that Sums counts for each root of a sum of squares.
 func sumsRate(p problem.Problem) float64 {
 	rate := tolerance.Roundoff32 * max(2, math.Sqrt(float64(p.K)))
 	if p.DType != dtype.Float32 {

@@ -119,7 +119,8 @@ func TestForwardParts(t *testing.T) {
 	})
 }
 
-// TestRefused wants errors that say what the kernels do not do, and which tensor does not fit.
+// TestRefused wants errors that name the problem that the kernels do not handle, or the tensor that
+// does not fit.
 func TestRefused(t *testing.T) {
 	d := vktest.Open(t)
 	p := engine.Problem{Batch: 2, M: 2, N: 3, K: 4, Activation: engine.SiLU, DType: dtype.Float16, Out: dtype.Float32}

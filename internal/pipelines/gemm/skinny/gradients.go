@@ -41,8 +41,8 @@ func backwardBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem, columns i
 // The offset and strides of DPre are multiples of 8 elements, and its rows get zeros up to the
 // next such multiple. DPre and DW have memory of their own.
 //
-// Backward returns what is to be recorded, as engine.MultiplySteps does, and errors as Forward does. The
-// product is two steps: the first writes dpre, the second dw.
+// Backward returns the steps to record, as engine.MultiplySteps does, and errors as Forward does.
+// The product is two steps: the first writes dpre, the second dw.
 func Backward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Options) (s engine.Steps, err error) {
 	plan, err := ChooseBackward(c.Device().Caps(), p, columns, o)
 	if err != nil {
@@ -122,9 +122,9 @@ func ChooseKept(caps *vk.Caps, p engine.Problem) (plan Plan, err error) {
 // p.Activation is TimesDSiLU. Pre is fastest with an offset and strides that are multiples of 8
 // elements. The other tensors are as in Backward. Of o, only the workspace counts.
 //
-// BackwardKept returns what is to be recorded, as Backward does. It returns an error that wraps
-// vk.ErrUnsupported if p.DType is float32 or w has more columns, and an error naming the argument if a
-// tensor does not fit.
+// BackwardKept returns the steps to record, as Backward does. It returns an error that wraps
+// vk.ErrUnsupported if p.DType is float32 or w has more columns, and an error naming the argument
+// if a tensor does not fit.
 func BackwardKept(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options) (s engine.Steps, err error) {
 	plan, err := ChooseKept(c.Device().Caps(), p)
 	if err != nil {

@@ -59,7 +59,7 @@ type fragmentedSpec struct {
 	engine.Deal
 }
 
-// A Plan is what a call runs, with the offsets in its workspace.
+// A Plan is the configuration of a call, with the offsets in its workspace.
 type Plan struct {
 	Config engine.Config
 	sums   int // partial sums of an element of the result
@@ -160,8 +160,8 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 }
 
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's products on
-// the chip. The kernel needs as many bytes of shared memory beside a product's as bytes returns. The
-// problem as has as many blocks as the kernel has workgroups.
+// the chip. The function bytes returns how much shared memory the kernel needs beside a product's.
+// The problem as has a block for each workgroup of the kernel.
 func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (c engine.Config, err error) {
 	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)

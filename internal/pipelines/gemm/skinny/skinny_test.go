@@ -33,9 +33,9 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestSharedMemory wants a configuration to fit beside what kernels have of their own exactly
-// where the module has no more shared memory than the device: of one that takes 16 bytes more,
-// an H200 with more workgroups than multiprocessors hung.
+// TestSharedMemory wants a configuration to fit beside the kernels' own arrays exactly where the
+// module has no more shared memory than the device: with 16 bytes more, an H200 with more
+// workgroups than multiprocessors hung.
 func TestSharedMemory(t *testing.T) {
 	for _, c := range []engine.Config{
 		{SubgroupsM: 4, SubgroupsN: 2, TilesM: 3, TilesN: 4, BlockK: 64}, // with 8 columns of W 16 bytes too many

@@ -74,7 +74,7 @@ func forward(in Inputs, p gmm.Problem, round func(float64) float64) (logP []floa
 }
 
 // mixture returns log_n + least and log_w of a token, least being the smallest z²/2:
-// where y is far from everything, that leaves what tells the components apart.
+// where y is far from everything, the difference still tells the components apart.
 func mixture(in Inputs, p gmm.Problem, t int, round func(float64) float64) (logN, logW []float64, least float64) {
 	n := p.Components
 	logit := in.Logit[t*n : (t+1)*n]

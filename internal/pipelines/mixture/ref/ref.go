@@ -18,7 +18,7 @@ import (
 // Outputs of a head: logit, mu, log sigma.
 const outputs = 3
 
-// Inputs are what a problem reads, row-major.
+// Inputs are the tensors that a problem reads, row-major.
 type Inputs struct{ X, W1, W2, Y []float64 }
 
 // Gradients are the gradients of the loss.
@@ -39,7 +39,7 @@ func (in Inputs) mixtures(out []float64) gmmref.Inputs {
 	return m
 }
 
-// Outputs returns what the heads return, in float64: the mixtures.
+// Outputs returns the outputs of the heads, in float64: the mixtures.
 func Outputs(in Inputs, p mixture.Problem) gmmref.Inputs {
 	return in.mixtures(mlpref.Compute(in.heads(nil), p.Perceptrons()).Y)
 }

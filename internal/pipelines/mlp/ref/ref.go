@@ -1,6 +1,6 @@
 // Package ref computes two-layer perceptrons that share their input, and their gradients, in
-// float64, and as a plain program does: what kernels are compared with, and how far they may be
-// off. Each head is computed by itself.
+// float64, and as a plain program does: the results that kernels are compared with, and how far
+// kernels may be off. Each head is computed by itself.
 //
 // Tensors are slices in row-major order of the shapes of mlp.Problem.
 package ref
@@ -12,11 +12,11 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// Inputs are what a problem reads; DY is nil for the forward pass alone. Pre, if there is one,
-// is what the backward pass takes for pre, whatever x * W1 is.
+// Inputs are the tensors that a problem reads; DY is nil for the forward pass alone. The backward
+// pass takes Pre, if there is one, for pre, whatever x * W1 is.
 type Inputs struct{ X, W1, W2, DY, Pre []float64 }
 
-// Outputs are the results of the forward pass, and those that Backward adds.
+// Outputs are the results of the forward pass, and the results that Backward adds.
 type Outputs struct {
 	Pre, Hidden, Y []float64 // Hidden is silu(pre)
 	DPre           []float64
@@ -29,9 +29,8 @@ func Compute(in Inputs, p mlp.Problem) Outputs {
 	return compute(in, p, gemm.Multiply, exact, exact)
 }
 
-// Plain returns what a plain program computes: products with sums in float32, every
-// tensor between them rounded to its format, dx of each head among them, and the sum of
-// those in float32.
+// Plain returns the outputs of a plain program: products with sums in float32, every tensor between
+// products rounded to its format, dx of each head among them, and the sum of these dx in float32.
 func Plain(in Inputs, p mlp.Problem) Outputs {
 	return compute(in, p, gemm.Plain,
 		func(v float64) float64 { return float64(float32(v)) },
@@ -65,8 +64,8 @@ func NewBounds(want, plain Outputs, p mlp.Problem) Bounds {
 	return BoundsAtLeast(want, plain, Outputs{}, p)
 }
 
-// BoundsAtLeast is NewBounds where outputs may be so few that plain is right by luck: the
-// largest of what Spread returns counts as its error at the least.
+// BoundsAtLeast is NewBounds where outputs may be so few that plain is right by luck: the largest
+// number of Spread counts as plain's error at the least.
 func BoundsAtLeast(want, plain, spread Outputs, p mlp.Problem) Bounds {
 	return Bounds{
 		Pre:    tolerance.Plain(p.DType, want.Pre, plain.Pre, tolerance.Largest(spread.Pre)),

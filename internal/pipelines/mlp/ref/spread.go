@@ -9,9 +9,9 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// Spread returns how far every element of the outputs may be off if what is stored between
-// products is rounded to p.DType, with errors of random signs: their first order, through
-// products and activations. OffDY is how far elements of DY may be off, nil for not at all.
+// Spread returns how far every element of the outputs may be off if tensors between products are
+// rounded to p.DType, with errors of random signs: their first order, through products and
+// activations. OffDY is how far elements of DY may be off, nil for not at all.
 //
 // A kernel that rounds elsewhere than the plain program is off by as much, though not by the
 // same; where outputs are many, the largest error of Plain is about twice this.

@@ -1,6 +1,5 @@
-// Package ref computes layer normalization and its gradients in float64, and what a
-// plain program in the storage format makes of it, from which the error that a kernel
-// may have is derived. It uses no device.
+// Package ref computes layer normalization and its gradients in float64 and, as a plain program, in
+// the storage format, from which a kernel's tolerance is derived. It uses no device.
 //
 //	Forward, Backward            the formulas, in float64
 //	PlainForward, PlainBackward  the same, float32, rounded where a kernel stores
@@ -32,7 +31,7 @@ type Upstream struct{ DY, DSum []float64 }
 // and of residual, and DW (cols).
 type Gradients struct{ DX, DW []float64 }
 
-// A number is what formulas are computed in. Conversions around products forbid fused
+// A number is a format that formulas are computed in. Conversions around products forbid fused
 // multiply-add, which some architectures' compilers would use.
 type number interface{ float32 | float64 }
 

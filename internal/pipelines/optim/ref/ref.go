@@ -80,12 +80,12 @@ func step(h optim.Problem, p Param, grad []float64, scale float64, t int, round 
 // Bounds are how far a kernel may be off after a step, every element of a tensor.
 type Bounds struct{ Param, M, V, Copy float64 }
 
-// NewBounds returns those of a kernel by the rule of tolerance.Plain, given what Step and
-// PlainStep make of before; copyTo is the format of the copy. Where a tensor has so few elements
-// that plain is right by luck, the roundoff of terms that cancel counts, and the roundoff of a
-// device's functions: a square root, its inverse and a division may be off by some units
-// in the last place, exp(x) by 3 + 2|x| (Vulkan specification). NewBounds counts half of these
-// units, as tolerance.Plain allows four times as much.
+// NewBounds returns the bounds of a kernel by the rule of tolerance.Plain, given the results of
+// Step and PlainStep on before; copyTo is the format of the copy. Where a tensor has so few
+// elements that plain is right by luck, the roundoff of terms that cancel counts, and the roundoff
+// of a device's functions: a square root, its inverse and a division may be off by some units in
+// the last place, exp(x) by 3 + 2|x| (Vulkan specification). NewBounds counts half of these units,
+// as tolerance.Plain allows four times as much.
 func NewBounds(h optim.Problem, before Param, grad []float64, scale float64, t int, want, plain Param, copyTo dtype.DType) Bounds {
 	ofGrad := 1.0
 	if scale != 1 {
@@ -119,8 +119,8 @@ func NewBounds(h optim.Problem, before Param, grad []float64, scale float64, t i
 	return b
 }
 
-// Copy returns what the copy of parameters in a format should hold before it is rounded: those that
-// are beyond the format are infinite.
+// Copy returns the copy of parameters in a format, before rounding: parameters beyond the format
+// are infinite.
 func Copy(param []float64, t dtype.DType) []float64 {
 	out := slices.Clone(param)
 	for i, x := range out {
@@ -131,8 +131,8 @@ func Copy(param []float64, t dtype.DType) []float64 {
 	return out
 }
 
-// correction returns what counts for 1 - beta^t, as adamw_prepare.comp computes it, in units
-// of tolerance.Roundoff32.
+// correction returns the error of 1 - beta^t, as adamw_prepare.comp computes it, in units of
+// tolerance.Roundoff32.
 func correction(beta float64, t int) float64 {
 	x := float64(t) * math.Log(beta)
 	if x >= -0.5 { // a polynomial

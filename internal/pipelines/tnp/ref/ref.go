@@ -22,7 +22,7 @@ import (
 // Inputs are a batch of tasks: X (batch, context+targets, input_dim), Y (batch, targets).
 type Inputs struct{ X, Y []float64 }
 
-// Outputs are what a step computes.
+// Outputs are the results of a step.
 type Outputs struct {
 	Heads []float64 // (batch*targets, components, 3)
 	LogP  []float64 // (batch, targets)
@@ -61,7 +61,7 @@ func Plain(w map[string][]float64, in Inputs, c tnp.Config, s tnp.Shape, t dtype
 	return m.compute(in, scale)
 }
 
-// A model is what a computation needs.
+// A model has the weights, the rounding and the gradients of a computation.
 type model struct {
 	c     tnp.Config
 	s     tnp.Shape
@@ -77,12 +77,12 @@ func (m *model) head(name string, k, rows, cols int) matrix {
 	return matrix{rows, cols, m.w[name][k*rows*cols : (k+1)*rows*cols]}
 }
 
-// A block is what the forward pass leaves of a block.
+// A block has the tensors of a block that the forward pass leaves.
 type block struct {
 	x, y1, qkv, o, x1, y2, pre, hidden matrix
 }
 
-// A tape is what the forward pass leaves to the backward pass.
+// A tape has the tensors that the forward pass leaves to the backward pass.
 type tape struct {
 	in     matrix
 	blocks []block
