@@ -14,9 +14,10 @@ import (
 // share a buffer run one after the other.
 //
 // If MaxNorm is positive, a step is skipped where the norm of the gradients is infinite or NaN.
-// The norm is so if a gradient is, or if the sum of squares is beyond float32 (norms from 1.8e19
-// on). Then no tensor changes, the count stays, and Skipped is one more. If MaxNorm is 0, nothing
-// is skipped: a NaN in a gradient makes its parameter and its moments NaN, and nothing else.
+// The norm is infinite or NaN if a gradient is, or if the sum of squares is beyond float32 (norms
+// from 1.8e19 on). Then no tensor changes, the count stays, and Skipped is one more. If MaxNorm is
+// 0, nothing is skipped: a NaN in a gradient makes its parameter and its moments NaN, and nothing
+// else.
 func (a *AdamW) Step(c *vk.Cmd) (err error) {
 	defer c.Keep(&err)
 	clip := a.p.MaxNorm > 0
