@@ -346,7 +346,6 @@ func rowsStrideH(p *Problem) uint32 {
 	return uint32(p.SeqQ)
 }
 
-// workspaceBytes returns the size of all.
 func workspaceBytes(shapes workspaceShapes) (bytes int64) {
 	for _, shape := range shapes {
 		if shape != nil {

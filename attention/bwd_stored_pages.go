@@ -70,7 +70,6 @@ func newPageRoom(p *Problem, block int) pageRoom {
 	return room((full-some)*(some+full-1+2*first)/2+(blocks-full)*most, most)
 }
 
-// floorDiv returns a/b rounded down.
 func floorDiv(a, b int) int {
 	if a < 0 {
 		return -((b - 1 - a) / b)
@@ -156,7 +155,6 @@ func (c *BackwardConfig) storedLimit(caps *vk.Caps, p *Problem) float64 {
 	return limit
 }
 
-// headBytes returns the bytes of P and dX of a head.
 func (c *BackwardConfig) headBytes(caps *vk.Caps, p *Problem) float64 {
 	block := c.DQ.owned(caps, c.Impl, p.DType)
 	return 4 * float64(newPageRoom(p, block).Head) * float64(block*block)

@@ -31,7 +31,6 @@ var bwdTable = table.New(table.Table[Problem, BackwardConfig, shape]{
 	Module: func(p *Problem, c *BackwardConfig) string { return moduleHash(bwdModules, c.Impl, p.DType) },
 })
 
-// A bwdRow is a row of bwdTable.
 type bwdRow = table.Row[shape, BackwardConfig]
 
 // blocks returns the number of blocks of keys or rows of p with c, whichever are fewer.

@@ -20,7 +20,6 @@ type unfusedKeysSpec struct {
 	Aligned bool   `glsl:"ALIGNED"`
 }
 
-// unfusedBwdKernels are the steps of the backward pass.
 type unfusedBwdKernels struct {
 	scores     kernel[bwdHeadsParams]
 	dq, dk, dv kernel[unfusedParams]

@@ -96,7 +96,6 @@ func (p *DecodeProblem) cacheBytes(elements float64) float64 {
 	return elements * float64(p.CacheDType().Size())
 }
 
-// validateFormat validates Cache.
 func (p *DecodeProblem) validateFormat() error {
 	switch {
 	case p.Cache > CacheQ8_0:

@@ -295,7 +295,6 @@ func (c *Config) divides(p *Problem) bool {
 	return c.Impl != Unfused && c.Stripes == 0 && p.Plain()
 }
 
-// feasibleSplits is Feasible for c.Splits.
 func (c *Config) feasibleSplits(caps *vk.Caps, p Problem) error {
 	if c.Splits < 0 {
 		return unsupported("%v: splits=%d is negative", c.Impl, c.Splits)

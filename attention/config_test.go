@@ -59,7 +59,6 @@ type asked struct {
 	impl Impl // instead of f and b
 }
 
-// feasible asks.
 func (x *asked) feasible() error {
 	switch {
 	case x.impl != Auto:

@@ -139,7 +139,6 @@ func (f *boundFeatures) skip(p *Problem, first, n int) {
 	f.startAt(p, first+n)
 }
 
-// cached returns the kernel of a module.
 func cached[P any](d *vk.Device, name, element string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
 	module, err := shaders.Get(name, element)
 	if err != nil {

@@ -346,7 +346,6 @@ func asksQuads(d *vk.Device, of any, impl Impl, t dtype.DType) error {
 	return err
 }
 
-// matrixKernelOptions is chips.MatrixOptions.
 func matrixKernelOptions(d *vk.Device) vk.KernelOptions { return chips.MatrixOptions(d.Caps()) }
 
 // blockSpec has the constants of a block of rows for kernels of the scalar and the unfused path.
@@ -425,7 +424,6 @@ func aligned(n int, tensors ...*vk.Tensor) bool {
 // rows or heads. A causal mask can be dropped: aligned to the bottom right, it hides nothing from
 // the last query. Problems with features are not packed.
 
-// packs reports whether p has heads to pack.
 func packs(p *Problem) bool {
 	all := !p.Causal || p.CausalAlign == BottomRight
 	return p.SeqQ == 1 && p.NumHeads > p.NumKVHeads && all && p.Plain()

@@ -30,7 +30,6 @@ var fwdTable = table.New(table.Table[Problem, Config, shape]{
 	Module: func(p *Problem, c *Config) string { return moduleHash(fwdModules, c.Impl, p.DType) },
 })
 
-// A fwdRow is a row of fwdTable.
 type fwdRow = table.Row[shape, Config]
 
 // A shape is the sizes and masks that a row matches.

@@ -23,7 +23,6 @@ type StepTensors struct {
 	NewK, NewV, Cos, Sin vk.Tensor
 }
 
-// append returns the tensors of Append.
 func (t *StepTensors) append(p *AppendProblem) AppendTensors {
 	a := AppendTensors{
 		NewK: t.NewK, NewV: t.NewV, K: t.K, V: t.V, KScale: t.KScale, VScale: t.VScale, Cos: t.Cos, Sin: t.Sin,

@@ -202,7 +202,6 @@ func (p *Plan) skinny(pass kit.Pass, product engine.Problem, config string, kern
 	p.parts = append(p.parts, chain.Part{Kernel: "grouped", Pass: pass, Problem: product})
 }
 
-// products adds products.
 func (p *Plan) products(list ...*chain.Product) {
 	for _, x := range list {
 		p.add(x.Config().String(), x.Kernels()...)

@@ -36,7 +36,6 @@ func (m *model) close() {
 	m.Close()
 }
 
-// step makes a step.
 func (m *model) step() { m.Run(m.adamw.Step) }
 
 func (m *model) weights() []float32 { return m.Values(m.w.Param) }

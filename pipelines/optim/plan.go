@@ -165,7 +165,6 @@ func check(params []Param) error {
 	return nil
 }
 
-// check returns the extents of the tensors.
 func (p *Param) check() (list []extent, err error) {
 	for _, t := range []struct {
 		name    string

@@ -96,7 +96,6 @@ func workgroup(caps *vk.Caps, want uint32) uint32 {
 // tensor returns a view of a whole buffer: kernels take offsets from the table.
 func tensor(b *vk.Buffer) vk.Tensor { return vk.View(b, dtype.Float32, int(b.Bytes()/4)) }
 
-// groups returns the workgroups of a launch.
 func (a *AdamW) groups(l *launch) vk.Groups {
 	return vk.Groups{X: min(uint32(l.count), a.d.Caps().MaxWorkgroupCount[0])}
 }

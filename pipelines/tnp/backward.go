@@ -12,7 +12,6 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// backward appends the backward pass.
 func (b *builder) backward() {
 	c, s := b.c, b.s
 	b.scale = b.prog.Input("loss scale", dtype.Float32, 1)

@@ -121,7 +121,6 @@ func layers(f *safetensors.File) (n int) {
 	return n
 }
 
-// isBlockParam reports whether a name is the name of a parameter of block i.
 func isBlockParam(name string, i int) bool {
 	of := BlockName(i, "")
 	for _, p := range (Config{Layers: 1}).Params() {
@@ -132,7 +131,6 @@ func isBlockParam(name string, i int) bool {
 	return false
 }
 
-// findParam returns the tensor of a parameter.
 func findParam(f *safetensors.File, p Param) (safetensors.Tensor, error) {
 	t, ok := f.Tensor(p.Name)
 	if !ok {
@@ -144,7 +142,6 @@ func findParam(f *safetensors.File, p Param) (safetensors.Tensor, error) {
 	return t, nil
 }
 
-// readParam reads a parameter as float32.
 func readParam(f *safetensors.File, p Param) ([]float32, error) {
 	t, err := findParam(f, p)
 	if err != nil {

@@ -44,7 +44,6 @@ func (k *block) name(s string) string {
 	return BlockName(k.i, s)
 }
 
-// forward appends the forward pass.
 func (b *builder) forward() {
 	c, s := b.c, b.s
 	b.x = b.prog.Input("x", b.dtype, s.Tokens(), c.input())
@@ -136,7 +135,6 @@ func (b *builder) projectContext(k *block, y, w operand) {
 	b.product(k.name("project kv"), to, from, w, b.dtype, p)
 }
 
-// attention returns the tensors of the block's attention.
 func (b *builder) attention(k *block) attention.Tensors {
 	s, heads, inner := b.s, b.c.Heads, b.c.inner()
 	return attention.Tensors{
@@ -156,7 +154,6 @@ func (b *builder) attend(k *block) {
 	})
 }
 
-// mlp returns the problem of the block's perceptron.
 func (b *builder) mlp(k *block) mlp.Problem {
 	p := mlp.Problem{Tokens: k.rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.dtype, Grad: dtype.Some(dtype.Float32), Keep: b.keep()}
 	if p.Keep == mlp.KeepHidden {

@@ -149,7 +149,6 @@ type part struct {
 	tensor *vk.Tensor
 }
 
-// memory lists the buffers that the options ask for.
 func (m *Model) memory() []part {
 	list := []part{{"weights", dtype.Float32, 1, &m.params}}
 	if m.o.DType != dtype.Float32 {

@@ -183,7 +183,6 @@ func (c Config) slots() (map[string]*slot, int) {
 	return slots, at
 }
 
-// size returns the number of elements of a slot.
 func (s *slot) size() int {
 	n := 1
 	for _, d := range s.shape {

@@ -188,7 +188,6 @@ type turn struct {
 	row         int // of the sum of gradients that is written
 }
 
-// turn returns the turn of a batch.
 func (p *Plan) turn(i int) turn {
 	n := max(p.m.o.Accumulate, 1)
 	if p.b.pass < Train || n == 1 {

@@ -16,7 +16,6 @@ import (
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// opened opens a file until the end of the test.
 func opened(t testing.TB, path string) *safetensors.File {
 	f, err := safetensors.Open(path)
 	require.NoError(t, err)

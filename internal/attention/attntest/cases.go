@@ -109,7 +109,6 @@ func Cases(set Set, pass kit.Pass) (list []*Case) {
 	return list
 }
 
-// newCase returns the case of a line in a format.
 func newCase(name string, t dtype.DType, fields string) *Case {
 	c := &Case{Name: name, want: new(memo)}
 	p := &c.Problem

@@ -160,7 +160,6 @@ func few(c *Case) bool {
 	return (plain || len(c.Features()) >= Several && c.DType == dtype.Float16) && c.FLOPs() < 5e6
 }
 
-// drawn returns random calls of a pass.
 func drawn(pass kit.Pass) (list []*Case) {
 	for n := range uint64(200) {
 		c := call.All()[0].Draw(rand.New(rand.NewPCG(1, n)), rand.New(rand.NewPCG(2, n)), call.Space{Soft: true, Work: 1e5})
@@ -191,7 +190,6 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// shows reports whether a case finds a mistake.
 func (m *mistake) shows(c *Case, pass kit.Pass) bool {
 	x := call.Inputs(c)
 	want, wrong := c.Want(x, pass), *c

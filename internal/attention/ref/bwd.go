@@ -33,7 +33,6 @@ type Gradients struct {
 	DBias, DSinks []float64
 }
 
-// newGradients returns room for all gradients of p.
 func newGradients(p attention.Problem) Gradients {
 	make64 := func(shape []int) []float64 { return make([]float64, product(shape)) }
 	g := Gradients{DQ: make64(p.QShape()), DK: make64(p.KShape()), DV: make64(p.VShape())}
@@ -155,7 +154,6 @@ func SampleBackward[T Float](o, lse []T, up Upstream[T], in Inputs[T], p attenti
 	return want.g, GradientBounds(want.g, plain.g, newGradientScope(up, in, lse, p, sums), p), nil
 }
 
-// convert returns the elements of x in another type.
 func convert[To, From Float](x []From) []To {
 	var buf []To
 	return gather(&buf, x, 0, 1, len(x), 1)

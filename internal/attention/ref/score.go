@@ -57,7 +57,6 @@ func biasAt(p attention.Problem, r Row) int {
 	return at * p.SeqKV
 }
 
-// sees reports whether the row sees key j.
 func (s *scorer[F, T]) sees(j int) bool {
 	return s.lo <= j && j < s.hi && (s.keyMask == nil || s.keyMask[j]) &&
 		(s.bias == nil || !math.IsInf(float64(s.bias[j]), -1))

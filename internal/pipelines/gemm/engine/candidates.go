@@ -66,7 +66,6 @@ func (c *Config) threads(caps *vk.Caps) int {
 	return c.SubgroupsM * c.SubgroupsN * int(caps.SubgroupSize)
 }
 
-// matrixCandidates varies tile sizes of the matrix path.
 func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 	shape, _ := chips.MatrixShape(caps, p.DType)
 	var all []Config

@@ -26,7 +26,6 @@ func device(change ...func(caps *vk.Caps)) *vk.Caps {
 	return caps
 }
 
-// parsed returns a configuration.
 func parsed(t *testing.T, text string) Config {
 	c, err := ParseConfig(text)
 	require.NoError(t, err)

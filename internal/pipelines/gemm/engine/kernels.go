@@ -174,7 +174,6 @@ func outMatrix(d *vk.Device, args Args, p *Problem, config *Config) (bool, error
 	return layout.SameAsAcc, err
 }
 
-// multiplyMatrix records gemm_coopmat.
 func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	d := c.Device()
 	name := "gemm_coopmat"
@@ -214,7 +213,6 @@ type scalarSpec struct {
 	Epilogue      EpilogueSpec `glsl:"epilogue"`
 }
 
-// newScalarSpec returns the constants for p.
 func newScalarSpec(args Args, p Problem, config Config) scalarSpec {
 	return scalarSpec{
 		WorkgroupSize: uint32(config.Threads),
@@ -230,7 +228,6 @@ func newScalarSpec(args Args, p Problem, config Config) scalarSpec {
 	}
 }
 
-// multiplyScalar records gemm_scalar.
 func multiplyScalar(c *vk.Cmd, args Args, p Problem, config Config) error {
 	kernel, err := chips.Kernel[Params](c.Device(), "gemm_scalar", p.DType.Short(), newScalarSpec(args, p, config), vk.KernelOptions{})
 	if err != nil {

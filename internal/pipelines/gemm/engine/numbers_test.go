@@ -115,7 +115,6 @@ func draw(rows, cols int, f func(rng *rand.Rand, row, col int) float64) []float6
 	return x
 }
 
-// normal draws numbers about scale.
 func normal(scale float64) func(*rand.Rand, int, int) float64 {
 	return func(rng *rand.Rand, _, _ int) float64 { return scale * rng.NormFloat64() }
 }

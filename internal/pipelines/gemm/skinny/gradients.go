@@ -148,7 +148,6 @@ func BackwardKept(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options) (s e
 	return s, nil
 }
 
-// recordKept records gemm_narrow_dsilu.
 func recordKept(c *vk.Cmd, args engine.Args, p engine.Problem) error {
 	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_narrow_dsilu", p.DType.Short(), keptSpec{
 		WorkgroupSize: keptThreads, BlockM: keptRows, BlockN: keptColumns,

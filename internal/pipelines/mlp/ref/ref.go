@@ -117,7 +117,6 @@ func (out *Outputs) add(one *Outputs, p mlp.Problem, k int) {
 	out.DW1, out.DW2 = append(out.DW1, one.DW1...), append(out.DW2, one.DW2...)
 }
 
-// A multiply computes a matrix product with its epilogue.
 type multiply func(gemm.Inputs, gemmproblem.Problem) gemm.Outputs
 
 // perceptron computes a head.

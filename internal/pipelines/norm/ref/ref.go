@@ -56,7 +56,6 @@ func PlainForward(in Inputs, p norm.Problem) Outputs {
 	return out
 }
 
-// round rounds x to a format.
 func round(x []float64, t dtype.DType) {
 	parallel.Pieces(len(x), func(from, to int) {
 		for i, v := range x[from:to] {

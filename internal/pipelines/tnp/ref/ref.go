@@ -70,7 +70,6 @@ type model struct {
 	grads map[string][]float64
 }
 
-// weight returns a parameter as a matrix.
 func (m *model) weight(name string, rows, cols int) matrix { return matrix{rows, cols, m.w[name]} }
 
 func (m *model) head(name string, k, rows, cols int) matrix {
@@ -92,7 +91,6 @@ type tape struct {
 	heads  matrix // (rows, 3*components)
 }
 
-// compute runs both passes.
 func (m *model) compute(in Inputs, scale float64) Outputs {
 	out, t := m.forward(in)
 	m.grads = map[string][]float64{}
@@ -222,7 +220,6 @@ func (m matrix) columns(first, end int) matrix {
 	return c
 }
 
-// apply returns f of each element.
 func (m matrix) apply(f func(float64) float64) matrix {
 	c := newMatrix(m.rows, m.cols)
 	for i, v := range m.v {
