@@ -155,7 +155,7 @@ func checkAppend(t *AppendTensors, p *AppendProblem) error {
 	return p.checkAngles(name, t)
 }
 
-// newArguments returns what Append and Step read besides the tables of the cache.
+// newArguments returns the tensors that Append and Step read, without the tables of the cache.
 func (p *AppendProblem) newArguments(t *AppendTensors) []argument.Argument {
 	rotates, positions := p.RoPE.Dims > 0, p.SeqKV
 	if len(t.Cos.Shape) == 2 && t.Cos.Shape[0] > positions {

@@ -106,7 +106,7 @@ type backward struct {
 // bwdNames are the names of a path's two kernels.
 type bwdNames struct{ dkv, dq string }
 
-// names returns them for a format.
+// names returns the names for a format.
 func (c *BackwardConfig) names(t dtype.DType) bwdNames {
 	if t == dtype.Float32 && onMatrices(c.Impl) {
 		return bwdF32x2Kernels[c.Impl]

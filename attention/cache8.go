@@ -160,7 +160,7 @@ func newCacheSpec(p *DecodeProblem, kScale *vk.Tensor) cacheSpec {
 	return cacheSpec{Format: uint32(p.Cache - CacheE4M3), Scaled: !kScale.IsZero()}
 }
 
-// cacheParams are their push constants.
+// cacheParams are the push constants of all kernels for 8-bit caches.
 type cacheParams struct {
 	KScaleOffset  uint32 `glsl:"k_scale_offset"`
 	KScaleStrideH uint32 `glsl:"k_scale_stride_h"`
@@ -176,7 +176,7 @@ func newCacheParams(p *DecodeProblem, k, v *vk.Tensor) cacheParams {
 	return x
 }
 
-// cacheBuffers is the number of bindings that only they have.
+// cacheBuffers is the number of bindings that only kernels for 8-bit caches have.
 const cacheBuffers = 2
 
 // alignable appends the tensors of a cache to the list, unless the cache has 8 bits: rows of 8-bit

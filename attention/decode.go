@@ -158,7 +158,7 @@ func (p *DecodeProblem) cacheArguments(t *DecodeTensors) []argument.Argument {
 	}
 }
 
-// decodeInputs returns what Decode and Step read, besides Q and the cache.
+// decodeInputs returns the tensors that Decode and Step read, without Q and the cache.
 func (p *DecodeProblem) decodeInputs(t *DecodeTensors) []argument.Argument {
 	list := []argument.Argument{
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
@@ -173,7 +173,7 @@ func (p *DecodeProblem) decodeInputs(t *DecodeTensors) []argument.Argument {
 	return list
 }
 
-// decodeOutputs returns what Decode and Step write, besides Q and the cache.
+// decodeOutputs returns the tensors that Decode and Step write, without Q and the cache.
 func (p *DecodeProblem) decodeOutputs(name string, t *DecodeTensors, workspace *vk.Buffer, bytes int64) ([]argument.Argument, error) {
 	outputs := []argument.Argument{
 		argument.New("o", t.O, true, p.DType, p.OShape()),
@@ -208,7 +208,7 @@ type decodeSpec struct {
 	Alone         bool   `glsl:"ALONE"`
 }
 
-// decodeCache8Spec is that with CACHE8.
+// decodeCache8Spec is decodeSpec with CACHE8.
 type decodeCache8Spec struct {
 	Decode decodeSpec
 	Cache  cacheSpec
@@ -286,7 +286,7 @@ type decodeParams struct {
 	BatchIdxOffset    uint32 `glsl:"batch_idx_offset"`
 }
 
-// decodeCache8Params is that with CACHE8.
+// decodeCache8Params is decodeParams with CACHE8.
 type decodeCache8Params struct {
 	decodeParams
 	cacheParams

@@ -143,7 +143,7 @@ func ExampleKVCache() {
 	fmt.Println(d.Values(o)[0], lens, cache.Free(), err) // the mean of 0 to 10
 
 	vktest.Must(cache.Prefill(ctx, 0, 1))
-	fmt.Println(cache.Free(), cache.Status(ctx)) // both have the first page, and a page of the second is free
+	fmt.Println(cache.Free(), cache.Status(ctx)) // the two share a page, so one is free
 	// Output:
 	// 5 [11 11] 4 <nil>
 	// 5 <nil>

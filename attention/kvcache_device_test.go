@@ -292,7 +292,7 @@ func TestSpares(t *testing.T) {
 	require.NoError(t, cache.Truncate(ctx, 0, 0))
 	require.NoError(t, cache.Reserve(ctx, 7))
 	require.Equal(t, 4, cache.Free())
-	require.NoError(t, cache.Prefill(ctx, 1, 0)) // two pages shared, one copied, and no room for the reserved page
+	require.NoError(t, cache.Prefill(ctx, 1, 0)) // two pages shared, one copied, no room for the reserved one
 	require.Equal(t, 4, cache.Free())
 	keys := make([]int, 17)
 	for i := range keys {

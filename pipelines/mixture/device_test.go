@@ -143,8 +143,8 @@ func extremeCases(t *testing.T, out, y []float64, f func(t *testing.T, d *vk.Dev
 	}
 }
 
-// TestExtremes compares each log-probability relative to itself. A gradient that float32 cannot
-// hold must be the infinity that it rounds to.
+// TestExtremes compares each log-probability relative to itself. A log-probability that float32
+// cannot hold must be the infinity that it rounds to.
 func TestExtremes(t *testing.T) {
 	out, y := extremes([]float64{-1e4, 0, 1e4}, []float64{-200, -40, 0, 40, 200}, []float64{-4e6, 0, 5, 1e-3}, []float64{0, 5, 1e30, -3e38, 1e19, 0, 7})
 	extremeCases(t, out, y, func(t *testing.T, d *vk.Device, impl engine.Impl, p mixture.Problem, in ref.Inputs) {

@@ -148,7 +148,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	return plan.record(c, memory, t, p, o)
 }
 
-// inputs returns what both passes read.
+// inputs returns the tensors that both passes read.
 func (t *Tensors) inputs(p Problem) []argument.Argument {
 	return []argument.Argument{
 		argument.New("x", t.X, true, p.DType, p.XShape()),

@@ -29,8 +29,7 @@ var passes = []kit.Pass{kit.Forward, kit.Backward}
 
 // TestDrawn checks drawn calls of one perceptron and of heads on every path, and as one kernel: x in shared
 // memory, in the cache, and both; grids of subgroups for hidden units of one row and of several; one chunk
-// of hidden units in shared memory and two; blocks that share rows, all rows or the rows from one
-// on.
+// of hidden units in shared memory and two; blocks that share all rows or the last rows.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {

@@ -142,7 +142,7 @@ func validate(p Problem, o Options) error { return cmp.Or(p.Validate(), o.Valida
 // skinny reports whether kernels that keep hidden units on the chip are asked for.
 func (o Options) skinny(p Problem) bool { return p.Heads > 0 && !o.Products }
 
-// inputs returns what both passes read.
+// inputs returns the tensors that both passes read.
 func (t *Tensors) inputs(p Problem) []argument.Argument {
 	return []argument.Argument{
 		argument.New("x", t.X, true, p.DType, p.XShape()),
@@ -151,7 +151,7 @@ func (t *Tensors) inputs(p Problem) []argument.Argument {
 	}
 }
 
-// kept returns what Forward leaves to Backward.
+// kept returns the tensors that Forward leaves to Backward.
 func (t *Tensors) kept(p Problem) (pre, hidden argument.Argument) {
 	return argument.New("pre", t.Pre, p.Keep >= KeepPre, p.DType, p.PreShape()),
 		argument.New("hidden", t.Hidden, p.Keep == KeepHidden, p.DType, p.PreShape())

@@ -17,7 +17,7 @@ type Cache8[T Float] struct {
 // MaxQ8Scale is the largest scale that Append makes: 127 times it is a float16.
 const MaxQ8Scale = 515.5
 
-// Quantise returns rows of dim elements as Append stores them. Those of e4m3 have the scale that
+// Quantise returns rows of dim elements as Append stores them. Rows of e4m3 have the scale that
 // scale returns of a row's number; nil: 1. A NaN is stored as NaN, in q8_0 with its block, though
 // Append has zeros there: NaN marks elements that no kernel may read.
 func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(row int) T) Cache8[T] {

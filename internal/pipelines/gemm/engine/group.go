@@ -107,7 +107,7 @@ type groupParams struct {
 	Products uint32 `glsl:"products"`
 }
 
-// groupRow is a row of its table.
+// groupRow is a row of a group's table.
 type groupRow struct {
 	Params
 	First uint32 `glsl:"first"`

@@ -141,7 +141,7 @@ func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin, 
 	return products.Choose(caps, &p, query(caps, opt.Impl, &p, opt.Tuning))
 }
 
-// query returns what a call asks of a table.
+// query returns a call's query of a table.
 func query(caps *vk.Caps, impl Impl, p *Problem, tuning *kit.Tuning) table.Query[Config] {
 	q := table.Query[Config]{Auto: autoPaths(caps, p), Tuning: (*table.Tuning)(tuning)}
 	if impl != Auto {
