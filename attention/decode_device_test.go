@@ -76,11 +76,11 @@ func sameBits(a, b []float32) bool {
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
-		err := call.TestDrawn(t, d, "decode", 24, call.Space{Impls: []string{impl.String()}}, nil)
+		err := call.TestDrawn(t, d, "decode", 4, call.Space{Impls: []string{impl.String()}}, nil)
 		require.True(t, err == nil || impl == attention.CoopMat && !chips.Quads(d.Caps()), err)
 	}
-	require.NoError(t, call.TestDrawn(t, d, "append", 24, call.Space{}, nil))
-	require.NoError(t, call.TestDrawn(t, d, "step", 6, call.Space{}, nil))
+	require.NoError(t, call.TestDrawn(t, d, "append", 8, call.Space{}, nil))
+	require.NoError(t, call.TestDrawn(t, d, "step", 2, call.Space{}, nil))
 }
 
 // TestDecodeInfinite has an infinite value: its column of O is infinite or NaN in the rows that see

@@ -113,7 +113,7 @@ func TestBackwardConfigs(t *testing.T) {
 		wide := i >= len(list) && i < len(list)+3 // of float32
 		t.Run(c.String(), func(t *testing.T) {
 			vktest.Require(t, c.Impl.String(), pathError(d.Caps(), c.Impl))
-			drawn(t, d, kit.Backward, c.Impl, 4, i, func(a *call.Attention) {
+			drawn(t, d, kit.Backward, c.Impl, 2, i, func(a *call.Attention) {
 				config := c
 				switch a.BackwardConfig = &config; {
 				case c.Fused != bwdTile{}:

@@ -268,7 +268,7 @@ func TestConfigs(t *testing.T) {
 	for i, c := range list {
 		t.Run(c.String(), func(t *testing.T) {
 			vktest.Require(t, c.Impl.String(), pathError(d.Caps(), c.Impl))
-			drawn(t, d, kit.Forward, c.Impl, 4, i, func(a *call.Attention) {
+			drawn(t, d, kit.Forward, c.Impl, 2, i, func(a *call.Attention) {
 				config := c
 				a.Config = &config
 			})
@@ -282,7 +282,7 @@ func TestConfigs(t *testing.T) {
 			if c.Impl == m1 && !chips.Quads(d.Caps()) {
 				t.Skip("not NVIDIA's matrices")
 			}
-			drawn(t, d, kit.Forward, attention.Auto, 8, i, func(a *call.Attention) { a.DecodeConfig = &c })
+			drawn(t, d, kit.Forward, attention.Auto, 4, i, func(a *call.Attention) { a.DecodeConfig = &c })
 		})
 	}
 }
@@ -322,7 +322,7 @@ func TestLimits(t *testing.T) {
 			d := vktest.Open(t)
 			d.Caps().MaxWorkgroupCount[x.axis] = x.limit
 			vktest.Require(t, x.impl.String(), pathError(d.Caps(), x.impl))
-			drawn(t, d, x.pass, x.impl, 8, i, x.set)
+			drawn(t, d, x.pass, x.impl, 2, i, x.set)
 		})
 	}
 }
