@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -131,6 +132,14 @@ func TestSpace(t *testing.T) {
 	for i, a := range features {
 		for _, b := range features[i:] {
 			seen[fmt.Sprint("attention ", slices.Compact([]string{a, b}))] += 0
+		}
+	}
+	for _, impl := range []attention.Impl{attention.CoopMat2, attention.CoopMat, attention.Scalar, attention.Unfused} {
+		for _, format := range dtype.All() {
+			for i := range 4 {
+				name := fmt.Sprintf("%v backward=%v %v plain=%v", impl, i%2 == 0, format, i/2 == 0)
+				require.GreaterOrEqual(t, seen[name], 3, name)
+			}
 		}
 	}
 	for _, option := range []string{"Config.Splits", "Config.Stripes", "BackwardConfig.Stored.Stream", "BackwardConfig.Fused.Stream", "DecodeConfig.Rows"} {
