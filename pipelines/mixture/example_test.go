@@ -46,7 +46,7 @@ func ExampleChoose() {
 	caps := &vk.Caps{ // plain Vulkan 1.2
 		SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256, MaxWorkgroupSize: [3]uint32{256, 256, 64},
 		MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 1 << 30, MaxStorageBuffers: 16, MaxPushConstantsBytes: 256,
-		ScalarBlockLayout: true,
+		ScalarBlockLayout: true, Storage16: true,
 	}
 	p := mixture.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60}
 	for _, pass := range []kit.Pass{kit.Forward, kit.Backward} {

@@ -69,7 +69,7 @@ func ExampleBackwardLoss() {
 
 // caps describes a device that only has float32.
 var caps = &vk.Caps{
-	ScalarBlockLayout: true, SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
+	ScalarBlockLayout: true, Storage16: true, SubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
 	MaxWorkgroupSize: [3]uint32{256, 256, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 1 << 30,
 }
 

@@ -73,7 +73,7 @@ func ExampleMeasure() {
 	caps := &vk.Caps{ // plain Vulkan 1.2
 		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
 		MaxWorkgroupSize: [3]uint32{256, 256, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 4 << 30,
-		MaxAllocationBytes: 4 << 30, MaxBufferBytes: 4 << 30, MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, ScalarBlockLayout: true,
+		MaxAllocationBytes: 4 << 30, MaxBufferBytes: 4 << 30, MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, ScalarBlockLayout: true, Storage16: true,
 		ComputeFullSubgroups: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupArithmetic | vk.SubgroupShuffle,
 	}
 	c, s := tnp.Default(), tnp.Shape{Batch: 32, Context: 64, Targets: 500}

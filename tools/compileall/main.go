@@ -107,26 +107,29 @@ func suites(d *vk.Device) (list []recording, err error) {
 				return nil, fmt.Errorf("suite %s of %s: %w", s.Name, k.Name, err)
 			}
 			for _, op := range ops {
-				list = append(list, passes(d, op)...)
+				list = append(list, passes(d, op))
 			}
 		}
 	}
 	return list, nil
 }
 
-// passes returns the passes of a case on the path that the device chooses.
-func passes(d *vk.Device, op bench.Op) (list []recording) {
+// passes returns the passes of a case on the path that the device chooses, one after the other: they
+// share tensors.
+func passes(d *vk.Device, op bench.Op) recording {
 	const impl = "auto"
-	for _, pass := range []bench.Pass{bench.Forward, bench.Backward} {
-		plan, err := op.Choose(d.Caps(), impl, pass)
-		if err != nil {
-			continue
+	return recording{op.Name() + " " + op.Describe(), func(c *vk.Cmd) error {
+		for _, pass := range []bench.Pass{bench.Forward, bench.Backward} {
+			plan, err := op.Choose(d.Caps(), impl, pass)
+			if err == nil {
+				err = op.Record(c, placeholders(d, op.Tensors(), pass.Kit()), workspace(d, plan), impl, pass)
+			}
+			if err != nil && !errors.Is(err, vk.ErrUnsupported) {
+				return err
+			}
 		}
-		list = append(list, recording{bench.Title(op, pass), func(c *vk.Cmd) error {
-			return op.Record(c, placeholders(d, op.Tensors(), pass.Kit()), workspace(d, plan), impl, pass)
-		}})
-	}
-	return list
+		return nil
+	}}
 }
 
 // placeholders returns the tensors of a pass, without memory.
