@@ -56,7 +56,7 @@ func ChooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	return Plan{Decode: c, Origin: kit.Origin(origin), name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p)}, nil
+	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p), kernels: c.kernels(&p)}, nil
 }
 
 // chooseDecode returns the configuration for p, or the forced one if it is feasible, and its

@@ -216,7 +216,7 @@ func forwardConfig(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin,
 
 // query returns the question of a call to a table.
 func query[C any](opt Options, auto []string) table.Query[C] {
-	q := table.Query[C]{Auto: auto, Tuning: (*table.Tuning)(opt.Tuning)}
+	q := table.Query[C]{Auto: auto, Tuning: opt.Tuning}
 	if opt.Impl != Auto {
 		q.Path = opt.Impl.String()
 	}

@@ -63,7 +63,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 	default:
 		return Plan{}, argument.Pass("attention", pass)
 	}
-	plan.Origin = kit.Origin(origin)
+	plan.Origin = origin
 	return plan, nil
 }
 
@@ -78,10 +78,10 @@ func planForward(caps *vk.Caps, p *Problem, opt *Options, asks layoutQuestion) (
 		decodes = decode.checkLayout(caps, &DecodeProblem{Problem: *p}, asks) == nil
 	}
 	if decodes {
-		return Plan{Decode: decode, Origin: kit.Origin(origin)}, nil
+		return Plan{Decode: decode, Origin: origin}, nil
 	}
 	plan.Config, origin, err = forwardConfig(caps, *p, *opt)
-	plan.Origin = kit.Origin(origin)
+	plan.Origin = origin
 	return plan, err
 }
 

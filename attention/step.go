@@ -6,7 +6,6 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
-	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // StepTensors are the inputs and outputs of Step: the tensors of Decode, and the other tensors of
@@ -84,7 +83,7 @@ func ChooseStep(caps *vk.Caps, p AppendProblem, opt Options) (Plan, error) {
 	if !c.Append {
 		kernels = append([]string{p.appendKernel() + "." + p.DType.Short()}, kernels...)
 	}
-	return Plan{Decode: c, Origin: kit.Origin(origin), name: c.String(), bytes: c.partsBytes(p.DecodeProblem), kernels: kernels}, nil
+	return Plan{Decode: c, Origin: origin, name: c.String(), bytes: c.partsBytes(p.DecodeProblem), kernels: kernels}, nil
 }
 
 // chooseStep returns the configuration for p, or the forced one if it is feasible, and its origin.

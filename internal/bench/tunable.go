@@ -23,7 +23,7 @@ type Tunable struct {
 
 // Keep adds c to the tuning of the device, with the device time of a call.
 func (t *Tunable) Keep(to *kit.Tuning, c Candidate, ns float64) error {
-	if err := t.Space.Keep((*table.Tuning)(to), c, ns); err != nil {
+	if err := t.Space.Keep(to, c, ns); err != nil {
 		return fmt.Errorf("bench: %v: %w", c, err)
 	}
 	return nil

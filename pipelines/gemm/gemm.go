@@ -268,7 +268,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	}
 	opt.Config = &config
 	bytes, err := engine.Workspace(caps, p.internal(), opt)
-	return Plan{Config(config), kit.Origin(origin), config.Kernels(p.internal()), bytes}, err
+	return Plan{Config(config), origin, config.Kernels(p.internal()), bytes}, err
 }
 
 // Supports returns nil if the device can compute p, and otherwise why not: an error that

@@ -194,7 +194,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Config: config, Origin: kit.Origin(origin), pass: pass}
+	plan := Plan{Config: config, Origin: origin, pass: pass}
 	if pass == kit.Backward {
 		plan.bytes = sumrows.Bytes(config.parts(caps, &p), p.Cols)
 	}
@@ -226,7 +226,7 @@ func choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (c Config, ori
 	if pass == kit.Backward {
 		configs = bwdTable
 	}
-	return configs.Choose(caps, &p, table.Query[Config]{Path: onlyPath, Tuning: (*table.Tuning)(opt.Tuning)})
+	return configs.Choose(caps, &p, table.Query[Config]{Path: onlyPath, Tuning: opt.Tuning})
 }
 
 // A Problem holds the sizes, formats and options of a call.

@@ -30,7 +30,7 @@ var wings = []wing{
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 13910, 0},
 	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2510, 14120},
-	{"attention", []string{"attention", "internal/attention"}, 15380, 0},
+	{"attention", []string{"attention", "internal/attention"}, 15400, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 13910, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",

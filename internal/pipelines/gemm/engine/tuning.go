@@ -143,7 +143,7 @@ func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin, 
 
 // query returns a call's query of a table.
 func query(caps *vk.Caps, impl Impl, p *Problem, tuning *kit.Tuning) table.Query[Config] {
-	q := table.Query[Config]{Auto: autoPaths(caps, p), Tuning: (*table.Tuning)(tuning)}
+	q := table.Query[Config]{Auto: autoPaths(caps, p), Tuning: tuning}
 	if impl != Auto {
 		q.Path = impl.String()
 	}
