@@ -19,6 +19,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/flashvk/flashvk/internal/spirv"
 )
 
 // A Module is one compiled kernel.
@@ -111,8 +113,8 @@ func Get(kernel, typ string) (Module, error) {
 	return m, nil
 }
 
-// Hash returns a short hash of the SPIR-V of kernels: of their modules for an element type, and
-// of their modules that have one type only. A measurement holds for kernels of the same hash.
+// Hash returns a short hash of the SPIR-V of kernels, names aside: of their modules for an element
+// type, and of their modules that have one type only. A measurement holds for kernels of the same hash.
 func Hash(typ string, kernels ...string) string {
 	name := typ + " " + strings.Join(kernels, " ")
 	if known, ok := hashes.Load(name); ok {
@@ -124,8 +126,7 @@ func Hash(typ string, kernels ...string) string {
 			continue
 		}
 		if m, err := Get(v.Kernel, v.Type); err == nil {
-			fmt.Fprintf(h, "%s %d\n", m.Name, len(m.SPIRV))
-			h.Write(m.SPIRV)
+			fmt.Fprintf(h, "%s %s\n", m.Name, spirv.Hash(m.SPIRV))
 		}
 	}
 	hash := fmt.Sprintf("%x", h.Sum(nil)[:8])

@@ -4,9 +4,12 @@
 package spirv
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 const (
@@ -66,6 +69,28 @@ func Encode(header []byte, list []Instruction) []byte {
 		}
 	}
 	return code
+}
+
+// silent are the opcodes that say nothing to a driver: OpNop, OpSourceContinued, OpSource,
+// OpSourceExtension, OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModuleProcessed.
+var silent = []Op{0, 2, 3, 4, OpName, OpMemberName, OpString, OpLine, 317, 330}
+
+// Code returns the instructions of a module without the silent ones, names and debug information.
+// Ids stay as they are: glslang numbers them in the order of the source, and a number that moves
+// is a change worth seeing.
+func Code(module []byte) ([]Instruction, error) {
+	list, err := Decode(module)
+	return slices.DeleteFunc(list, func(in Instruction) bool { return slices.Contains(silent, in.Op) }), err
+}
+
+// Hash returns the SHA-256, in hexadecimal, of a module with its header and its Code alone, so that
+// another name in the GLSL leaves it. Of bytes that are no module it is their own SHA-256.
+func Hash(module []byte) string {
+	if code, err := Code(module); err == nil {
+		module = Encode(module, code)
+	}
+	sum := sha256.Sum256(module)
+	return hex.EncodeToString(sum[:])
 }
 
 // Text reads a literal string: UTF-8 in words, lowest byte first, ended by a zero.

@@ -3,6 +3,7 @@ package spirv
 import (
 	"bytes"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,4 +41,28 @@ func TestModule(t *testing.T) {
 		require.Equal(t, text, Text(Literal(text)))
 		require.Len(t, Literal(text), len(text)/4+1)
 	}
+}
+
+// TestHash says that a module's hash stays if names, lines and strings change, and becomes another
+// with one number, a lost instruction, or another version.
+func TestHash(t *testing.T) {
+	code, err := os.ReadFile("../shaders/reflect/testdata/layout.vulkan1.3.spv")
+	require.NoError(t, err)
+	list, err := Decode(code)
+	require.NoError(t, err)
+	where := func(op Op) int {
+		return slices.IndexFunc(list, func(in Instruction) bool { return in.Op == op })
+	}
+	name, constant := list[where(OpName)].Args, list[where(OpConstant)].Args
+	renamed := slices.Clone(list)
+	renamed[where(OpName)].Args = append(slices.Clone(name[:1]), Literal("another, which is longer")...)
+	renamed = slices.DeleteFunc(renamed, func(in Instruction) bool { return in.Op == OpMemberName })
+	renamed = append(renamed, Instruction{OpLine, []uint32{1, 2, 3}}, Instruction{Op: 317})
+	require.Equal(t, Hash(code), Hash(Encode(code, renamed)))
+
+	require.NotEqual(t, Hash(code), Hash(Encode(code, list[:len(list)-1])))
+	require.NotEqual(t, Hash(code), Hash(Encode(nil, list)), "without version and bound")
+	constant[2]++
+	require.NotEqual(t, Hash(code), Hash(Encode(code, list)))
+	require.NotEqual(t, Hash([]byte("abc")), Hash(nil), "no modules")
 }

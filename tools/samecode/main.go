@@ -109,25 +109,13 @@ func load(from string) (map[string][]spirv.Instruction, error) {
 		name := strings.TrimSuffix(filepath.Base(path), ".spv")
 		code, err := os.ReadFile(path)
 		if err == nil {
-			modules[name], err = canonical(code)
+			modules[name], err = spirv.Code(code)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s of %s: %w", name, from, err)
 		}
 	}
 	return modules, nil
-}
-
-// silent are the opcodes that say nothing to a driver: OpNop, OpSourceContinued, OpSource,
-// OpSourceExtension, OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModuleProcessed.
-var silent = []spirv.Op{0, 2, 3, 4, 5, 6, 7, 8, 317, 330}
-
-// canonical returns the instructions of a module without the silent ones. Ids are
-// left as they are: glslang numbers them in the order of the source, and a number that moves
-// is a change worth seeing.
-func canonical(code []byte) ([]spirv.Instruction, error) {
-	list, err := spirv.Decode(code)
-	return slices.DeleteFunc(list, func(in spirv.Instruction) bool { return slices.Contains(silent, in.Op) }), err
 }
 
 // difference says where two modules differ first, "" if they do not.
