@@ -43,6 +43,11 @@ const (
 	// FallingKind lowers S with the key's number: the first tile's maximum stays.
 	FallingKind = "falling"
 
+	// LateKind has scores near 0 but for one key, in the middle: its scores give weights of 2^120 to 2^127
+	// beside the others', in turn for the rows. A walk relative to the first keys has sums as large, whose
+	// inverses are no normal numbers; V is small, so that such a walk's O does not overflow.
+	LateKind = "late"
+
 	// UnevenKind multiplies each row of Q, K and V by a power of two of its own, down to 2^-12 in
 	// float16 and 2^-30 in other formats. If float32 is split into float16, rows share a scale, and
 	// small rows stand beside large ones.
@@ -54,7 +59,7 @@ const (
 
 // AttentionKinds lists the kinds of inputs of Attention.
 func AttentionKinds() []string {
-	return []string{"", BigLogitsKind, HugeKind, EqualKeysKind, OneHotKind, RisingKind, CreepingKind, FallingKind, UnevenKind, AllZeroKind}
+	return []string{"", BigLogitsKind, HugeKind, EqualKeysKind, OneHotKind, RisingKind, CreepingKind, FallingKind, LateKind, UnevenKind, AllZeroKind}
 }
 
 // An UpstreamKind says what values dO holds.
@@ -294,6 +299,15 @@ func (g attentionValues) qkv() (q, k, v []float64) {
 		g.ramp(q, k, 4.5*math.Ln2/64)
 	case FallingKind:
 		g.ramp(q, k, -8.5*math.Ln2/32)
+	case LateKind:
+		scaleBy(k, 0x1p-8)
+		scaleBy(v, 0x1p-4)
+		eachRow(q, d, func(i int, row []float64) { row[0] = (120 + float64(i%16)/2) * math.Ln2 * root / 8 })
+		eachRow(k, d, func(j int, row []float64) {
+			if row[0] = 0; j%g.SeqKV == g.SeqKV/2 {
+				row[0] = 8
+			}
+		})
 	case UnevenKind:
 		step := 10
 		if g.DType == dtype.Float16 {

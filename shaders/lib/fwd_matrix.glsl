@@ -295,12 +295,12 @@ void forward() {
 #endif
         }
 #ifdef STEADY
-        // Where a weight, l or O has overflowed, all is as before the first key, for the next phase.
+        // Where l or O has grown too large, all is as before the first key, for the next phase.
         if (!MASKED && first_key < phase0_end) {
             bool finite = true;
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    finite = finite && is_finite(l[r * ROWS + i]);
+                    finite = finite && is_steady_sum(l[r * ROWS + i]);
                 }
                 [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                     [[unroll]] for (uint e = 0; e < LENGTH; e++) {

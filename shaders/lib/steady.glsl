@@ -4,8 +4,8 @@
 // Tiles without a mask are walked relative to the maximum of each row's first MAT_N scores:
 // weights have the exponents of float32, and are as exact relative to an old maximum as to the
 // row's. Nothing branches in a tile then, and the compiler puts exponentials between products.
-// Where a weight, l or O overflows, which takes a score that is greater than those by about 100
-// in base 2, the workgroup begins again and walks as it does with a mask.
+// Where l reaches 2^96 or O overflows, which takes a score that is greater than those by about 96 in
+// base 2, the workgroup begins again and walks as it does with a mask.
 
 // With fewer keys it takes longer to find the maximum than it saves.
 const int STEADY_KEYS = 256;
@@ -29,6 +29,11 @@ MatC row_maxima(const MatC x) {
     }
     return reduce(top, false);
 }
+
+// is_steady_sum reports whether an invocation's share of l is below 2^96. Of a row whose l is above
+// 2^126, 1/l is no normal float32, and a device may take 1/l to be 0; sums of splits overflow at 2^128.
+// A NaN is not below.
+bool is_steady_sum(const float l) { return floatBitsToUint(l) < 0x6f800000u; }
 
 // is_finite asks the bits: Vulkan lets a compiler take isnan to be false.
 bool is_finite(const float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }

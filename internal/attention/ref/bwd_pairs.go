@@ -28,6 +28,7 @@ type pairs[F, T Float] struct {
 
 // pairSums are the sums that bounds are derived from.
 type pairSums struct {
+	score  float64 // the largest P * the sum of the magnitudes that a score adds up
 	term   float64 // the largest P * (|dP| + |Delta|)
 	square float64 // the largest sum of its squares of a key
 	ds     float64 // the largest |dS|
@@ -76,6 +77,7 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 		parallel.Workers(len(sums), newWorker)
 	}
 	for _, x := range sums {
+		all.score = max(all.score, x.score)
 		all.term, all.square = max(all.term, x.term), max(all.square, x.square)
 		all.ds, all.weight = max(all.ds, x.ds), max(all.weight, x.weight)
 	}
@@ -196,7 +198,9 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 	p, d, dv := &w.p, len(q), len(do)
 	k := w.k[j*d:][:d]
 	x := F(score.factor * dot(q, k))
-	P := F(math.Exp(float64(score.score(x, j) - lse)))
+	sum, size := score.sum(x, j)
+	P := F(math.Exp(float64(sum - lse)))
+	w.sums.score = max(w.sums.score, float64(P)*size)
 	W, dP := P, dot(do, w.v[j*dv:][:dv])
 	if p.Dropout.On() {
 		keep := F(p.Dropout.KeepScale())

@@ -21,6 +21,8 @@ type GradientScope struct {
 	DP float64
 	// DLSE, Q, K and DO are the largest elements, LSE the largest that is finite.
 	DLSE, Q, K, DO, LSE float64
+	// Score is the largest P * (|product| + |bias| + |slope * distance|) of a score.
+	Score float64
 	// Term is the largest P * (|dP| + |Delta|) of a row and a key, KeyTerm the largest root of the sum
 	// of their squares over the rows that read a key.
 	Term, KeyTerm float64
@@ -43,8 +45,10 @@ type GradientScope struct {
 // the largest result at the least, where plain is exact by luck. For float32 plain's error also
 // counts as the rounding of the largest LSE, which is an error of exp(S - LSE)
 // and so of all weights: u*max|LSE| of the largest result, and the part of the largest score that
-// matrix units lose (truncated). In 16 bits matrix units lose u of a score, on average, each
-// time they add eight products or more to the score, which counts in the same way.
+// matrix units lose (truncated). A bias or a slope may leave a small LSE of large products, which
+// round before they meet: of a score with a weight, what it adds up counts where that is more. In
+// 16 bits matrix units lose u of a score, on average, each time they add eight products or more to
+// the score, which counts in the same way.
 //
 // times is 4 for dQ and 2 for dK, dV and dBias in 16 bits, the factors of
 // PyTorch's tests. For float32 it is 4, the project's promise, as explained at
@@ -97,7 +101,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 	half := p.DType.Eps() / 2
 	if p.DType == dtype.Float32 {
-		half *= 1 + s.LSE + p.Softcap + truncated(s.LSE, s.Scope, p)
+		half *= 1 + max(s.LSE, s.Score) + p.Softcap + truncated(s.LSE, s.Scope, p)
 	} else {
 		half += float64(p.HeadDim) / 8 * roundoff32 * s.LSE
 	}

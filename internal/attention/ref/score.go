@@ -68,16 +68,26 @@ func (s *scorer[F, T]) score(x F, j int) F {
 	if !s.sees(j) {
 		return F(math.Inf(-1))
 	}
+	x, _ = s.sum(x, j)
+	return x
+}
+
+// sum returns the score of a visible key, and the sum of the magnitudes that it adds up.
+func (s *scorer[F, T]) sum(x F, j int) (score F, size float64) {
 	if s.cap != 0 {
 		x = s.cap * tanh(x)
 	}
+	size = math.Abs(float64(x))
 	if s.bias != nil {
 		x += F(s.bias[j])
+		size += math.Abs(float64(s.bias[j]))
 	}
 	if s.slope != 0 {
-		x -= F(s.slope * F(max(s.at-j, j-s.at)))
+		far := F(s.slope * F(max(s.at-j, j-s.at)))
+		x -= far
+		size += math.Abs(float64(far))
 	}
-	return x
+	return x, size
 }
 
 // derivative returns the derivative of a score with respect to Scale times the product, where x is
