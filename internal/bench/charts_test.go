@@ -11,14 +11,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// subjectsOf returns what results are of.
-func subjectsOf(r Report) (list []*Subject) {
-	for _, x := range r.Results {
-		list = append(list, x.Subject)
-	}
-	return list
-}
-
 // sweepProblem is the problem of a length.
 func sweepProblem(seq int) attention.Problem {
 	return attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 2, SeqQ: seq, SeqKV: seq, HeadDim: 64, DType: dtype.Float16, Causal: true}

@@ -41,9 +41,9 @@ type Op interface {
 	// Record records a call on contiguous tensors, by name. Workspace is as large as the plan
 	// says, nil for none.
 	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
-	// Reference returns what a pass should write, from the tensors that it does not write:
-	// row-major, rounded to their formats.
-	Reference(t map[string][]float32, p Pass) (Expectations, error)
+	// Reference returns what a pass should write, by the names of Tensors, from the tensors that it
+	// does not write: row-major, rounded to their formats.
+	Reference(t map[string][]float32, p Pass) (call.Outputs, error)
 	// Close frees what Record made.
 	Close()
 	// Note says of dispatches what they do not say themselves.
@@ -96,16 +96,6 @@ func As[T any](op Op) (x T, ok bool) {
 		x, ok = of.Of().(T)
 	}
 	return x, ok
-}
-
-// HasBackward reports whether an Op has a backward pass.
-func HasBackward(op Op) bool {
-	for _, t := range op.Tensors() {
-		if t.Role == call.Gradient {
-			return true
-		}
-	}
-	return false
 }
 
 // Parts returns the passes that p consists of.

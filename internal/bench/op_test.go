@@ -17,37 +17,53 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// TestExpectations has outputs that are right and wrong in one way each.
-func TestExpectations(t *testing.T) {
+// TestCheck has outputs that are right and wrong in one way each.
+func TestCheck(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	all := Expected{Name: "y", Want: []float64{1, math.Inf(1), 3}, Limit: 0.25}
-	some := Expected{Name: "y", At: []int{2}, Want: []float64{3}, Limit: 0.25}
-	apart := Expected{Name: "y", At: []int{3}, Want: []float64{3}, Limit: 0.25, Columns: 2, Stride: 3}
-	exact := Expected{Name: "y", Want: []float64{1, 2, 3}}
+	y, apart := call.Tensor{Name: "y", Shape: []int{3}}, call.Tensor{Name: "y", Shape: []int{2, 3}, Part: []int{2, 2}}
+	all := call.Wanted{Want: []float64{1, math.Inf(1), 3}, Bound: 0.25}
+	some := call.Wanted{Sample: []int{2}, Want: []float64{3}, Bound: 0.25}
+	exact := call.Wanted{Want: []float64{1, 2, 3}}
+	each := call.Wanted{Want: []float64{1, 2, 3}, Bounds: []float64{1, 0.25, 0}}
+	far := call.Wanted{Want: []float64{1, -100, 0, math.Inf(1)}, Bound: 1}
+	near := []float32{1.01, -100.5, 1e-3, inf}
 	for _, c := range []struct {
-		want  Expected
+		of    call.Tensor
+		want  call.Wanted
 		got   []float32
+		near  *Tolerance
 		off   float64
 		wrong string
 	}{
-		{all, []float32{1, inf, 3}, 0, ""},
-		{all, []float32{1, inf, 3.25}, 0.25, ""},
-		{all, []float32{1, inf, 3.5}, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0.25"},
-		{all, []float32{1, 7, 3}, math.Inf(1), "y[1] is 7, want +Inf: off by +Inf, limit 0.25"},
-		{all, []float32{1, -inf, 3}, math.Inf(1), "y[1] is -Inf, want +Inf"},
-		{all, []float32{nan, inf, 3}, math.Inf(1), "y[0] is NaN, want 1"},
-		{some, []float32{5, 6, 3}, 0, ""},
-		{some, []float32{5, nan, 3}, 0, "y[1] was not written or is NaN"},
-		{some, []float32{5, 6, 4}, 1, "y[2] is 4, want 3"},
-		{apart, []float32{5, 6, nan, 3, 4, nan}, 0, ""},
-		{apart, []float32{5, nan, nan, 3, 4, nan}, 0, "y[1] was not written or is NaN"},
-		{exact, []float32{1, 2, 3}, 0, ""},
-		{exact, []float32{1, 2, 3.5}, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0"},
+		{y, all, []float32{1, inf, 3}, nil, 0, ""},
+		{y, all, []float32{1, inf, 3.25}, nil, 0.25, ""},
+		{y, all, []float32{1, inf, 3.5}, nil, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0.25"},
+		{y, all, []float32{1, 7, 3}, nil, math.Inf(1), "y[1] is 7, want +Inf: off by +Inf, limit 0.25"},
+		{y, all, []float32{1, -inf, 3}, nil, math.Inf(1), "y[1] is -Inf, want +Inf"},
+		{y, all, []float32{nan, inf, 3}, nil, math.Inf(1), "y[0] is NaN, want 1"},
+		{y, some, []float32{5, 6, 3}, nil, 0, ""},
+		{y, some, []float32{5, nan, 3}, nil, 0, "y[1] was not written or is NaN"},
+		{y, some, []float32{5, 6, 4}, nil, 1, "y[2] is 4, want 3"},
+		{apart, some, []float32{5, 6, nan, 3, 4, nan}, nil, 0, ""},
+		{apart, some, []float32{5, nan, nan, 3, 4, nan}, nil, 0, "y[1] was not written or is NaN"},
+		{y, exact, []float32{1, 2, 3}, nil, 0, ""},
+		{y, exact, []float32{1, 2, 3.5}, nil, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0"},
+		{y, each, []float32{1.5, 2, 3}, nil, 0.5, ""},
+		{y, each, []float32{1.5, 2.5, 3}, nil, 0.5, "y[1] is 2.5, want 2: off by 0.5, limit 0.25"},
+
+		{y, far, near, &Tolerance{1, 0}, 0.5, ""},
+		{y, far, near, &Tolerance{1.1e-3, 1e-2}, 1e-3, ""},
+		{y, far, near, &Tolerance{0, 1e-2}, 1e-3, "y[2] is 0.001, want 0: off by 0.001, limit 0, also atol 0 + rtol 0.01 * |want|"},
+		{y, far, near, &Tolerance{2e-3, 6e-3}, 0.01, "y[0] is 1.01, want 1: "},
+		{y, far, near, &Tolerance{1.5e-2, 5e-4}, 0.5, "y[1] is -100.5, want -100: off by 0.5, limit 0.065"},
+		{y, far, []float32{1, -100, 0, nan}, &Tolerance{1, 1}, math.Inf(1), "want +Inf"},
+		{y, far, []float32{1, -100, 0, 1e30}, &Tolerance{1, 1}, math.Inf(1), "want +Inf"},
 	} {
-		check, wrong := Expectations{{Name: "missing", Want: []float64{1}}, c.want}.Check(map[string][]float32{"y": c.got}, nil)
-		require.Equal(t, c.off, check.MaxAbs, "%v", c)
-		require.Equal(t, len(c.want.Want), check.Rows)
-		require.Equal(t, map[bool]int{false: 3, true: 4}[c.want.Stride > 0], check.OfRows)
+		got, wrong := CheckOutputs([]call.Tensor{{Name: "missing"}, c.of}, call.Outputs{"missing": {Want: []float64{1}}, "y": c.want}, map[string][]float32{"y": c.got}, c.near)
+		if got.MaxAbs != c.off {
+			require.InDelta(t, c.off, got.MaxAbs, 1e-6, "%v", c)
+		}
+		require.Equal(t, []int{len(c.want.Want), len(within(&c.of, c.got))}, []int{got.Rows, got.OfRows})
 		if c.wrong == "" {
 			require.NoError(t, wrong)
 		} else {
@@ -55,38 +71,11 @@ func TestExpectations(t *testing.T) {
 		}
 	}
 	// The output that is worst by its own limit counts.
-	check, _ := Expectations{{Name: "a", Want: []float64{0.5}, Limit: 10}, {Name: "b", Want: []float64{0.9}, Limit: 0.2}}.Check(map[string][]float32{"a": {1}, "b": {1}}, nil)
-	require.InDelta(t, 0.1, check.MaxAbs, 1e-6)
-	require.Equal(t, 0.2, check.Limit)
-	require.Equal(t, 2, check.OfRows)
-	// Parts of one output have their own limits, and its elements count once.
-	check, wrong := Expectations{
-		{Name: "y", At: []int{0}, Want: []float64{1.5}, Limit: 1}, {Name: "y", At: []int{2}, Want: []float64{3.5}, Limit: 0.1},
-	}.Check(map[string][]float32{"y": {1, 2, 3}}, nil)
-	require.ErrorContains(t, wrong, "y[2] is 3, want 3.5: off by 0.5, limit 0.1")
-	require.Equal(t, []int{2, 3}, []int{check.Rows, check.OfRows})
-}
-
-// TestTolerance has the same outputs under several rules.
-func TestTolerance(t *testing.T) {
-	want := Expectations{{Name: "y", Want: []float64{1, -100, 0, math.Inf(1)}, Limit: 1}}
-	got := map[string][]float32{"y": {1.01, -100.5, 1e-3, float32(math.Inf(1))}}
-	for near, wrong := range map[Tolerance]string{
-		{1, 0}: "", {1.1e-3, 1e-2}: "",
-		{0, 1e-2}:      "y[2] is 0.001, want 0: off by 0.001, limit 0, also atol 0 + rtol 0.01 * |want|",
-		{2e-3, 6e-3}:   "y[0] is 1.01, want 1: ",
-		{1.5e-2, 5e-4}: "y[1] is -100.5, want -100: off by 0.5, limit 0.065",
-	} {
-		if _, err := want.Check(got, &near); wrong == "" {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, wrong)
-		}
-	}
-	for _, bad := range []float32{float32(math.NaN()), 1e30} {
-		_, err := want.Check(map[string][]float32{"y": {1, -100, 0, bad}}, &Tolerance{1, 1})
-		require.ErrorContains(t, err, "want +Inf")
-	}
+	two := []call.Tensor{{Name: "a", Shape: []int{1}}, {Name: "b", Shape: []int{1}}}
+	got, _ := CheckOutputs(two, call.Outputs{"a": {Want: []float64{0.5}, Bound: 10}, "b": {Want: []float64{0.9}, Bound: 0.2}}, map[string][]float32{"a": {1}, "b": {1}}, nil)
+	require.InDelta(t, 0.1, got.MaxAbs, 1e-6)
+	require.Equal(t, 0.2, got.Limit)
+	require.Equal(t, 2, got.OfRows)
 }
 
 // A copyOp is an Op that computes nothing: y is x, and dx is dy, by copies of buffers. What it says of
@@ -136,7 +125,7 @@ func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, 
 	return c.Err()
 }
 
-func (o copyOp) Reference(t map[string][]float32, p Pass) (Expectations, error) {
+func (o copyOp) Reference(t map[string][]float32, p Pass) (call.Outputs, error) {
 	from, to := "x", "y"
 	if p == Backward {
 		from, to = "dy", "dx"
@@ -144,11 +133,11 @@ func (o copyOp) Reference(t map[string][]float32, p Pass) (Expectations, error) 
 			return nil, fmt.Errorf("y is missing")
 		}
 	}
-	e := Expected{Name: to}
+	var w call.Wanted
 	for _, x := range t[from] {
-		e.Want = append(e.Want, float64(x)+o.off)
+		w.Want = append(w.Want, float64(x)+o.off)
 	}
-	return Expectations{e}, nil
+	return call.Outputs{to: w}, nil
 }
 
 // TestRun measures an Op that is right in every pass, and finds out one that is wrong, that writes

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,7 +133,7 @@ type opRun struct {
 	subject *Subject
 	sets    []map[string]vk.Tensor
 	values  map[string][]float32 // of the first set: what the pass does not write
-	want    []Expectations       // of each pass
+	want    []call.Outputs       // of each pass
 	shared  *vk.Buffer           // workspace of all calls, which run one after the other
 	dirty   bool                 // what is read of the first set may not be what was drawn
 	seed    maphash.Seed
@@ -306,7 +307,7 @@ func (r *opRun) clean(ctx context.Context) (err error) {
 }
 
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
-func (r *opRun) runForward(ctx context.Context, want Expectations) error {
+func (r *opRun) runForward(ctx context.Context, want call.Outputs) error {
 	err := r.d.Run(ctx, "bench forward", func(c *vk.Cmd) error {
 		return r.record(c, 0, r.op, "auto", Forward)
 	})
@@ -317,7 +318,7 @@ func (r *opRun) runForward(ctx context.Context, want Expectations) error {
 	if err != nil {
 		return err
 	}
-	if _, wrong := want.Check(outputs, nil); wrong != nil {
+	if _, wrong := CheckOutputs(r.op.Tensors(), want, outputs, nil); wrong != nil {
 		return fmt.Errorf("the forward pass is wrong: %w", wrong)
 	}
 	for name, x := range outputs {
@@ -461,13 +462,10 @@ func (r *opRun) check(ctx context.Context, record func(*vk.Cmd, int) error, x *R
 // compare compares outputs of all passes with their references.
 func (r *opRun) compare(got map[string][]float32) (c Check, wrong error) {
 	for _, want := range r.want {
-		one, wrong := want.Check(got, r.near)
-		if wrong != nil {
-			return one, wrong
-		}
-		c = c.and(one)
+		one, err := CheckOutputs(r.op.Tensors(), want, got, r.near)
+		c, wrong = c.and(one), cmp.Or(wrong, err)
 	}
-	return c, nil
+	return c, wrong
 }
 
 // Unsupported returns results that say that no path takes the case.

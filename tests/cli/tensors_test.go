@@ -239,7 +239,7 @@ func (c *command) compare(ts *testscript.TestScript, inPath, outPath string) str
 				got[t.Name] = read(out, t)
 			}
 		}
-		_, wrong := want.Check(got, nil)
+		_, wrong := bench.CheckOutputs(op.Tensors(), want, got, nil)
 		ts.Check(wrong)
 		maps.Copy(values, got)
 		written += len(got)

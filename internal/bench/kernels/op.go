@@ -100,7 +100,7 @@ func (o calledOp[C]) Tensors() (list []call.Tensor) {
 			continue
 		}
 		if stride := o.stride(&t); stride > 0 {
-			t.Shape = append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
+			t.Part, t.Shape = t.Shape, append(slices.Clone(t.Shape[:len(t.Shape)-1]), stride)
 		}
 		t.Name = cmp.Or(t.File, t.Name)
 		list = append(list, t)
@@ -181,7 +181,7 @@ type sampler interface {
 }
 
 // Reference implements bench.Op.
-func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expectations, error) {
+func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (call.Outputs, error) {
 	c := call.Copy(o.c).(C)
 	if o.of.sample != nil {
 		c.Given().Sample = o.of.sample(c)
@@ -206,31 +206,14 @@ func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (bench.Expe
 		}
 		want = c.Want(x, p.Kit())
 	}
-	var list bench.Expectations
+	list := call.Outputs{}
 	for _, t := range c.Tensors() {
-		w, ok := want.Of(t.Name)
-		if role := roles[cmp.Or(t.File, t.Name)]; ok && !t.Off && !t.State && p.Writes(role.Role) {
-			list = append(list, o.expected(&t, w))
+		name := cmp.Or(t.File, t.Name)
+		if w, ok := want.Of(t.Name); ok && !t.Off && !t.State && p.Writes(roles[name].Role) {
+			list[name] = w
 		}
 	}
 	return list, nil
-}
-
-// expected returns an output, in rows that may lie apart.
-func (o calledOp[C]) expected(t *call.Tensor, w call.Wanted) bench.Expected {
-	e := bench.Expected{Name: cmp.Or(t.File, t.Name), Want: w.Want, Limit: w.Bound, Limits: w.Bounds, At: w.Sample}
-	if e.Stride = o.stride(t); e.Stride == 0 {
-		return e
-	}
-	e.At, e.Columns = make([]int, len(w.Want)), t.Shape[len(t.Shape)-1]
-	for i := range e.At {
-		at := i
-		if w.Sample != nil {
-			at = w.Sample[i]
-		}
-		e.At[i] = at/e.Columns*e.Stride + at%e.Columns
-	}
-	return e
 }
 
 // with returns the op of a copy of the call.

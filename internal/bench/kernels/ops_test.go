@@ -2,7 +2,6 @@ package kernels_test
 
 import (
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -25,75 +24,30 @@ var update = flag.Bool("update", false, "write testdata/barriers.txt")
 // ordersFile lists the kernels of calls in the order of recording.
 const ordersFile = "testdata/barriers.txt"
 
-// ordered are the calls in the file: a kernel, a path, flags.
-var ordered = []string{
-	"attention scalar",
-	"attention coopmat --dtype=float16 --seqlen=40",
-	"attention coopmat --dtype=float16 --heads=8 --kv-heads=2 --seqlen=1 --seqlen-kv=2000",
-	"attention coopmat --dtype=float32 --seqlen=40",
-	"attention unfused --dtype=float32",
-	"attention scalar --dtype=float32 --bias=heads --sinks",
-	"attention scalar --dtype=float32 --bias=rows,heads",
-	"attention unfused --dtype=float32 --softcap=3",
-	"decode scalar --page-size=16",
-	"gemm scalar --dtype=float32",
-	"gemm scalar --m=33 --n=20 --k=37 --dtype=float16",
-	"gemm coopmat --m=33 --n=20 --k=37 --dtype=float16",
-	"gemm coopmat --m=33 --n=20 --k=37 --dtype=float32",
-	"gemm auto --m=33 --n=20 --k=300 --beta=2 --config=scalar,64x64,t16x16,k16,g8,splits3",
-	"gemm auto --dtype=float32 --m=20 --n=18 --k=110 --config=coopmat,s2x1,t1x2,k16,g4,splits2",
-	"gemm scalar --group=3x5x7,4x6x2",
-	"mlp auto",
-	"mlp scalar --dtype=float32",
-	"mlp coopmat --keep=pre",
-	"mlp coopmat --keep=hidden",
-	"mlp coopmat --dtype=float32",
-	"mlp fused --tokens=20 --hidden=37 --in=18",
-	"grouped auto",
-	"grouped coopmat --heads-at-a-time=1",
-	"grouped coopmat --products",
-	"grouped coopmat --keep=pre",
-	"grouped scalar --dtype=float32",
-	"mixture auto",
-	"mixture scalar --dtype=float32",
-	"mixture coopmat --heads-at-a-time=1",
-	"mixture coopmat --groups=1",
-	"gmm auto",
-	"norm auto",
-	"norm auto --rms --residual --dtype=float32",
-	"optim auto",
-	"optim auto --max-norm=1",
-	"optim auto --max-norm=1 --tensors=3 --copy=float16",
-}
-
-// TestOrders compares the recorded calls with the file. The file has the kernels of each call in
-// order, with a bar where there is a barrier and a comma where there is none. So the test finds a
-// new barrier, and kernels that no longer run side by side. It runs on a CPU device only, where no
-// tuning decides what runs.
+// TestOrders records the calls of the file: a kernel, a path, flags, and passes. The file has the
+// kernels of each call in order, with a bar where there is a barrier and a comma where there is none.
+// So the test finds a new barrier, and kernels that no longer run side by side. It runs on a CPU device
+// only, where no tuning decides what runs. To add a call, add a line without kernels and run the test
+// with -update.
 func TestOrders(t *testing.T) {
 	d := vktest.Open(t)
 	if d.Caps().Type != vk.CPU {
 		t.Skip("a GPU has other choices than the CPU device of this test")
 	}
+	want, err := os.ReadFile(ordersFile)
+	require.NoError(t, err)
 	var text strings.Builder
-	for _, call := range ordered {
-		words := strings.Fields(call)
-		for pass := bench.Forward; pass <= bench.Both; pass++ {
-			op := opOf(t, words[0], words[2:])
-			if pass != bench.Forward && !bench.HasBackward(op) {
-				continue
-			}
-			if _, err := op.Choose(d.Caps(), words[1], min(pass, bench.Backward)); errors.Is(err, vk.ErrUnsupported) {
-				continue
-			}
-			fmt.Fprintf(&text, "%s, %v: %s\n", call, pass, order(t, d, op, words[1], pass))
-		}
+	for line := range strings.Lines(string(want)) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), ":")
+		at := strings.LastIndex(line, ", ")
+		words := strings.Fields(line[:at])
+		pass := map[string]bench.Pass{"forward": bench.Forward, "backward": bench.Backward, "forward and backward": bench.Both}[line[at+2:]]
+		fmt.Fprintf(&text, "%s: %s\n", line, order(t, d, opOf(t, words[0], words[2:]), words[1], pass))
 	}
 	if *update {
 		require.NoError(t, os.WriteFile(ordersFile, []byte(text.String()), 0o644))
+		return
 	}
-	want, err := os.ReadFile(ordersFile)
-	require.NoError(t, err)
 	require.Equal(t, string(want), text.String())
 }
 
@@ -163,7 +117,7 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 	return trace.Dispatches()
 }
 
-// noted are calls whose notes TestNotes adds up: as in ordered, of a pass. The operations are at least
+// noted are calls whose notes TestNotes adds up: as in the file of TestOrders, of a pass. The operations are at least
 // low and at most high times the operations of the formulas; 0: both are equal. Texts are the notes
 // of the dispatches; "": any.
 var noted = []struct {
