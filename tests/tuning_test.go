@@ -49,7 +49,7 @@ func TestTuned(t *testing.T) {
 		op, err := flags.Op(true)
 		require.NoError(t, err)
 		passes := []bench.Pass{bench.Forward}
-		if bench.HasBackward(op) {
+		if k.Backward {
 			passes = append(passes, bench.Backward)
 		}
 		for _, pass := range passes {
