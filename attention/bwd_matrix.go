@@ -18,8 +18,8 @@ type bwdMatrixSpec struct {
 	Causal     bool   `glsl:"CAUSAL"`
 	Aligned    bool   `glsl:"ALIGNED"`
 	Prefetch   bool   `glsl:"PREFETCH"`
-	PeelMask   bool   `glsl:"SPLIT_LOOP"`
-	LoadAhead  uint32 `glsl:"FENCE"`
+	PeelMask   bool   `glsl:"PEEL_MASK"`
+	LoadAhead  uint32 `glsl:"LOAD_AHEAD"`
 }
 
 // bwdTurnsSpec is the specialization of the kernels that own dK and dV, or dQ.

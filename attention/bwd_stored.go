@@ -50,9 +50,9 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 		return err
 	}
 	width := c.productsWidth(caps, p, shape)
-	slabs := t.Stream * (block/8 + 1 + width/8 + 1) * 16
+	operands := t.Stream * (block/8 + 1 + width/8 + 1) * 16
 	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
-	if err := argument.FitsShared("attention", caps, c.Impl, max(slabs, sums)); err != nil {
+	if err := argument.FitsShared("attention", caps, c.Impl, max(operands, sums)); err != nil {
 		return err
 	}
 	chunk, limit := c.chunk(caps, p), c.storedLimit(caps, p)
@@ -109,7 +109,7 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 	if err != nil {
 		return k, err
 	}
-	if config.fragments(caps) {
+	if config.packed(caps) {
 		if known, err := chips.AsksQuads(d, p.DType, shape); err != nil || !known {
 			return k, errors.Join(err, unsupported("backward: the device keeps matrices in another way than its driver is known to"))
 		}
@@ -211,20 +211,20 @@ func (b *backward) storeSpec(isAligned bool) (spec bwdStoreSpec, err error) {
 	if spec.Matrix, err = b.matrixSpec(b.config.DQ, isAligned); err != nil {
 		return spec, err
 	}
-	spec.Fragments = b.config.fragments(b.c.Device().Caps())
+	spec.Packed = b.config.packed(b.c.Device().Caps())
 	return spec, nil
 }
 
-// fragments reports whether weights lie in memory in the order of right matrices.
-func (c *BackwardConfig) fragments(caps *vk.Caps) bool {
+// packed reports whether weights lie in memory in the order of right matrices.
+func (c *BackwardConfig) packed(caps *vk.Caps) bool {
 	return chips.Quads(caps) && !c.DQ.Detour && c.DQ.Stream%32 == 0 && (c.Stored.RowTiles == 2 || c.Stored.RowTiles == 4)
 }
 
 // productsKernel names the kernel of the products.
 func (c *BackwardConfig) productsKernel(caps *vk.Caps, p *Problem) string {
 	name := "attention_bwd_products"
-	if c.fragments(caps) {
-		name += "_fragmented"
+	if c.packed(caps) {
+		name += "_packed"
 	}
 	if p.cutsPages() {
 		name += "_features"
@@ -245,7 +245,7 @@ func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, dim int, shape 
 		MatN:          shape.N,
 		TilesK:        uint32(t.RowTiles),
 		TilesD:        groups(dim, subgroupsD*int(shape.N)),
-		Slab:          uint32(t.Stream),
+		BlockK:        uint32(t.Stream),
 		HeadDim:       uint32(dim),
 		Causal:        newFeatureSpec(p).WindowRight, // a window that ends is a causal mask further on
 		Aligned:       isAligned,
@@ -279,8 +279,8 @@ type bwdStoreFeaturesParams struct {
 
 // bwdStoreSpec is the specialization of attention_bwd_dq_matrix.comp with STORE.
 type bwdStoreSpec struct {
-	Matrix    bwdMatrixSpec
-	Fragments bool `glsl:"FRAGMENTS"`
+	Matrix bwdMatrixSpec
+	Packed bool `glsl:"PACKED"`
 }
 
 // bwdProductsParams is the push-constant block of attention_bwd_products.comp.
@@ -317,11 +317,11 @@ type bwdProductsSpec struct {
 	MatN          uint32 `glsl:"MAT_N"`
 	TilesK        uint32 `glsl:"TILES_K"`
 	TilesD        uint32 `glsl:"TILES_D"`
-	Slab          uint32 `glsl:"SLAB"`
+	BlockK        uint32 `glsl:"BLOCK_K"`
 	HeadDim       uint32 `glsl:"HEAD_DIM"`
 	Causal        bool   `glsl:"CAUSAL"`
 	Aligned       bool   `glsl:"ALIGNED"`
-	LoadAhead     uint32 `glsl:"FENCE"`
+	LoadAhead     uint32 `glsl:"LOAD_AHEAD"`
 }
 
 // storedBias names the kernel that sums up the gradient of the bias from dX that is stored.
@@ -372,7 +372,7 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 		bwdStoredBiasSpec{
 			WorkgroupSize: sumThreads,
 			BlockM:        uint32(block),
-			Fragments:     config.fragments(caps),
+			Packed:        config.packed(caps),
 			SumBatches:    p.Bias.Rows && !p.Bias.Batch,
 			SumHeads:      p.Bias.Rows && !p.Bias.Heads,
 			SumRows:       !p.Bias.Rows,
@@ -434,7 +434,7 @@ type bwdStoredBiasParams struct {
 type bwdStoredBiasSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	BlockM        uint32 `glsl:"BLOCK_M"`
-	Fragments     bool   `glsl:"FRAGMENTS"`
+	Packed        bool   `glsl:"PACKED"`
 	SumBatches    bool   `glsl:"SUM_BATCHES"`
 	SumHeads      bool   `glsl:"SUM_HEADS"`
 	SumRows       bool   `glsl:"SUM_ROWS"`

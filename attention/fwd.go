@@ -280,8 +280,8 @@ type fwdMatrixSpec struct {
 	Lockstep   bool `glsl:"LOCKSTEP"`
 	fwdTileSpec
 	Prefetch  bool   `glsl:"PREFETCH"`
-	PeelMask  bool   `glsl:"SPLIT_LOOP"`
-	LoadAhead uint32 `glsl:"FENCE"`
+	PeelMask  bool   `glsl:"PEEL_MASK"`
+	LoadAhead uint32 `glsl:"LOAD_AHEAD"`
 	SplitKV   bool   `glsl:"SPLIT_KV"`
 	KeysFirst bool   `glsl:"KEYS_FIRST"`
 }

@@ -139,7 +139,7 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string
 	store, err := with.storeSpec(true)
 	require.NoError(t, err)
 	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
-	// The products' share is counted as if they had no fragments, which need less.
+	// The part of the products is counted as if W were not packed: packed, it needs less.
 	check("stored", least, sharedOf(t, bwdStoredKernels[impl], p, store), 1<<20)
 	// What the kernel with features takes, also where the other runs.
 	products := strings.TrimSuffix(stored.productsKernel(d.Caps(), p), "_features")

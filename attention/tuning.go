@@ -65,11 +65,11 @@ var (
 	bwdModules = [...][]string{
 		CoopMat2: {
 			"attention_bwd_dkv_coopmat2", "attention_bwd_dq_coopmat2", "attention_bwd_dkv_f32x2_coopmat2", "attention_bwd_dq_f32x2_coopmat2",
-			"attention_bwd_fused_coopmat2", "attention_bwd_dq_coopmat2_stored", "attention_bwd_products", "attention_bwd_products_fragmented",
+			"attention_bwd_fused_coopmat2", "attention_bwd_dq_coopmat2_stored", "attention_bwd_products", "attention_bwd_products_packed",
 		},
 		CoopMat: {
 			"attention_bwd_dkv_coopmat", "attention_bwd_dq_coopmat", "attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat",
-			"attention_bwd_fused_coopmat", "attention_bwd_dq_coopmat_stored", "attention_bwd_products", "attention_bwd_products_fragmented",
+			"attention_bwd_fused_coopmat", "attention_bwd_dq_coopmat_stored", "attention_bwd_products", "attention_bwd_products_packed",
 		},
 		Scalar:  {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
 		Unfused: {"attention_unfused_bwd_scores", "attention_unfused_values", "attention_unfused_keys"},

@@ -18,7 +18,7 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a multiple of 64
 layout(constant_id = 1) const uint BLOCK_M = 128;
-layout(constant_id = 2) const bool FRAGMENTS = true;  // see lib/pages.glsl
+layout(constant_id = 2) const bool PACKED = true;  // see lib/pages.glsl
 layout(constant_id = 3) const bool SUM_BATCHES = false;
 layout(constant_id = 4) const bool SUM_HEADS = false;
 layout(constant_id = 5) const bool SUM_ROWS = false;  // then neither of the others
@@ -82,7 +82,7 @@ uint page_start(const uint number, const uint page) {
 
 // place returns the row and the key of a page that element e of its uvec4 number u is of.
 uvec2 place(const uint u, const uint e) {
-    if (!FRAGMENTS) {
+    if (!PACKED) {
         return uvec2(u / PAGE_LD, u % PAGE_LD * 8 + e);
     }
     const uint tile = u / 64;
@@ -160,7 +160,7 @@ void sum_heads() {
 
 // A line is so many uvec4 that every key of a page is in it: a row, or rows of matrices. Of one there are up
 // to SIDE at a time, each of LANES invocations', which take lines in turn.
-const uint LINE = FRAGMENTS ? 2 * BLOCK_M : BLOCK_M / 8;
+const uint LINE = PACKED ? 2 * BLOCK_M : BLOCK_M / 8;
 const uint SIDE = LINE < WORKGROUP_SIZE ? LINE : WORKGROUP_SIZE;
 const uint LANES = WORKGROUP_SIZE / SIDE;
 
@@ -169,13 +169,13 @@ shared vec4 partial[SUM_ROWS ? 2 * WORKGROUP_SIZE : 1];  // (LANES, SIDE, 8)
 // sum_key returns the sum of a key of the page over partial, of which the first is uvec4 `from` of a line; 0 if
 // the key is not among these.
 float sum_key(const uint key, const uint from) {
-    const uint at = (FRAGMENTS ? key / 32 * 64 + key % 2 * 32 + key % 8 / 2 : key / 8) - from;
+    const uint at = (PACKED ? key / 32 * 64 + key % 2 * 32 + key % 8 / 2 : key / 8) - from;
     float x = 0.0;
     if (at >= SIDE) {  // also what is before `from`
         return x;
     }
     for (uint lane = 0; lane < LANES; lane++) {
-        if (FRAGMENTS) {
+        if (PACKED) {
             for (uint row = 0; row < 8; row++) {  // and row + 8
                 const vec4 four = partial[2 * (lane * SIDE + at + row * 4) + key % 32 / 16];
                 x += key / 8 % 2 == 0 ? four.x + four.y : four.z + four.w;
@@ -215,7 +215,7 @@ void sum_rows() {
         partial[2 * tid + 1] = sum.high;
         barrier();  // partial written before it is read
         for (uint key = tid; key < BLOCK_M; key += WORKGROUP_SIZE) {
-            const bool here = (FRAGMENTS ? key / 32 * 64 : key / 8) - from < SIDE;
+            const bool here = (PACKED ? key / 32 * 64 : key / 8) - from < SIDE;
             if (here && col_block * BLOCK_M + key < args.plain.seq_kv) {
                 put(base + col_block * BLOCK_M + key, sum_key(key, from));
             }

@@ -26,7 +26,7 @@
 #version 460
 #include "lib/bwd_matrix_constants.glsl"
 #ifdef STORE
-layout(constant_id = 18) const bool FRAGMENTS = true;  // see lib/pages.glsl
+layout(constant_id = 18) const bool PACKED = true;  // see lib/pages.glsl
 #else
 layout(constant_id = 18) const bool GROUPED = false;  // heads take turns with their blocks, see lib/order.glsl
 #endif

@@ -10,12 +10,12 @@
 //     dx      (batch, num_kv_heads, seq_kv, head_dim)      ELEM, likewise: dV, or dK
 //
 // A workgroup computes the rows of a block of BLOCK_M keys, a grid of SUBGROUPS_K x SUBGROUPS_D
-// subgroups with TILES_K x TILES_D accumulators each. Slabs of SLAB rows of W and Y go from
+// subgroups with TILES_K x TILES_D accumulators each. K-tiles of BLOCK_K rows of W and Y go from
 // memory to registers to shared memory, as in lib/gemm_matrix.glsl:
 //
-//     load slab i+1; products of slab i; barrier; store slab i+1; barrier
+//     load k-tile i+1; products of k-tile i; barrier; store k-tile i+1; barrier
 //
-// With FRAGMENTS the products are dX^T = scale * Y^T * W: W in memory is loaded as right matrices.
+// With PACKED the products are dX^T = scale * Y^T * W: W in memory is loaded as right matrices.
 //
 // Under a causal mask a workgroup begins with the first block of rows that sees a key of its block.
 //
@@ -34,11 +34,11 @@ layout(constant_id = 3) const uint MAT_M = 16;
 layout(constant_id = 4) const uint MAT_N = 16;
 layout(constant_id = 5) const uint TILES_K = 4;  // accumulators of a subgroup
 layout(constant_id = 6) const uint TILES_D = 4;
-layout(constant_id = 7) const uint SLAB = 32;    // divides BLOCK_M
+layout(constant_id = 7) const uint BLOCK_K = 32;  // divides BLOCK_M
 layout(constant_id = 8) const uint HEAD_DIM = 128;
 layout(constant_id = 9) const bool CAUSAL = false;
 layout(constant_id = 10) const bool ALIGNED = true;  // offsets and strides are multiples of 8
-layout(constant_id = 11) const uint FENCE = 0;       // columns of matrices of a slab between fences, 0: none
+layout(constant_id = 11) const uint LOAD_AHEAD = 0;  // operands are loaded at most this many matrices of a k-tile ahead, 0: any
 layout(local_size_x_id = 0) in;
 
 #define FEATURES_ID 12
@@ -85,7 +85,7 @@ layout(binding = 3, scalar) buffer Sums { float sums[]; };
 READ8(1, Y, y)
 WRITE8(2, DX, dx)
 
-#ifdef FRAGMENTS
+#ifdef PACKED
 #define KEY_SIDE MAT_N  // keys of a matrix of sums: its columns, which are W's
 #define DIM_SIDE MAT_M
 #else
@@ -102,10 +102,10 @@ const uint SUBGROUP_SIZE = WORKGROUP_SIZE / (SUBGROUPS_K * SUBGROUPS_D);
 #include "lib/mask.glsl"
 #include "lib/pages.glsl"
 #include "lib/pack2.glsl"
-#ifdef FRAGMENTS
-#include "lib/fragments.glsl"
+#ifdef PACKED
+#include "lib/packed.glsl"
 #endif
-#include "lib/products_slab.glsl"
+#include "lib/products_k_tile.glsl"
 
 void main() {
     const uint number = gl_WorkGroupID.z * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -127,7 +127,7 @@ void main() {
     const uint subgroup_key = gl_SubgroupID / SUBGROUPS_D * SUBGROUP_KEYS;
     const uint subgroup_dim = gl_SubgroupID % SUBGROUPS_D * SUBGROUP_DIMS;
 
-    MatC sum[TILES_K * TILES_D];  // (SUBGROUP_KEYS, SUBGROUP_DIMS), with FRAGMENTS transposed
+    MatC sum[TILES_K * TILES_D];  // (SUBGROUP_KEYS, SUBGROUP_DIMS), with PACKED transposed
     // Sums of earlier heads lie in memory in the order of the subgroups' accumulators.
     const uint sums_at = p.sums_offset + ((number * gl_NumWorkGroups.y + page) * SUBGROUPS_K * SUBGROUPS_D + gl_SubgroupID) * (TILES_K * TILES_D * MAT_M * MAT_N);
     [[unroll]] for (uint i = 0; i < TILES_K * TILES_D; i++) {
@@ -151,18 +151,18 @@ void main() {
     uint y_at = HEAD_AT(y, batch, kv_head * p.heads_per_kv + p.first_member);
     uint w_at = head_at;
     uint row = first_row;
-#ifdef FRAGMENTS
-    const uint fragment_at = subgroup_key / 32 * 64 + fragment_place();
+#ifdef PACKED
+    const uint packed_at = subgroup_key / 32 * 64 + packed_place();
 #endif
     if (first_row < END_ROW) {
         {
-            LOAD_SLAB
-            STORE_SLAB
+            LOAD_K_TILE
+            STORE_K_TILE
         }
         barrier();  // tile written before it is read
-        const uint slabs = (END_ROW - first_row + SLAB - 1) / SLAB * p.members;
-        [[dont_unroll]] for (uint slab = 1; slab < slabs; slab++) {
-            row += SLAB;
+        const uint k_tiles = (END_ROW - first_row + BLOCK_K - 1) / BLOCK_K * p.members;
+        [[dont_unroll]] for (uint k_tile = 1; k_tile < k_tiles; k_tile++) {
+            row += BLOCK_K;
             w_at += W_SIZE;
             if (row >= END_ROW) {  // the next head
                 row = first_row;
@@ -176,10 +176,10 @@ void main() {
                 w_at += (pages_of(row / BLOCK_M - 1) * 2 - 1) * PAGE8;
 #endif
             }
-            LOAD_SLAB
+            LOAD_K_TILE
             PRODUCTS
-            barrier();  // the slab is read
-            STORE_SLAB
+            barrier();  // the k-tile is read
+            STORE_K_TILE
             barrier();  // tile written before it is read
         }
         PRODUCTS
@@ -192,7 +192,7 @@ void main() {
         return;
     }
 
-    // The first barrier comes after the slab is read; of the other two one after the strip before
+    // The first barrier comes after the k-tile is read; of the other two one after the strip before
     // is read, one after it is written.
     const uint base = HEAD_AT(dx, batch, kv_head);
     const uint strip = gl_SubgroupID * KEY_SIDE * SUMS_LD;

@@ -33,8 +33,8 @@ layout(constant_id = 12) const bool CAUSAL = false;
 layout(constant_id = 13) const bool ALIGNED = true;      // offsets and strides are multiples of 8, with F32X2 of 4
 layout(constant_id = 14) const bool WRITE_LSE = true;
 layout(constant_id = 15) const bool PREFETCH = true;     // the next key tile waits in registers
-layout(constant_id = 16) const bool SPLIT_LOOP = true;   // the masked tiles have a loop of their own
-layout(constant_id = 17) const uint FENCE = 0;           // matrix columns of head_dim between fences, 0: none
+layout(constant_id = 16) const bool PEEL_MASK = true;    // the masked tiles have a loop of their own
+layout(constant_id = 17) const uint LOAD_AHEAD = 0;      // operands are loaded at most this many matrices of head_dim ahead, 0: any
 layout(constant_id = 18) const bool SPLIT_KV = false;    // writes partial results, see lib/split_kv.glsl
 layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;

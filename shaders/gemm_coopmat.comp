@@ -6,8 +6,8 @@
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
 //     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// With PARTS op(A) and op(B) are float32, each as two parts of ELEM, float16. With FRAGMENTS
-// B is op(B) in right matrices of gemm_fragments.comp, whose columns may be dealt out to matrices
+// With PARTS op(A) and op(B) are float32, each as two parts of ELEM, float16. With PACKED
+// B is op(B) in right matrices of gemm_pack.comp, whose columns may be dealt out to matrices
 // so that C leaves straight from registers (lib/gemm_direct.glsl).
 //
 // lib/gemm_matrix.glsl has the algorithm, lib/gemm_epilogue.glsl activations and residual.
@@ -24,10 +24,10 @@ layout(local_size_x_id = 0) in;
 #ifndef GROUP
 #define OUT_MATRIX_ID 25
 #endif
-#if !defined(GROUP) && !defined(FRAGMENTS)
+#if !defined(GROUP) && !defined(PACKED)
 #define PARTS_ID 26
 #endif
-#ifdef FRAGMENTS
+#ifdef PACKED
 #define RUNS_ID 26
 #endif
 #include "lib/gemm_tensors.glsl"

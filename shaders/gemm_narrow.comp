@@ -11,12 +11,12 @@
 //            subgroup, a part; gemm_combine adds the parts to Y
 //
 // Sums of products go through silu in float32 and are not rounded before the product with W.
-// With FRAGMENTS B is op(B) in right matrices of gemm_fragments.comp, and the product with W is in
+// With PACKED B is op(B) in right matrices of gemm_pack.comp, and the product with W is in
 // registers (lib/gemm_narrow_matrix.glsl). lib/gemm_matrix.glsl has the algorithm.
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460
-#ifdef FRAGMENTS
+#ifdef PACKED
 #extension GL_KHR_shader_subgroup_vote : require
 #endif
 #include "lib/gemm_constants.glsl"
@@ -24,7 +24,7 @@ layout(constant_id = 25) const uint COLUMNS = 3;       // of W
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 16
-#ifdef FRAGMENTS
+#ifdef PACKED
 #define NARROW_ID 26
 #define RUNS_ID 27
 #endif

@@ -3,8 +3,8 @@
 //
 //     C = epilogue(silu(X * W1) * W2)
 //
-//     X   (m, in)         as fragments of left matrices, from gemm_fragments: panels of TILES_M
-//     W1  (in, hidden)    as fragments of right matrices: panels of HIDDEN_N
+//     X   (m, in)         packed as left matrices, by gemm_pack: panels of TILES_M
+//     W1  (in, hidden)    packed as right matrices: panels of HIDDEN_N
 //     W2  (hidden, n)     likewise: panels of TILES_N, groups of CHUNK hidden units
 //     C   (m, n)          OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
@@ -41,16 +41,16 @@ layout(constant_id = 5) const uint TILES_N = 4;
 layout(constant_id = 6) const uint HIDDEN_M = 2;     // and of S
 layout(constant_id = 7) const uint HIDDEN_N = 1;
 layout(constant_id = 8) const uint SHARED_STEPS = 16;  // columns of matrices of X in shared memory
-layout(constant_id = 9) const uint AHEAD = 8;        // right matrices on their way
-layout(constant_id = 10) const uint FENCE = 0;       // columns of matrices of X or H between fences, 0: none
-layout(constant_id = 11) const bool DOUBLE = false;  // a second H: one barrier for a chunk instead of two
-layout(constant_id = 12) const bool PARTIAL = false;  // writes sums of a part of the hidden units
+layout(constant_id = 9) const uint AHEAD = 8;          // right matrices on their way
+layout(constant_id = 10) const uint LOAD_AHEAD = 0;    // left matrices are loaded at most this many steps ahead, 0: any
+layout(constant_id = 11) const bool DOUBLE = false;    // a second H: one barrier for a chunk instead of two
+layout(constant_id = 12) const bool PARTIAL = false;   // writes sums of a part of the hidden units
 layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 13
 const uint SUBGROUPS_M = 1;
 #include "lib/gemm_tensors.glsl"
-#include "lib/fragments.glsl"
+#include "lib/packed.glsl"
 #include "lib/copies.glsl"
 #include "lib/fence.glsl"
 #include "lib/pack2.glsl"

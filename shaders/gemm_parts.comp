@@ -17,7 +17,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types : require
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
-layout(constant_id = 1) const uint DEPTH = 16;  // columns of a slab
+layout(constant_id = 1) const uint DEPTH = 16;  // columns of a k-tile
 layout(local_size_x_id = 0) in;
 
 #include "lib/gemm_floats.glsl"
@@ -71,7 +71,7 @@ void main() {
     barrier();  // exponents written before they are read
 
     const uint panel8 = t.source.rows * LINE8;
-    const uint base = t.source.parts + t.batch * (p.slabs + 1) * panel8;
+    const uint base = t.source.parts + t.batch * (p.k_tiles + 1) * panel8;
     if (t.tile_k == 0 && gl_LocalInvocationIndex < rows) {
         parts8[base + (t.row + gl_LocalInvocationIndex) * LINE8] = uvec4(exponents[gl_LocalInvocationIndex], 0, 0, 0);
     }
@@ -80,7 +80,7 @@ void main() {
         const uint i = n * WORKGROUP_SIZE + gl_LocalInvocationIndex;
         const uint row = by_k ? i / PIECES : i % ROWS;  // of the tile; neighbours read neighbours
         const uint k = (t.tile_k * PIECES + (by_k ? i % PIECES : i / ROWS)) * 8;
-        if (row < rows && k < p.slabs * DEPTH) {
+        if (row < rows && k < p.k_tiles * DEPTH) {
             const Parts8 x = split_far(load_piece(t, t.row + row, k), scale_of(exponents[row]));
             const uint at = base + (1 + k / DEPTH) * panel8 + (t.row + row) * LINE8 + k % DEPTH / 8;
             parts8[at] = x.hi;

@@ -46,7 +46,7 @@ shared vec4 tile[(BLOCK_M + BLOCK_N) * LD];  // rows of op(A), then columns of o
 #include "lib/gemm_order.glsl"
 #include "lib/gemm_epilogue.glsl"
 
-// stage_a copies the slab of A at k0 into tile: zeros outside op(A). Neighbouring
+// stage_a copies the k-tile of A at k0 into tile: zeros outside op(A). Neighbouring
 // invocations read neighbouring elements.
 void stage_a(const uint base, const uint row0, const uint k0) {
     for (uint i = gl_LocalInvocationIndex; i < BLOCK_M * BLOCK_K; i += WORKGROUP_SIZE) {
@@ -83,7 +83,7 @@ void main() {
     }
     const uint end_k = min((w.split + 1) * p.split_k, p.k);
     [[dont_unroll]] for (uint k0 = w.split * p.split_k; k0 < end_k; k0 += BLOCK_K) {
-        barrier();  // the slab before is read
+        barrier();  // the k-tile before is read
         stage_a(p.a_offset + w.batch * p.a_stride_b, w.row, k0);
         stage_b(p.b_offset + w.batch * p.b_stride_b, w.col, k0);
         barrier();  // tile written before it is read

@@ -6,7 +6,7 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, FRAGMENTS, STORE, MATRIX
+// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, PACKED, STORE, MATRIX
 // and CACHE8, which is a cache of keys and values in 8 bits; everything
 // else that shapes the code is a specialization constant, set by the host at run time.
 //
@@ -14,8 +14,8 @@ import (
 // have beyond a causal mask. Which of it a call has is a specialization constant,
 // too, but the tensors and push constants that it takes are there in every call of
 // the module: the first kernel does without. GROUP likewise makes NAME_group, which has
-// many products of different sizes in one launch, and a table of them, and FRAGMENTS
-// NAME_fragmented, whose B is in the order of gemm_fragments.comp, and STORE NAME_stored, which stores
+// many products of different sizes in one launch, and a table of them, and PACKED
+// NAME_packed, whose B is in the order of gemm_pack.comp, and STORE NAME_stored, which stores
 // P and dX beside.
 //
 // A file NAME_matrix.comp makes NAME_coopmat; with COOPMAT2, which is what
@@ -64,7 +64,7 @@ var variants = slices.Concat(
 	withFeatures(f32x2("attention_bwd_dq")),
 	withFeatures(stored(matrix("attention_bwd_dq"))),
 	withFeatures(forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16")),
-	withFeatures(fragmentedOnly(forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16"))),
+	withFeatures(packedOnly(forEach("attention_bwd_products", "vulkan1.3", "f16", "bf16"))),
 	matrix("attention_bwd_fused"),
 	forEach("attention_bwd_delta", "vulkan1.2", "f16", "bf16", "f32"),
 	withFeatures(forEach("attention_bwd_dkv_scalar", "vulkan1.2", "f16", "bf16", "f32")),
@@ -76,16 +76,16 @@ var variants = slices.Concat(
 	featuresOnly(single("attention_bwd_dsinks")),
 	forEach("attention_bwd_sum", "vulkan1.2", "f16", "bf16", "f32"),
 	withGroup(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
-	fragmentedOnly(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
+	packedOnly(forEach("gemm_coopmat", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow", "vulkan1.3", "f16", "bf16"),
-	fragmentedOnly(forEach("gemm_narrow", "vulkan1.3", "f16", "bf16")),
+	packedOnly(forEach("gemm_narrow", "vulkan1.3", "f16", "bf16")),
 	forEach("gemm_narrow_bwd", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_narrow_dsilu", "vulkan1.2", "f16", "bf16"),
 	forEach("gemm_mixture", "vulkan1.3", "f16", "bf16"),
-	forEach("gemm_fragments", "vulkan1.3", "f16", "bf16"),
+	forEach("gemm_pack", "vulkan1.3", "f16", "bf16"),
 	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),
 	withGroup(forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32")),
-	single("gemm_combine", "gemm_pack"),
+	single("gemm_combine", "gemm_align"),
 	single("gemm_tops", "gemm_parts"),
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
@@ -162,8 +162,8 @@ func with(rows []Variant, suffix, macro string) []Variant {
 // featuresOnly returns rows with FEATURES, of a kernel that no plain problem needs.
 func featuresOnly(rows []Variant) []Variant { return withFeatures(rows)[len(rows):] }
 
-func fragmentedOnly(rows []Variant) []Variant {
-	return with(rows, "_fragmented", "FRAGMENTS")[len(rows):]
+func packedOnly(rows []Variant) []Variant {
+	return with(rows, "_packed", "PACKED")[len(rows):]
 }
 
 func stored(rows []Variant) []Variant { return with(rows, "_stored", "STORE")[len(rows):] }

@@ -32,7 +32,7 @@ var hunts = map[string]struct {
 	"half-of-the-columns": {72, 1, []string{"--impl", "scalar"}, "scalar"},
 	"o-not-rescaled":      {72, 1, []string{"--impl", "scalar"}, "scalar"},
 	"no-delta":            {72, 1, []string{"--impl", "scalar"}, "scalar"},
-	"slab-read":           {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
+	"k-tile-read":         {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"rows-past-k":         {24, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"sums-early":          {30, 1, nil, ""},
 	"partial-left":        {40, 1, nil, ""},

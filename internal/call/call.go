@@ -300,10 +300,10 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 }
 
 // planned wants a recording to have the kernels that a plan names, in any format, and besides only
-// kernels that the Cmd had before. Whether gemm_pack copies rows only shows with their tensors.
+// kernels that the Cmd had before. Whether gemm_align copies rows only shows with their tensors.
 func planned(plan kit.Plan, before, after []vk.ModuleInfo) error {
 	kernel := func(module string) string { return strings.Split(module, ".")[0] }
-	named, recorded := map[string]bool{"gemm_pack": true}, map[string]bool{"gemm_pack": true}
+	named, recorded := map[string]bool{"gemm_align": true}, map[string]bool{"gemm_align": true}
 	for _, name := range plan.Kernels() {
 		named[kernel(name)] = true
 	}

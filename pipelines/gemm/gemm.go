@@ -248,7 +248,7 @@ type Plan struct {
 // for the high and low parts of float32 operands, or for the table of a list.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order, without gemm_pack: whether an operand is copied
+// Kernels lists the modules that run, in order, without gemm_align: whether an operand is copied
 // depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 

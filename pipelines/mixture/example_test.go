@@ -60,5 +60,5 @@ func ExampleChoose() {
 	// <nil>
 	// [gemm_scalar gemm_scalar gmm_fwd] 50688 <nil>
 	// <nil>
-	// [gemm_pack gemm_scalar gemm_scalar gmm_bwd gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 112896 <nil>
+	// [gemm_align gemm_scalar gemm_scalar gmm_bwd gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 112896 <nil>
 }

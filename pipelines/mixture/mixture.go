@@ -219,7 +219,7 @@ func (p Plan) String() string { return p.words }
 // Workspace is how many bytes of memory a call needs.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order, without gemm_pack: whether an operand is copied
+// Kernels lists the modules that run, in order, without gemm_align: whether an operand is copied
 // depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 

@@ -385,7 +385,7 @@ func (b *backwardPart) productSteps(c *vk.Cmd, memory *vk.Buffer, t Tensors, g G
 // describe adds the kernels of b to a plan. The kernels of a loss follow y.
 func (b *backwardPart) describe(plan *Plan, p Problem, loss ...string) {
 	if p.Heads > 0 {
-		plan.kernels = append(plan.kernels, "gemm_pack") // the copy of W1
+		plan.kernels = append(plan.kernels, "gemm_align") // the copy of W1
 	}
 	switch {
 	case b.skinny != nil && p.Keep == KeepPre:

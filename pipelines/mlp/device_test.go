@@ -103,7 +103,7 @@ func TestMany(t *testing.T) {
 }
 
 // TestUnits runs both passes with hidden units that are kept in rows with zeros behind, and wants an
-// error where the products have no fragments.
+// error where no operand of the products can be packed.
 func TestUnits(t *testing.T) {
 	d := vktest.Open(t)
 	p := mlp.Problem{Tokens: 37, In: 20, Hidden: 45, Out: 18, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32), Keep: mlp.KeepHidden}

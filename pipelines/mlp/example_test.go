@@ -113,7 +113,7 @@ func ExampleChooseLoss() {
 	plan, err := mlp.ChooseLoss(caps, mlp.Problem{Tokens: 100, Heads: 2, In: 16, Hidden: 60, Out: 16}, mlp.Options{}, "my_loss")
 	vktest.Must(err)
 	fmt.Println(plan.Kernels(), plan.Workspace())
-	// Output: [gemm_pack gemm_scalar gemm_scalar my_loss gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
+	// Output: [gemm_align gemm_scalar gemm_scalar my_loss gemm_scalar gemm_scalar gemm_scalar gemm_scalar] 129536
 }
 
 func ExampleParseKeep() {

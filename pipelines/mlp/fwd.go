@@ -230,7 +230,7 @@ func (f *forwardPart) record(c *vk.Cmd, memory *vk.Buffer, t Tensors, p Problem,
 func (f *forwardPart) describe(plan *Plan) {
 	switch {
 	case f.one != nil:
-		plan.add(f.one.String(), "gemm_fragments", "gemm_pair")
+		plan.add(f.one.String(), "gemm_pack", "gemm_pair")
 		if f.one.Splits > 1 {
 			plan.kernels = append(plan.kernels, "gemm_combine")
 		}

@@ -175,7 +175,7 @@ func (p Plan) String() string { return strings.Join(slices.Compact(slices.Clone(
 // Workspace is how many bytes of memory a call needs.
 func (p Plan) Workspace() int64 { return p.bytes }
 
-// Kernels lists the modules that run, in order, without gemm_pack for operands of the caller:
+// Kernels lists the modules that run, in order, without gemm_align for operands of the caller:
 // whether one is copied depends on the alignment of its rows, which only the tensors tell.
 func (p Plan) Kernels() []string { return p.kernels }
 

@@ -135,9 +135,9 @@ void backward_dkv() {
             [[dont_unroll]] for (; row0 < p.seq_q; row0 += STREAM) {
 #else
         // Two phases, unrolled: tiles with a mask, then the rest.
-        [[unroll]] for (uint phase = CAUSAL ? 0 : 1; phase < (CAUSAL && !SPLIT_LOOP ? 1 : 2); phase++) {
+        [[unroll]] for (uint phase = CAUSAL ? 0 : 1; phase < (CAUSAL && !PEEL_MASK ? 1 : 2); phase++) {
             const bool MASKED = phase == 0;
-            [[dont_unroll]] for (; row0 < (MASKED && SPLIT_LOOP ? min(full_row, p.seq_q) : p.seq_q); row0 += STREAM) {
+            [[dont_unroll]] for (; row0 < (MASKED && PEEL_MASK ? min(full_row, p.seq_q) : p.seq_q); row0 += STREAM) {
 #endif
                 if (!PREFETCH) {
                     [[unroll]] for (uint i = 0; i < COPIES; i++) {

@@ -128,7 +128,7 @@ void backward_dq() {
         [[dont_unroll]] for (; col0 < stored_end; col0 += int(STREAM)) {
 #else
     // Two phases, unrolled: tiles without a mask, then the rest.
-    [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
+    [[unroll]] for (uint phase = PEEL_MASK ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         [[dont_unroll]] for (; col0 < (MASKED ? stored_end : full_end); col0 += int(STREAM)) {
 #endif
@@ -243,12 +243,12 @@ void backward_dq() {
                     }
                     set_left(dX_, r, dX, row_tops(dX));
                     set_left(P_, r, weight, weight_tops());
-                    if (FRAGMENTS) {
-                        put_fragment(P_words, r, n, P_.at[r], weights_page, page_col);
-                        put_fragment(dX_words, r, n, dX_.at[r], weights_page + PAGE8, page_col);
+                    if (PACKED) {
+                        put_packed(P_words, r, n, P_.at[r], weights_page, page_col);
+                        put_packed(dX_words, r, n, dX_.at[r], weights_page + PAGE8, page_col);
                     }
                 }
-                if (!FRAGMENTS) {
+                if (!PACKED) {
                     put_matrices(P_, weights_page, page_col, n);
                     put_matrices(dX_, weights_page + PAGE8, page_col, n);
                 }

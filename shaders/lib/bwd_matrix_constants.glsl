@@ -10,7 +10,7 @@ layout(constant_id = 10) const uint ROW_TILES = 1;      // matrix rows of tiles 
 layout(constant_id = 11) const uint STREAM = 32;        // rows of a tile of the tensors that are walked over
 layout(constant_id = 12) const uint HEAD_DIM = 64;
 layout(constant_id = 13) const bool CAUSAL = false;
-layout(constant_id = 14) const bool ALIGNED = true;     // offsets and strides are multiples of 8, with F32X2 of 4
-layout(constant_id = 15) const bool PREFETCH = true;    // the next tile waits in registers
-layout(constant_id = 16) const bool SPLIT_LOOP = true;  // the masked tiles have a loop of their own
-layout(constant_id = 17) const uint FENCE = 0;          // matrix columns of head_dim between fences, 0: none
+layout(constant_id = 14) const bool ALIGNED = true;    // offsets and strides are multiples of 8, with F32X2 of 4
+layout(constant_id = 15) const bool PREFETCH = true;   // the next tile waits in registers
+layout(constant_id = 16) const bool PEEL_MASK = true;  // the masked tiles have a loop of their own
+layout(constant_id = 17) const uint LOAD_AHEAD = 0;    // operands are loaded at most this many matrices of head_dim ahead, 0: any

@@ -135,12 +135,12 @@ void forward() {
 
     // Two phases, unrolled: tiles without a mask, then the rest. A test inside
     // one loop would cost a copy of S on the way that skips the mask (48 of 830
-    // instructions on NVIDIA). Without SPLIT_LOOP there is less to compile.
+    // instructions on NVIDIA). Without PEEL_MASK there is less to compile.
     int col0 = first_key;
 #ifdef STEADY
     // The maxima of each row's first MAT_N scores. The tile stays where it is: the loop copies it once more.
     const int phase0_end = steady_end(first_key, full_end);
-    if (SPLIT_LOOP && col0 < phase0_end) {
+    if (PEEL_MASK && col0 < phase0_end) {
         if (!PREFETCH) {
             FETCH_NEXT(k_at, v_at, BLOCK_N)
         }
@@ -166,7 +166,7 @@ void forward() {
 #else
 #define phase0_end full_end
 #endif
-    [[unroll]] for (uint phase = SPLIT_LOOP ? 0 : 1; phase < 2; phase++) {
+    [[unroll]] for (uint phase = PEEL_MASK ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
         // Unrolled, this loop only grows: five times the code, ten times the compile time.
         [[dont_unroll]] for (; col0 < (MASKED ? end_key : phase0_end); col0 += int(BLOCK_N)) {

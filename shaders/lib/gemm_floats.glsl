@@ -24,7 +24,7 @@ layout(push_constant, scalar) uniform Params {
     uint k;
     uint chunk;     // elements of a row with one top, a multiple of 32
     uint chunks;    // of a row
-    uint slabs;     // of a row: k / DEPTH, rounded up
+    uint k_tiles;   // of a row: k / DEPTH, rounded up
     uint tiles_k;   // tiles of a row
     uint a_groups;  // workgroups that have A
     uint groups;    // all of them

@@ -1,14 +1,14 @@
 // gemm_matrix: C = epilogue(alpha * op(A) * op(B) + beta * C) on cooperative matrices.
 //
 // A workgroup computes BLOCK_M x BLOCK_N elements of C, a grid of SUBGROUPS_M x
-// SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. Slabs of BLOCK_K
+// SUBGROUPS_N subgroups with TILES_M x TILES_N accumulators each. K-tiles of BLOCK_K
 // columns of op(A) and rows of op(B) go from memory to registers to shared memory:
 //
-//     load slab i+1; products of slab i; barrier; store slab i+1; barrier
+//     load k-tile i+1; products of k-tile i; barrier; store k-tile i+1; barrier
 //
-// The products of the last whole slab come after the loop, which has no cases: with an exit
+// The products of the last whole k-tile come after the loop, which has no cases: with an exit
 // between its products and its first barrier it was 209 TFLOP/s instead of 320 (4096^3, H200).
-// Of the slab at the end of k that is not whole (TAIL), only the products that it needs are
+// Of the k-tile at the end of k that is not whole (TAIL), only the products that it needs are
 // computed, in chunks. Its loads are on their way during the products before; what is past k
 // becomes 0 after them, for a mask right behind a load is a branch around it, which waits.
 //
@@ -16,9 +16,9 @@
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
 //
 // With PARTS, operands are float32 in parts of float16, lib/gemm_panels.glsl: BLOCK_K is twice the
-// columns of a slab, and products of a matrix of columns meet the sum by an addition.
+// columns of a k-tile, and products of a matrix of columns meet the sum by an addition.
 //
-// With FRAGMENTS, op(B) is right matrices that need no shared memory, lib/gemm_slab.glsl.
+// With PACKED, op(B) is right matrices that need no shared memory, lib/gemm_k_tile.glsl.
 //
 // The includer declares the specialization constants named here, and includes
 // lib/element.glsl and lib/matrix_types.glsl, and after this file what defines store_strip.
@@ -34,7 +34,7 @@
 #ifdef OUT_MATRIX_ID
 #include "gemm_results.glsl"
 #endif
-#include "gemm_slab.glsl"
+#include "gemm_k_tile.glsl"
 #ifdef NARROW_ID
 #include "gemm_narrow_matrix.glsl"
 #elif defined(RUNS_ID)
@@ -42,7 +42,7 @@
 #endif
 
 // gemm computes the block of w. Every invocation of the workgroup calls it, for as many blocks as
-// it likes: the barrier before a slab is stored comes after the strips before are read.
+// it likes: the barrier before a k-tile is stored comes after the strips before are read.
 void gemm(Work w) {
     const uint subgroup_row = gl_SubgroupID / SUBGROUPS_N * SUBGROUP_M;  // within the block
     const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
@@ -53,27 +53,27 @@ void gemm(Work w) {
     }
     const uint first_k = w.split * p.split_k;
     const uint end_k = min(first_k + p.split_k, p.k);
-    const uint whole_k = end_k - (end_k - first_k) % BLOCK_K;  // end of the last whole slab
+    const uint whole_k = end_k - (end_k - first_k) % BLOCK_K;  // end of the last whole k-tile
 
     MatC sum[TILES_M * TILES_N];  // (SUBGROUP_M, SUBGROUP_N)
     [[unroll]] for (uint i = 0; i < TILES_M * TILES_N; i++) {
         sum[i] = MatC(0.0);
     }
 
-    uint a_at[A_COPIES * A_WORDS];  // places of the slab at 0
-#ifndef FRAGMENTS
+    uint a_at[A_COPIES * A_WORDS];  // places of the k-tile at 0
+#ifndef PACKED
     uint b_at[B_COPIES * B_WORDS];
 #endif
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
         a_at[i] = place(true, A, 0, i / A_WORDS, i % A_WORDS);
     }
-#ifdef FRAGMENTS
-    const uint slabs = (p.k + BLOCK_K - 1) / BLOCK_K;  // of a panel
-    const uint panel = p.b_offset / 8 + w.batch * (p.b_stride_b / 8) + (w.col + subgroup_col) / SUBGROUP_N * slabs * SLAB_RIGHTS * SUBGROUP_SIZE + gl_SubgroupInvocationID;
+#ifdef PACKED
+    const uint k_tiles = (p.k + BLOCK_K - 1) / BLOCK_K;  // of a panel
+    const uint panel = p.b_offset / 8 + w.batch * (p.b_stride_b / 8) + (w.col + subgroup_col) / SUBGROUP_N * k_tiles * K_TILE_RIGHTS * SUBGROUP_SIZE + gl_SubgroupInvocationID;
     const uint a_first = (A.base + (A.first + line_of(0, A_LINE8)) * A.stride) / 8 + col_of_copy(0, A_LINE8);
     const uint a_last = (A.base + (A.size - 1) * A.stride) / 8 + col_of_copy(0, A_LINE8);
     const uint a_step = WORKGROUP_SIZE / A_LINE8 * A.stride / 8;
-    uint right_at = panel + first_k / BLOCK_K * SLAB_RIGHTS * SUBGROUP_SIZE;
+    uint right_at = panel + first_k / BLOCK_K * K_TILE_RIGHTS * SUBGROUP_SIZE;
     uvec4 ahead[AHEAD];
     [[unroll]] for (uint i = 0; i < AHEAD; i++) {
         ahead[i] = b8[right_at + i * SUBGROUP_SIZE];
@@ -83,34 +83,34 @@ void gemm(Work w) {
         b_at[i] = place(false, B, 0, i / B_WORDS, i % B_WORDS);
     }
 #endif
-    const int left = TAIL ? int(end_k - whole_k) : 0;  // of the slab that is not whole
+    const int left = TAIL ? int(end_k - whole_k) : 0;  // of the k-tile that is not whole
     const bool any_whole = !TAIL || first_k < whole_k;
     if (any_whole) {
         {
-            NEXT_SLAB
-            LOAD_SLAB(first_k)
+            NEXT_K_TILE
+            LOAD_K_TILE(first_k)
             barrier();  // the strips of the block before are read
-            STORE_SLAB
+            STORE_K_TILE
         }
         barrier();  // tile written before it is read
         // Unrolled, this loop only grows.
         [[dont_unroll]] for (uint k0 = first_k + BLOCK_K; k0 < whole_k; k0 += BLOCK_K) {
-            // Arrays of the loop: those that come from the slab before are copied amid the
+            // Arrays of the loop: those that come from the k-tile before are copied amid the
             // products, which waits for their loads.
-            NEXT_SLAB
-            LOAD_SLAB(k0)
+            NEXT_K_TILE
+            LOAD_K_TILE(k0)
             PRODUCTS
-            barrier();  // the slab is read
-            STORE_SLAB
+            barrier();  // the k-tile is read
+            STORE_K_TILE
             barrier();  // tile written before it is read
         }
     }
-    NEXT_SLAB
+    NEXT_K_TILE
     if (left > 0) {
         [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
             a_next[i] = fetch(true, place(true, A, whole_k, i / A_WORDS, i % A_WORDS));
         }
-#ifndef FRAGMENTS
+#ifndef PACKED
         [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
             b_next[i] = fetch(false, place(false, B, whole_k, i / B_WORDS, i % B_WORDS));
         }
@@ -123,13 +123,13 @@ void gemm(Work w) {
         [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {
             a_next[i] = cut(true, A, left, i / A_WORDS, i % A_WORDS, a_next[i]);
         }
-#ifndef FRAGMENTS
+#ifndef PACKED
         [[unroll]] for (uint i = 0; i < B_COPIES * B_WORDS; i++) {
             b_next[i] = cut(false, B, left, i / B_WORDS, i % B_WORDS, b_next[i]);
         }
 #endif
-        barrier();  // the slab, or the strips of the block before, are read
-        STORE_SLAB
+        barrier();  // the k-tile, or the strips of the block before, are read
+        STORE_K_TILE
         barrier();  // tile written before it is read
         [[dont_unroll]] for (uint first = 0; first * MAT_N < left; first += CHUNK_STEPS) {
             PRODUCTS_OF(first, CHUNK_STEPS)

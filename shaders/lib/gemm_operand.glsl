@@ -1,7 +1,7 @@
 // gemm_operand: the way of A and B from memory through registers into shared memory.
 //
-// A workgroup computes a block of BLOCK_M x BLOCK_N of C from slabs (k-tiles) of BLOCK_K
-// columns of op(A) and as many rows of op(B). Shared memory holds a slab in the order of
+// A workgroup computes a block of BLOCK_M x BLOCK_N of C from k-tiles of BLOCK_K
+// columns of op(A) and as many rows of op(B). Shared memory holds a k-tile in the order of
 // memory, in lines along the contiguous axis:
 //
 //     op(A) = A    (A_BY_K)    BLOCK_M lines of BLOCK_K elements
@@ -11,10 +11,10 @@
 //
 // and matrices are loaded by rows or by columns.
 //
-// An invocation moves pieces of eight elements. The place of a piece in a slab is the same
-// for all slabs. So is the place of its first element within the aligned 16 bytes that hold
-// it, because BLOCK_K is a multiple of 8. The loop over the slabs therefore adds one number,
-// the same for all, to each address. A partial slab at the end of k is a separate case.
+// An invocation moves pieces of eight elements. The place of a piece in a k-tile is the same
+// for all k-tiles. So is the place of its first element within the aligned 16 bytes that hold
+// it, because BLOCK_K is a multiple of 8. The loop over the k-tiles therefore adds one number,
+// the same for all, to each address. A partial k-tile at the end of k is a separate case.
 //
 // Elements outside op(A) and op(B) along k are zero, also where memory holds a NaN. Along m and n
 // they repeat the last line, or are whatever lies beyond a line; they affect only elements of the
@@ -30,7 +30,7 @@ layout(constant_id = PARTS_ID) const bool PARTS = false;
 #else
 const bool PARTS = false;
 #endif
-const uint DEPTH = PARTS ? BLOCK_K / 2 : BLOCK_K;  // columns of op(A) in a slab
+const uint DEPTH = PARTS ? BLOCK_K / 2 : BLOCK_K;  // columns of op(A) in a k-tile
 
 const uint A_LINES = A_BY_K ? BLOCK_M : BLOCK_K;
 const uint B_LINES = B_BY_K ? BLOCK_N : BLOCK_K;
@@ -43,7 +43,7 @@ const uint B_COPIES = (B_LINES * B_LINE8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 const uint A_WORDS = A_ALIGNED ? 1 : 2;  // uvec4 that are loaded for a copy
 const uint B_WORDS = B_ALIGNED ? 1 : 2;
 const uint B_AT = A_LINES * A_LD;                   // where B begins
-#ifdef FRAGMENTS  // lib/gemm_matrix.glsl
+#ifdef PACKED  // lib/gemm_matrix.glsl
 const uint OPERANDS_SIZE = B_AT;  // uvec4
 #else
 const uint OPERANDS_SIZE = B_AT + B_LINES * B_LD;  // uvec4
@@ -89,7 +89,7 @@ Piece piece_of(const bool IS_A, const Operand o, const uint k0, const uint i) {
     return Piece(o.base + min(k0 + line, p.k - 1) * o.stride, o.first + col, o.size);
 }
 
-// place returns which aligned uvec4 holds the first element of copy number i of the slab
+// place returns which aligned uvec4 holds the first element of copy number i of the k-tile
 // at k0, or with word = 1 the last one.
 uint place(const bool IS_A, const Operand o, const uint k0, const uint i, const uint word) {
     const Piece x = piece_of(IS_A, o, k0, i);
@@ -98,7 +98,7 @@ uint place(const bool IS_A, const Operand o, const uint k0, const uint i, const 
     return (x.line + min(x.col + 7 * word, last)) >> 3;
 }
 
-// step_to returns the step from the places of the slab at 0 to those of the slab at k0.
+// step_to returns the step from the places of the k-tile at 0 to those of the k-tile at k0.
 uint step_to(const bool IS_A, const Operand o, const uint k0) {
     return k0 / 8 * (by_k(IS_A) && !PARTS ? 1 : o.stride);
 }
@@ -123,7 +123,7 @@ uvec4 piece(const bool IS_A, const Operand o, const uint i, const uvec4 lo, cons
     return is_aligned(IS_A) ? lo : shift8(lo, hi, phase(IS_A, o, i));
 }
 
-// cut returns a word of copy number i of a slab that ends after left of its columns.
+// cut returns a word of copy number i of a k-tile that ends after left of its columns.
 uvec4 cut(const bool IS_A, const Operand o, const int left, const uint i, const uint word, const uvec4 x) {
     const uint line = line_of(i, line8_of(IS_A));
     const uint col = col_of_copy(i, line8_of(IS_A)) * 8;

@@ -1,15 +1,15 @@
 // gemm_panels: operands of lib/gemm_matrix.glsl that are parts of float32, with PARTS.
 //
 // gemm_parts.comp has split op(A), rows of k elements, and op(B) transposed into panels: one
-// of exponents, then one for each slab of DEPTH columns, with a line for each row,
+// of exponents, then one for each k-tile of DEPTH columns, with a line for each row,
 //
 //     exponents   e, and nothing
-//     slab        hi of DEPTH elements, lo of the same
-//     slab        ...
+//     k-tile      hi of DEPTH elements, lo of the same
+//     k-tile      ...
 //
-// so that a slab of a block is memory without gaps. A line has BLOCK_K = 2 * DEPTH float16.
-// lib/gemm_operand.glsl treats it like a line of 16-bit operands: p.k is slabs * BLOCK_K, the
-// offset is that of the first slab, the stride is the number of lines of a panel.
+// so that a k-tile of a block is memory without gaps. A line has BLOCK_K = 2 * DEPTH float16.
+// lib/gemm_operand.glsl treats it like a line of 16-bit operands: p.k is k_tiles * BLOCK_K, the
+// offset is that of the first k-tile, the stride is the number of lines of a panel.
 //
 // An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/f32x2_far.glsl) with the e of its row. A
 // product of elements takes three products of parts:

@@ -5,7 +5,7 @@
 // matrix, and of RUN_TILES matrices at a time.
 //
 // The includer defines RUNS_ID, the constant_id of DEAL_RUN and, one more, of DEAL_LANES, and includes
-// lib/gemm_slab.glsl before.
+// lib/gemm_k_tile.glsl before.
 
 layout(constant_id = RUNS_ID) const uint DEAL_RUN = 1;
 layout(constant_id = RUNS_ID + 1) const uint DEAL_LANES = 0;  // 0: columns of op(B) lie as they are

@@ -7,7 +7,7 @@
 // lib/matrix_types.glsl, and after this file what defines store_strip.
 
 const uint STRIP_SIZE = SUBGROUPS_M * SUBGROUPS_N * MAT_M;  // rows of all subgroups
-#ifdef FRAGMENTS
+#ifdef PACKED
 // Rows at odd places: the ends of a strip are written element by element, so strips are wide.
 const uint LEAST_TILES = OUT_ALIGNED ? 1 : TILES_N < 4 ? TILES_N : 4;
 #else

@@ -8,7 +8,7 @@
 //                         1 2                   dX   uvec4  (2 n + 1) PAGE8  ..
 //                         3 4 5
 //
-// FRAGMENTS needs NVIDIA's layout of matrices (chips.Quads). A page is then tiles of 16 rows by 32
+// PACKED needs NVIDIA's layout of matrices (chips.Quads). A page is then tiles of 16 rows by 32
 // keys, also row-major, of 64 uvec4. The eight elements of rows r and r + 8, r < 8, and keys k,
 // k + 8, k + 16 and k + 24, k < 8, are uvec4 number
 //

@@ -8,9 +8,9 @@ struct Words { uvec4 at[ROW_TILES]; };
 // two_rows returns an element of a matrix and that which is eight rows below.
 uint two_rows(const MatA x, const uint i) { return WORD_FROM(TwoT(x[i], x[i + 4])); }
 
-// put_fragment stores matrix n of the tile, in row r of matrices, in fragments of the page at uvec4
+// put_packed stores matrix n of the tile, in row r of matrices, packed in the page at uvec4
 // `page`, of which col0 is the first key of the tile: every other matrix with the one before.
-void put_fragment(inout Words words, const uint r, const uint n, const MatA x, const uint page, const uint col0) {
+void put_packed(inout Words words, const uint r, const uint n, const MatA x, const uint page, const uint col0) {
     if (n % 2 == 0) {
         words.at[r] = uvec4(two_rows(x, 0), two_rows(x, 2), two_rows(x, 1), two_rows(x, 3));
         return;
@@ -29,10 +29,10 @@ void put_matrices(const Left x, const uint page, const uint col0, const uint n) 
 }
 
 void put_zeros(const uint page, const uint col0) {
-    const uint TILE_LD = FRAGMENTS ? STREAM * MAT_M / 8 : STREAM / 8;            // neighbours
-    const uint LINES = FRAGMENTS ? ROW_TILES : SUBGROUP_ROWS;                      // so many times
-    const uint LINE_LD = FRAGMENTS ? PAGE_LD * MAT_M : PAGE_LD;                    // so far apart
-    const uint at = page + gl_SubgroupID * LINES * LINE_LD + (FRAGMENTS ? col0 * MAT_M / 8 : col0 / 8);
+    const uint TILE_LD = PACKED ? STREAM * MAT_M / 8 : STREAM / 8;            // neighbours
+    const uint LINES = PACKED ? ROW_TILES : SUBGROUP_ROWS;                      // so many times
+    const uint LINE_LD = PACKED ? PAGE_LD * MAT_M : PAGE_LD;                    // so far apart
+    const uint at = page + gl_SubgroupID * LINES * LINE_LD + (PACKED ? col0 * MAT_M / 8 : col0 / 8);
     for (uint i = gl_SubgroupInvocationID; i < LINES * TILE_LD; i += gl_SubgroupSize) {
         stored8[at + i / TILE_LD * LINE_LD + i % TILE_LD] = uvec4(0);
     }

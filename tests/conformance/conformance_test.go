@@ -26,8 +26,8 @@ func TestKernels(t *testing.T) {
 	all := vktest.Thorough(d)
 	for x := range All(d, all) {
 		t.Run(x.Name, func(t *testing.T) {
-			if strings.Contains(x.Name, "-fragments") && !all && !chips.Quads(d.Caps()) {
-				t.Skip("no weights in fragments here: the entry without the word has the same kernels")
+			if strings.Contains(x.Name, "-packed") && !all && !chips.Quads(d.Caps()) {
+				t.Skip("weights are not packed here: the entry without the word has the same kernels")
 			}
 			if err := call.Supports(x.Problem, d.Caps()); err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
@@ -52,7 +52,7 @@ func TestKernels(t *testing.T) {
 		}
 		few := slices.DeleteFunc(missing(shaders.Variants(), ran, all, lack[dtype.BFloat16] == nil), func(name string) bool {
 			decode := strings.HasPrefix(name, "attention_decode") && strings.Contains(name, "_coopmat.")
-			return (decode || strings.HasPrefix(name, "attention_bwd_products_fragmented")) && !chips.Quads(d.Caps())
+			return (decode || strings.HasPrefix(name, "attention_bwd_products_packed")) && !chips.Quads(d.Caps())
 		})
 		require.Empty(t, few, "no problem of the table runs them")
 	})

@@ -222,12 +222,12 @@ func (c *Config) Memory(caps *vk.Caps, p *Problem, opt *Options) (m MemoryPlan) 
 		m.topsA, m.topsB = take(l.topsBytes(p.Batches(), p.M)), take(l.topsBytes(p.Batches(), p.N))
 		m.a, m.b = take(c.partsBytes(l, p.Batches(), p.M)), take(c.partsBytes(l, p.Batches(), p.N))
 	}
-	m.packA, m.packB = c.packs(p, opt)
+	m.packA, m.packB = c.aligns(p, opt)
 	if m.packA {
-		m.a = take(packedBytes(p.AShape()))
+		m.a = take(alignedBytes(p.AShape()))
 	}
 	if m.packB {
-		m.b = take(packedBytes(p.BShape()))
+		m.b = take(alignedBytes(p.BShape()))
 	}
 	if c.PackB {
 		m.right = c.rightLayout(caps, p)
@@ -293,7 +293,7 @@ func (m *MemoryPlan) Pack(args *Args, memory *vk.Buffer, at int64) (copies steps
 		at int64
 	}{{&args.A, m.packA, m.a}, {&args.B, m.packB, m.b}} {
 		if x.on && !Aligned(8, *x.t) {
-			to, from := packed(*x.t, memory, at+x.at)
+			to, from := alignedCopy(*x.t, memory, at+x.at)
 			x.t.Buffer, x.t.Strides, x.t.Offset = to.Buffer, to.Strides, to.Offset
 			copies = steps.Together(copies, steps.List{func(c *vk.Cmd) error { return Pad(c, to, from) }})
 		}

@@ -58,7 +58,7 @@ const (
 // for the next k-tile, which is being loaded, and for the rest.
 func (c *Config) registers(caps *vk.Caps, p *Problem) int {
 	m, n := c.Block(caps, p.DType)
-	return (m*n+c.slabElements(p, m, n)/2)/c.threads(caps) + otherRegisters
+	return (m*n+c.tileElements(p, m, n)/2)/c.threads(caps) + otherRegisters
 }
 
 // threads returns the invocations of a workgroup of the matrix path.
@@ -73,10 +73,10 @@ func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 		for tilesM := 1; tilesM <= 4; tilesM++ {
 			for tilesN := 1; tilesN <= 5; tilesN++ {
 				for _, depth := range []int{1, 2, 3, 4, 6} {
-					for _, fragments := range []bool{false, true} {
+					for _, packed := range []bool{false, true} {
 						c := start
 						c.SubgroupsM, c.SubgroupsN, c.TilesM, c.TilesN = grid[0], grid[1], tilesM, tilesN
-						c.BlockK, c.PackB = depth*int(shape.N), fragments
+						c.BlockK, c.PackB = depth*int(shape.N), packed
 						c.Splits, c.Rows = 0, 0
 						if c.registers(caps, p) <= min(mostRegisters, unitRegisters/c.threads(caps)) {
 							all = append(all, c)
@@ -89,9 +89,9 @@ func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 	return all
 }
 
-// slabElements returns how many 16-bit elements of both operands a k-tile has. A float32 element
+// tileElements returns how many 16-bit elements of both operands a k-tile has. A float32 element
 // counts as two.
-func (c *Config) slabElements(p *Problem, m, n int) int {
+func (c *Config) tileElements(p *Problem, m, n int) int {
 	if c.inParts(p) {
 		return 2 * (m + n) * c.BlockK
 	}
@@ -122,12 +122,12 @@ func scalarCandidates(start Config) []Config {
 const (
 	peakFLOPs  = 640e12 / 132 // operations a second of a compute unit, operands in registers
 	cacheBytes = 6.2e12 / 132 // bytes a second of operands from the L2 cache
-	slabTime   = 2.5e-7       // barriers and stores to shared memory
+	tileTime   = 2.5e-7       // barriers and stores to shared memory
 	pieceBytes = 64           // memory is read in pieces of this size
 )
 
 // guess returns an estimate of the seconds of p with c: the estimate of splits.go, with the steps
-// of the matrix path by slabTime and the rates above.
+// of the matrix path by tileTime and the rates above.
 func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 	if caps.ComputeUnits == 0 {
 		one := *caps
@@ -145,7 +145,7 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 		if c.inParts(p) {
 			products *= 3
 		}
-		t.step = (workgroups*max(products/peakFLOPs, bytes/cacheBytes) + slabTime) / float64(c.BlockK)
+		t.step = (workgroups*max(products/peakFLOPs, bytes/cacheBytes) + tileTime) / float64(c.BlockK)
 	}
 	pieces, rows := c.pieces(caps, p)
 	shared := 0
@@ -189,7 +189,7 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 		add(v)
 		v = c
 		v.AlignRows = true
-		if a, b := v.packs(&p, &Options{}); a || b {
+		if a, b := v.aligns(&p, &Options{}); a || b {
 			v.AlignRows = !c.AlignRows
 			add(v)
 		}

@@ -140,7 +140,7 @@ func TestFeasible(t *testing.T) {
 		{"coopmat s1x1 t1x1 k32 g2 splits8 rows100", ten, "gemm: coopmat: splits8 of 9 products are more than the device's 64 workgroups"},
 		{"scalar 64x64 t8x8 k8 g1 splits2 rows20", one, "gemm: scalar: rows20 is not a multiple of 8"},
 		{"coopmat s2x2 t4x4 k9 g16", one, "gemm: coopmat: k9 is not a multiple of the matrix size 16"},
-		{"coopmat s2x2 t1x4 k64 packb g3", float(100, 30, 5000), "gemm: coopmat: float32 operands have no fragments"},
+		{"coopmat s2x2 t1x4 k64 packb g3", float(100, 30, 5000), "gemm: coopmat: float32 operands are not packed"},
 	} {
 		if err := parsed(t, x.config).Feasible(caps, x.p); x.want == "" {
 			require.NoError(t, err, x.config)

@@ -55,8 +55,8 @@ type Config struct {
 
 	// Path coopmat.
 	LoadAhead int  `word:"loadahead%d" on:"coopmat"` // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
-	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, fragments.go
-	PackB     bool `word:"packb" on:"coopmat"`       // op(B) is copied into the order in which invocations hold its elements, fragments.go
+	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, align.go
+	PackB     bool `word:"packb" on:"coopmat"`       // op(B) is copied into the order in which invocations hold its elements, pack.go
 
 	// Both paths.
 	GroupM int `word:"g%d"`                // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
@@ -136,7 +136,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err := argument.FitsWorkgroup("gemm", caps, c.Impl, c.SubgroupsM*c.SubgroupsN*int(caps.SubgroupSize)); err != nil {
 		return err
 	}
-	if err := c.feasibleFragments(caps, &p, m, n); err != nil {
+	if err := c.feasiblePackB(caps, &p, m, n); err != nil {
 		return err
 	}
 	if limit := caps.MaxStorageBufferRange; c.inParts(&p) {
@@ -201,7 +201,7 @@ func (c *Config) FitsBeside(caps *vk.Caps, p *Problem, bytes int) error {
 	return argument.FitsShared("gemm", caps, c.Impl, bytes)
 }
 
-// Kernels lists the modules that c runs for p, in order, without gemm_pack for operands whose
+// Kernels lists the modules that c runs for p, in order, without gemm_align for operands whose
 // rows are not aligned.
 func (c Config) Kernels(p Problem) []string {
 	list := []string{"gemm_coopmat"}
@@ -211,7 +211,7 @@ func (c Config) Kernels(p Problem) []string {
 	case c.inParts(&p):
 		list = []string{"gemm_tops", "gemm_parts", "gemm_coopmat"}
 	case c.PackB:
-		list = []string{"gemm_fragments", "gemm_coopmat_fragmented"}
+		list = []string{"gemm_pack", "gemm_coopmat_packed"}
 	}
 	if c.Fit(&p).Splits > 1 {
 		list = append(list, "gemm_combine")

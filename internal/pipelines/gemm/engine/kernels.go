@@ -14,8 +14,8 @@ type coopMatSpec struct {
 	Parts bool `glsl:"PARTS"`
 }
 
-// fragmentedSpec is the specialization of gemm_coopmat_fragmented.
-type fragmentedSpec struct {
+// packedSpec is the specialization of gemm_coopmat_packed.
+type packedSpec struct {
 	resultsSpec
 	Deal
 }
@@ -37,7 +37,7 @@ type MatrixSpec struct {
 	TilesN        uint32       `glsl:"TILES_N"`
 	BlockK        uint32       `glsl:"BLOCK_K"`
 	Tail          bool         `glsl:"TAIL"`
-	LoadAhead     uint32       `glsl:"FENCE"`
+	LoadAhead     uint32       `glsl:"LOAD_AHEAD"`
 	GroupM        uint32       `glsl:"GROUP_M"`
 	AByK          bool         `glsl:"A_BY_K"`
 	BByK          bool         `glsl:"B_BY_K"`
@@ -178,7 +178,7 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	d := c.Device()
 	name := "gemm_coopmat"
 	if config.PackB {
-		name = "gemm_coopmat_fragmented"
+		name = "gemm_coopmat_packed"
 	}
 	spec, err := NewMatrixSpec(d.Caps(), args, p, config)
 	if err != nil {
@@ -190,7 +190,7 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	}
 	var constants any = coopMatSpec{results, args.panel > 0}
 	if config.PackB {
-		constants = fragmentedSpec{results, args.Deal.Constants()}
+		constants = packedSpec{results, args.Deal.Constants()}
 	}
 	kernel, err := chips.Kernel[Params](c.Device(), name, p.DType.Short(), constants, chips.MatrixOptions(d.Caps()))
 	if err != nil {

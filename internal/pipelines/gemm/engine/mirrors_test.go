@@ -21,22 +21,22 @@ func TestLayouts(t *testing.T) {
 		push, spec any
 		bindings   []string
 	}{
-		"gemm_coopmat":            {Params{}, coopMatSpec{}, product},
-		"gemm_coopmat_fragmented": {Params{}, fragmentedSpec{}, product},
-		"gemm_scalar":             {Params{}, scalarSpec{}, product},
-		"gemm_coopmat_group":      {groupParams{}, MatrixSpec{}, append(slices.Clone(product), "Table")},
-		"gemm_scalar_group":       {groupParams{}, scalarSpec{}, append(slices.Clone(product), "Table")},
-		"gemm_combine":            {Params{}, combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
-		"gemm_pack":               {packParams{}, packSpec{}, []string{"A", "Out"}},
-		"gemm_fragments":          {fragmentsParams{}, FragmentsSpec{}, []string{"X", "W1", "W2", "Out"}},
-		"gemm_tops":               {partsParams{}, topsSpec{}, []string{"A", "B", "Tops"}},
-		"gemm_parts":              {partsParams{}, partsSpec{}, []string{"A", "B", "Parts"}},
+		"gemm_coopmat":        {Params{}, coopMatSpec{}, product},
+		"gemm_coopmat_packed": {Params{}, packedSpec{}, product},
+		"gemm_scalar":         {Params{}, scalarSpec{}, product},
+		"gemm_coopmat_group":  {groupParams{}, MatrixSpec{}, append(slices.Clone(product), "Table")},
+		"gemm_scalar_group":   {groupParams{}, scalarSpec{}, append(slices.Clone(product), "Table")},
+		"gemm_combine":        {Params{}, combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
+		"gemm_align":          {alignParams{}, alignSpec{}, []string{"A", "Out"}},
+		"gemm_pack":           {packParams{}, PackSpec{}, []string{"X", "W1", "W2", "Out"}},
+		"gemm_tops":           {partsParams{}, topsSpec{}, []string{"A", "B", "Tops"}},
+		"gemm_parts":          {partsParams{}, partsSpec{}, []string{"A", "B", "Parts"}},
 	}
 	found := map[string]bool{}
 	for _, v := range shaders.Variants() {
 		row, ok := table[v.Kernel]
 		if !ok {
-			elsewhere := slices.Contains([]string{"gemm_pair", "gemm_narrow", "gemm_narrow_fragmented", "gemm_narrow_bwd", "gemm_narrow_dsilu", "gemm_mixture"}, v.Kernel)
+			elsewhere := slices.Contains([]string{"gemm_pair", "gemm_narrow", "gemm_narrow_packed", "gemm_narrow_bwd", "gemm_narrow_dsilu", "gemm_mixture"}, v.Kernel)
 			require.True(t, elsewhere || !strings.HasPrefix(v.Kernel, "gemm_"), "%s has no row in TestLayouts", v.Kernel)
 			continue
 		}
@@ -69,9 +69,9 @@ func TestSharedMemory(t *testing.T) {
 			spec, err := NewMatrixSpec(caps, Args{}, p, c)
 			require.NoError(t, err)
 			kernel("gemm_coopmat", c.tileBytes(p, 16, 16), c, coopMatSpec{resultsSpec{MatrixSpec: spec}, false})
-			if packed := c; !p.TransB { // fragments are of B as it is
+			if packed := c; !p.TransB { // only B as it is can be packed
 				packed.PackB, spec.Epilogue.OutAligned = true, false // as tileBytes takes it to be
-				kernel("gemm_coopmat_fragmented", packed.tileBytes(p, 16, 16), packed, fragmentedSpec{resultsSpec{MatrixSpec: spec}, Deal{RowRun: 4}})
+				kernel("gemm_coopmat_packed", packed.tileBytes(p, 16, 16), packed, packedSpec{resultsSpec{MatrixSpec: spec}, Deal{RowRun: 4}})
 			}
 		}
 		// Float32 operands are in parts.

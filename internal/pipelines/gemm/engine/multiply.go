@@ -10,8 +10,8 @@
 //	arguments.go   the tensors of a call, and what it keeps in memory
 //
 //	kernels.go     gemm_coopmat and gemm_scalar, and what all kernels of products have in common
-//	fragments.go   gemm_fragments, which packs op(B) into the order of registers, and gemm_pack, which
-//	               copies operands to rows that are aligned: Pad
+//	pack.go        gemm_pack, which packs op(B) into the order of registers
+//	align.go       gemm_align, which copies operands to rows that are aligned: Pad
 //	parts.go       gemm_tops and gemm_parts: float32 operands as high and low float16 (f32x2)
 //
 // Package skinny has products with few columns behind another one, in one kernel that keeps silu
@@ -95,7 +95,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 		return s, err
 	}
 	if opt.PadB && !config.PackB {
-		return s, Unsupported("%v: a part of op(B) is given, and it has no fragments", config)
+		return s, Unsupported("%v: a part of op(B) is given, and a part is not packed", config)
 	}
 	args, err := newArguments("gemm", t, p, opt.PadB)
 	if err != nil {
@@ -117,7 +117,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 		if args.Deal, err = DealFor(c.Device(), p.DType, &config, args.C, args.R, args.X, args.S); err != nil {
 			return s, err
 		}
-		step := plan.Fragment(c.Device().Caps(), &args, p, memory, at)
+		step := plan.PackB(c.Device().Caps(), &args, p, memory, at)
 		if opt.AlignedB { // the kernels before may write b
 			s.Product = steps.List{step}
 		} else {

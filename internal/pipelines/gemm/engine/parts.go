@@ -41,14 +41,14 @@ func (c *Config) inParts(p *Problem) bool {
 
 // A partsLayout is how rows of k elements are divided.
 type partsLayout struct {
-	slabs         int // of c.BlockK elements
+	kTiles        int // of c.BlockK elements
 	chunk, chunks int
 }
 
 func (c *Config) partsLayout(k int) partsLayout {
 	chunk := max(leastChunk, (k+mostChunks-1)/mostChunks)
 	chunk = (chunk + 31) / 32 * 32
-	return partsLayout{slabs: (k + c.BlockK - 1) / c.BlockK, chunk: chunk, chunks: (k + chunk - 1) / chunk}
+	return partsLayout{kTiles: (k + c.BlockK - 1) / c.BlockK, chunk: chunk, chunks: (k + chunk - 1) / chunk}
 }
 
 // topsBytes returns the memory of the amax of rows, partsBytes the memory of their panels.
@@ -57,7 +57,7 @@ func (l partsLayout) topsBytes(batches, rows int) int64 {
 }
 
 func (c *Config) partsBytes(l partsLayout, batches, rows int) int64 {
-	return 4 * int64(c.BlockK) * int64(l.slabs+1) * int64(batches) * int64(rows)
+	return 4 * int64(c.BlockK) * int64(l.kTiles+1) * int64(batches) * int64(rows)
 }
 
 // partsParams is the push-constant block of shaders/lib/gemm_floats.glsl.
@@ -65,7 +65,7 @@ type partsParams struct {
 	K       uint32      `glsl:"k"`
 	Chunk   uint32      `glsl:"chunk"`
 	Chunks  uint32      `glsl:"chunks"`
-	Slabs   uint32      `glsl:"slabs"`
+	KTiles  uint32      `glsl:"k_tiles"`
 	TilesK  uint32      `glsl:"tiles_k"`
 	AGroups uint32      `glsl:"a_groups"`
 	Groups  uint32      `glsl:"groups"`
@@ -124,11 +124,11 @@ func (o *operandParts) groups(tilesK int) int {
 // panels returns the parts in the shape that the matrix kernel reads.
 func (o *operandParts) panels(memory *vk.Buffer, l partsLayout, line, batches int) vk.Tensor {
 	t := vk.Tensor{
-		Buffer: memory, DType: dtype.Float16, Shape: []int{batches, o.rows, l.slabs * line},
+		Buffer: memory, DType: dtype.Float16, Shape: []int{batches, o.rows, l.kTiles * line},
 		Strides: []int{0, o.rows, 1}, Offset: int(o.parts/2) + o.rows*line, // after the exponents
 	}
 	if o.batches > 1 {
-		t.Strides[0] = (l.slabs + 1) * o.rows * line
+		t.Strides[0] = (l.kTiles + 1) * o.rows * line
 	}
 	return t
 }
@@ -149,13 +149,13 @@ func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffe
 	list := steps.List{
 		partsStep("gemm_tops", topsSpec{threads}, l.chunks, 1, a, b, p, l, memory),
 		// Two float16 for each element.
-		partsStep("gemm_parts", partsSpec{threads, uint32(config.BlockK)}, (l.slabs*config.BlockK+partsColumns-1)/partsColumns, 2, a, b, p, l, memory),
+		partsStep("gemm_parts", partsSpec{threads, uint32(config.BlockK)}, (l.kTiles*config.BlockK+partsColumns-1)/partsColumns, 2, a, b, p, l, memory),
 	}
 	config.BlockK *= 2 // hi and lo
 	args.K = p.K
 	args.panel = config.BlockK
 	args.A, args.B = a.panels(memory, l, args.panel, p.Batches()), b.panels(memory, l, args.panel, p.Batches())
-	p.DType, p.K, p.TransA, p.TransB = dtype.Float16, l.slabs*args.panel, false, true
+	p.DType, p.K, p.TransA, p.TransB = dtype.Float16, l.kTiles*args.panel, false, true
 	return list, args, p, config
 }
 
@@ -177,7 +177,7 @@ func partsStep(name string, spec any, tilesK, moves int, a, b operandParts, p Pr
 			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}
 		})
 		kernel.Dispatch(c, groups, partsParams{
-			K: uint32(p.K), Chunk: uint32(l.chunk), Chunks: uint32(l.chunks), Slabs: uint32(l.slabs),
+			K: uint32(p.K), Chunk: uint32(l.chunk), Chunks: uint32(l.chunks), KTiles: uint32(l.kTiles),
 			TilesK: uint32(tilesK), AGroups: uint32(a.groups(tilesK)), Groups: uint32(n), A: a.push(), B: b.push(),
 		}, a.source, b.source, vk.View(memory, dtype.Float32, int(memory.Bytes()/4)))
 		return c.Err()

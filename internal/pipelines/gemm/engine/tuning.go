@@ -14,7 +14,7 @@ import (
 type Table = table.Table[Problem, Config, shape]
 
 // products is the table of Multiply.
-var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_fragmented", "gemm_fragments", "gemm_tops", "gemm_parts", "gemm_scalar", "gemm_combine")
+var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_tops", "gemm_parts", "gemm_scalar", "gemm_combine")
 
 // NewTable returns the table of a pass of a kernel that consists of these modules.
 func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
@@ -158,11 +158,11 @@ func Supports(caps *vk.Caps, impl Impl, p Problem) error {
 
 // ChooseBeside is Choose for kernels with their own table, which need some bytes of shared memory
 // and pack no op(B).
-func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning, fragments bool) (Config, error) {
+func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Config) int, tuning *kit.Tuning, packs bool) (Config, error) {
 	q := query(caps, impl, &p, tuning)
 	q.More = func(c *Config) error {
-		if c.PackB && !fragments {
-			return Unsupported("%v: kernels of other kinds than products have no fragments", c)
+		if c.PackB && !packs {
+			return Unsupported("%v: only products pack op(B)", c)
 		}
 		return c.FitsBeside(caps, &p, bytes(c))
 	}

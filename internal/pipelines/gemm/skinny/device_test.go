@@ -24,16 +24,16 @@ import (
 func TestMain(m *testing.M) { vktest.Main(m) }
 
 // Tiles of a few small matrices: whose rows leave in several strips, which are added to one another; with
-// subgroups side by side and below each other; with op(B) in fragments, of one subgroup, and with eight
+// subgroups side by side and below each other; with op(B) packed, of one subgroup, and with eight
 // neighbours of a row in an invocation. $1 and $4 are sides of the device's matrices.
 const (
-	strips    = "coopmat s1x1 t1x4 k$1 g2"
-	wide      = "coopmat s1x2 t2x1 k$1 g2"
-	stages    = "coopmat s1x2 t1x3 k$1 g2"
-	high      = "coopmat s3x1 t2x1 k$1 g2"
-	fragments = "coopmat s2x1 t1x2 k$4 packb g2"
-	alone     = "coopmat s1x1 t1x2 k$4 packb g2" // lavapipe's subgroupBarrier waits for all (lib/rows_coopmat.glsl)
-	runs      = "coopmat s1x2 t1x8 k$1 packb g2"
+	strips = "coopmat s1x1 t1x4 k$1 g2"
+	wide   = "coopmat s1x2 t2x1 k$1 g2"
+	stages = "coopmat s1x2 t1x3 k$1 g2"
+	high   = "coopmat s3x1 t2x1 k$1 g2"
+	packed = "coopmat s2x1 t1x2 k$4 packb g2"
+	alone  = "coopmat s1x1 t1x2 k$4 packb g2" // lavapipe's subgroupBarrier waits for all (lib/rows_coopmat.glsl)
+	runs   = "coopmat s1x2 t1x8 k$1 packb g2"
 )
 
 // heads returns a call of sizes: heads, tokens, hidden units, in and out.
@@ -60,10 +60,10 @@ func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	each(t, d, func(format dtype.DType, config func(string) string) {
 		s := call.Space{Impls: []string{"coopmat"}, DTypes: []dtype.DType{format}}
-		for i, words := range []string{"", strips, wide, stages, high, fragments, alone, runs} {
+		for i, words := range []string{"", strips, wide, stages, high, packed, alone, runs} {
 			for _, backward := range []bool{false, true} {
 				if backward && strings.Contains(words, "packb") {
-					continue // there are no fragments
+					continue // op(B) cannot be packed
 				}
 				require.NoError(t, call.TestDrawn(t, d, "grouped", 1, s, func(c call.Call) {
 					m := c.(*call.MLP)
@@ -81,7 +81,7 @@ func TestDrawn(t *testing.T) {
 }
 
 // TestForwardParts wants float32 results of hidden units that are too large for parts of 16 bits, where
-// op(B) is in fragments, beside others.
+// op(B) is packed, beside others.
 func TestForwardParts(t *testing.T) {
 	d := vktest.Open(t)
 	each(t, d, func(format dtype.DType, config func(string) string) {

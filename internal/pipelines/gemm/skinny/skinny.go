@@ -52,8 +52,8 @@ type skinnySpec struct {
 	Columns uint32 `glsl:"COLUMNS"`
 }
 
-// fragmentedSpec is the specialization of gemm_narrow_fragmented.
-type fragmentedSpec struct {
+// packedSpec is the specialization of gemm_narrow_packed.
+type packedSpec struct {
 	skinnySpec
 	Narrow bool `glsl:"NARROW_MATRIX"`
 	engine.Deal
@@ -73,18 +73,18 @@ func (plan *Plan) Workspace() int64 { return plan.memory.Bytes }
 // whose rows are not aligned.
 func (plan *Plan) Kernels(name string) []string {
 	if plan.Config.PackB {
-		return []string{"gemm_fragments", name + "_fragmented", "gemm_combine"}
+		return []string{"gemm_pack", name + "_packed", "gemm_combine"}
 	}
 	return []string{name, "gemm_combine"}
 }
 
 // choose chooses the configuration of a kernel that needs more shared memory than a product, by
 // bytes. It lays out copies of operands.
-func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (err error) {
+func (plan *Plan) choose(caps *vk.Caps, p engine.Problem, columns int, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, packs bool) (err error) {
 	if columns < 1 || columns > maxColumns {
 		return engine.Unsupported("w has %d columns, not from 1 to %d", columns, maxColumns)
 	}
-	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes, table, fragments); err != nil {
+	if plan.Config, err = chooseSiLU(caps, p, p, opt, bytes, table, packs); err != nil {
 		return err
 	}
 	if n := p.Batches(); n > int(caps.MaxWorkgroupCount[2]) {
@@ -133,7 +133,7 @@ func (plan *Plan) sum(p engine.Problem, result, partial vk.Tensor) func(*vk.Cmd)
 func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Problem, partial vk.Tensor) error {
 	caps := c.Device().Caps()
 	if plan.Config.PackB {
-		name += "_fragmented"
+		name += "_packed"
 	}
 	constants, err := engine.NewMatrixSpec(caps, args, p, plan.Config)
 	if err != nil {
@@ -150,7 +150,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 		if err != nil {
 			return err
 		}
-		spec = fragmentedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc, args.Deal.Constants()}
+		spec = packedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc, args.Deal.Constants()}
 	}
 	kernel, err := chips.Kernel[engine.Params](c.Device(), name, p.DType.Short(), spec, chips.MatrixOptions(caps))
 	if err != nil {
@@ -162,7 +162,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 // chooseSiLU returns the configuration of a kernel on matrices that keeps silu of p's products on
 // the chip. The function bytes returns how much shared memory the kernel needs beside a product's.
 // The problem as has a block for each workgroup of the kernel.
-func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, fragments bool) (c engine.Config, err error) {
+func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, packs bool) (c engine.Config, err error) {
 	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
 	}
@@ -180,10 +180,10 @@ func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes 
 		return c, engine.Unsupported("%v: hidden units stay on the chip in kernels on matrices only", impl)
 	}
 	if opt.Config == nil {
-		c, err = engine.ChooseBeside(caps, table, as, impl, bytes, opt.Tuning, fragments)
+		c, err = engine.ChooseBeside(caps, table, as, impl, bytes, opt.Tuning, packs)
 	} else if c, err = engine.Choose(caps, as, *opt); err == nil {
-		if c.PackB && !fragments {
-			return c, engine.Unsupported("%v: hidden units that stay on the chip have no kernel with fragments", c)
+		if c.PackB && !packs {
+			return c, engine.Unsupported("%v: no kernel keeps hidden units on the chip and packs op(B)", c)
 		}
 		err = c.FitsBeside(caps, &as, bytes(&c))
 	}
@@ -259,7 +259,7 @@ func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Optio
 				return err
 			}
 		}
-		list = steps.Together(list, steps.List{plan.memory.Fragment(c.Device().Caps(), &args, p, memory, at)})
+		list = steps.Together(list, steps.List{plan.memory.PackB(c.Device().Caps(), &args, p, memory, at)})
 	}
 	args.C = plan.partial(memory, at, p.M, columns, p)
 	args.More = 2 * float64(p.N) * float64(columns)
@@ -268,7 +268,7 @@ func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Optio
 
 // The tables of the kernels, under the names of the program.
 var (
-	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_narrow", "gemm_narrow_fragmented", "gemm_fragments", "gemm_combine")
+	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_narrow", "gemm_narrow_packed", "gemm_pack", "gemm_combine")
 	backwardTable = engine.NewTable("grouped", kit.Backward, "gemm_narrow_bwd", "gemm_combine")
 	mixtureTable  = engine.NewTable("mixture", kit.Forward, "gemm_mixture", "gmm_merge")
 )

@@ -19,11 +19,11 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_narrow":            {skinnySpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_fragmented": {fragmentedSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_bwd":        {skinnySpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
-		"gemm_narrow_dsilu":      {keptSpec{}, []string{"A", "C", "R", "X", "S"}},
-		"gemm_mixture":           {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow":        {skinnySpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow_packed": {packedSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_narrow_bwd":    {skinnySpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
+		"gemm_narrow_dsilu":  {keptSpec{}, []string{"A", "C", "R", "X", "S"}},
+		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 	} {
 		for _, element := range []string{"f16", "bf16"} {
 			module, err := shaders.Get(name, element)
@@ -63,10 +63,10 @@ func TestSharedMemory(t *testing.T) {
 			}
 			for columns := 1; columns <= maxColumns; columns++ {
 				check(c, "gemm_narrow", "bf16", forwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
-				if fragments := spec; !p.TransB { // of B as it is
-					fragments.Epilogue.OutAligned = false // as FitsBeside takes it to be
-					constants := fragmentedSpec{skinnySpec{fragments, uint32(columns)}, false, engine.Deal{RowRun: 4}}
-					check(of, "gemm_narrow_fragmented", "bf16", forwardBytes(caps, &of, &p, columns), constants)
+				if packed := spec; !p.TransB { // of B as it is
+					packed.Epilogue.OutAligned = false // as FitsBeside takes it to be
+					constants := packedSpec{skinnySpec{packed, uint32(columns)}, false, engine.Deal{RowRun: 4}}
+					check(of, "gemm_narrow_packed", "bf16", forwardBytes(caps, &of, &p, columns), constants)
 				}
 				check(c, "gemm_narrow_bwd", "bf16", backwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
 			}
@@ -75,7 +75,7 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// TestChoose wants fragments in the forward pass of many rows; and where there are none the largest
+// TestChoose wants a packed op(B) in the forward pass of many rows; and where there are none the largest
 // tile, which leaves as much shared memory as few columns take, and a smaller one for more of them.
 func TestChoose(t *testing.T) {
 	p := engine.Problem{Batch: 10, M: 16000, N: 1365, K: 512, Activation: engine.SiLU, DType: dtype.BFloat16, Out: dtype.BFloat16}

@@ -119,7 +119,7 @@ type spec struct {
 	HiddenN       uint32              `glsl:"HIDDEN_N"`
 	SharedSteps   uint32              `glsl:"SHARED_STEPS"`
 	Ahead         uint32              `glsl:"AHEAD"`
-	LoadAhead     uint32              `glsl:"FENCE"`
+	LoadAhead     uint32              `glsl:"LOAD_AHEAD"`
 	Double        bool                `glsl:"DOUBLE"`
 	Partial       bool                `glsl:"PARTIAL"`
 	Epilogue      engine.EpilogueSpec `glsl:"epilogue"`
@@ -170,7 +170,7 @@ func Forward(c *vk.Cmd, t Tensors, plan Plan, workspace *vk.Buffer) (err error) 
 		return record(c, args, p, config, constants)
 	})
 	list := steps.List{func(c *vk.Cmd) error {
-		return engine.CopyFragments(c, copies, []vk.Tensor{t.X, t.W1, t.W2}, plan.operands[:], engine.FragmentsSpec{}, "x, w1, w2")
+		return engine.Pack(c, copies, []vk.Tensor{t.X, t.W1, t.W2}, plan.operands[:], engine.PackSpec{}, "x, w1, w2")
 	}}
 	return append(list, program.Steps(args, plan.second, plan.product, memory, at+plan.partials)...).Record(c)
 }

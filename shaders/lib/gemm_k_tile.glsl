@@ -1,18 +1,18 @@
-// gemm_slab: the way of a slab (k-tile) of op(A) and op(B) from memory to products, for
+// gemm_k_tile: the way of a k-tile of op(A) and op(B) from memory to products, for
 // lib/gemm_matrix.glsl, which has the names of constants and variables.
 //
-// With FRAGMENTS, op(B) is right matrices of gemm_fragments.comp, a panel of slabs for each
+// With PACKED, op(B) is right matrices of gemm_pack.comp, a panel of k-tiles for each
 // subgroup of a row of subgroups. They come from memory straight into registers, with AHEAD of
 // them in flight, and only op(A) passes through shared memory.
 
-const uint SLAB_STEPS = DEPTH / MAT_N;  // matrices along k of a slab
-#ifdef FRAGMENTS
-#include "fragments.glsl"
+const uint K_STEPS = DEPTH / MAT_N;  // matrices along k of a k-tile
+#ifdef PACKED
+#include "packed.glsl"
 
-const uint SLAB_RIGHTS = SLAB_STEPS * TILES_N;              // right matrices that a subgroup needs of a slab
+const uint K_TILE_RIGHTS = K_STEPS * TILES_N;  // right matrices that a subgroup needs of a k-tile
 const bool FEW_SUMS = TILES_M * TILES_N < 16;
-const uint AHEAD = FEW_SUMS ? 8 : 4;                        // divides SLAB_RIGHTS
-const uint TILES_N_2 = TILES_N & (0u - TILES_N);            // the largest power of two that divides TILES_N
+const uint AHEAD = FEW_SUMS ? 8 : 4;              // divides K_TILE_RIGHTS
+const uint TILES_N_2 = TILES_N & (0u - TILES_N);  // the largest power of two that divides TILES_N
 const uint CHUNK_STEPS = TILES_N_2 < AHEAD ? AHEAD / TILES_N_2 : 1;  // matrices along k whose right ones are a multiple of AHEAD
 const bool EVEN_LINES = WORKGROUP_SIZE % (8 * A_LINE8) == 0;
 const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies are equal distances apart; see LOAD_LEFT
@@ -20,26 +20,26 @@ const bool A_STEPS = FEW_SUMS && EVEN_LINES && A_BY_K && A_ALIGNED;  // copies a
 const uint CHUNK_STEPS = 1;
 #endif
 
-// NEXT_SLAB declares the registers in which a slab waits.
-#ifdef FRAGMENTS
-#define NEXT_SLAB uvec4 a_next[A_COPIES * A_WORDS];
+// NEXT_K_TILE declares the registers in which a k-tile waits.
+#ifdef PACKED
+#define NEXT_K_TILE uvec4 a_next[A_COPIES * A_WORDS];
 #else
-#define NEXT_SLAB                      \
+#define NEXT_K_TILE                    \
     uvec4 a_next[A_COPIES * A_WORDS];  \
     uvec4 b_next[B_COPIES * B_WORDS];
 #endif
 
-// LOAD_SLAB(k) loads the whole slab at k from memory into a_next and b_next, STORE_SLAB
-// puts them into tile, and PRODUCTS adds the products of the slab in tile to sum; with PARTS
+// LOAD_K_TILE(k) loads the whole k-tile at k from memory into a_next and b_next, STORE_K_TILE
+// puts them into tile, and PRODUCTS adds the products of the k-tile in tile to sum; with PARTS
 // of hi and lo, which a_lo and b_lo are; PRODUCTS_OF(FIRST, COUNT) those of so many rows of
 // matrices of op(B) from the first on. RIGHT(b, FIRST, d, j) declares right matrix number j of
 // row FIRST + d. Macros, as arrays sized by specialization constants cannot be arguments.
-#define LOAD_SLAB(k)                                            \
+#define LOAD_K_TILE(k)                                          \
     [[unroll]] for (uint i = 0; i < A_COPIES * A_WORDS; i++) {  \
         LOAD_LEFT(i, step_to(true, A, k))                       \
     }                                                           \
     LOAD_RIGHT(k)
-#define STORE_SLAB                                                                          \
+#define STORE_K_TILE                                                                        \
     [[unroll]] for (uint i = 0; i < A_COPIES; i++) {                                        \
         if (is_copy(i, A_LINES * A_LINE8)) {                                                \
             tile[line_of(i, A_LINE8) * A_LD + col_of_copy(i, A_LINE8)] =                    \
@@ -47,17 +47,17 @@ const uint CHUNK_STEPS = 1;
         }                                                                                   \
     }                                                                                       \
     STORE_RIGHT
-// LOAD_LEFT(i, step) loads copy number i of op(A), a step from the slab at 0. Registers are few
-// with fragments, so the place is computed there, with the step inside the expression: otherwise
+// LOAD_LEFT(i, step) loads copy number i of op(A), a step from the k-tile at 0. Registers are few
+// with a packed op(B), so the place is computed there, with the step inside the expression: otherwise
 // the compiler would hoist a part of it out of the loop and keep it for each copy. That gains 1 to
 // 2 % with 3 x 4 sums, and loses 11 % with 4 x 4, where it spills more (H200).
-#ifdef FRAGMENTS
-#define LOAD_LEFT(i, step)                                     \
-    const uint slab = step;                                    \
-    uint at = a_at[i] + slab;                                  \
-    if (A_STEPS) {                                             \
-        at = min(a_first + i * a_step + slab, a_last + slab);  \
-    }                                                          \
+#ifdef PACKED
+#define LOAD_LEFT(i, step)                                         \
+    const uint k_step = step;                                      \
+    uint at = a_at[i] + k_step;                                    \
+    if (A_STEPS) {                                                 \
+        at = min(a_first + i * a_step + k_step, a_last + k_step);  \
+    }                                                              \
     a_next[i] = fetch(true, at);
 #define LOAD_RIGHT(k)
 #define STORE_RIGHT
@@ -124,4 +124,4 @@ const uint CHUNK_STEPS = 1;
         }                                                                                                             \
     }                                                                                                                 \
     END_STEPS(COUNT)
-#define PRODUCTS PRODUCTS_OF(0, SLAB_STEPS)
+#define PRODUCTS PRODUCTS_OF(0, K_STEPS)

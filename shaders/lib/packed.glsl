@@ -1,4 +1,4 @@
-// fragments: matrices in the order of the invocations' registers: the eight elements of each
+// packed: matrices in the order of the invocations' registers: the eight elements of each
 // invocation as a uvec4.
 //
 //     left_matrix(x), right_matrix(x)   the matrix whose elements an invocation has in x
@@ -7,7 +7,7 @@
 // The device decides which invocation holds which element, but the layout is the same in
 // every kernel. So one kernel may store the elements of a matrix, and another may load them
 // into a matrix of the same type, without knowing which elements they are. In device or shared
-// memory a fragment is subgroup size x 16 consecutive bytes: one load per invocation, without
+// memory a packed matrix is subgroup size x 16 consecutive bytes: one load per invocation, without
 // bank conflicts. An operand of 16 x 16 that is loaded by rows takes four loads on NVIDIA.
 //
 // The includer includes lib/element.glsl, with a 16-bit format, and lib/matrix_types.glsl.
@@ -16,7 +16,7 @@
 
 #include "two.glsl"
 
-#define DEFINE_FRAGMENT(Matrix, matrix, words)               \
+#define DEFINE_PACKED(Matrix, matrix, words)                 \
     Matrix matrix(const uvec4 x) {                           \
         Matrix m;                                            \
         [[unroll]] for (uint i = 0; i < 4; i++) {            \
@@ -34,5 +34,5 @@
         return x;                                            \
     }
 
-DEFINE_FRAGMENT(MatA, left_matrix, left_words)
-DEFINE_FRAGMENT(MatB, right_matrix, right_words)
+DEFINE_PACKED(MatA, left_matrix, left_words)
+DEFINE_PACKED(MatB, right_matrix, right_words)
