@@ -103,7 +103,7 @@ func (r Report) section() (s sheet.Section) {
 	passes := slices.ContainsFunc(subjects, func(x *Subject) bool { return x.pass != of.pass })
 	if r.Suite != nil {
 		s.Add("suite", "%s: %s", r.Suite.Name, r.Suite.About)
-		if r.Suite.small {
+		if r.Suite.Small {
 			s.Add("small", "smaller cases of its kind: this is not the suite, but runs the same code")
 		}
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/safetensors"
 )
+
+var _ = row("attention", softmaxAttention)
 
 // softmaxAttention is the row of attention.
 func softmaxAttention() Kernel {
@@ -22,43 +23,8 @@ func softmaxAttention() Kernel {
 		impls = append(impls, i.String())
 	}
 	return Kernel{
-		Name: "attention", Title: "softmax attention", Impls: impls, AllPaths: true, How: []string{"dtype"},
-		New: attentionCalls().New, Backward: true,
-		Formulas: `
-    x   = softcap(scale * q * kᵀ) + bias - slope * |i + shift - j|
-    o   = softmax(x) * v
-    lse = log(sum(exp(x)))     of each row
-where shift is seq_kv - seq_q, or 0 with --causal-align top-left.`,
-		About: `Rates count 4*batch*heads*entries*headdim operations, with entries the unmasked pairs of
-query and key, and 2.5 times as many for the backward pass. Default sizes: batch 4, heads 16,
-seqlen 4096, headdim 128 on a GPU; batch 1, heads 4, kv-heads 2, seqlen 256, headdim 64 on a
-CPU device.`,
-		Files: `
-    q (batch, heads, seq_q, headdim), F16, BF16 or F32; k (batch, kv-heads, seq_kv, headdim), v (batch,
-    kv-heads, seq_kv, valuedim), as q; with --layout bshd in another order of axes
-    written: o (batch, heads, seq_q, valuedim), as q; lse (batch, heads, seq_q), F32
-There may be
-    bias (batch or 1, heads or 1, seq_q or 1, seq_kv), F32 or as q; alibi_slopes (heads) or (batch,
-    heads), F32; key_mask (batch, seq_kv), BOOL: true is visible; sinks (heads), F32: a term of the sum
-    cu_seqlens_q, cu_seqlens_kv (batch+1), I32: the first row of each sequence. Then q, k, v and o are
-    packed as (total, heads, headdim), lse as (heads, total); seq_q and seq_kv are the longest lengths
-A row that sees no key has o = 0 and lse = -Inf, or its sink; one after the last sequence o = 0 and
-lse = -Inf. With --backward there are
-    do, dlse as o, lse: the gradient of a loss by them; dlse may be missing
-    written: dq, dk, dv as q, k, v; dbias and dsinks as bias and sinks, summed over the axes that are 1`,
-		Examples: []string{
-			"bench --batch 2 --heads 8 --kv-heads 4 --seqlen 1024 --headdim 128 --dtype bfloat16 --causal",
-			"bench --seqlen 1 --seqlen-kv 16384 --impl coopmat2,scalar --format csv",
-			`bench --suite throughput --peer torch="python3 tools/peers/torch_sdpa.py"`,
-			"bench --format benchfmt > new.txt && benchstat -col /impl new.txt",
-			"run --in qkv.safetensors --out o.safetensors --causal --causal-align top-left --scale 0.1",
-			"run --in qkv-do.safetensors --out gradients.safetensors --backward --causal",
-			"sweep --seqlen 512..16384x2 --headdim 64,128 --causal --csv attention.csv",
-			"tune --headdim 64,128 --dtype float16,bfloat16 --seqlen 512,4096 --budget 2m",
-		},
-		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
+		Impls: impls, AllPaths: true, How: []string{"dtype"}, New: attentionCalls().New, Backward: true,
 		Tune: &Tune{
-			About: "But headdim is 64 and 128 (64 on a CPU device), and causal is both.",
 			Impls: []string{"coopmat2", "coopmat", "scalar"},
 			Unless: func(cpu bool) []string {
 				if cpu {
@@ -74,30 +40,16 @@ lse = -Inf. With --backward there are
 func attentionCalls() *calls[*attending] {
 	return &calls[*attending]{
 		name: "attention", describe: func(a *attending) string { return DescribeAttention(a.Problem) },
-		keys:    "dtype batch heads kv_heads seq_q seq_kv head_dim causal causal_align scale value_dim window softcap alibi bias key_mask sinks varlen dropout",
 		derived: (*attending).derived,
 		check:   checkAttention, tensors: attentionTensors, file: attentionFile, axes: attentionAxes, doubts: attentionDoubts,
 		aliases: map[string]string{"cu_seqlens_k": "cu_seqlens_kv"}, // flash-attn's name
-		flags: slices.Concat([]flag{
-			{name: "batch", usage: "number of sequences", size: true},
-			{name: "heads", field: "num_heads", usage: "query heads", size: true},
-			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: heads)", size: true},
-			{name: "seqlen", field: "seq_q", usage: "queries per sequence", size: true},
-			{name: "seqlen-kv", field: "seq_kv", usage: "keys per sequence (default: seqlen)", size: true},
-			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256", size: true},
-			{name: "dtype", usage: "float16 (default), bfloat16 or float32", size: true},
-			{name: "layout", field: "order", file: true, value: parsed(OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"),
-				usage: "order of axes of q, k, v, o and their gradients in files: bhsd (default), or bshd, (batch, seq, heads, headdim), as in flash-attn"},
-			{name: "causal-align", usage: "corner that the causal mask, the window and ALiBi are aligned to: bottom-right (default) or top-left",
-				value: named("CORNER", attention.BottomRight, attention.TopLeft)},
-			{name: "dropout", field: "dropout.P", usage: "drop each weight with probability P; needs --seed", value: parsed(ParseFloat, "P")},
-			{name: "seed", field: "dropout.Seed", usage: "seed of the dropout", value: parsed(parseSeed, intKind)},
-		}, scoreFlags, []flag{
-			{name: "bias", usage: "add a bias with these axes beside the keys: a comma list of batch, heads, rows; or shared, by all of them", size: true, value: biasValue},
-			{name: "bias-dtype", field: "bias.DType", usage: "type of the bias: float32 (default) or the type of --dtype", size: true},
-			{name: "key-mask", usage: "hide one key in eight from all queries of a batch, at random", size: true},
-			{name: "varlen", field: "packed", usage: "pack sequences of seqlen, 3/4, 1/2 and 1/4 of it, and again", size: true},
-			{name: "config", field: "chosen", usage: "how work is divided, in the words of the column runs of the pass, instead of the choice of flashvk", size: true, value: parsed(parseAttentionConfig, "CONFIG")},
+		values: scoreValues(map[string]value{
+			"layout":       parsed(OneOf([]string{layoutBHSD, layoutBSHD}), "ORDER"),
+			"causal-align": named("CORNER", attention.BottomRight, attention.TopLeft),
+			"dropout":      parsed(ParseFloat, "P"),
+			"seed":         parsed(parseSeed, intKind),
+			"bias":         biasValue,
+			"config":       parsed(parseAttentionConfig, "CONFIG"),
 		}),
 		base: newAttending,
 		unsaid: func(a *attending, f *pflag.FlagSet) {
@@ -108,24 +60,22 @@ func attentionCalls() *calls[*attending] {
 				a.SeqKV = a.SeqQ
 			}
 		},
-		suites:  bench.Suites(),
-		problem: func(s *bench.Suite, i int) *attending { return newProblem(s.Problems[i]) },
-		path:    (*attending).on,
-		sample:  func(a *attending) int { return sampleRows(&a.Problem) },
-		tune:    tuneAttention,
+		shrink: func(a *attending, by [3]int) {
+			group := a.NumHeads / a.NumKVHeads
+			a.Batch, a.NumKVHeads = max(a.Batch/by[0], 1), max(a.NumKVHeads/by[1], 1)
+			a.NumHeads, a.SeqQ, a.SeqKV = group*a.NumKVHeads, max(a.SeqQ/by[2], 1), max(a.SeqKV/by[2], 1)
+		},
+		path:   (*attending).on,
+		sample: func(a *attending) int { return sampleRows(&a.Problem) },
+		tune:   tuneAttention,
 	}
 }
 
-// scoreFlags are the flags of all kernels with scores.
-var scoreFlags = []flag{
-	{name: "causal", usage: "hide the keys after each query"},
-	{name: "scale", usage: "factor of the scores (default 1/√headdim)"},
-	{name: "window", usage: "hide keys more than L before or R after each query's own; -1 is unlimited", value: parsed(parseWindow, "L,R")},
-	{name: "softcap", usage: "replace each score x by F*tanh(x/F)"},
-	{name: "value-dim", usage: "elements of a head of V and O (default: headdim)", size: true},
-	{name: "alibi", usage: "subtract slope*distance, with slopes for heads (the value if none is given) or batch-heads", size: true,
-		value: named("SLOPES", attention.ALiBiPerHead, attention.ALiBiPerBatchHead), unsaid: attention.ALiBiPerHead.String()},
-	{name: "sinks", usage: "give each head a sink", size: true},
+// scoreValues returns values with those of all kernels with scores.
+func scoreValues(more map[string]value) map[string]value {
+	more["window"] = parsed(parseWindow, "L,R")
+	more["alibi"] = named("SLOPES", attention.ALiBiPerHead, attention.ALiBiPerBatchHead)
+	return more
 }
 
 // maxPacked bounds the sequences of flags.

@@ -19,18 +19,15 @@ import (
 // Functions that are nil do nothing.
 type calls[C call.Call] struct {
 	name     string
-	flags    []flag
+	values   map[string]value                           // of flags whose fields have none of the usual types
 	base     func(cpu bool) C                           // the call of no flags
 	unsaid   func(c C, f *pflag.FlagSet)                // sets what follows from other flags
 	check    func(c C, f *pflag.FlagSet) error          // of flags, beside what Validate checks
 	file     func(s *Source, c C) error                 // sets sizes and formats from the tensors of a file
 	op       func(c C, lines bool) (bench.Op, error)    // of a call; nil: a calledOp
-	suites   []bench.Suite                              // nil: the suite training
-	cases    []string                                   // of the suite, if its problems are not in it: flags
-	problem  func(s *bench.Suite, i int) C              // of a suite that has them
-	shrink   func(c C)                                  // makes a case smaller
+	shrink   func(c C, by [3]int)                       // makes a case of a suite smaller
 	describe func(c C) string                           // for Op.Describe; nil: of keys
-	keys     string                                     // for Op.Keys: names of fields, flags, or of derived
+	keys     string                                     // for Op.Keys; "": of the page
 	derived  func(c C) map[string]any                   // the values of keys that no field has
 	path     func(c C, impl string, p bench.Pass) error // sets the fields of a path; nil: Impl, if there is one
 	sample   func(c C) int                              // how many rows the reference has, if there are more; nil: all
@@ -42,18 +39,11 @@ type calls[C call.Call] struct {
 	tune func(caps *vk.Caps, op calledOp[C], p bench.Pass) ([]bench.Tunable, error)
 }
 
-// A flag is a flag of the field of a call with its name.
-type flag struct {
-	name, usage string
-	size        bool                     // command run has it from the file
-	file        bool                     // only command run has it
-	field       string                   // of another name; A.B is in another struct
-	value       func(to any) pflag.Value // of a pointer to the field; nil: the usual one of its type
-	unsaid      string                   // the value without one
-}
+// A value makes the value of a flag, of a pointer to the field.
+type value = func(to any) pflag.Value
 
 // parsed returns the value of a flag of type T.
-func parsed[T any](parse func(string) (T, error), kind string) func(to any) pflag.Value {
+func parsed[T any](parse func(string) (T, error), kind string) value {
 	return func(to any) pflag.Value { return Value[T]{to.(*T), parse, kind, ""} }
 }
 
@@ -84,12 +74,13 @@ func (k *calls[C]) newFlags() *callFlags[C] {
 // Add implements Flags. Defaults that depend on the device are in usage texts.
 func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 	f.set = set
-	for _, x := range f.flags {
+	for _, x := range pageOf(f.name).flags {
 		if x.size && !sizes || x.file && sizes {
 			continue
 		}
 		field, unsaid, text := x.of(f.given), x.unsaid, ""
-		if x.value == nil {
+		made := f.values[x.name]
+		if made == nil {
 			if !field.Equal(x.of(f.base(true))) {
 				field.SetZero()
 			}
@@ -112,8 +103,8 @@ func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 		case *string:
 			value = Value[string]{to, func(text string) (string, error) { return text, nil }, "string", ""}
 		}
-		if x.value != nil {
-			value = x.value(field.Addr().Interface())
+		if made != nil {
+			value = made(field.Addr().Interface())
 		}
 		set.Var(value, x.name, x.usage)
 		set.Lookup(x.name).NoOptDefVal = unsaid
@@ -132,7 +123,7 @@ func (f *callFlags[C]) call(cpu bool) C {
 
 // change sets the fields of a call whose flags are given, with or without the flags of sizes.
 func (f *callFlags[C]) change(c C, sizes bool) {
-	for _, x := range f.flags {
+	for _, x := range pageOf(f.name).flags {
 		if f.set.Changed(x.name) && (sizes || !x.size) {
 			x.of(c).Set(x.of(f.given))
 		}
@@ -165,7 +156,7 @@ func (k *calls[C]) newOp(c C, lines bool) bench.Op {
 // read implements Flags.
 func (f *callFlags[C]) read(s *Source) (bench.Op, error) {
 	c := call.Copy(f.given).(C)
-	for _, x := range f.flags {
+	for _, x := range pageOf(f.name).flags {
 		if x.size {
 			x.of(c).SetZero()
 		}
@@ -196,38 +187,33 @@ func (f *callFlags[C]) Doubts(op bench.Op) []string {
 }
 
 // Suites implements Flags.
-func (f *callFlags[C]) Suites() []bench.Suite {
-	if f.suites != nil {
-		return f.suites
+func (f *callFlags[C]) Suites() (list []bench.Suite) {
+	for _, s := range pageOf(f.name).suites {
+		list = append(list, s.Suite)
 	}
-	return []bench.Suite{{Name: bench.TrainingSuite, About: "the shapes of a training step"}}
+	return list
 }
 
 // Cases implements Flags.
-func (f *callFlags[C]) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
-	if f.set.Changed("dtype") {
-		format := call.Field(f.given, "dtype").Interface().(dtype.DType)
-		typed, err := s.Retype(format)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--dtype %v: %w", format, err)
-		}
-		s = *typed
+func (f *callFlags[C]) Cases(of bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+	suites := pageOf(f.name).suites
+	s := suites[slices.IndexFunc(suites, func(s suite) bool { return s.Name == of.Name })]
+	typed := f.set.Changed("dtype")
+	if typed && !s.anyDType {
+		return nil, nil, fmt.Errorf("--dtype %v: suite %s says which formats its cases have", call.Field(f.given, "dtype"), s.Name)
 	}
-	if small {
-		s = s.Small()
-	}
+	s.Small = small
 	var list []bench.Op
-	for i := range max(len(f.cases), len(s.Problems)) {
-		var c C
-		if f.problem != nil {
-			c = f.problem(&s, i)
-		} else {
-			of := f.newFlags()
-			of.Add(of.set, true)
-			of.set.Parse(strings.Fields(f.cases[i])) // it panics
-			if c = of.call(false); small {
-				f.shrink(c)
-			}
+	for _, flags := range s.cases {
+		of := f.newFlags()
+		of.Add(of.set, true)
+		of.set.Parse(strings.Fields(flags)) // it panics
+		c := of.call(false)
+		if small {
+			f.shrink(c, s.by)
+		}
+		if typed {
+			call.Field(c, "dtype").Set(call.Field(f.given, "dtype"))
 		}
 		f.change(c, false)
 		op, err := f.valid(c, f.set, true)
@@ -236,7 +222,7 @@ func (f *callFlags[C]) Cases(s bench.Suite, small bool) (*bench.Suite, []bench.O
 		}
 		list = append(list, op)
 	}
-	return &s, list, nil
+	return &s.Suite, list, nil
 }
 
 // keysOf returns a call as keys: the fields of flags or options, unless derived has them.
@@ -245,12 +231,13 @@ func (k *calls[C]) keysOf(c C) (list []bench.Key) {
 	if k.derived != nil {
 		derived = k.derived(c)
 	}
-	for _, name := range strings.Fields(k.keys) {
+	page := pageOf(k.name)
+	for _, name := range strings.Fields(cmp.Or(k.keys, page.parts["keys"])) {
 		x, ok := derived[name]
 		if !ok {
 			of := flag{name: name}
-			if i := slices.IndexFunc(k.flags, func(x flag) bool { return x.name == strings.ReplaceAll(name, "_", "-") }); i >= 0 {
-				of = k.flags[i]
+			if i := slices.IndexFunc(page.flags, func(x flag) bool { return x.name == strings.ReplaceAll(name, "_", "-") }); i >= 0 {
+				of = page.flags[i]
 			}
 			x = of.of(c).Interface()
 		}

@@ -3,7 +3,6 @@ package kernels
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -14,55 +13,14 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
+var _ = row("decode", decoder)
+
 // decoder is the row of decode.
 func decoder() Kernel {
 	impls := []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()}
 	return Kernel{
-		Name: "decode", Title: "attention with a cache of keys and values", How: []string{"layout"}, Impls: impls,
-		New: decodeCalls().New,
-		Formulas: `
-    o = softmax(scale * q * kᵀ) * v
-The queries are at the last positions: in a sequence with n keys, new ones included, query i
-sees the keys 0 to n-queries+i, or with --causal=false all of them.`,
-		About: `The rate of reading keys and values counts most: those that some query sees, from several caches
-in turn, which together are larger than the device's own; its share of a copy is that rate divided
-by the rate of a copy kernel. A query is a token. Pages of --page-size are in random order.
-
---part also measures what surrounds a call, each in its own table: append puts a key for each query
-and head into the cache, and rotates keys and queries (by angles of 0); step is append and decode,
-in one kernel where that is faster: then the column runs, or --config, ends in append; prefill is
-append and attention of a prompt as long as --keys.`,
-		Files: `
-    q (batch, heads, queries, headdim), F16, BF16 or F32, of at most 64 queries; seq_lens (batch), I32:
-    the keys of each sequence; k_cache (batch, max_keys, kv-heads, headdim), v_cache (batch, max_keys,
-    kv-heads, valuedim), as q; with --layout hnd kv-heads come before the keys
-    written: o (batch, heads, queries, valuedim), as q; lse (batch, heads, queries), F32
-A row that sees no key has o = 0 and lse = -Inf, or its sink. A cache in pages has
-    k_cache (pages, page, kv-heads, headdim), page a power of two from 8 on, v_cache likewise, and
-    block_table (batch, max_pages), I32: the pages of each sequence, in order, then anything
-and a cache in 8 bits, of a q in 16,
-    F8_E4M3, where k_scale and v_scale (kv-heads), F32, are factors of heads and may be missing; or
-    I8, with k_scale and v_scale, F16, as the caches but one for 32 elements of the last axis: q8_0
-There may be
-    k_new (batch, kv-heads, new, headdim), v_new (batch, kv-heads, new, valuedim), as q: first appended
-    to the keys that seq_lens counts; the caches and the scales of q8_0 are then written, too
-    tree_mask (batch, queries, 2), I32: instead of the causal mask, a word of 64 bits, the low half
-    first, whose bit j says that query i sees key n-queries+j
-    cache_batch_idx (batch), I32: the row of a cache without pages that has each sequence's keys; the
-    cache may then have any number of rows; left_pad (batch), I32: how many first keys are hidden
-    bias (batch or 1, heads or 1, queries or 1, max_keys or max_pages*page), F32 or as q; alibi_slopes
-    (heads) or (batch, heads), F32; sinks (heads), F32`,
-		Examples: []string{
-			"bench --batch 1 --keys 4096 --part prefill,append,step,decode",
-			"bench --batch 16 --keys 4096 --part step --steps 64",
-			"bench --batch 64 --keys 100..16000 --page-size 16",
-			`bench --suite decode --peer torch="python3 tools/peers/torch_decode.py"`,
-			"run --in step.safetensors --out o.safetensors --window 512,0 --softcap 30 --impl scalar",
-			"sweep --keys 1024..65536x4 --batch 1,16 --csv decode.csv",
-			"tune --batch 1,16,64 --keys 4096",
-		},
-		Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"},
-		Tune: &Tune{About: "It tries rows, subgroups and numbers of workgroups.", Impls: impls[1:]},
+		Impls: impls, How: []string{"layout"}, New: decodeCalls().New,
+		Tune: &Tune{Impls: impls[1:]},
 	}
 }
 
@@ -95,26 +53,14 @@ const maxSteps = 1000
 func decodeCalls() *calls[*decoding] {
 	return &calls[*decoding]{
 		name: "decode", check: checkDecode, tensors: decodeTensors, file: decodeFile,
-		keys:    "part steps dtype batch heads kv_heads queries keys head_dim value_dim cache_dtype page_size layout causal scale window softcap alibi sinks",
 		derived: (*decoding).derived,
 		aliases: map[string]string{"cache_seqlens": "seq_lens"}, // flash-attn's lengths do not count new keys either
-		flags: slices.Concat([]flag{
-			{name: "batch", usage: "number of sequences (default 16 on a GPU, 2 on a CPU device)", size: true},
-			{name: "heads", field: "num_heads", usage: "query heads (default 32, or 4)", size: true},
-			{name: "kv-heads", field: "num_kv_heads", usage: "key and value heads, a divisor of heads (default: a quarter of heads if that is one, else heads)", size: true},
-			{name: "keys", usage: "keys of each sequence; FIRST..LAST are sequences of different lengths (default 4096, or 300)", size: true, value: parsed(parseKeys, intKind)},
-			{name: "queries", field: "seq_q", usage: "queries of each sequence, the last ones", size: true},
-			{name: "headdim", field: "head_dim", usage: "elements of a head, a multiple of 8 up to 256 (default 128, or 64)", size: true},
-			{name: "dtype", usage: "float16, bfloat16 (default on a GPU) or float32", size: true},
-			{name: "cache-dtype", field: "cache", usage: "what the cache stores: same (default) as --dtype, e4m3 or q8_0 in 8 bits", size: true,
-				value: named("FORMAT", attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0)},
-			{name: "page-size", usage: "keys of a page, a power of two from 8 on; 0 (default) is a cache without pages", size: true},
-			{name: "part", usage: "what a call is: decode (default), append, step (both), or prefill (append of a prompt of --keys, and its attention)", size: true,
-				value: named("PART", readPart, appendPart, stepPart, prefillPart)},
-			{name: "steps", usage: "steps of a call of --part step, one after the other", size: true},
-			{name: "layout", field: "order", usage: "axes of the cache: nhd (default) has keys before heads, hnd heads before keys", value: parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER")},
-		}, scoreFlags, []flag{
-			{name: "config", usage: "how work is divided, in the words of the column runs, instead of the choice of flashvk", size: true, value: parsed(pointer(attention.ParseDecodeConfig), "CONFIG")},
+		values: scoreValues(map[string]value{
+			"keys":        parsed(parseKeys, intKind),
+			"cache-dtype": named("FORMAT", attention.CacheSame, attention.CacheE4M3, attention.CacheQ8_0),
+			"part":        named("PART", readPart, appendPart, stepPart, prefillPart),
+			"layout":      parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER"),
+			"config":      parsed(pointer(attention.ParseDecodeConfig), "CONFIG"),
 		}),
 		base: newDecoding,
 		unsaid: func(d *decoding, f *pflag.FlagSet) {
@@ -124,15 +70,7 @@ func decodeCalls() *calls[*decoding] {
 				}
 			}
 		},
-		suites: []bench.Suite{{Name: "decode", About: "bfloat16, headdim 128, heads 32 of 8 where nothing else is said: caches of lengths, pages and features that serving has"}},
-		cases: []string{
-			"--batch=1 --keys=1024", "--batch=1 --keys=4096", "--batch=1 --keys=16384", "--batch=1 --keys=65536", "--batch=1 --keys=16384 --kv-heads=32",
-			"--keys=1024", "--keys=4096", "--keys=16384", "--kv-heads=32", "--batch=64 --keys=1024", "--batch=64",
-			"--batch=1 --keys=16384 --queries=4", "--batch=1 --keys=16384 --queries=8", "--queries=4", "--queries=8",
-			"--headdim=64", "--headdim=96", "--headdim=256", "--page-size=16", "--batch=64 --page-size=16",
-			"--batch=64 --window=511,0", "--softcap=30", "--sinks", "--alibi", "--batch=64 --keys=100..16000 --page-size=16",
-		},
-		shrink: func(d *decoding) {
+		shrink: func(d *decoding, _ [3]int) {
 			d.DType, d.NumHeads, d.NumKVHeads, d.Batch = dtype.Float16, d.NumHeads/8, d.NumKVHeads/8, max(d.Batch/8, 1)
 			d.Keys, d.Window.Left = keyCounts{d.Keys.first / 32, d.Keys.last / 32}, d.Window.Left/32
 		},

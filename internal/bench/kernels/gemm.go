@@ -22,49 +22,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
+var _ = row("gemm", matrixMultiply)
+
 // matrixMultiply is the row of gemm.
 func matrixMultiply() Kernel {
-	return Kernel{
-		Name: "gemm", Title: "matrix products", Impls: implNames(),
-		New: gemmCalls().New,
-		Formulas: `
-    v = alpha * op(a) * op(b) + beta * c
-    x = v                      --activation silu-keep
-    v = silu(v)                silu and silu-keep; silu(v) = v / (1 + exp(-v))
-    v = v * silu'(x)           times-dsilu and times-dsilu-keep
-    s = silu(x)                times-dsilu-keep
-    c = v + r                  if there is r`,
-		About: `--group measures one launch of products of different sizes. Their tensors lie one after
-the other in memory. Products of no rows do nothing.`,
-		Files: `
-    a (batch, m, k), with --trans t. (batch, k, m), F16, BF16 or F32; b (batch, k, n), with --trans
-    .t (batch, n, k), as a; c, with --beta; r, which may be missing; x, with --activation times-dsilu
-    and times-dsilu-keep; c, r and x are (batch, m, n), in the format of --out-dtype
-    written: c; x, with silu-keep; s as x, with times-dsilu-keep
-All are without the batch axis if there is one product. With --group, one launch has products
-of the given sizes: each tensor has one axis and holds the tensors of all products, one after
-the other; --trans is nn by default.`,
-		Examples: []string{
-			"bench --m 11000 --n 1365 --k 512 --trans nt --dtype bfloat16",
-			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,
-			"bench --group 1024x1365x512,0x1365x512,4096x1365x512 --trans nt",
-			"bench --m 4096 --n 4096 --k 4096 --config coopmat,s2x2,t4x4,k32,g8",
-			"run --in ab.safetensors --out c.safetensors --trans tn --alpha 0.5 --activation silu",
-			"sweep --m 512..8192x2 --n 1365 --k 512 --csv gemm.csv",
-			"tune --m 11000 --n 1365 --k 512 --trans nt --impl coopmat --budget 30s",
-		},
-		Tune: &Tune{
-			About: `Tile sizes come first, in the order of an estimate, for as long as the budget lasts, then the
-other choices around the best of them. With --config, tune tries the neighbours of that
-configuration instead. bench gemm --config takes the words of the column configuration.`,
-			Impls: implNames()[1:],
-		},
-	}
+	return Kernel{Impls: implNames(), New: gemmCalls().New, Tune: &Tune{Impls: implNames()[1:]}}
 }
-
-// tunesProducts is the help of kernels that products are a part of.
-const tunesProducts = `Each product is tuned alone,
-as a row of gemm, and all kernels use that row.`
 
 // configText is the text of a configuration that is valid.
 func configText(text string) (string, error) {
@@ -84,20 +47,8 @@ func implNames() []string {
 func gemmCalls() *calls[*call.Gemm] {
 	return &calls[*call.Gemm]{
 		name: "gemm",
-		flags: []flag{
-			{name: "trans", usage: "which of a and b are transposed: nn, nt, tn or tt (default: the first that fits the tensors)"},
-			{name: "alpha", usage: "factor of the product, not 0"},
-			{name: "beta", usage: "factor of what c held before"},
-			{name: "activation", usage: "identity (default), silu, silu-keep, times-dsilu or times-dsilu-keep", value: parsed(problem.ParseActivation, "NAME")},
-			{name: "group", usage: "m, n and k of products of different sizes, in one launch: 128x512x64,7x512x64"},
-			{name: "out-dtype", usage: "format of c: float16, bfloat16 or float32 (default: the format of a)"},
-			{name: "m", usage: "rows of c (default 4096 on a GPU, 128 on a CPU device, like the next two)", size: true},
-			{name: "n", usage: "columns of c", size: true},
-			{name: "k", usage: "columns of op(a)", size: true},
-			{name: "batch", usage: "products", size: true},
-			{name: "residual", usage: "add r", size: true},
-			{name: "dtype", usage: "format of a and b: float16, bfloat16 (default on a GPU) or float32", size: true},
-			{name: "config", usage: "tile sizes, in the words of the column runs, instead of the table's", size: true, value: parsed(configText, "CONFIG")},
+		values: map[string]value{
+			"activation": parsed(problem.ParseActivation, "NAME"), "config": parsed(configText, "CONFIG"),
 		},
 		base: func(cpu bool) *call.Gemm {
 			p := engine.Problem{Batch: 1, M: 4096, N: 4096, K: 4096, Alpha: 1, DType: dtype.BFloat16}
@@ -107,12 +58,9 @@ func gemmCalls() *calls[*call.Gemm] {
 			return &call.Gemm{Problem: p}
 		},
 		file: gemmFile,
-		cases: []string{
-			"--trans=nt --m=8192 --n=8192 --k=8192", "--trans=nt --m=4096 --n=4096 --k=4096", "--trans=nt --m=11000 --n=1365 --k=512",
-			"--trans=nt --m=11000 --n=512 --k=1365", "--trans=nt --m=205000 --n=1365 --k=512", "--trans=nt --m=18048 --n=1536 --k=512",
+		shrink: func(g *call.Gemm, _ [3]int) {
+			g.M, g.N, g.K, g.DType = (g.M+63)/64, (g.N+31)/32, (g.K+15)/16, dtype.Float16
 		},
-		shrink: func(g *call.Gemm) { g.M, g.N, g.K, g.DType = (g.M+63)/64, (g.N+31)/32, (g.K+15)/16, dtype.Float16 },
-		keys:   "dtype out trans batch m n k alpha beta activation residual",
 		derived: func(g *call.Gemm) map[string]any {
 			return map[string]any{"trans": g.Transposes(), "batch": g.Batches(), "alpha": g.Scale()}
 		},

@@ -1,7 +1,7 @@
 // Package kernels says what the command line must know of each kernel: its flags, and how its
 // sizes follow from the tensors of a file. Package call has its tensors and its reference. A kernel is
-// a file here and a row of All; flashvk bench NAME, run, profile, sweep and the other commands,
-// with reports and peers, follow from it.
+// a file here with its row, and a section of commands.txt, which has texts, flags and suites; flashvk
+// bench NAME, run, profile, sweep and the other commands, with reports and peers, follow from them.
 //
 //	Kernel   a row of All: names, texts, paths
 //	Flags    the flags of one command, and the problem that they, or a file, mean
@@ -88,9 +88,4 @@ func Find(name string) (Kernel, bool) {
 		return Kernel{}, false
 	}
 	return all[i], true
-}
-
-// All lists the kernels.
-func All() []Kernel {
-	return []Kernel{softmaxAttention(), decoder(), matrixMultiply(), perceptron(), perceptrons(), mixtures(), headMixture(), normalization(), optimizer()}
 }

@@ -204,9 +204,13 @@ func TestDescribe(t *testing.T) {
 			flags := k.New()
 			op, err := flags.Op(small)
 			require.NoError(t, err, k.Name)
-			_, cases, err := flags.Cases(flags.Suites()[0], small)
-			require.NoError(t, err, k.Name)
-			for _, op := range append(cases, op) {
+			list := []bench.Op{op}
+			for _, s := range flags.Suites() {
+				_, cases, err := flags.Cases(s, small)
+				require.NoError(t, err, k.Name)
+				list = append(list, cases...)
+			}
+			for _, op := range list {
 				require.Regexp(t, `^(float16|bfloat16|float32): [A-Za-z-]+( [a-z]+)*( \S*[0-9]\S*|, )`, op.Describe(), k.Name)
 				require.NotRegexp(t, `  |, ,|[0-9] (tokens|heads|parameters)`, op.Describe(), k.Name)
 			}
@@ -218,6 +222,43 @@ func TestDescribe(t *testing.T) {
 	} {
 		require.Equal(t, want, opOf(t, "gemm", strings.Fields(args)).Describe())
 	}
+}
+
+// TestSuites has how many cases a suite of attention has, and its last case, in the small form, too. Only one
+// suite takes another format.
+func TestSuites(t *testing.T) {
+	var got []string
+	k, _ := kernels.Find("attention")
+	for _, s := range k.New().Suites() {
+		for _, args := range []string{"", "--dtype=bfloat16"} {
+			flags, set := k.New(), pflag.NewFlagSet("attention", pflag.ContinueOnError)
+			flags.Add(set, true)
+			require.NoError(t, set.Parse(strings.Fields(args)))
+			for _, small := range []bool{false, true} {
+				of, cases, err := flags.Cases(s, small)
+				if err != nil {
+					require.EqualError(t, err, "--dtype bfloat16: suite "+s.Name+" says which formats its cases have")
+					continue
+				}
+				require.Equal(t, bench.Suite{Name: s.Name, About: s.About, Small: small}, *of)
+				got = append(got, fmt.Sprint(s.Name, " ", len(cases), " ", cases[len(cases)-1].Describe()))
+			}
+		}
+	}
+	require.Equal(t, `training 8 float16: batch 8, heads 32, kv-heads 32, seqlen 2048, headdim 128, causal (bottom-right)
+training 8 float16: batch 1, heads 8, kv-heads 8, seqlen 128, headdim 128, causal (bottom-right)
+decoder 2 float16: batch 1, heads 8, kv-heads 8, seqlen 1024, headdim 64, causal (bottom-right)
+decoder 2 float16: batch 1, heads 2, kv-heads 2, seqlen 256, headdim 64, causal (bottom-right)
+length 6 float16: batch 4, heads 8, kv-heads 8, seqlen 4864, headdim 64
+length 6 float16: batch 1, heads 1, kv-heads 1, seqlen 304, headdim 64
+latency 9 float16: batch 32, heads 8, kv-heads 8, seqlen 512, headdim 64, causal (bottom-right)
+latency 9 float16: batch 4, heads 2, kv-heads 2, seqlen 128, headdim 64, causal (bottom-right)
+rectangular 3 bfloat16: batch 1, heads 8, kv-heads 8, seqlen 205000, seqlen-kv 200000, headdim 64
+rectangular 3 bfloat16: batch 1, heads 1, kv-heads 1, seqlen 1601, seqlen-kv 1562, headdim 64
+throughput 36 float16: batch 1, heads 8, kv-heads 8, seqlen 16384, headdim 256, causal (bottom-right)
+throughput 36 float16: batch 1, heads 1, kv-heads 1, seqlen 256, headdim 256, causal (bottom-right)
+throughput 36 bfloat16: batch 1, heads 8, kv-heads 8, seqlen 16384, headdim 256, causal (bottom-right)
+throughput 36 bfloat16: batch 1, heads 1, kv-heads 1, seqlen 256, headdim 256, causal (bottom-right)`, strings.Join(got, "\n"))
 }
 
 // TestAttentionCalls has the limit of calls of the unfused path, 64 MiB each, and the lengths of packed

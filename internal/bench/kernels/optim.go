@@ -15,22 +15,12 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 )
 
+var _ = row("optim", optimizer)
+
 // optimizer is the row of optim.
 func optimizer() Kernel {
 	k := calls[*call.Optim]{
 		name: "optim",
-		flags: []flag{
-			{name: "lr", usage: "learning rate"},
-			{name: "beta1", usage: "decay rate of the first moment"},
-			{name: "beta2", usage: "decay rate of the second moment"},
-			{name: "eps", usage: "added to the root of the second moment"},
-			{name: "weight-decay", usage: "decoupled weight decay, times lr"},
-			{name: "max-norm", usage: "clip the gradients to this norm; 0 is no clipping, inf only looks for gradients that are not finite"},
-			{name: "copy", field: "copy_to", usage: "also write the parameters in this format: float16 or bfloat16"},
-			{name: "tensors", field: "count", usage: "parameter tensors", size: true},
-			{name: "elements", field: "each", usage: "elements of each (default 698880 on a GPU, 5000 on a CPU device)", size: true},
-			{name: "grad-dtype", field: "grad", usage: "format of the gradients: float32 (default), float16 or bfloat16", size: true},
-		},
 		base: func(cpu bool) *call.Optim {
 			if cpu {
 				return newOptim(5000)
@@ -39,9 +29,7 @@ func optimizer() Kernel {
 		},
 		check:  checkOptim,
 		file:   optimOfFile,
-		cases:  []string{"--tensors=60", "--copy=bfloat16", "--copy=bfloat16 --grad-dtype=bfloat16 --max-norm=1"},
-		shrink: func(o *call.Optim) { o.Each = 1000 },
-		keys:   "parameters tensors grad_dtype copy max_norm lr beta1 beta2 eps weight_decay",
+		shrink: func(o *call.Optim, _ [3]int) { o.Each = 1000 },
 		derived: func(o *call.Optim) map[string]any {
 			to := map[string]any{"parameters": o.Size(), "tensors": len(o.Sizes), "copy": "none", "max_norm": fmt.Sprint(o.MaxNorm)}
 			if o.HasCopy {
@@ -50,32 +38,7 @@ func optimizer() Kernel {
 			return to
 		},
 	}
-	return Kernel{
-		Name: "optim", Title: "a step of AdamW", Impls: []string{"auto"}, New: k.New,
-		Fixed: "its pieces of 4096 elements are the same on every device",
-		Formulas: `
-    norm  = sqrt(sum of grad² over all tensors)
-    g     = grad * min(1, max_norm / norm)            with --max-norm
-    m     = beta1 * m + (1 - beta1) * g
-    v     = beta2 * v + (1 - beta2) * g²
-    param = param * (1 - lr * weight_decay) - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
-    copy  = param, rounded                            with --copy`,
-		About: `Many tensors lie in one buffer of each kind. The rate counts memory traffic: 28 bytes
-for each parameter with float32 gradients, 4 more for the norm, 2 more for a copy.`,
-		Files: `
-    for each NAME param.NAME, m.NAME, v.NAME, F32, of one shape, and grad.NAME, F32, F16 or BF16; or
-    without NAME; step (1), I32: the number of steps so far; t is one more, or 1 if it is missing
-    written: param.NAME, m.NAME, v.NAME; step, if there is one; copy.NAME, with --copy; norm (1), F32,
-    the norm of all gradients, with --max-norm
-With --max-norm the step is skipped, with a warning, if a gradient is not finite, or if the
-norm is 1.8e19 or more: float32 does not hold its square. Everything stays as it was.`,
-		Examples: []string{
-			"bench --max-norm 1 --copy bfloat16",
-			`bench --suite training --peer torch="python3 tools/peers/torch_train.py"`,
-			"run --in model.safetensors --out model.safetensors --lr 1e-4 --max-norm 1 --copy bfloat16",
-			"sweep --tensors 1..64x4 --csv optim.csv",
-		},
-	}
+	return Kernel{Impls: []string{"auto"}, New: k.New}
 }
 
 // checkedElements are compared, at equal distances.

@@ -149,7 +149,7 @@ func parseOption(text string) (dtype.Option, error) {
 }
 
 // named returns the value of a flag that takes the names of some constants.
-func named[T fmt.Stringer](kind string, of ...T) func(to any) pflag.Value {
+func named[T fmt.Stringer](kind string, of ...T) value {
 	return parsed(func(text string) (x T, err error) {
 		names := make(enum.NotOneOf, len(of))
 		for i, x := range of {

@@ -1,0 +1,123 @@
+package kernels
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/flashvk/flashvk/internal/bench"
+)
+
+// A page is a section of commands.txt: what the commands of a kernel say.
+type page struct {
+	name, title string
+	parts       map[string]string
+	flags       []flag
+	suites      []suite
+}
+
+// A flag is a flag of the field of a call with its name.
+type flag struct {
+	name, usage string
+	size        bool   // command run has it from the file
+	file        bool   // only command run has it
+	field       string // of another name; A.B is in another struct
+	unsaid      string // the value without one
+}
+
+// A suite has the flags of its cases.
+type suite struct {
+	bench.Suite
+	cases    []string
+	by       [3]int // what batch, heads and lengths are divided by in the small form
+	anyDType bool   // the format of the cases is not part of the suite
+}
+
+//go:embed commands.txt
+var commands string
+
+// pages are the sections of commands.txt.
+var pages = sync.OnceValue(func() (list []*page) {
+	sections := strings.Split(commands, "\n== ")[1:]
+	var texts []string // of several kernels
+	for _, x := range parts(sections[0]) {
+		texts = append(texts, "$"+x[0], x[1])
+	}
+	for _, section := range sections[1:] {
+		p := &page{parts: map[string]string{}}
+		head, _, _ := strings.Cut(section, "\n")
+		p.name, p.title, _ = strings.Cut(head, ": ")
+		for _, x := range parts(strings.NewReplacer(texts...).Replace(section)) {
+			p.add(x[0], x[1])
+		}
+		list = append(list, p)
+	}
+	return list
+})
+
+// parts returns the parts of a section: the line that begins each, and its text.
+func parts(section string) (list [][2]string) {
+	for _, part := range strings.Split(section, "\n-- ")[1:] {
+		head, text, _ := strings.Cut(part, "\n")
+		list = append(list, [2]string{head, strings.TrimRight(text, "\n")})
+	}
+	return list
+}
+
+// add adds a part.
+func (p *page) add(head, text string) {
+	lines := strings.Split(text, "\n")
+	switch words, about, _ := strings.Cut(head, ": "); {
+	case head == "flags":
+		for _, line := range lines {
+			words := strings.Fields(line)
+			x := flag{usage: strings.Join(words[2:], " ")}
+			x.name, x.field, _ = strings.Cut(words[0], "=")
+			kind, unsaid, _ := strings.Cut(words[1], "=")
+			x.size, x.file, x.unsaid = kind == "size", kind == "file", unsaid
+			p.flags = append(p.flags, x)
+		}
+	case strings.HasPrefix(head, "suite "):
+		s := suite{cases: lines, anyDType: strings.Contains(words, " any-dtype")}
+		s.Name, s.About = strings.Fields(words)[1], about
+		if _, by, ok := strings.Cut(words, "/"); ok {
+			fmt.Sscanf(by, "%d/%d/%d", &s.by[0], &s.by[1], &s.by[2])
+		}
+		p.suites = append(p.suites, s)
+	default:
+		p.parts[head] = text
+	}
+}
+
+// rows make the rows of All, by the names of kernels.
+var rows = map[string]func() Kernel{}
+
+// row adds the row of a kernel, without what its page says.
+func row(name string, make func() Kernel) string {
+	rows[name] = make
+	return name
+}
+
+// pageOf returns the page of a kernel.
+func pageOf(name string) *page {
+	return pages()[slices.IndexFunc(pages(), func(p *page) bool { return p.name == name })]
+}
+
+// All lists the kernels.
+func All() (list []Kernel) {
+	for _, p := range pages() {
+		k := rows[p.name]()
+		k.Name, k.Title, k.About, k.Fixed = p.name, p.title, p.parts["about"], p.parts["fixed"]
+		k.Formulas, k.Files, k.Examples = "\n"+p.parts["formulas"], "\n"+p.parts["files"], strings.Split(p.parts["examples"], "\n")
+		if k.Tune != nil {
+			k.Tune.About = p.parts["tune"]
+		}
+		list = append(list, k)
+	}
+	if len(list) != len(rows) {
+		panic("kernels: a row has no section in commands.txt")
+	}
+	return list
+}
