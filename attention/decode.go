@@ -167,8 +167,9 @@ func (p *DecodeProblem) decodeInputs(t *DecodeTensors) []argument.Argument {
 		argument.New("left_pad", t.LeftPad, p.LeftPad, dtype.Int32, p.SeqLensShape()),
 		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()),
 	}
-	for i, x := range p.parts()[5:8] {
-		list = append(list, p.argument(x, []vk.Tensor{t.Bias, t.ALiBiSlopes, t.Sinks}[i]))
+	parts := p.parts()
+	for i, x := range []*vk.Tensor{&t.Bias, &t.ALiBiSlopes, &t.Sinks} {
+		list = append(list, p.argument(&parts[5+i], x))
 	}
 	return list
 }

@@ -199,19 +199,19 @@ func fwdF32x2Rows() []fwdRow {
 // chooseForward returns the configuration that Forward takes for p on a device. Its
 // error wraps vk.ErrUnsupported if no path, or not the forced one, handles p.
 func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
-	c, _, err := forwardConfig(caps, p, opt)
+	c, _, err := forwardConfig(caps, &p, &opt)
 	return c, err
 }
 
 // forwardConfig is chooseForward with the origin of the configuration.
-func forwardConfig(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin, error) {
+func forwardConfig(caps *vk.Caps, p *Problem, opt *Options) (Config, table.Origin, error) {
 	if err := p.Validate(); err != nil {
 		return Config{}, table.Origin{}, err
 	}
 	if opt.Config != nil {
-		return *opt.Config, table.Origin{}, opt.Config.Feasible(caps, p)
+		return *opt.Config, table.Origin{}, opt.Config.Feasible(caps, *p)
 	}
-	return fwdTable.Choose(caps, &p, query[Config](opt, autoPaths(caps, &p, kit.Forward)))
+	return fwdTable.Choose(caps, p, query[Config](*opt, autoPaths(caps, p, kit.Forward)))
 }
 
 // query returns the question of a call to a table.

@@ -43,7 +43,7 @@ type HostTensors struct {
 // vk.ErrOutOfDeviceMemory, or ctx's error. O and LSE are undefined then, and nothing stays
 // allocated.
 func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, opt Options) error {
-	if _, _, err := forwardConfig(d.Caps(), p, opt); err != nil {
+	if _, _, err := forwardConfig(d.Caps(), &p, &opt); err != nil {
 		return err
 	}
 	parts, slices := p.parts(), reflect.ValueOf(t)
@@ -61,7 +61,7 @@ func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, op
 			return err
 		}
 	}
-	return forwardHost(ctx, d, parts, slices, p, opt)
+	return forwardHost(ctx, d, parts[:], slices, p, opt)
 }
 
 // forwardHost is ForwardHost for slices that fit the parts of p.

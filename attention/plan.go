@@ -80,7 +80,7 @@ func planForward(caps *vk.Caps, p *Problem, opt *Options, asks layoutQuestion) (
 	if decodes {
 		return Plan{Decode: decode, Origin: origin}, nil
 	}
-	plan.Config, origin, err = forwardConfig(caps, *p, *opt)
+	plan.Config, origin, err = forwardConfig(caps, p, opt)
 	plan.Origin = origin
 	return plan, err
 }

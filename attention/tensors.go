@@ -51,19 +51,25 @@ type part struct {
 }
 
 // parts returns what p demands of each tensor.
-func (p *Problem) parts() []part {
-	return []part{
+func (p *Problem) parts() [11]part {
+	feature := func(name string, on bool, format dtype.DType, shape func(Problem) []int) part {
+		if !on { // most are off, and their shapes would cost every call a little
+			return part{name: name}
+		}
+		return part{name: name, on: true, dtype: format, shape: shape(*p)}
+	}
+	return [...]part{
 		{"q", true, p.DType, p.QShape(), [2]string{"(batch, num_heads, seq_q, head_dim)", "(total_q, num_heads, head_dim)"}},
 		{"k", true, p.DType, p.KShape(), [2]string{"(batch, num_kv_heads, seq_kv, head_dim)", "(total_kv, num_kv_heads, head_dim)"}},
 		{"v", true, p.DType, p.VShape(), [2]string{"(batch, num_kv_heads, seq_kv, value_dim)", "(total_kv, num_kv_heads, value_dim)"}},
 		{"o", true, p.DType, p.OShape(), [2]string{"(batch, num_heads, seq_q, value_dim)", "(total_q, num_heads, value_dim)"}},
 		{"lse", true, dtype.Float32, p.LSEShape(), [2]string{"(batch, num_heads, seq_q)", "(num_heads, total_q)"}},
-		{name: "bias", on: p.Bias.On, dtype: p.Bias.DType, shape: p.BiasShape()},
-		{name: "alibi_slopes", on: p.ALiBi != ALiBiOff, dtype: dtype.Float32, shape: p.SlopesShape()},
-		{name: "sinks", on: p.Sinks, dtype: dtype.Float32, shape: p.SinksShape()},
-		{name: "key_mask", on: p.KeyMask, dtype: dtype.Bool, shape: p.KeyMaskShape()},
-		{name: "cu_seqlens_q", on: p.Varlen.On, dtype: dtype.Int32, shape: p.CuSeqlensShape()},
-		{name: "cu_seqlens_kv", on: p.Varlen.On, dtype: dtype.Int32, shape: p.CuSeqlensShape()},
+		feature("bias", p.Bias.On, p.Bias.DType, Problem.BiasShape),
+		feature("alibi_slopes", p.ALiBi != ALiBiOff, dtype.Float32, Problem.SlopesShape),
+		feature("sinks", p.Sinks, dtype.Float32, Problem.SinksShape),
+		feature("key_mask", p.KeyMask, dtype.Bool, Problem.KeyMaskShape),
+		feature("cu_seqlens_q", p.Varlen.On, dtype.Int32, Problem.CuSeqlensShape),
+		feature("cu_seqlens_kv", p.Varlen.On, dtype.Int32, Problem.CuSeqlensShape),
 	}
 }
 
@@ -80,12 +86,12 @@ func (x *part) bytes() float64 {
 }
 
 // argument returns a tensor as p demands it.
-func (p *Problem) argument(x part, t vk.Tensor) argument.Argument {
+func (p *Problem) argument(x *part, t *vk.Tensor) argument.Argument {
 	axes := x.axes[0]
 	if p.Varlen.On {
 		axes = x.axes[1]
 	}
-	return argument.New(x.name, t, x.on, x.dtype, x.shape).Axes(axes)
+	return argument.New(x.name, *t, x.on, x.dtype, x.shape).Axes(axes)
 }
 
 // Gradients are the inputs and outputs that only Backward has: gradients of the loss with respect
@@ -107,14 +113,15 @@ type Gradients struct {
 
 // checkForward returns an error that names the first tensor that does not fit the problem.
 func checkForward(t *Tensors, p *Problem) error {
-	var inputs, outputs []argument.Argument
 	parts, all := p.parts(), t.all()
+	inputs, outputs := make([]argument.Argument, 0, len(parts)), make([]argument.Argument, 0, 2)
 	parts[4].on = !t.LSE.IsZero()
-	for i, x := range parts {
-		if i == 3 || i == 4 {
-			outputs = append(outputs, p.argument(x, *all[i]))
-		} else {
-			inputs = append(inputs, p.argument(x, *all[i]))
+	for i := range parts {
+		switch x := &parts[i]; {
+		case i == 3 || i == 4:
+			outputs = append(outputs, p.argument(x, all[i]))
+		case x.on || !all[i].IsZero():
+			inputs = append(inputs, p.argument(x, all[i]))
 		}
 	}
 	return argument.Check("attention", inputs, outputs)
@@ -122,10 +129,10 @@ func checkForward(t *Tensors, p *Problem) error {
 
 // checkBackward is checkForward for Backward, which needs a workspace of this many bytes.
 func checkBackward(t *Tensors, g *Gradients, w *vk.Buffer, p *Problem, workspace int64) error {
-	var inputs, outputs []argument.Argument
 	parts, all := p.parts(), t.all()
-	for i, x := range parts {
-		inputs = append(inputs, p.argument(x, *all[i]))
+	inputs, outputs := make([]argument.Argument, 0, len(parts)+2), make([]argument.Argument, 0, 6)
+	for i := range parts {
+		inputs = append(inputs, p.argument(&parts[i], all[i]))
 	}
 	for _, x := range []struct {
 		t  vk.Tensor
@@ -135,9 +142,9 @@ func checkBackward(t *Tensors, g *Gradients, w *vk.Buffer, p *Problem, workspace
 		y := parts[x.of]
 		y.name, y.on = "d"+y.name, y.on && x.on
 		if x.of == 3 || x.of == 4 {
-			inputs = append(inputs, p.argument(y, x.t))
+			inputs = append(inputs, p.argument(&y, &x.t))
 		} else {
-			outputs = append(outputs, p.argument(y, x.t))
+			outputs = append(outputs, p.argument(&y, &x.t))
 		}
 	}
 	outputs, err := withWorkspace(outputs, "attention", w, workspace)

@@ -85,9 +85,9 @@ func (c *Cmd) Scope() (end func()) {
 		return func() {}
 	}
 	defer c.leave()
-	s := &scopeMark{len(c.arena.taken), len(c.zeros.taken)}
+	c.opened++
+	s, recording := scopeMark{c.opened, len(c.arena.taken), len(c.zeros.taken)}, c.resets
 	c.scopes = append(c.scopes, s)
-	recording := c.resets
 	return func() {
 		if !c.enter() {
 			return
@@ -99,10 +99,10 @@ func (c *Cmd) Scope() (end func()) {
 	}
 }
 
-// scopeMark has the numbers of scratch buffers that were taken before a Scope.
-type scopeMark struct{ first, zeros int }
+// scopeMark has the number of a Scope, and those of scratch buffers that were taken before it.
+type scopeMark struct{ number, first, zeros int }
 
-func (c *Cmd) endScope(s *scopeMark) {
+func (c *Cmd) endScope(s scopeMark) {
 	last := len(c.scopes) - 1
 	switch slices.Index(c.scopes, s) {
 	case -1:

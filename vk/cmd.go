@@ -52,7 +52,8 @@ type Cmd struct {
 	pool    int // index of the pool in use
 	arena   arena
 	zeros   arena
-	scopes  []*scopeMark     // that have not ended
+	scopes  []scopeMark      // that have not ended
+	opened  int              // calls of Scope
 	resets  uint64           // calls of Reset
 	uses    map[*object]*use // what the commands refer to
 	tracker tracker

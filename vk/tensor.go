@@ -126,7 +126,7 @@ func (t Tensor) Aligned(n int) bool {
 // Narrow returns t on a slice of its buffer with little else in it: the slice begins at a multiple
 // of the device's alignment (Buffer.Slice) and ends at one of 16 bytes. Kernels that work on
 // different tensors of one buffer may then run side by side. An invalid tensor is returned
-// unchanged, and so is every tensor with Options.WholeBuffers.
+// unchanged, and so is one that has its buffer to itself, and every tensor with Options.WholeBuffers.
 func (t Tensor) Narrow() Tensor {
 	if t.IsZero() || t.Validate() != nil || t.Buffer.d.options.WholeBuffers {
 		return t
@@ -134,6 +134,9 @@ func (t Tensor) Narrow() Tensor {
 	size := int64(t.DType.Size())
 	start := int64(t.Offset) * size &^ (t.Buffer.d.sliceAlignment() - 1)
 	end := min((int64(t.Offset+t.Span())*size+15)&^15, t.Buffer.bytes)
+	if start == 0 && end == t.Buffer.bytes {
+		return t
+	}
 	if b, err := t.Buffer.Slice(start, end-start); err == nil {
 		t.Buffer, t.Offset = b, t.Offset-int(start/size)
 	}

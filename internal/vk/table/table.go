@@ -139,6 +139,9 @@ func (t *Table[P, C, S]) Choose(caps *vk.Caps, p *P, q Query[C]) (C, Origin, err
 	var errs []error
 	for _, path := range q.Auto {
 		c, err := t.builtIn(caps, p, &q, path)
+		if err == nil && q.Tuning == nil {
+			return c, Origin{}, nil
+		}
 		if err == nil {
 			c, origin := t.reorder(caps, p, &q, c)
 			return c, origin, nil

@@ -173,6 +173,9 @@ func (t *Table[P, C, S]) measuredOn(caps *vk.Caps, q *Query[C]) (list []*measure
 // nearest returns the feasible row of a path of q.Tuning that is nearest to p, nil if there is
 // none, and the reason why a nearer row is not feasible.
 func (t *Table[P, C, S]) nearest(caps *vk.Caps, p *P, q *Query[C], path string) (*measured[P, C, S], Origin) {
+	if q.Tuning == nil {
+		return nil, Origin{}
+	}
 	var best *measured[P, C, S]
 	var passed error
 	least, nearer := math.Inf(1), math.Inf(1)
