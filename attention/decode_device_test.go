@@ -59,7 +59,7 @@ func submit(t *testing.T, dev *vk.Device, c call.Call, on map[string]vk.Tensor) 
 	cmd, err := dev.NewCmd("call")
 	require.NoError(t, err)
 	defer cmd.Close()
-	require.NoError(t, c.Record(cmd, on, nil, c.Pass()))
+	require.NoError(t, c.Bind(on, nil, c.Pass())(cmd))
 	require.NoError(t, cmd.Submit(t.Context()))
 }
 

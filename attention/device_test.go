@@ -25,11 +25,11 @@ type misled struct {
 	of, like string
 }
 
-func (m misled) Record(c *vk.Cmd, t map[string]vk.Tensor, w *vk.Buffer, pass kit.Pass) error {
+func (m misled) Bind(t map[string]vk.Tensor, w *vk.Buffer, pass kit.Pass) call.Recording {
 	x := t[m.of]
 	x.Strides = t[m.like].Strides
 	t[m.of] = x
-	return m.Case.Record(c, t, w, pass)
+	return m.Case.Bind(t, w, pass)
 }
 
 // TestMisled wants the cases of layouts to find strides of another tensor.
@@ -204,7 +204,7 @@ func TestDecodeCounters(t *testing.T) {
 	var first []float32
 	for range 2 {
 		for range 3 {
-			require.NoError(t, c.Record(cmd, on, nil, kit.Forward))
+			require.NoError(t, c.Bind(on, nil, kit.Forward)(cmd))
 		}
 		for range 3 {
 			require.NoError(t, on["o"].Zero(t.Context()))
@@ -325,7 +325,7 @@ func TestErrors(t *testing.T) {
 		c.Impl, c.Config, c.BackwardConfig = o.Impl, o.Config, o.BackwardConfig
 		cmd, err := d.NewCmd("errors")
 		require.NoError(t, err)
-		require.ErrorContains(t, c.Record(cmd, on, o.Workspace, row.pass), "attention: "+row.want)
+		require.ErrorContains(t, c.Bind(on, o.Workspace, row.pass)(cmd), "attention: "+row.want)
 		cmd.Close()
 	}
 }

@@ -106,7 +106,7 @@ func TestArguments(t *testing.T) {
 				cmd, err := dev.NewCmd("arguments")
 				require.NoError(t, err)
 				defer cmd.Close()
-				if err = c.Record(cmd, on, workspace, pass); err != nil {
+				if err = c.Bind(on, workspace, pass)(cmd); err != nil {
 					require.Error(t, cmd.Submit(t.Context()))
 				}
 				return err

@@ -168,7 +168,11 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kerne
 		if bytes := plan.Workspace(); bytes > 0 {
 			workspace = c.Scratch(op.Name(), bytes)
 		}
-		if err := op.Record(c, tensors, workspace, r.impl, p); err != nil {
+		record, err := op.Bind(d, tensors, workspace, r.impl, p)
+		if err != nil {
+			return err
+		}
+		if err := record(c); err != nil {
 			return err
 		}
 		end()

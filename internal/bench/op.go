@@ -38,13 +38,13 @@ type Op interface {
 	// Choose returns what runs on a device for a path, or an error that wraps vk.ErrUnsupported
 	// and says why nothing does. Every kernel has the path "auto".
 	Choose(caps *vk.Caps, impl string, p Pass) (kit.Plan, error)
-	// Record records a call on contiguous tensors, by name. Workspace is as large as the plan
-	// says, nil for none.
-	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error
+	// Bind returns what records a call on contiguous tensors, by name. Workspace is as large as the
+	// plan says, nil for none.
+	Bind(d *vk.Device, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) (call.Recording, error)
 	// Reference returns what a pass should write, by the names of Tensors, from the tensors that it
 	// does not write: row-major, rounded to their formats.
 	Reference(t map[string][]float32, p Pass) (call.Outputs, error)
-	// Close frees what Record made.
+	// Close frees what Bind and its recordings made.
 	Close()
 	// Note says of dispatches what they do not say themselves.
 	Note(caps *vk.Caps, impl string, p Pass, list []DispatchProfile) error

@@ -113,16 +113,18 @@ func (copyPlan) String() string    { return "vkCmdCopyBuffer" }
 func (copyPlan) Workspace() int64  { return 16 }
 func (copyPlan) Kernels() []string { return nil }
 
-func (o copyOp) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p Pass) error {
+func (o copyOp) Bind(_ *vk.Device, t map[string]vk.Tensor, workspace *vk.Buffer, _ string, p Pass) (call.Recording, error) {
 	to, from := t["y"], t["x"]
 	if p == Backward {
 		to, from = t["dx"], t["dy"]
 	}
-	c.Copy(to.Buffer, 0, from.Buffer, 0, 1024)
 	if workspace == nil || workspace.Bytes() < 16 {
-		return fmt.Errorf("there is no workspace")
+		return nil, fmt.Errorf("there is no workspace")
 	}
-	return c.Err()
+	return func(c *vk.Cmd) error {
+		c.Copy(to.Buffer, 0, from.Buffer, 0, 1024)
+		return c.Err()
+	}, nil
 }
 
 func (o copyOp) Reference(t map[string][]float32, p Pass) (call.Outputs, error) {
@@ -191,7 +193,7 @@ func TestRun(t *testing.T) {
 	require.Nil(t, target.Record)
 	// Copies of the inputs give the same outputs.
 	require.NoError(t, r.addSets(ctx, 3))
-	target, err = r.check(ctx, r.call("auto"), &x)
+	target, err = r.check(ctx, r.call(r.op, "auto"), &x)
 	require.NoError(t, err)
 	require.Equal(t, StatusOK, x.Status, x.Reason)
 	require.NoError(t, d.Run(ctx, "last set", func(c *vk.Cmd) error { return target.Record(c, 2) }))

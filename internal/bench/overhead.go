@@ -163,7 +163,7 @@ func start(ctx context.Context, open func(string) (*vk.Device, error), dir strin
 	if err := r.restore(ctx); err != nil {
 		return 0, err
 	}
-	err = r.d.Run(ctx, "first call", func(c *vk.Cmd) error { return r.call(impl)(c, 0) })
+	err = r.d.Run(ctx, "first call", func(c *vk.Cmd) error { return r.call(r.op, impl)(c, 0) })
 	return float64(time.Since(begin)), err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -84,7 +85,7 @@ func run(ctx context.Context, d *vk.Device, c Case, progress Progress, more func
 	var timed []int // the result of each target
 	for _, i := range able {
 		step("checking " + results[i].Impl)
-		target, err := r.check(ctx, r.call(results[i].Impl), &results[i])
+		target, err := r.check(ctx, r.call(r.op, results[i].Impl), &results[i])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", results[i].Impl, err)
 		}
@@ -309,7 +310,11 @@ func (r *opRun) clean(ctx context.Context) (err error) {
 // runForward runs the forward pass on the first set and checks and keeps its outputs.
 func (r *opRun) runForward(ctx context.Context, want call.Outputs) error {
 	err := r.d.Run(ctx, "bench forward", func(c *vk.Cmd) error {
-		return r.record(c, 0, r.op, "auto", Forward)
+		list, err := r.bind(0, r.op, "auto", Forward)
+		if err != nil {
+			return err
+		}
+		return list.Record(c)
 	})
 	if err != nil {
 		return err
@@ -344,20 +349,22 @@ func (r *opRun) download(ctx context.Context, keep func(t *call.Tensor) bool) (m
 	return values, nil
 }
 
-// record records passes of op, which is the Op of r or one with the same tensors, on a set.
-func (r *opRun) record(c *vk.Cmd, set int, op Op, impl string, passes ...Pass) error {
+// bind returns what records passes of op, which is the Op of r or one with the same tensors, on a set.
+func (r *opRun) bind(set int, op Op, impl string, passes ...Pass) (list steps.List, err error) {
 	if err := r.growShared(op, impl, passes); err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range passes {
-		if err := op.Record(c, r.sets[set], r.shared, impl, p); err != nil {
-			return err
+		record, err := op.Bind(r.d, r.sets[set], r.shared, impl, p)
+		if err != nil {
+			return nil, err
 		}
+		list = append(list, record)
 	}
-	return nil
+	return list, nil
 }
 
-// growShared makes the workspace large enough for passes. It must come before they are recorded.
+// growShared makes the workspace large enough for passes. It must come before they are bound.
 // Commands that are kept must be recorded after all paths are checked, since they would refer to
 // an older workspace.
 func (r *opRun) growShared(op Op, impl string, passes []Pass) error {
@@ -405,9 +412,24 @@ func (r *opRun) fingerprint(ctx context.Context, set int) (uint64, error) {
 	return sum.Sum64(), nil
 }
 
-// call returns what records a call on a path.
-func (r *opRun) call(impl string) func(c *vk.Cmd, set int) error {
-	return func(c *vk.Cmd, set int) error { return r.record(c, set, r.op, impl, r.pass.Parts()...) }
+// call returns what records a call of op on a path. A call is bound once for each set, so that
+// recording it again costs the host what it costs a program.
+func (r *opRun) call(op Op, impl string) func(c *vk.Cmd, set int) error {
+	type at struct {
+		set       int
+		workspace *vk.Buffer // which other calls replace
+	}
+	bound := map[at]steps.List{}
+	return func(c *vk.Cmd, set int) (err error) {
+		list := bound[at{set, r.shared}]
+		if list == nil {
+			if list, err = r.bind(set, op, impl, r.pass.Parts()...); err != nil {
+				return err
+			}
+			bound[at{set, r.shared}] = list
+		}
+		return list.Record(c)
+	}
 }
 
 // updates reports whether the passes read what they have written before.

@@ -126,10 +126,7 @@ type tuning struct {
 
 func newTuning(d *vk.Device, of Tunable, s Search, progress Progress) *tuning {
 	r := newOpRun(d, Case{Op: of.Op, Pass: of.Pass})
-	record := func(c Candidate) func(*vk.Cmd, int) error {
-		op := of.With(c)
-		return func(cmd *vk.Cmd, set int) error { return r.record(cmd, set, op, "auto", r.pass.Parts()...) }
-	}
+	record := func(c Candidate) func(*vk.Cmd, int) error { return r.call(of.With(c), "auto") }
 	return &tuning{Search: s, d: d, of: of, r: r, record: record, targets: make(map[*Trial]Target), progress: progress}
 }
 

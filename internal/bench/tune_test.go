@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -42,11 +43,11 @@ func (o tunedCopy) choices() Tunable {
 	return x
 }
 
-func (o tunedCopy) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) error {
+func (o tunedCopy) Bind(d *vk.Device, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p Pass) (call.Recording, error) {
 	if strings.HasPrefix(string(o.choice), "spoils") {
 		t = map[string]vk.Tensor{"x": t["y"], "y": t["x"]}
 	}
-	return o.copyOp.Record(c, t, workspace, impl, p)
+	return o.copyOp.Bind(d, t, workspace, impl, p)
 }
 
 // copySearch is a search of choices of copies on a device.

@@ -242,12 +242,13 @@ func (appendPlan) String() string      { return "append" }
 func (appendPlan) Workspace() int64    { return 0 }
 func (p appendPlan) Kernels() []string { return p }
 
-// Record implements Call.
-func (a *Append) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) error {
-	if a.Advance != 0 {
-		return attention.Advance(c, t["seq_lens"], a.Advance)
+// Bind implements Call.
+func (a *Append) Bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {
+	if n, lens := a.Advance, t["seq_lens"]; n != 0 {
+		return func(c *vk.Cmd) error { return attention.Advance(c, lens, n) }
 	}
-	return attention.Append(c, cached[attention.AppendTensors](&a.Decode, t), a.problem())
+	x, p := cached[attention.AppendTensors](&a.Decode, t), a.problem()
+	return func(c *vk.Cmd) error { return attention.Append(c, x, p) }
 }
 
 // CacheScales says which scales the key heads of a cache of e4m3 have.

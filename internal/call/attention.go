@@ -372,9 +372,9 @@ func (a *Attention) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return attention.Choose(caps, a.Problem, pass, a.options(nil))
 }
 
-// Record implements Call.
-func (a *Attention) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
-	return record(c, t, a.Problem, a.options(workspace), pass, attention.Forward, attention.Backward)
+// Bind implements Call.
+func (a *Attention) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+	return bind(t, a.Problem, a.options(workspace), pass, attention.Forward, attention.Backward)
 }
 
 func (a *Attention) options(workspace *vk.Buffer) attention.Options {

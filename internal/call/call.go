@@ -53,11 +53,18 @@ type Call interface {
 	// Want returns the outputs of a pass, given what Inputs returns. For a backward pass it also
 	// has the outputs of the forward pass that the backward pass reads.
 	Want(x Values, pass kit.Pass) Outputs
-	// Record records a pass. The workspace is as large as the plan says, or nil.
-	Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error
+	// Bind returns what records a pass on tensors. The workspace is as large as the plan says, or nil.
+	// What Bind does takes longer than a kernel's call does, which bench measures.
+	Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording
 	// Given returns the embedded Data.
 	Given() *Data
 }
+
+// A Recording records what is bound to its tensors. It returns what is wrong with the call.
+type Recording func(c *vk.Cmd) error
+
+// failed returns a Recording that returns an error.
+func failed(err error) Recording { return func(*vk.Cmd) error { return err } }
 
 // A Direction is the pass of a call that has two.
 type Direction struct{ Backward bool }
@@ -214,17 +221,17 @@ func Bind[T any](from map[string]T, to ...any) {
 	}
 }
 
-// record binds tensors to the tensors of a kernel, and calls the function of a pass.
-func record[T, G, P, O any](c *vk.Cmd, t map[string]vk.Tensor, p P, o O, pass kit.Pass,
+// bind binds tensors to the tensors of a kernel, for the function of a pass.
+func bind[T, G, P, O any](t map[string]vk.Tensor, p P, o O, pass kit.Pass,
 	forward func(*vk.Cmd, T, P, O) error, backward func(*vk.Cmd, T, G, P, O) error,
-) error {
+) Recording {
 	var x T
 	var g G
 	Bind(t, &x, &g)
 	if pass == kit.Backward {
-		return backward(c, x, g, p, o)
+		return func(c *vk.Cmd) error { return backward(c, x, g, p, o) }
 	}
-	return forward(c, x, p, o)
+	return func(c *vk.Cmd) error { return forward(c, x, p, o) }
 }
 
 // Field returns the field of a call of the name of a flag, a key or an option; invalid: there is none.
@@ -292,7 +299,7 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), offset)...)
 	return k, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
 		before := cmd.Modules()
-		if err := c.Record(cmd, t, t[WorkspaceName].Buffer, pass); err != nil {
+		if err := c.Bind(t, t[WorkspaceName].Buffer, pass)(cmd); err != nil {
 			return err
 		}
 		return planned(plan, before, cmd.Modules())

@@ -375,9 +375,10 @@ func (d *Decode) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return attention.ChooseDecode(caps, d.DecodeProblem, d.options(nil))
 }
 
-// Record implements Call.
-func (d *Decode) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
-	return attention.Decode(c, cached[attention.DecodeTensors](d, t), d.DecodeProblem, d.options(workspace))
+// Bind implements Call.
+func (d *Decode) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+	x, p, o := cached[attention.DecodeTensors](d, t), d.DecodeProblem, d.options(workspace)
+	return func(c *vk.Cmd) error { return attention.Decode(c, x, p, o) }
 }
 
 func (d *Decode) options(workspace *vk.Buffer) attention.Options {

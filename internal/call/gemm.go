@@ -190,11 +190,11 @@ func (g *Gemm) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
 func (g *Gemm) WorkspaceOffset() int { return offsetOf(g.Workspace) }
 
-// Record implements Call.
-func (g *Gemm) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
+// Bind implements Call.
+func (g *Gemm) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	opt, err := g.options()
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	opt.Workspace, opt.WorkspaceOffset = workspace, int64(g.WorkspaceOffset())
 	x := tensorsOf(func(name string) vk.Tensor { return t[name] })
@@ -209,7 +209,8 @@ func (g *Gemm) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _
 	case "s":
 		x.S = x.X
 	}
-	return engine.Multiply(c, x, g.Problem, opt)
+	p := g.Problem
+	return func(c *vk.Cmd) error { return engine.Multiply(c, x, p, opt) }
 }
 
 // tensorsOf returns the tensors of a product by name.
@@ -378,11 +379,11 @@ func (g *GemmGroup) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return &productPlan{config, engine.GroupWorkspace(g.problems()), kernels}, err
 }
 
-// Record implements Call.
-func (g *GemmGroup) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
+// Bind implements Call.
+func (g *GemmGroup) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	opt, err := engineOptions(g.Impl, g.Config)
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	opt.Workspace = workspace
 	list, at := make([]engine.Tensors, len(g.Products)), map[string]int{}
@@ -402,5 +403,6 @@ func (g *GemmGroup) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buff
 			return x
 		})
 	}
-	return engine.MultiplyGroup(c, list, g.problems(), opt)
+	problems := g.problems()
+	return func(c *vk.Cmd) error { return engine.MultiplyGroup(c, list, problems, opt) }
 }

@@ -136,17 +136,18 @@ type mergePlan struct{ gmm.Plan }
 // Kernels implements kit.Plan.
 func (mergePlan) Kernels() []string { return []string{"gmm_merge"} }
 
-// Record implements Call.
-func (g *GMM) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+// Bind implements Call.
+func (g *GMM) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
 	o := gmm.Options{Workspace: workspace, Saturate: g.Saturate}
 	if g.Call == GMMMerge {
-		return gmm.Merge(c, t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, g.Problem, o)
+		states, to, p := t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, g.Problem
+		return func(c *vk.Cmd) error { return gmm.Merge(c, states, to, p, o) }
 	}
 	if t = maps.Clone(t); g.Interleaved {
 		t["logit"], t["mu"], t["log_sigma"] = gmm.Interleaved(t["p"])
 		t["dlogit"], t["dmu"], t["dlog_sigma"] = gmm.Interleaved(t["dp"])
 	}
-	return record(c, t, g.Problem, o, pass, gmm.Forward, gmm.Backward)
+	return bind(t, g.Problem, o, pass, gmm.Forward, gmm.Backward)
 }
 
 // kernelGMM is the row of All.

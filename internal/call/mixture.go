@@ -184,17 +184,17 @@ func (m *Mixture) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
 func (m *Mixture) WorkspaceOffset() int { return offsetOf(m.Direct && m.Workspace) }
 
-// Record implements Call.
-func (m *Mixture) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+// Bind implements Call.
+func (m *Mixture) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
 	if m.Direct {
-		return m.recordDirect(c, t, workspace)
+		return m.bindDirect(t, workspace)
 	}
 	opt, err := m.options()
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	opt.Workspace = workspace
-	return record(c, t, m.Problem, opt, pass, mixture.Forward, mixture.Backward)
+	return bind(t, m.Problem, opt, pass, mixture.Forward, mixture.Backward)
 }
 
 func (m *Mixture) options() (mixture.Options, error) {
@@ -211,16 +211,19 @@ func (m *Mixture) product() (engine.Problem, engine.Options, error) {
 	}, opt, err
 }
 
-// recordDirect records the kernel of package skinny, and gmm.Merge on its states.
-func (m *Mixture) recordDirect(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer) error {
+// bindDirect is Bind for the kernel of package skinny, and gmm.Merge on its states.
+func (m *Mixture) bindDirect(t map[string]vk.Tensor, workspace *vk.Buffer) Recording {
 	p, opt, err := m.product()
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	opt.Workspace, opt.WorkspaceOffset = workspace, int64(m.WorkspaceOffset())
 	of := skinny.MixtureTensors{A: shared(t["x"], m.Heads), B: t["w1"], W: t["w2"], Y: t["y"], States: t["states"]}
-	if err := skinny.Mixture(c, of, p, opt); err != nil {
-		return err
+	merged, mixtures := gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, m.Mixtures()
+	return func(c *vk.Cmd) error {
+		if err := skinny.Mixture(c, of, p, opt); err != nil {
+			return err
+		}
+		return gmm.Merge(c, of.States, merged, mixtures, gmm.Options{})
 	}
-	return gmm.Merge(c, t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, m.Mixtures(), gmm.Options{})
 }

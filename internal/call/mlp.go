@@ -215,17 +215,17 @@ func (m *MLP) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return mlp.Choose(caps, m.Problem, pass, opt)
 }
 
-// Record implements Call.
-func (m *MLP) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+// Bind implements Call.
+func (m *MLP) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
 	if m.Skinny {
-		return m.recordSkinny(c, t, workspace)
+		return m.bindSkinny(t, workspace)
 	}
 	opt, err := m.options()
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	opt.Workspace = workspace
-	return record(c, t, m.Problem, opt, pass, mlp.Forward, mlp.Backward)
+	return bind(t, m.Problem, opt, pass, mlp.Forward, mlp.Backward)
 }
 
 func (m *MLP) options() (mlp.Options, error) {

@@ -70,9 +70,9 @@ func (n *Norm) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return norm.Choose(caps, n.Problem, pass, n.options(nil))
 }
 
-// Record implements Call.
-func (n *Norm) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
-	return record(c, t, n.Problem, n.options(workspace), pass, norm.Forward, norm.Backward)
+// Bind implements Call.
+func (n *Norm) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+	return bind(t, n.Problem, n.options(workspace), pass, norm.Forward, norm.Backward)
 }
 
 func (n *Norm) options(workspace *vk.Buffer) norm.Options {

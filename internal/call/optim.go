@@ -273,8 +273,8 @@ func (o *Optim) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return optim.Choose(caps, o.problem())
 }
 
-// Record implements Call. The first call with a set of tensors makes their optimizer.
-func (o *Optim) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) error {
+// Bind implements Call. The first recording with a set of tensors makes their optimizer.
+func (o *Optim) Bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {
 	var params []optim.Param
 	for i, of := range o.pieces() {
 		p := optim.Param{Name: fmt.Sprint(i), NoDecay: of.noDecay}
@@ -286,31 +286,39 @@ func (o *Optim) Record(c *vk.Cmd, t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pa
 		}
 		params = append(params, p)
 	}
+	step, norm, skipped := t["step"], t["norm"], t["skipped"]
+	return func(c *vk.Cmd) error {
+		a, err := o.optimizer(c.Device(), params)
+		if err != nil {
+			return err
+		}
+		move := func(to, from vk.Tensor) {
+			if !to.IsZero() && !from.IsZero() {
+				c.Copy(to.Buffer, 4*int64(to.Offset), from.Buffer, 4*int64(from.Offset), 4)
+			}
+		}
+		move(a.Count(), step)
+		if err := a.Step(c); err != nil {
+			return err
+		}
+		move(step, a.Count())
+		move(norm, a.Norm())
+		move(skipped, a.Skipped())
+		return nil
+	}
+}
+
+// optimizer returns the optimizer of a set of tensors.
+func (o *Optim) optimizer(d *vk.Device, params []optim.Param) (a *optim.AdamW, err error) {
 	ctx, made := context.Background(), o.run().made
-	a := made[params[0].Param.Buffer]
-	if a == nil {
-		var err error
-		if a, err = optim.New(ctx, c.Device(), params, o.problem()); err != nil {
-			return err
-		}
-		made[params[0].Param.Buffer] = a
-		if err := a.SetStep(ctx, o.Done); err != nil {
-			return err
-		}
+	if a = made[params[0].Param.Buffer]; a != nil {
+		return a, nil
 	}
-	move := func(to, from vk.Tensor) {
-		if !to.IsZero() && !from.IsZero() {
-			c.Copy(to.Buffer, 4*int64(to.Offset), from.Buffer, 4*int64(from.Offset), 4)
-		}
+	if a, err = optim.New(ctx, d, params, o.problem()); err != nil {
+		return nil, err
 	}
-	move(a.Count(), t["step"])
-	if err := a.Step(c); err != nil {
-		return err
-	}
-	move(t["step"], a.Count())
-	move(t["norm"], a.Norm())
-	move(t["skipped"], a.Skipped())
-	return nil
+	made[params[0].Param.Buffer] = a
+	return a, a.SetStep(ctx, o.Done)
 }
 
 // Warning says that a step was skipped.
@@ -324,7 +332,7 @@ func (o *Optim) Warning(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// Close frees the optimizers that Record made.
+// Close frees the optimizers that recordings made.
 func (o *Optim) Close() {
 	for _, a := range o.run().made {
 		a.Close()

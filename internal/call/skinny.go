@@ -100,11 +100,11 @@ func offsetOf(given bool) int {
 	return 0
 }
 
-// recordSkinny records the kernel.
-func (m *MLP) recordSkinny(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer) error {
+// bindSkinny is Bind for a kernel of package skinny.
+func (m *MLP) bindSkinny(t map[string]vk.Tensor, workspace *vk.Buffer) Recording {
 	x, opt, err := m.product()
 	if err != nil {
-		return err
+		return failed(err)
 	}
 	opt.Workspace, opt.WorkspaceOffset = workspace, int64(m.WorkspaceOffset())
 	heads := func(name string) vk.Tensor {
@@ -114,20 +114,23 @@ func (m *MLP) recordSkinny(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buff
 		return vk.Tensor{}
 	}
 	of := skinny.Tensors{A: shared(t["x"], m.Heads), B: t["w1"], W: t["w2"], Y: heads("y"), Pre: heads("pre"), DY: heads("dy"), DPre: heads("dpre"), DW: t["dw2"]}
+	out, kept := m.Out, m.kept()
 	if !m.Backward {
-		return skinny.Forward(c, of, m.Out, x, opt)
+		return func(c *vk.Cmd) error { return skinny.Forward(c, of, out, x, opt) }
 	}
 	of.DPre.Shape = []int{m.Heads, m.Tokens, m.Hidden}
-	var s engine.Steps
-	if m.kept() {
-		s, err = skinny.BackwardKept(c, of, x, opt)
-	} else {
-		s, err = skinny.Backward(c, of, m.Out, x, opt)
+	return func(c *vk.Cmd) (err error) {
+		var s engine.Steps
+		if kept {
+			s, err = skinny.BackwardKept(c, of, x, opt)
+		} else {
+			s, err = skinny.Backward(c, of, out, x, opt)
+		}
+		if err != nil {
+			return err
+		}
+		return s.Record(c)
 	}
-	if err != nil {
-		return err
-	}
-	return s.Record(c)
 }
 
 // shared returns a matrix that all heads share.

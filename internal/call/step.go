@@ -151,21 +151,21 @@ func (s *Step) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return attention.ChooseStep(caps, s.problem(), s.options(nil))
 }
 
-// Record implements Call, and restores the lengths in the end.
-func (s *Step) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
-	x, steps := cached[attention.StepTensors](&s.Decode, t), max(s.Steps, 1)
-	for i := range steps {
-		if i > 0 {
-			if err := attention.Advance(c, x.SeqLens, s.NewKeys); err != nil {
+// Bind implements Call. The recording restores the lengths in the end.
+func (s *Step) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+	x, p, o, more := cached[attention.StepTensors](&s.Decode, t), s.problem(), s.options(workspace), max(s.Steps, 1)-1
+	return func(c *vk.Cmd) error {
+		for range more {
+			if err := attention.Step(c, x, p, o); err != nil {
+				return err
+			}
+			if err := attention.Advance(c, x.SeqLens, p.NewKeys); err != nil {
 				return err
 			}
 		}
-		if err := attention.Step(c, x, s.problem(), s.options(workspace)); err != nil {
+		if err := attention.Step(c, x, p, o); err != nil || more == 0 {
 			return err
 		}
+		return attention.Advance(c, x.SeqLens, -more*p.NewKeys)
 	}
-	if steps == 1 {
-		return nil
-	}
-	return attention.Advance(c, x.SeqLens, -(steps-1)*s.NewKeys)
 }

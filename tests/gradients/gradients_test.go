@@ -87,10 +87,10 @@ func compare(t *testing.T, d *vk.Device, c call.Call) {
 		on[of.Name] = vktest.Values(t, d, dtype.Float32, data, of.Shape...)
 	}
 	require.NoError(t, d.Run(t.Context(), "gradients", func(cmd *vk.Cmd) error {
-		if err := c.Record(cmd, on, nil, kit.Forward); err != nil {
+		if err := c.Bind(on, nil, kit.Forward)(cmd); err != nil {
 			return err
 		}
-		return c.Record(cmd, on, nil, kit.Backward)
+		return c.Bind(on, nil, kit.Backward)(cmd)
 	}))
 	for _, of := range c.Tensors() {
 		name := strings.TrimPrefix(of.Name, "d")

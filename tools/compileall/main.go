@@ -90,7 +90,7 @@ func fixed(d *vk.Device) (list []recording) {
 			continue
 		}
 		list = append(list, recording{x.Name, func(c *vk.Cmd) error {
-			return x.Problem.Record(c, placeholders(d, x.Problem.Tensors(), pass), workspace(d, plan), pass)
+			return x.Problem.Bind(placeholders(d, x.Problem.Tensors(), pass), workspace(d, plan), pass)(c)
 		}})
 	}
 	return list
@@ -124,7 +124,11 @@ func passes(d *vk.Device, op bench.Op) recording {
 			if err != nil {
 				continue
 			}
-			if err := op.Record(c, placeholders(d, op.Tensors(), pass.Kit()), workspace(d, plan), impl, pass); err != nil {
+			record, err := op.Bind(d, placeholders(d, op.Tensors(), pass.Kit()), workspace(d, plan), impl, pass)
+			if err != nil {
+				return err
+			}
+			if err := record(c); err != nil {
 				return err
 			}
 		}

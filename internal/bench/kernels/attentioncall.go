@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -115,9 +116,10 @@ func (a *attending) Want(x call.Values, pass kit.Pass) call.Outputs {
 	return of.Want(x, pass)
 }
 
-// Record implements call.Call. Rows and keys in no sequence are filled as a file should have them:
+// Bind implements call.Call. Rows and keys in no sequence are filled as a file should have them:
 // kernels write sequences only.
-func (a *attending) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
+func (a *attending) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) call.Recording {
+	var list steps.List
 	for _, x := range a.Tensors() {
 		value := uint32(0)
 		if x.Name == "lse" {
@@ -125,10 +127,14 @@ func (a *attending) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buff
 		}
 		written := x.Role == call.Output && pass == kit.Forward || x.Role == call.Gradient && pass == kit.Backward
 		if !x.Off && written && a.Varlen.On && a.file {
-			c.Fill(t[x.Name].Buffer, 0, t[x.Name].Buffer.Bytes(), value)
+			b := t[x.Name].Buffer
+			list = append(list, func(c *vk.Cmd) error {
+				c.Fill(b, 0, b.Bytes(), value)
+				return nil
+			})
 		}
 	}
-	return a.Attention.Record(c, t, workspace, pass)
+	return append(list, a.Attention.Bind(t, workspace, pass)).Record
 }
 
 // MaxCalls limits a batch of the unfused path: each call in a command buffer has its own memory for

@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -105,9 +106,9 @@ func (d *decoding) Tensors() []call.Tensor { return d.of().Tensors() }
 // Choose implements call.Call.
 func (d *decoding) Choose(caps *vk.Caps, p kit.Pass) (kit.Plan, error) { return d.of().Choose(caps, p) }
 
-// Record implements call.Call.
-func (d *decoding) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, p kit.Pass) error {
-	return d.of().Record(c, t, workspace, p)
+// Bind implements call.Call.
+func (d *decoding) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, p kit.Pass) call.Recording {
+	return d.of().Bind(t, workspace, p)
 }
 
 // Sampled implements sampler.
@@ -163,18 +164,16 @@ func (p *prefill) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return prefillPlan{plan.(attention.Plan), before}, nil
 }
 
-// Record implements call.Call.
-func (p *prefill) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
-	if err := p.Append.Record(c, t, nil, pass); err != nil {
-		return err
-	}
+// Bind implements call.Call.
+func (p *prefill) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) call.Recording {
+	before := p.Append.Bind(t, nil, pass)
 	t = maps.Clone(t)
 	for _, name := range []string{"k", "v"} {
 		if p.KeysFirst {
 			t[name] = t[name].Permute(0, 2, 1, 3)
 		}
 	}
-	return p.forward.Record(c, t, workspace, pass)
+	return steps.List{before, p.forward.Bind(t, workspace, pass)}.Record
 }
 
 // Sampled implements sampler.

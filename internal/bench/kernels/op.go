@@ -140,11 +140,11 @@ func (o calledOp[C]) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan,
 	return c.Choose(caps, p.Kit())
 }
 
-// Record implements bench.Op.
-func (o calledOp[C]) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) error {
+// Bind implements bench.Op.
+func (o calledOp[C]) Bind(d *vk.Device, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) (call.Recording, error) {
 	of, err := o.on(impl, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t = maps.Clone(t)
 	for _, x := range of.Tensors() {
@@ -154,12 +154,12 @@ func (o calledOp[C]) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buf
 			}
 			t[x.Name] = on
 		} else if x.State {
-			if t[x.Name], err = o.state(c.Device(), &x); err != nil {
-				return err
+			if t[x.Name], err = o.state(d, &x); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return of.Record(c, t, workspace, p.Kit())
+	return of.Bind(t, workspace, p.Kit()), nil
 }
 
 // state returns a tensor of zeros, which is made once.

@@ -112,7 +112,9 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 			require.NoError(t, err)
 			t.Cleanup(workspace.Close)
 		}
-		require.NoError(t, op.Record(c, tensors, workspace, impl, of))
+		record, err := op.Bind(d, tensors, workspace, impl, of)
+		require.NoError(t, err)
+		require.NoError(t, record(c))
 	}
 	return trace.Dispatches()
 }
