@@ -200,7 +200,7 @@ func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 	shared := vk.SharedVariables(t.Stream * 8) // stats, lib/bwd_dkv_matrix.glsl
 	if p.DType == dtype.Float32 {
 		tile *= 2                                     // lib/tile_bwd_f32x2.glsl
-		shared += vk.SharedVariables(t.Subgroups * 8) // tile_tops
+		shared += vk.SharedVariables(t.Subgroups * 8) // tile_amax
 	}
 	// Bits of dropout: of own rows by a tile of keys, or the other way round.
 	shared += tile + max(featureBytes(&p, t.Stream, own, t.Stream), featureBytes(&p, own, t.Stream, t.Stream))

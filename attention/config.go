@@ -143,10 +143,10 @@ func (c Config) tileBytes(p Problem, m, n int) (int, error) {
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	rows := c.Subgroups * c.RowTiles * m
 	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/tile.glsl
-	tops := 0
+	amax := 0
 	if p.DType == dtype.Float32 {
 		tile *= 2 // lib/tile_f32x2.glsl
-		tops = vk.SharedVariables(c.Subgroups * 8)
+		amax = vk.SharedVariables(c.Subgroups * 8)
 	}
 	if p.DType == dtype.Float32 || c.Splits > 1 {
 		column *= 2 // lib/store_float.glsl
@@ -154,7 +154,7 @@ func (c Config) tileBytes(p Problem, m, n int) (int, error) {
 	if column > tile {
 		return 0, unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d keys", c.Impl, rows, c.BlockN)
 	}
-	return tile*16 + tops, nil
+	return tile*16 + amax, nil
 }
 
 // feasibleScalar is Feasible for the scalar and unfused paths.

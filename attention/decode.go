@@ -265,7 +265,7 @@ type decodeParams struct {
 	Capacity     int32   `glsl:"capacity"`
 	Pages        uint32  `glsl:"pages"`
 	LeastTiles   uint32  `glsl:"least_tiles"`
-	Shares       uint32  `glsl:"shares"`
+	Splits       uint32  `glsl:"splits"`
 	Scale        float32 `glsl:"scale_log2"`
 	WindowLeft   int32   `glsl:"window_left"`
 	SoftcapIn    float32 `glsl:"softcap_in"`
@@ -306,7 +306,7 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: groupInverse(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
 		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
 		LeastTiles: uint32(max(1, decodeLeastKeys/(config.keys(p)*int(caps.SubgroupSize)/config.team(caps, p)))),
-		Shares:     uint32(config.shares(p)),
+		Splits:     uint32(config.splits(p)),
 		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),
 		qkvParams: newQKVParams(t.Q, t.K, t.V), outParams: newOutParams(t.O, t.LSE),
 		SeqLensOffset:    uint32(t.SeqLens.Offset),

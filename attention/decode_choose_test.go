@@ -169,7 +169,7 @@ func TestDecodeLayouts(t *testing.T) {
 		config.Impl = Scalar
 		require.NoError(t, config.checkLayout(caps, &c.problem, nil), "the kernel without matrices asks nothing")
 	}
-	_, ok := chips.NarrowShape(caps, dtype.BFloat16)
+	_, ok := chips.Shape16x8(caps, dtype.BFloat16)
 	require.False(t, ok, "no device has them")
 }
 

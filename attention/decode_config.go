@@ -148,7 +148,7 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others")
 	case c.Rows != 8 && c.Rows != 16 && c.Rows != 32:
 		return unsupported("decode: coopmat: rows=%d are neither 8, 16 nor 32", c.Rows)
-	case p.Cache != CacheSame && !hasNarrow(caps, p.operands()):
+	case p.Cache != CacheSame && !has16x8(caps, p.operands()):
 		return unsupported("decode: coopmat: a cache of 8 bits needs float16 matrices of 16x8x16")
 	case c.Subgroups%c.columnParts(p) != 0:
 		return unsupported("decode: coopmat: subgroups=%d are odd, but each key has %d", c.Subgroups, c.columnParts(p))
@@ -156,9 +156,9 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	return nil
 }
 
-// hasNarrow reports whether the device has matrices of 16x8 of a format.
-func hasNarrow(caps *vk.Caps, t dtype.DType) bool {
-	_, ok := chips.NarrowShape(caps, t)
+// has16x8 reports whether the device has matrices of 16x8 of a format.
+func has16x8(caps *vk.Caps, t dtype.DType) bool {
+	_, ok := chips.Shape16x8(caps, t)
 	return ok
 }
 
@@ -169,7 +169,7 @@ func (c *DecodeConfig) layouts(caps *vk.Caps, p *DecodeProblem) (list []vk.CoopM
 	}
 	shape, err := matrixShape(caps, CoopMat, p.operands())
 	list = append(list, shape)
-	if narrow, ok := chips.NarrowShape(caps, p.operands()); ok && p.Cache != CacheSame {
+	if narrow, ok := chips.Shape16x8(caps, p.operands()); ok && p.Cache != CacheSame {
 		list = append(list, narrow)
 	}
 	return list, err
@@ -267,11 +267,11 @@ func (c *DecodeConfig) units(p *DecodeProblem) int {
 	return p.Batch * p.NumKVHeads * int(groups(p.groupRows(), c.Rows))
 }
 
-// shares is the number of splits of each unit, one workgroup each, 0 if there are more units.
-func (c *DecodeConfig) shares(p *DecodeProblem) int { return c.Groups / max(c.units(p), 1) }
+// splits is the number of splits of each unit, one workgroup each, 0 if there are more units.
+func (c *DecodeConfig) splits(p *DecodeProblem) int { return c.Groups / max(c.units(p), 1) }
 
 // alone reports whether each workgroup has a split of one unit, whatever the length: for a single
 // sequence that leaves few workgroups idle.
 func (c *DecodeConfig) alone(p *DecodeProblem) bool {
-	return p.Batch == 1 && c.shares(p)*c.units(p) >= c.Groups-c.Groups/8
+	return p.Batch == 1 && c.splits(p)*c.units(p) >= c.Groups-c.Groups/8
 }

@@ -78,7 +78,7 @@ void finish(const Part part, inout Sums sums) {
 void main() {
     Ahead ahead;
     if (ALONE) {
-        if (gl_WorkGroupID.x < p.shares * units()) {
+        if (gl_WorkGroupID.x < p.splits * units()) {
             Part part = lone_part();
             const bool first_known = !WINDOW && !LEFT_PAD;
             if (first_known) {

@@ -100,7 +100,7 @@ void main() {
 
     TileNN O_;      // (ROWS, 4*COLS4)
     float m[ROWS];  // running maximum, base 2
-    RowValues l;    // this invocation's share of the row's sum
+    RowValues l;    // this invocation's part of the row's sum
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         m[i] = MAX_INIT;
         l.at[i] = 0.0;
@@ -110,8 +110,8 @@ void main() {
     }
 
     const int keys = visible_keys(int(min(row0 + BLOCK_M, p.seq_q)) - 1);  // what the last row sees
-    const int end_key = share_end(work.split, keys);
-    [[dont_unroll]] for (int col0 = share_first(work.split, keys); col0 < end_key; col0 += int(BLOCK_N)) {
+    const int end_key = split_end(work.split, keys);
+    [[dont_unroll]] for (int col0 = split_first(work.split, keys); col0 < end_key; col0 += int(BLOCK_N)) {
         fill_kept(block, row0, col0);
         TileNT S;  // (ROWS, COLS)
         [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {

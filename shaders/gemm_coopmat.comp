@@ -6,7 +6,7 @@
 //     op(B)  (k, n)  ELEM, from B (n, k) with B_BY_K, else (k, n); likewise
 //     C, R, X, S (m, n) OUT_FORMAT, last axis contiguous; lib/gemm_params.glsl has the epilogue
 //
-// With PARTS op(A) and op(B) are float32, each as two parts of ELEM, float16. With PACKED
+// With F32X2 op(A) and op(B) are float32, each as two parts of ELEM, float16. With PACKED
 // B is op(B) in right matrices of gemm_pack.comp, whose columns may be dealt out to matrices
 // so that C leaves straight from registers (lib/gemm_direct.glsl).
 //
@@ -25,7 +25,7 @@ layout(local_size_x_id = 0) in;
 #define OUT_MATRIX_ID 25
 #endif
 #if !defined(GROUP) && !defined(PACKED)
-#define PARTS_ID 26
+#define F32X2_ID 26
 #endif
 #ifdef PACKED
 #define RUNS_ID 26

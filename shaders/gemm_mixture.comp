@@ -1,6 +1,6 @@
 // gemm_mixture: the probability of a number for each row under a mixture of normal
 // distributions. The components are the outputs of two-layer perceptrons that share their
-// input, as in gemm_narrow. Neither hidden units nor outputs reach memory.
+// input, as in gemm_skinny. Neither hidden units nor outputs reach memory.
 //
 //     (logit, mu, log_sigma)[k] = silu(alpha * op(A) * op(B[k])) * W[k]    of component k
 //     C = the state of lib/gmm.glsl after the components of a group, at y
@@ -27,7 +27,7 @@ const uint COLUMNS = 3;  // of W
 #define EPILOGUE_ID 16
 #include "lib/gemm_tensors.glsl"
 #include "lib/gemm_matrix.glsl"
-#include "lib/gemm_narrow.glsl"
+#include "lib/gemm_skinny.glsl"
 #include "lib/gmm.glsl"
 
 shared float outputs[BLOCK_M * SUBGROUPS_N * COLUMNS];  // sums over the columns of op(B) of one subgroup

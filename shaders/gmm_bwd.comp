@@ -13,14 +13,14 @@
 // Gradients beyond float32 or beyond their format are infinite, or with SATURATE the
 // largest number. A share of 0 gives 0, not 0 * inf.
 //
-// Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
+// Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / TEAM tokens in turn.
 #version 450
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 32;
 layout(constant_id = 1) const bool READ_DLOSS = false;
 layout(constant_id = 2) const uint GRAD_FORMAT = 0;  // of lib/formats.glsl
 layout(constant_id = 3) const bool SATURATE = false;
-layout(constant_id = 4) const uint SHARE = 4;  // invocations that share a token
+layout(constant_id = 4) const uint TEAM = 4;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
 #include "lib/element.glsl"
@@ -70,14 +70,14 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     const float g = -(READ_DLOSS ? dloss_in[p.dloss_offset] : 1.0) / float(p.tokens);
     for (uint begin = gl_WorkGroupID.x * TOKENS; begin < p.tokens; begin += gl_NumWorkGroups.x * TOKENS) {
-        const uint token = min(begin + tid / SHARE, p.tokens - 1);
+        const uint token = min(begin + tid / TEAM, p.tokens - 1);
         const float y = y_in[p.y_offset + token];
         const Mixture m = load_mixture(token, y);
-        if (begin + tid / SHARE >= p.tokens) {
+        if (begin + tid / TEAM >= p.tokens) {
             continue;  // the last round: no barrier follows
         }
         for (uint first = 0; component_of(first) < p.components; first += BATCH) {
-            if (p.components > SHARE * BATCH) {  // else they are there
+            if (p.components > TEAM * BATCH) {  // else they are there
                 load_batch(token, first);
             }
             [[unroll]] for (uint i = 0; i < BATCH; i++) {

@@ -15,13 +15,13 @@
 //
 // A log_p beyond float32 is -inf.
 //
-// Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / SHARE tokens in turn.
+// Dispatch: any number of workgroups; each takes WORKGROUP_SIZE / TEAM tokens in turn.
 #version 450
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
 layout(constant_id = 1) const bool WRITE_LOG_P = true;
 layout(constant_id = 2) const bool WRITE_LOSS = true;
-layout(constant_id = 3) const uint SHARE = 2;  // invocations that share a token
+layout(constant_id = 3) const uint TEAM = 2;  // invocations that share a token
 layout(local_size_x_id = 0) in;
 
 #include "lib/gmm_inputs.glsl"
@@ -49,9 +49,9 @@ void main() {
     const uint tid = gl_LocalInvocationIndex;
     float sum = 0.0;
     for (uint first = gl_WorkGroupID.x * TOKENS; first < p.tokens; first += gl_NumWorkGroups.x * TOKENS) {
-        const uint token = min(first + tid / SHARE, p.tokens - 1);
+        const uint token = min(first + tid / TEAM, p.tokens - 1);
         const Mixture m = load_mixture(token, y_in[p.y_offset + token]);
-        if (tid % SHARE == 0 && first + tid / SHARE < p.tokens) {
+        if (tid % TEAM == 0 && first + tid / TEAM < p.tokens) {
             sum += loss_of(token, m);
         }
     }

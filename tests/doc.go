@@ -20,7 +20,7 @@
 //	half-of-the-maxima    misses it: 473 of 473 forward cases      7 in 120
 //	half-of-the-columns   misses it: 472 of 473 forward cases      2 in 72
 //	half-of-the-lanes     one case in 44, key-mask/decoding        4 in 24
-//	late-tops             20 cases in 34                           6 in 8
+//	late-amax             20 cases in 34                           6 in 8
 //	k-tile-read           has no case of gemm                      2 in 8
 //	rows-past-k           has no case of gemm                      3 in 24
 //	sums-early            has no case of norm                      10 in 30

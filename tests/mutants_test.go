@@ -26,7 +26,7 @@ var hunts = map[string]struct {
 	flags          []string
 	suite          string
 }{
-	"late-tops":           {8, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
+	"late-amax":           {8, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
 	"half-of-the-lanes":   {24, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
 	"half-of-the-maxima":  {120, 1, []string{"--impl", "unfused"}, "unfused"},
 	"half-of-the-columns": {72, 1, []string{"--impl", "scalar"}, "scalar"},

@@ -29,7 +29,7 @@ type MLP struct {
 	HeadsAtATime int    `json:"AtATime"`
 	Products     bool
 
-	Skinny         bool   `json:"Narrow"`
+	Skinny         bool
 	Config         string // of Skinny; "": the table's
 	TransA, TransB bool
 	Alpha          float64 // a power of two

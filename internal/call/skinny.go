@@ -75,16 +75,16 @@ func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
 		return nil, err
 	}
 	var p skinny.Plan
-	kernel := "gemm_narrow_bwd"
+	kernel := "gemm_skinny_bwd"
 	switch {
 	case m.kept():
 		p, err = skinny.ChooseKept(caps, x)
-		kernel = "gemm_narrow_dsilu"
+		kernel = "gemm_skinny_dsilu"
 	case m.Backward:
 		p, err = skinny.ChooseBackward(caps, x, m.Out, opt)
 	default:
 		p, err = skinny.ChooseForward(caps, x, m.Out, opt)
-		kernel = "gemm_narrow"
+		kernel = "gemm_skinny"
 	}
 	return &productPlan{p.Config, p.Workspace(), p.Kernels(kernel)}, err
 }

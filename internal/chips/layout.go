@@ -78,9 +78,9 @@ func AsksQuads(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error)
 	})
 }
 
-// NarrowShape returns the shape of matrices of 16x16 by 16x8 of a format with float32 sums, if the device
+// Shape16x8 returns the shape of matrices of 16x16 by 16x8 of a format with float32 sums, if the device
 // has them.
-func NarrowShape(caps *vk.Caps, t dtype.DType) (shape vk.CoopMatShape, ok bool) {
+func Shape16x8(caps *vk.Caps, t dtype.DType) (shape vk.CoopMatShape, ok bool) {
 	component := vk.F16
 	if t == dtype.BFloat16 {
 		component = vk.BF16

@@ -105,21 +105,21 @@ func TestQuads(t *testing.T) {
 	}
 }
 
-// TestNarrowShape wants a shape of the asked format, float32 sums and subgroups alone.
-func TestNarrowShape(t *testing.T) {
+// TestShape16x8 wants a shape of the asked format, float32 sums and subgroups alone.
+func TestShape16x8(t *testing.T) {
 	narrow := vk.CoopMatShape{M: 16, N: 8, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup}
 	half, short, wide := narrow, narrow, narrow
 	half.C, half.Result = vk.F16, vk.F16
 	short.K = 8
 	wide.N = 16
 	caps := &vk.Caps{CoopMatShapes: []vk.CoopMatShape{half, short, wide}}
-	_, ok := NarrowShape(caps, dtype.Float16)
+	_, ok := Shape16x8(caps, dtype.Float16)
 	require.False(t, ok)
 	caps.CoopMatShapes = append(caps.CoopMatShapes, narrow)
-	shape, ok := NarrowShape(caps, dtype.Float16)
+	shape, ok := Shape16x8(caps, dtype.Float16)
 	require.True(t, ok)
 	require.Equal(t, narrow, shape)
-	_, ok = NarrowShape(caps, dtype.BFloat16)
+	_, ok = Shape16x8(caps, dtype.BFloat16)
 	require.False(t, ok)
 }
 

@@ -43,7 +43,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &dloss, &grad.logit, &grad.mu, &grad.logSigma)
 	threads := bwdThreads(d.Caps())
-	k, err := chips.Kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.GradDType()], o.Saturate, bwdShare}, vk.KernelOptions{})
+	k, err := chips.Kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.GradDType()], o.Saturate, bwdTeam}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		bytes := vk.Traffic(in.logit, in.mu, in.logSigma, y, grad.logit, grad.mu, grad.logSigma)
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.BackwardFLOPs(), Bytes: bytes}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p, int(threads/bwdShare)))}, params, in.logit, in.mu, in.logSigma, y, or(dloss, y), grad.logit, grad.mu, grad.logSigma)
+	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p, int(threads/bwdTeam)))}, params, in.logit, in.mu, in.logSigma, y, or(dloss, y), grad.logit, grad.mu, grad.logSigma)
 	return c.Err()
 }
 
@@ -82,7 +82,7 @@ type bwdSpec struct {
 	ReadDLoss     bool   `glsl:"READ_DLOSS"`
 	GradFormat    uint32 `glsl:"GRAD_FORMAT"`
 	Saturate      bool   `glsl:"SATURATE"`
-	Share         uint32 `glsl:"SHARE"`
+	Team          uint32 `glsl:"TEAM"`
 }
 
 // dtypeFormats are the numbers of lib/formats.glsl.

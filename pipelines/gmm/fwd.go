@@ -43,7 +43,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &logP, &loss)
-	k, err := chips.Kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdShare}, vk.KernelOptions{})
+	k, err := chips.Kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdTeam}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ type fwdParams struct {
 // fwdSpec is the specialization of gmm_fwd.comp.
 type fwdSpec struct {
 	lossSpec
-	Share uint32 `glsl:"SHARE"`
+	Team uint32 `glsl:"TEAM"`
 }
 
 // lossSpec holds the specialization constants of lib/gmm_loss.glsl. gmm_merge.comp has no others.
@@ -145,7 +145,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 		return fmt.Errorf("gmm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
 	vk.Narrow(&states, &logP, &loss)
-	k, err := chips.Kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdShare, !logP.IsZero(), !loss.IsZero()}, vk.KernelOptions{})
+	k, err := chips.Kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdTeam, !logP.IsZero(), !loss.IsZero()}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

@@ -94,11 +94,11 @@ type Plan struct {
 
 // String names the choices in a few words.
 func (p Plan) String() string {
-	share := fwdShare
+	team := fwdTeam
 	if p.pass == kit.Backward {
-		share = bwdShare
+		team = bwdTeam
 	}
-	return fmt.Sprintf("%d invocations a token", share)
+	return fmt.Sprintf("%d invocations a token", team)
 }
 
 // Workspace is how many bytes of memory a call needs for the loss: Forward and Merge the same,
@@ -174,13 +174,13 @@ func (m *mixtures) interleaved() bool {
 	return step > 0 && m.logSigma.Offset-m.mu.Offset == step && !m.logit.IsZero()
 }
 
-// fwdThreads are the invocations of a workgroup of Forward. fwdShare and bwdShare are how many of
+// fwdThreads are the invocations of a workgroup of Forward. fwdTeam and bwdTeam are how many of
 // them have a token together, in Forward and in Backward: more of them load faster (in Backward
 // store, too), and merge more. TUNING.md has the times.
 const (
 	fwdThreads = 128
-	fwdShare   = 2
-	bwdShare   = 4
+	fwdTeam    = 2
+	bwdTeam    = 4
 )
 
 // bwdThreads returns the invocations of a workgroup of Backward. It is a subgroup, since its
@@ -194,7 +194,7 @@ func groups(caps *vk.Caps, p *Problem, tokens int) int {
 }
 
 // fwdGroups returns the workgroups of Forward and of Merge. Each has a sum of the loss.
-func fwdGroups(caps *vk.Caps, p *Problem) int { return groups(caps, p, fwdThreads/fwdShare) }
+func fwdGroups(caps *vk.Caps, p *Problem) int { return groups(caps, p, fwdThreads/fwdTeam) }
 
 // place is where a tensor of a mixture lies.
 type place struct {

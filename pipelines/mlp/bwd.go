@@ -389,9 +389,9 @@ func (b *backwardPart) describe(plan *Plan, p Problem, loss ...string) {
 	}
 	switch {
 	case b.skinny != nil && p.Keep == KeepPre:
-		plan.add("skinny dsilu", "gemm_narrow_dsilu", "gemm_combine")
+		plan.add("skinny dsilu", "gemm_skinny_dsilu", "gemm_combine")
 	case b.skinny != nil:
-		plan.skinny(kit.Backward, b.skinny.problem, b.skinny.plan.Config.String(), b.skinny.plan.Kernels("gemm_narrow_bwd"))
+		plan.skinny(kit.Backward, b.skinny.problem, b.skinny.plan.Config.String(), b.skinny.plan.Kernels("gemm_skinny_bwd"))
 	default:
 		if p.Keep == KeepNothing {
 			plan.products(&b.pre)

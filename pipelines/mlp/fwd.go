@@ -237,7 +237,7 @@ func (f *forwardPart) describe(plan *Plan) {
 	case f.skinny != nil:
 		product := f.skinny.problem
 		product.Activation = engine.SiLU // also if pre is kept
-		plan.skinny(kit.Forward, product, f.skinny.plan.Config.String(), f.skinny.plan.Kernels("gemm_narrow"))
+		plan.skinny(kit.Forward, product, f.skinny.plan.Config.String(), f.skinny.plan.Kernels("gemm_skinny"))
 	default:
 		plan.products(&f.first, &f.second)
 	}

@@ -47,7 +47,7 @@ shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile
 
 #ifdef WITH_DQ
 #define SKIPS_ROWS CAUSAL && !ONE_BLOCK  // dQ of all rows is written, if not otherwise
-// backward_block adds up the gradients of one block. The first of a share finds nothing in memory.
+// backward_block adds up the gradients of one block. The first of a split finds nothing in memory.
 void backward_block(const uint block, const bool first) {
 #else
 #define SKIPS_ROWS CAUSAL
@@ -149,8 +149,8 @@ void backward_dkv() {
                 if (tid < STREAM && row0 + tid < p.seq_q) {
                     lse2_delta = rows[rows_base + row0 + tid];
                 }
-                SHARE_TOPS(next_q, next_do)
-                barrier();  // the tile before is read; with F32X2, tile_tops written before it is read
+                SHARE_AMAX(next_q, next_do)
+                barrier();  // the tile before is read; with F32X2, tile_amax written before it is read
 #ifdef F32X2
                 const uvec2 exponents = tile_exponents();
 #endif
@@ -161,7 +161,7 @@ void backward_dkv() {
                     stats[tid] = lse2_delta;
                 }
                 fill_kept(block, row0, col0);
-                barrier();  // tile and stats written before they are read; tile_tops is read
+                barrier();  // tile and stats written before they are read; tile_amax is read
                 if (PREFETCH) {
                     const uint row = min(row0 + STREAM, last_row);  // past the end the last row again
                     [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -230,8 +230,8 @@ void backward_dkv() {
                             }
 #endif
                         }
-                        set_left(P_, r, weight, weight_tops());
-                        set_left(dX_, r, dX, row_tops(dX));
+                        set_left(P_, r, weight, weight_amax());
+                        set_left(dX_, r, dX, row_amax(dX));
 #ifdef WITH_DQ
                         coopMatStore(dX_.at[r], exchange, (gl_SubgroupID * SUBGROUP_ROWS + r * MAT_M) * EXCHANGE_LD + n * (MAT_N / 8),
                                      EXCHANGE_LD, ROW_MAJOR);

@@ -159,8 +159,8 @@ void backward_dq() {
                 }
             }
 #endif
-            SHARE_TOPS(next_k, next_v)
-            barrier();  // the tile before is read; with F32X2, tile_tops written before it is read
+            SHARE_AMAX(next_k, next_v)
+            barrier();  // the tile before is read; with F32X2, tile_amax written before it is read
 #ifdef F32X2
             const uvec2 exponents = tile_exponents();
 #endif
@@ -169,7 +169,7 @@ void backward_dq() {
                 put_shown(block, col0, i);
             }
             fill_kept(block, block_row, col0);
-            barrier();  // tile written before it is read; tile_tops is read
+            barrier();  // tile written before it is read; tile_amax is read
             if (PREFETCH) {
                 const int key = min(col0 + int(STREAM), last_key);  // past the end the last key again
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -241,8 +241,8 @@ void backward_dq() {
                         }
 #endif
                     }
-                    set_left(dX_, r, dX, row_tops(dX));
-                    set_left(P_, r, weight, weight_tops());
+                    set_left(dX_, r, dX, row_amax(dX));
+                    set_left(P_, r, weight, weight_amax());
                     if (PACKED) {
                         put_packed(P_words, r, n, P_.at[r], weights_page, page_col);
                         put_packed(dX_words, r, n, dX_.at[r], weights_page + PAGE8, page_col);
@@ -274,7 +274,7 @@ void backward_dq() {
                         }
 #endif
                     }
-                    set_left(dX_, r, dX, row_tops(dX));
+                    set_left(dX_, r, dX, row_amax(dX));
                 }
 #endif
                 accumulate(dQ_, dX_, n * MAT_N, exponents.x);

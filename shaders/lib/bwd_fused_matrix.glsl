@@ -2,7 +2,7 @@
 // matrices, for every path that has them.
 //
 // A block is BLOCK_M keys of one key head, ROW_TILES * MAT_M of them for each subgroup.
-// A workgroup, one of the `shares` of its head, takes blocks share, share + shares, …
+// A workgroup, one of the `splits` of its head, takes blocks split, split + splits, …
 // one after the other. For each it does what lib/bwd_dkv_matrix.glsl does; and then,
 // as dX^T of all keys of the block is at hand, it computes dQ as far as it depends on them:
 //
@@ -14,7 +14,7 @@
 //
 // dX of a subgroup's keys passes through shared memory, where K of the block stays: each
 // subgroup computes some of the MAT_M x MAT_N matrices of dQ, over all keys of the block.
-// Sums over the blocks of a share are in memory, which no other workgroup touches; an
+// Sums over the blocks of a split are in memory, which no other workgroup touches; an
 // element is always the same subgroup's.
 // With ONE_BLOCK there is nothing to add, and dQ itself is written.
 
@@ -48,7 +48,7 @@ uint part_at(const uint base, const uint i) {
 }
 
 // load_dq returns the sums over the blocks before, which start at base; 0 for the first
-// block of a share.
+// block of a split.
 void load_dq(out OwnDQ dQ, const uint base, const bool first) {
     [[unroll]] for (uint i = 0; i < OWN_DQ_TILES; i++) {
         dQ.at[i] = MatC(0.0);

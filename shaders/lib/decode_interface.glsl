@@ -43,13 +43,13 @@ layout(push_constant, scalar) uniform Params {
     uint group;         // heads that share a key head
     uint group_inverse; // by_group
     uint kv_heads;
-    uint row_blocks;    // ceil(group * seq_q / ROWS)
-    int new_keys;       // that seq_lens does not count yet
-    int capacity;       // keys that a sequence can have
-    uint pages;         // that there are; without pages, sequences of the cache
-    uint least_tiles;   // of a workgroup
-    uint shares;        // workgroups of each unit, if each has its own
-    float scale_log2;   // Scale * log2(e)
+    uint row_blocks;   // ceil(group * seq_q / ROWS)
+    int new_keys;      // that seq_lens does not count yet
+    int capacity;      // keys that a sequence can have
+    uint pages;        // that there are; without pages, sequences of the cache
+    uint least_tiles;  // of a workgroup
+    uint splits;       // workgroups of each unit, if each has its own
+    float scale_log2;  // Scale * log2(e)
     int window_left;
     float softcap_in;   // 2 / Softcap
     float softcap_out;  // log2(e) * Softcap

@@ -24,11 +24,11 @@ uint value_column(const uint n) { return value_column_of(column_part() * V_LOADS
 
 #ifdef ELEM_BF16
 // A row of Q is multiplied by the power of two that brings its largest element to between 2^14 and
-// 2^15: what float16 then loses is below 2^-38 of that. q_top has that element's bits.
-shared uint q_top[ROW_TILES * 16];
+// 2^15: what float16 then loses is below 2^-38 of that. q_amax has that element's bits.
+shared uint q_amax[ROW_TILES * 16];
 
 uint exponent_of(const uint r) {
-    return max(q_top[r] >> 7, 15);  // so that both powers of two are normal
+    return max(q_amax[r] >> 7, 15);  // so that both powers of two are normal
 }
 #endif
 
@@ -46,12 +46,12 @@ uvec2 four_halves(const vec4 x) { return uvec2(packHalf2x16(x.xz), packHalf2x16(
 
 // share_q puts the operands of the part's rows into shared memory. The whole workgroup calls it.
 void share_q(const Part part) {
-    barrier();  // q_rows and q_top of the part before are read
+    barrier();  // q_rows and q_amax of the part before are read
 #ifdef ELEM_BF16
     for (uint r = gl_LocalInvocationIndex; r < ROW_TILES * 16; r += WORKGROUP_SIZE) {
-        q_top[r] = 0;
+        q_amax[r] = 0;
     }
-    barrier();  // q_top is 0
+    barrier();  // q_amax is 0
 #endif
     for (uint i = gl_LocalInvocationIndex; i < Q_WORDS; i += WORKGROUP_SIZE) {
         const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;
@@ -59,13 +59,13 @@ void share_q(const Part part) {
         const uvec4 x = HEAD_DIM % 32 == 0 || col < HEAD_DIM ? load_q(q_at(part, r) + col, VEC) : uvec4(0);
 #ifdef ELEM_BF16
         const uvec4 y = max(x & 0x7fffu, x >> 16 & 0x7fffu);
-        atomicMax(q_top[r], max(max(y.x, y.y), max(y.z, y.w)));
+        atomicMax(q_amax[r], max(max(y.x, y.y), max(y.z, y.w)));
         q_rows[i] = x;
 #else
         q_rows[i] = uvec4(x.x & 0xffffu | x.y << 16, x.x >> 16 | x.y & 0xffff0000u, x.z & 0xffffu | x.w << 16, x.z >> 16 | x.w & 0xffff0000u);
 #endif
     }
-    barrier();  // q_rows and q_top are written
+    barrier();  // q_rows and q_amax are written
 #ifdef ELEM_BF16
     for (uint i = gl_LocalInvocationIndex; i < Q_WORDS; i += WORKGROUP_SIZE) {
         const uint r = i / 32 % 2 * 8 + i % 32 / 4 + i / (K_LOADS * 64) * 16;

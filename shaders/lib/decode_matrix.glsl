@@ -94,11 +94,11 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
         FIND_ABOVE
         if (subgroupAny(above)) {
             [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
-                OWN_TOP(i)
-                TOP(i) = max(TOP(i), subgroupShuffleXor(TOP(i), 1));
-                TOP(i) = max(sums.m[i], max(TOP(i), subgroupShuffleXor(TOP(i), 2)));
-                const float alpha = exp2(sums.m[i] - TOP(i));
-                sums.m[i] = TOP(i);
+                OWN_MAX(i)
+                MAX_OF(i) = max(MAX_OF(i), subgroupShuffleXor(MAX_OF(i), 1));
+                MAX_OF(i) = max(sums.m[i], max(MAX_OF(i), subgroupShuffleXor(MAX_OF(i), 2)));
+                const float alpha = exp2(sums.m[i] - MAX_OF(i));
+                sums.m[i] = MAX_OF(i);
                 sums.l[i] *= alpha;
                 SUM_ALPHAS
                 [[unroll]] for (uint j = 0; j < V_LOADS * 4; j++) {

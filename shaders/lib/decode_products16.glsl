@@ -60,14 +60,14 @@
         }                                                                                     \
     }
 
-// FIND_ABOVE finds out whether a score is above the maximum; then OWN_TOP(i) makes TOP(i) the lane's
+// FIND_ABOVE finds out whether a score is above the maximum; then OWN_MAX(i) makes MAX_OF(i) the lane's
 // largest of row i.
-#define TOP(i) top
+#define MAX_OF(i) top
 #define FIND_ABOVE                                      \
     [[unroll]] for (uint i = 0; i < SCORES; i++) {      \
         above = above || x[i] > sums.m[i / 4] + SLACK;  \
     }
-#define OWN_TOP(i) float top = max(max(x[4 * i], x[4 * i + 1]), max(x[4 * i + 2], x[4 * i + 3]));
+#define OWN_MAX(i) float top = max(max(x[4 * i], x[4 * i + 1]), max(x[4 * i + 2], x[4 * i + 3]));
 
 // O_MATRIX(r, m) is which matrix has the sums of eight rows, number r, and product number m of columns, of
 // V_LOADS * 4, and O_ELEMENT(r, m) the first of the four elements of it that a lane has of them. These are

@@ -56,7 +56,7 @@ const uint EACH = HALVES * 4;
 
 #define HIDE_VALUES
 
-#define TOP(i) top[i]
+#define MAX_OF(i) top[i]
 #define FIND_ABOVE                                      \
     float top[ROW_EIGHTS];                              \
     [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {  \
@@ -66,7 +66,7 @@ const uint EACH = HALVES * 4;
         }                                               \
         above = above || top[i] > sums.m[i] + SLACK;    \
     }
-#define OWN_TOP(i)
+#define OWN_MAX(i)
 
 #define O_MATRIX(r, m) ((r) * O_MATRICES + (m))
 #define O_ELEMENT(r, m) 0

@@ -40,7 +40,7 @@ struct Work {
     uint per;     // tiles of each workgroup
     uint batch;
     uint start;   // tile at which the batch starts
-    uint shares;  // of each unit, a workgroup to each; 0: tiles are divided regardless of units
+    uint splits;  // of each unit, a workgroup to each; 0: tiles are divided regardless of units
 };
 
 uint units() { return p.kv_heads * p.row_blocks; }
@@ -82,9 +82,9 @@ Work first_work() {
     // Every subgroup as many tiles, if possible.
     const uint all = gl_NumWorkGroups.x * SUBGROUPS;
     w.per = max((total + all - 1) / all * SUBGROUPS, p.least_tiles);
-    w.shares = gl_NumWorkGroups.x / (p.batch * units());
-    if (w.shares > 0 && (longest + w.shares - 1) / w.shares <= w.per + PART_COST) {
-        const uint unit = gl_WorkGroupID.x / w.shares;
+    w.splits = gl_NumWorkGroups.x / (p.batch * units());
+    if (w.splits > 0 && (longest + w.splits - 1) / w.splits <= w.per + PART_COST) {
+        const uint unit = gl_WorkGroupID.x / w.splits;
         w.batch = unit / units();
         w.start = 0;
         w.tile = 0;
@@ -92,13 +92,13 @@ Work first_work() {
         if (w.batch < p.batch) {
             const uint tiles = sequence_of(w.batch).tiles;
             const uint first = (unit - w.batch * units()) * tiles;
-            w.per = max((tiles + w.shares - 1) / w.shares, p.least_tiles);
-            w.tile = first + min(gl_WorkGroupID.x % w.shares * w.per, tiles);
+            w.per = max((tiles + w.splits - 1) / w.splits, p.least_tiles);
+            w.tile = first + min(gl_WorkGroupID.x % w.splits * w.per, tiles);
             w.end = min(w.tile + w.per, first + tiles);
         }
         return w;
     }
-    w.shares = 0;
+    w.splits = 0;
     w.tile = min(gl_WorkGroupID.x * w.per, total);
     w.end = min(w.tile + w.per, total);
     w.batch = 0;
@@ -163,16 +163,16 @@ uint tiles_before(const Part x, const uint tile) {
 }
 
 // apart returns how many tiles a stripe is from the next.
-uint apart() { return ALONE ? p.shares : 1; }
+uint apart() { return ALONE ? p.splits : 1; }
 
-// lone_part returns the part of a workgroup where each has a share of one unit of the only sequence, as
+// lone_part returns the part of a workgroup where each has a split of one unit of the only sequence, as
 // if that had all the keys that it can have: workgroups take tiles in turn, so that the first of each
 // stripe is the same whatever the length is.
 Part lone_part() {
     Part x;
-    const uint unit = gl_WorkGroupID.x / p.shares;
+    const uint unit = gl_WorkGroupID.x / p.splits;
     set_unit(x, 0, unit);
-    x.first = gl_WorkGroupID.x - unit * p.shares;
+    x.first = gl_WorkGroupID.x - unit * p.splits;
     x.sequence.from = 0;
     x.end = p.capacity;
     return x;
@@ -180,15 +180,15 @@ Part lone_part() {
 
 // know_length sets what depends on the length, and returns whether the workgroup has any tile.
 bool know_length(inout Part x) {
-    const uint share = x.first;
+    const uint split = x.first;
     x.sequence = sequence_of(0);
     set_end(x);
     x.first += x.sequence.first;
     x.last = tiles_before(x, x.sequence.first + x.sequence.tiles);
-    x.shared_by = min(p.shares, x.sequence.tiles);
-    x.first_group = x.unit * p.shares;
-    x.place = 2 * gl_WorkGroupID.x + (share == 0 ? 1 : 0);
-    return share < x.shared_by;
+    x.shared_by = min(p.splits, x.sequence.tiles);
+    x.first_group = x.unit * p.splits;
+    x.place = 2 * gl_WorkGroupID.x + (split == 0 ? 1 : 0);
+    return split < x.shared_by;
 }
 
 // next_part returns the part that begins at w.tile, and makes w.batch its batch.
@@ -208,8 +208,8 @@ Part next_part(inout Work w) {
     x.first = w.tile - unit_start;
     x.tiles = min(tiles - x.first, w.end - w.tile);
     x.first += x.sequence.first;
-    if (w.shares > 0) {
-        x.first_group = x.unit * w.shares;
+    if (w.splits > 0) {
+        x.first_group = x.unit * w.splits;
         x.shared_by = (tiles + w.per - 1) / w.per;
     } else {
         x.first_group = unit_start / w.per;

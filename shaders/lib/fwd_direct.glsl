@@ -22,7 +22,7 @@
 const float RESCALE_THRESHOLD = 8.0;
 const float HEADROOM = 0.0;
 #define ROW_SCALE(r, i) p.scale_log2
-#define BASE_OF(top) top
+#define BASE_OF(row_max) row_max
 
 void forward() {
     const Work work = next_work();

@@ -53,7 +53,7 @@ const float P_UNIT = float(1u << P_TOP);
 #define PLACE index
 #define TILE_SCALE 1.0
 #define ROW_SCALE(r, i) fold[r * ROWS + i]
-#define BASE_OF(top) top - HEADROOM
+#define BASE_OF(row_max) row_max - HEADROOM
 #define PLAIN_M(m) m + P_TOP
 #define PLAIN_L(l) l / P_UNIT
 #define OUT_SCALE(l) inverse_sum(l) * P_UNIT

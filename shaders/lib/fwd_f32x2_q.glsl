@@ -13,7 +13,7 @@
     MatA Q_lo[ROW_TILES * DIM_TILES];
     MatC O_[ROW_TILES * VALUE_TILES];    // (SUBGROUP_ROWS, value_dim)
     float m[ROW_TILES * ROWS];           // what O and l are relative to, base 2
-    float l[ROW_TILES * ROWS];           // this invocation's share of the row's sum
+    float l[ROW_TILES * ROWS];           // this invocation's part of the row's sum
     int row_exponent[ROW_TILES * ROWS];  // of Scale * log2(e) * Q, and of the two TOP in S
     const MatC index = element_index();
     const uint q_base = HEAD_AT(q, batch, head);

@@ -43,12 +43,12 @@ const float RESCALE_THRESHOLD = 8.0;  // of lib/fwd_rescale.glsl
 const float HEADROOM = 0.0;
 
 // Where lib/fwd_f32x2.glsl differs: element_index(), what makes S base-2 logits, of a tile
-// and of a row; what O and l are relative to once `top` is a row's maximum; m, l and what
+// and of a row; what O and l are relative to once `row_max` is a row's maximum; m, l and what
 // O is multiplied by in the end.
 #define PLACE place
 #define TILE_SCALE args.plain.scale_log2
 #define ROW_SCALE(r, i) p.scale_log2
-#define BASE_OF(top) top
+#define BASE_OF(row_max) row_max
 #define PLAIN_M(m) m
 #define PLAIN_L(l) l
 #define OUT_SCALE(l) inverse_sum(l)
@@ -85,8 +85,8 @@ void forward() {
     const MatC place = element_index();
 #endif
 #endif
-    const int first_key = share_first(work.split, block_keys(block_row));
-    const int end_key = share_end(work.split, block_keys(block_row));
+    const int first_key = split_first(work.split, block_keys(block_row));
+    const int end_key = split_end(work.split, block_keys(block_row));
     const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
     const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
     const uint last = last_key();
@@ -116,8 +116,8 @@ void forward() {
     }
 
     MatC O_[ROW_TILES * VALUE_TILES];  // (SUBGROUP_ROWS, value_dim)
-    float m[ROW_TILES * ROWS];         // running maximum, base 2
-    float l[ROW_TILES * ROWS];         // this invocation's share of the row's sum
+    float m[ROW_TILES * ROWS];  // running maximum, base 2
+    float l[ROW_TILES * ROWS];  // this invocation's part of the row's sum
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             m[r * ROWS + i] = MAX_INIT;
@@ -175,8 +175,8 @@ void forward() {
                 FETCH_NEXT(k_at, v_at, MASKED ? last - col0 : BLOCK_N)
             }
 #ifdef F32X2
-            float k_top = 0.0;
-            float v_top = 0.0;
+            float k_amax = 0.0;
+            float v_amax = 0.0;
 #ifdef FEATURES
             if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -187,10 +187,10 @@ void forward() {
             }
 #endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                k_top = max(k_top, largest(next_k[i]));
-                v_top = max(v_top, largest(next_v[i]));
+                k_amax = max(k_amax, largest(next_k[i]));
+                v_amax = max(v_amax, largest(next_v[i]));
             }
-            share_tops(k_top, v_top);
+            share_amax(k_amax, v_amax);
 #elif defined(FEATURES)
             if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -198,7 +198,7 @@ void forward() {
                 }
             }
 #endif
-            barrier();  // the tile before is read; with F32X2, tile_tops written before it is read
+            barrier();  // the tile before is read; with F32X2, tile_amax written before it is read
 #ifdef F32X2
             const uvec2 exponents = tile_exponents();
 #endif
@@ -207,7 +207,7 @@ void forward() {
                 put_shown(block, col0, i);
             }
             fill_kept(block, block_row, col0);
-            barrier();  // tile written before it is read; tile_tops is read
+            barrier();  // tile written before it is read; tile_amax is read
             k_at += BLOCK_N * p.k_stride_s;
             v_at += BLOCK_N * p.v_stride_s;
             if (PREFETCH) {

@@ -3,7 +3,7 @@
 // lib/fwd_matrix.glsl and in lib/fwd_direct.glsl.
 //
 // It expects S, and m, l and O_, which it changes; ROW_SCALE(r, i), which makes scores of a row
-// base-2 logits; and BASE_OF(top), what m becomes, HEADROOM below the maximum.
+// base-2 logits; and BASE_OF(row_max), what m becomes, HEADROOM below the maximum.
 
                 MatC t[ROW_TILES];  // maxima of this invocation's logits
                 bool grew = false;
@@ -12,7 +12,7 @@
 #if defined(F32X2) && !defined(FEATURES)
                         SET_FOLD(r, i);
 #endif
-                        t[r][i] = row_top(S, r, i) * ROW_SCALE(r, i);
+                        t[r][i] = row_max(S, r, i) * ROW_SCALE(r, i);
                         grew = grew || t[r][i] > m[r * ROWS + i] + (HEADROOM + RESCALE_THRESHOLD);
                     }
                 }

@@ -1,12 +1,12 @@
 // gemm_floats: the common part of the kernels that split float32 operands of a GEMM into
-// float16 parts: gemm_tops finds the largest magnitudes of rows, gemm_parts scales and splits.
+// float16 parts: gemm_amax finds the largest magnitudes of rows, gemm_f32x2 scales and splits.
 //
 // A source is op(A), or op(B) transposed: rows of k elements, with any step from row to
 // row and from element to element. Workgroups take tiles of ROWS rows and a part of k, first
 // those of A. Both kernels write to the same memory:
 //
-//     tops   (batch, chunks, rows)  bits of the largest magnitude in `chunk` elements of a row
-//     parts  panels, lib/gemm_panels.glsl
+//     amax   (batch, chunks, rows)  bits of the largest magnitude in `chunk` elements of a row
+//     panels, lib/gemm_panels.glsl
 //
 // Dispatch: (x, y) with x * y >= groups.
 
@@ -16,8 +16,8 @@ struct Source {
     uint stride_b;
     uint row_step;
     uint k_step;
-    uint tops;      // where its tops begin
-    uint parts;     // and its panels, in uvec4
+    uint amax;    // where its amax begin
+    uint panels;  // and its panels, in uvec4
 };
 
 layout(push_constant, scalar) uniform Params {
@@ -75,7 +75,7 @@ uint element_of(const Tile t, const uint row, const uint k) {
 
 float load_float(const Tile t, const uint at) { return t.is_a ? a1[at] : b1[at]; }
 
-// top_of returns the index of the top of a chunk of a row.
-uint top_of(const Tile t, const uint row, const uint chunk) {
-    return t.source.tops + (t.batch * p.chunks + chunk) * t.source.rows + row;
+// amax_of returns the index of the top of a chunk of a row.
+uint amax_of(const Tile t, const uint row, const uint chunk) {
+    return t.source.amax + (t.batch * p.chunks + chunk) * t.source.rows + row;
 }

@@ -30,7 +30,7 @@ const uint CHUNK_STEPS = 1;
 #endif
 
 // LOAD_K_TILE(k) loads the whole k-tile at k from memory into a_next and b_next, STORE_K_TILE
-// puts them into tile, and PRODUCTS adds the products of the k-tile in tile to sum; with PARTS
+// puts them into tile, and PRODUCTS adds the products of the k-tile in tile to sum; with F32X2
 // of hi and lo, which a_lo and b_lo are; PRODUCTS_OF(FIRST, COUNT) those of so many rows of
 // matrices of op(B) from the first on. RIGHT(b, FIRST, d, j) declares right matrix number j of
 // row FIRST + d. Macros, as arrays sized by specialization constants cannot be arguments.
@@ -99,7 +99,7 @@ const uint CHUNK_STEPS = 1;
             } else {                                                                                                  \
                 coopMatLoad(a[i], tile, (FIRST + d) * MAT_N * A_LD + row / 8, A_LD, COLUMN_MAJOR);                    \
             }                                                                                                         \
-            if (PARTS) {                                                                                              \
+            if (F32X2) {                                                                                              \
                 coopMatLoad(a_lo[i], tile, row * A_LD + (DEPTH + (FIRST + d) * MAT_N) / 8, A_LD, ROW_MAJOR);          \
             }                                                                                                         \
         }                                                                                                             \
@@ -107,11 +107,11 @@ const uint CHUNK_STEPS = 1;
             const uint col = subgroup_col + j * MAT_N;                                                                \
             RIGHT(b, FIRST, d, j)                                                                                     \
             MatB b_lo;                                                                                                \
-            if (PARTS) {                                                                                              \
+            if (F32X2) {                                                                                              \
                 coopMatLoad(b_lo, tile, B_AT + col * B_LD + (DEPTH + (FIRST + d) * MAT_N) / 8, B_LD, COLUMN_MAJOR);   \
             }                                                                                                         \
             [[unroll]] for (uint i = 0; i < TILES_M; i++) {                                                           \
-                if (PARTS) {                                                                                          \
+                if (F32X2) {                                                                                          \
                     const MatC large = coopMatMulAdd(a[i], b, MatC(0.0));                                             \
                     const MatC small = coopMatMulAdd(a[i], b_lo, coopMatMulAdd(a_lo[i], b, MatC(0.0)));               \
                     [[unroll]] for (uint e = 0; e < MAT_M * MAT_N / SUBGROUP_SIZE; e++) {                             \

@@ -15,7 +15,7 @@
 // With PARTIAL, workgroups that share an element of C each have a part of k, and
 // write sums that gemm_combine adds up: c1 is (splits, batch, m, c_stride) float32.
 //
-// With PARTS, operands are float32 in parts of float16, lib/gemm_panels.glsl: BLOCK_K is twice the
+// With F32X2, operands are float32 in parts of float16, lib/gemm_panels.glsl: BLOCK_K is twice the
 // columns of a k-tile, and products of a matrix of columns meet the sum by an addition.
 //
 // With PACKED, op(B) is right matrices that need no shared memory, lib/gemm_k_tile.glsl.
@@ -35,8 +35,8 @@
 #include "gemm_results.glsl"
 #endif
 #include "gemm_k_tile.glsl"
-#ifdef NARROW_ID
-#include "gemm_narrow_matrix.glsl"
+#ifdef SKINNY_ID
+#include "gemm_skinny_matrix.glsl"
 #elif defined(RUNS_ID)
 #include "gemm_direct.glsl"
 #endif
@@ -48,7 +48,7 @@ void gemm(Work w) {
     const uint subgroup_col = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;
     const Operand A = Operand(p.a_offset + w.batch * p.a_stride_b, p.a_stride, A_SIZE, w.row);
     const Operand B = Operand(p.b_offset + w.batch * p.b_stride_b, p.b_stride, B_SIZE, w.col);
-    if (PARTS) {
+    if (F32X2) {
         load_exponents(A, B);
     }
     const uint first_k = w.split * p.split_k;
@@ -136,7 +136,7 @@ void gemm(Work w) {
         }
     }
 
-#if defined(RUNS_ID) && !defined(NARROW_ID)
+#if defined(RUNS_ID) && !defined(SKINNY_ID)
     if (DEALT) {
         STORE_DIRECT(sum, w, w.row + subgroup_row, w.col + subgroup_col)
         return;
@@ -148,12 +148,12 @@ void gemm(Work w) {
         return;
     }
 #endif
-#ifdef NARROW_ID
+#ifdef SKINNY_ID
     if (KEEP_X && !KEEP_STRIPS) {
         KEEP_SUMS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
     }
-    if (BY_NARROW) {
-        STORE_NARROW(sum, w, w.row + subgroup_row, w.col + subgroup_col)
+    if (BY_SKINNY) {
+        STORE_SKINNY(sum, w, w.row + subgroup_row, w.col + subgroup_col)
         STORE_STRIPS(sum, w, w.row + subgroup_row, w.col + subgroup_col)
         return;
     }

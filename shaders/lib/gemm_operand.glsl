@@ -23,14 +23,14 @@
 // The functions take the operand as a constant, IS_A, or else it is B. The includer declares the
 // specialization constants named here and the push constants, binds the tensors as `uvec4 a8[]` and
 // `uvec4 b8[]`, and includes lib/copies.glsl and lib/load8_shift.glsl. If operands may be panels of
-// parts (lib/gemm_panels.glsl), it defines PARTS_ID, the constant_id of PARTS.
+// parts (lib/gemm_panels.glsl), it defines F32X2_ID, the constant_id of F32X2.
 
-#ifdef PARTS_ID
-layout(constant_id = PARTS_ID) const bool PARTS = false;
+#ifdef F32X2_ID
+layout(constant_id = F32X2_ID) const bool F32X2 = false;
 #else
-const bool PARTS = false;
+const bool F32X2 = false;
 #endif
-const uint DEPTH = PARTS ? BLOCK_K / 2 : BLOCK_K;  // columns of op(A) in a k-tile
+const uint DEPTH = F32X2 ? BLOCK_K / 2 : BLOCK_K;  // columns of op(A) in a k-tile
 
 const uint A_LINES = A_BY_K ? BLOCK_M : BLOCK_K;
 const uint B_LINES = B_BY_K ? BLOCK_N : BLOCK_K;
@@ -52,7 +52,7 @@ const uint OPERANDS_SIZE = B_AT + B_LINES * B_LD;  // uvec4
 // An operand of one product, as a workgroup sees it.
 struct Operand {
     uint base;    // element where it begins
-    uint stride;  // elements from line to line; with PARTS lines of a panel
+    uint stride;  // elements from line to line; with F32X2 lines of a panel
     uint size;    // rows of op(A), columns of op(B)
     uint first;   // of which the block begins here
 };
@@ -84,7 +84,7 @@ Piece piece_of(const bool IS_A, const Operand o, const uint k0, const uint i) {
     const uint line = line_of(i, line8_of(IS_A));
     const uint col = col_of_copy(i, line8_of(IS_A)) * 8;
     if (by_k(IS_A)) {
-        return Piece(o.base + min(o.first + line, o.size - 1) * (PARTS ? BLOCK_K : o.stride), k0 + col, p.k);
+        return Piece(o.base + min(o.first + line, o.size - 1) * (F32X2 ? BLOCK_K : o.stride), k0 + col, p.k);
     }
     return Piece(o.base + min(k0 + line, p.k - 1) * o.stride, o.first + col, o.size);
 }
@@ -100,7 +100,7 @@ uint place(const bool IS_A, const Operand o, const uint k0, const uint i, const 
 
 // step_to returns the step from the places of the k-tile at 0 to those of the k-tile at k0.
 uint step_to(const bool IS_A, const Operand o, const uint k0) {
-    return k0 / 8 * (by_k(IS_A) && !PARTS ? 1 : o.stride);
+    return k0 / 8 * (by_k(IS_A) && !F32X2 ? 1 : o.stride);
 }
 
 uvec4 fetch(const bool IS_A, const uint at) {

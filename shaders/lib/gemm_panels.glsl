@@ -1,6 +1,6 @@
-// gemm_panels: operands of lib/gemm_matrix.glsl that are parts of float32, with PARTS.
+// gemm_panels: operands of lib/gemm_matrix.glsl that are parts of float32, with F32X2.
 //
-// gemm_parts.comp has split op(A), rows of k elements, and op(B) transposed into panels: one
+// gemm_f32x2.comp has split op(A), rows of k elements, and op(B) transposed into panels: one
 // of exponents, then one for each k-tile of DEPTH columns, with a line for each row,
 //
 //     exponents   e, and nothing
@@ -35,7 +35,7 @@
 
 #include "f32x2_far.glsl"
 
-shared uvec4 exponents[PARTS ? (BLOCK_M + BLOCK_N) / 4 : 1];  // of the block's rows of op(A), and of its columns of op(B)
+shared uvec4 exponents[F32X2 ? (BLOCK_M + BLOCK_N) / 4 : 1];  // of the block's rows of op(A), and of its columns of op(B)
 
 // load_exponents fills exponents. Every invocation of the workgroup calls it, and meets a
 // barrier before they are read.

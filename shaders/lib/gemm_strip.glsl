@@ -1,4 +1,4 @@
-// gemm_strip: the epilogue of the sums of lib/gemm_matrix.glsl. Sums of parts (PARTS_ID,
+// gemm_strip: the epilogue of the sums of lib/gemm_matrix.glsl. Sums of parts (F32X2_ID,
 // lib/gemm_operand.glsl) are first unscaled by their powers of two.
 //
 // The includer first includes lib/gemm_matrix.glsl and what lib/gemm_epilogue.glsl needs.
@@ -40,8 +40,8 @@ bool is_whole(const Work w, const uint row, const uint col) {
     }
 
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
-#ifdef PARTS_ID
-    if (PARTS) {
+#ifdef F32X2_ID
+    if (F32X2) {
         unscale_strip(row - w.row, col - w.col);
         strip_barrier();  // other invocations read what it wrote
     }

@@ -1,17 +1,17 @@
 // gmm_tensors: the mixtures of lib/gmm.glsl in tensors (tokens, components), for a workgroup
 // that has TOKENS of them at a time.
 //
-// SHARE neighbouring invocations have a token, each every SHARE-th component, so that
+// TEAM neighbouring invocations have a token, each every TEAM-th component, so that
 // neighbours load and store what lies next to each other in memory.
 //
-// The includer includes lib/gmm_inputs.glsl first and declares the specialization constants SHARE, a
+// The includer includes lib/gmm_inputs.glsl first and declares the specialization constants TEAM, a
 // power of two, and WORKGROUP_SIZE, a multiple of it; and `p` with tokens, components and a Place
 // for each of logit, mu and log_sigma.
 #extension GL_EXT_control_flow_attributes : require
 
 #include "gmm.glsl"
 
-const uint TOKENS = WORKGROUP_SIZE / SHARE;
+const uint TOKENS = WORKGROUP_SIZE / TEAM;
 
 shared vec4 mixtures[2 * WORKGROUP_SIZE];
 
@@ -20,11 +20,11 @@ uint at(const Place place, const uint token, const uint k) {
 }
 
 // component_of returns which component of its token an invocation has as number i.
-uint component_of(const uint i) { return i * SHARE + gl_LocalInvocationIndex % SHARE; }
+uint component_of(const uint i) { return i * TEAM + gl_LocalInvocationIndex % TEAM; }
 
 // Logit, mu and log_sigma of components whose loads are in flight at once: one after the other,
 // each would wait for its own load.
-const uint BATCH = 16 / SHARE;
+const uint BATCH = 16 / TEAM;
 vec3 batch[BATCH];
 
 // load_batch loads the components of a token from number first on; past the last one it loads the
@@ -58,7 +58,7 @@ Mixture load_mixture(const uint token, const float y) {
             }
         }
     }
-    [[unroll]] for (uint apart = 1; apart < SHARE; apart *= 2) {
+    [[unroll]] for (uint apart = 1; apart < TEAM; apart *= 2) {
         barrier();  // mixtures read before they are written again
         mixtures[2 * tid] = pack_first(m);
         mixtures[2 * tid + 1] = pack_second(m);

@@ -24,9 +24,9 @@ void hide_keys(inout Scores S, const int row0, const int col0) {
     }
 }
 
-// row_top returns the largest score of the elements that this invocation holds
+// row_max returns the largest score of the elements that this invocation holds
 // of row number i of the matrix row r.
-float row_top(const Scores S, const uint r, const uint i) {
+float row_max(const Scores S, const uint r, const uint i) {
     float top = S.at[r * COL_TILES][i * ROW_RUN];
     [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
         [[unroll]] for (uint e = 0; e < ROW_RUN; e++) {

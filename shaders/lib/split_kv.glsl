@@ -1,10 +1,10 @@
 // split_kv: the keys of a block of rows, divided among p.splits workgroups.
 //
 // A problem with few blocks of rows and many keys would leave most of a device idle. With
-// SPLIT_KV each workgroup walks over its share of a block's key tiles and writes the state of
+// SPLIT_KV each workgroup walks over its split of a block's key tiles and writes the state of
 // each row in float32,
 //
-//     m  maximum of the scores of the share, base 2, or a bit less (fwd_matrix.glsl)
+//     m  maximum of the scores of the split, base 2, or a bit less (fwd_matrix.glsl)
 //     l  sum of exp2(S - m)
 //     O  sum of exp2(S - m) * V
 //
@@ -14,10 +14,10 @@
 // The includer declares `const bool SPLIT_KV`, `const uint BLOCK_N`, the push
 // constants p and lse_out, and includes lib/softmax.glsl.
 
-// share_first returns the first key of a split's part of a block's keys, 0 to
-// keys-1, a multiple of BLOCK_N below seq_kv. Shares are whole tiles and differ by
+// split_first returns the first key of a split of a block's keys, 0 to
+// keys-1, a multiple of BLOCK_N below seq_kv. Splits are whole tiles and differ by
 // one at most; where there are fewer tiles than splits, the last ones are empty.
-int share_first(const uint split, const int keys) {
+int split_first(const uint split, const int keys) {
     if (!SPLIT_KV) {
         return 0;
     }
@@ -26,8 +26,8 @@ int share_first(const uint split, const int keys) {
     return first < tiles ? int(first * BLOCK_N) : 0;
 }
 
-// share_end returns the end of that part; if the part is empty, it is at most share_first.
-int share_end(const uint split, const int keys) {
+// split_end returns the end of that part; if the part is empty, it is at most split_first.
+int split_end(const uint split, const int keys) {
     if (!SPLIT_KV) {
         return keys;
     }

@@ -135,8 +135,8 @@ void accumulate(inout Gradient g, const Left weights, const uint row) {
 
 // lib/tile_bwd_f32x2.glsl has more arguments, the exponents of tiles and of rows, which it shares
 // before.
-#define SHARE_TOPS(first, second)
+#define SHARE_AMAX(first, second)
 #define put(i, first, second, exponents) put(i, first, second)
-#define set_left(left, r, x, tops) left.at[r] = to_left(x, true)
+#define set_left(left, r, x, amax) left.at[r] = to_left(x, true)
 #define product(S, own, row, exponent) product(S, own, row)
 #define accumulate(g, weights, row, exponent) accumulate(g, weights, row)

@@ -34,20 +34,20 @@ const uint LO = 2 * STREAM * LD;  // from an element's hi to its lo
 
 shared uvec4 tile[TILE_SIZE];
 
-#include "tile_tops.glsl"
+#include "tile_amax.glsl"
 #include "float_tile.glsl"
 
 #define COPY Elems8  // as in lib/tile_bwd.glsl
 
-// SHARE_TOPS shares the exponents of a tile of whose tensors these are the copies, before a barrier.
-#define SHARE_TOPS(first, second)                          \
-    float first_top = 0.0;                                 \
-    float second_top = 0.0;                                \
-    [[unroll]] for (uint i = 0; i < COPIES; i++) {         \
-        first_top = max(first_top, largest(first[i]));     \
-        second_top = max(second_top, largest(second[i]));  \
-    }                                                      \
-    share_tops(first_top, second_top);
+// SHARE_AMAX shares the exponents of a tile of whose tensors these are the copies, before a barrier.
+#define SHARE_AMAX(first, second)                            \
+    float first_amax = 0.0;                                  \
+    float second_amax = 0.0;                                 \
+    [[unroll]] for (uint i = 0; i < COPIES; i++) {           \
+        first_amax = max(first_amax, largest(first[i]));     \
+        second_amax = max(second_amax, largest(second[i]));  \
+    }                                                        \
+    share_amax(first_amax, second_amax);
 
 #include "bwd_tensors.glsl"
 
@@ -140,8 +140,8 @@ void load_own(out Own own, const uint tensor, const uint base, const uint ld, co
     }
 }
 
-// row_tops returns the largest magnitudes of the rows of x, as reduce does.
-MatC row_tops(const MatC x) {
+// row_amax returns the largest magnitudes of the rows of x, as reduce does.
+MatC row_amax(const MatC x) {
     MatC top;
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         top[i] = 0.0;
@@ -152,9 +152,9 @@ MatC row_tops(const MatC x) {
     return reduce(top, false);
 }
 
-// weight_tops stands for those of P. LSE, rounded, may let a weight be a little above 1;
+// weight_amax stands for those of P. LSE, rounded, may let a weight be a little above 1;
 // parts hold up to 4.
-MatC weight_tops() { return MatC(1.0); }
+MatC weight_amax() { return MatC(1.0); }
 
 // set_left makes x row r of left matrices, the largest magnitudes of whose rows are given.
 void set_left(inout Left left, const uint r, const MatC x, const MatC top) {

@@ -46,7 +46,7 @@ Elems8 fetch_v(const uint base, const uint i, const uint last) {
     return load_v(base + min(copy_row(i), last) * p.v_stride_s + copy_col(i) * 8);
 }
 
-#include "tile_tops.glsl"
+#include "tile_amax.glsl"
 
 void put_kv(const uint i, const Elems8 k, const Elems8 v, const float k_scale, const float v_scale) {
     if (copies(i)) {

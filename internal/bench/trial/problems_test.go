@@ -261,7 +261,7 @@ func TestFailedBefore(t *testing.T) {
 }
 
 // onMatrices matches the names of modules that multiply cooperative matrices.
-var onMatrices = regexp.MustCompile(`coopmat|^gemm_(narrow|narrow_bwd|mixture|pair)\.`)
+var onMatrices = regexp.MustCompile(`coopmat|^gemm_(skinny|skinny_bwd|mixture|pair)\.`)
 
 // TestRandom checks random problems of all kernels and paths under core and synchronization
 // validation, which flashvk selftest --random does without. An error of the layer fails the

@@ -15,7 +15,7 @@ import (
 type Args struct {
 	C, A, B, R, X, S vk.Tensor
 
-	// panel is 0 but for A and B that are panels of f32x2 (parts.go). Axis 1 steps through the
+	// panel is 0 but for A and B that are panels of f32x2 (f32x2.go). Axis 1 steps through the
 	// lines of a panel then, with that stride, and panel is the number of elements of a line.
 	panel int
 
@@ -204,8 +204,8 @@ func Aligned(n int, tensors ...vk.Tensor) bool {
 type MemoryPlan struct {
 	packA, packB   bool
 	right          Layout // of a packed op(B), if any
-	parts          bool   // A and B become f32x2, parts.go
-	topsA, topsB   int64
+	f32x2          bool   // A and B become f32x2, f32x2.go
+	amaxA, amaxB   int64
 	a, b, Partials int64
 	Bytes          int64
 }
@@ -217,10 +217,10 @@ func (c *Config) Memory(caps *vk.Caps, p *Problem, opt *Options) (m MemoryPlan) 
 		m.Bytes += (n + 255) &^ 255
 		return at
 	}
-	if m.parts = c.inParts(p); m.parts {
-		l := c.partsLayout(p.K)
-		m.topsA, m.topsB = take(l.topsBytes(p.Batches(), p.M)), take(l.topsBytes(p.Batches(), p.N))
-		m.a, m.b = take(c.partsBytes(l, p.Batches(), p.M)), take(c.partsBytes(l, p.Batches(), p.N))
+	if m.f32x2 = c.isF32x2(p); m.f32x2 {
+		l := c.f32x2Layout(p.K)
+		m.amaxA, m.amaxB = take(l.amaxBytes(p.Batches(), p.M)), take(l.amaxBytes(p.Batches(), p.N))
+		m.a, m.b = take(c.panelBytes(l, p.Batches(), p.M)), take(c.panelBytes(l, p.Batches(), p.N))
 	}
 	m.packA, m.packB = c.aligns(p, opt)
 	if m.packA {

@@ -92,7 +92,7 @@ func matrixCandidates(caps *vk.Caps, p *Problem, start Config) []Config {
 // tileElements returns how many 16-bit elements of both operands a k-tile has. A float32 element
 // counts as two.
 func (c *Config) tileElements(p *Problem, m, n int) int {
-	if c.inParts(p) {
+	if c.isF32x2(p) {
 		return 2 * (m + n) * c.BlockK
 	}
 	return (m + n) * c.BlockK
@@ -142,7 +142,7 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 		workgroups := float64(t.slots) / float64(caps.ComputeUnits)
 		products := 2 * float64(m) * float64(n) * float64(c.BlockK)
 		bytes := float64(c.lineBytes(p, m, !p.TransA) + c.lineBytes(p, n, p.TransB))
-		if c.inParts(p) {
+		if c.isF32x2(p) {
 			products *= 3
 		}
 		t.step = (workgroups*max(products/peakFLOPs, bytes/cacheBytes) + tileTime) / float64(c.BlockK)
@@ -162,7 +162,7 @@ func (c *Config) guess(caps *vk.Caps, p *Problem) float64 {
 // lineBytes returns the bytes that are read for a k-tile of that many rows of an operand. Its
 // lines are along k or across it. Panels of f32x2 have no gaps.
 func (c *Config) lineBytes(p *Problem, rows int, byK bool) int {
-	if c.inParts(p) {
+	if c.isF32x2(p) {
 		return 4 * rows * c.BlockK
 	}
 	lines, length := rows, c.BlockK

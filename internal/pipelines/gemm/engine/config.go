@@ -139,10 +139,10 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 	if err := c.feasiblePackB(caps, &p, m, n); err != nil {
 		return err
 	}
-	if limit := caps.MaxStorageBufferRange; c.inParts(&p) {
+	if limit := caps.MaxStorageBufferRange; c.isF32x2(&p) {
 		c := c.Fit(&p)
 		if bytes := c.Memory(caps, &p, &Options{}).Bytes; uint64(bytes) > limit {
-			return Unsupported("coopmat: parts of float32 operands take %d bytes, a kernel sees %d", bytes, limit)
+			return Unsupported("coopmat: float32 operands as f32x2 take %d bytes, a kernel sees %d", bytes, limit)
 		}
 	}
 	return argument.FitsShared("gemm", caps, c.Impl, c.tileBytes(p, m, n))
@@ -152,7 +152,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
 // lib/gemm_matrix.glsl).
 func (c Config) tileBytes(p Problem, m, n int) int {
 	exponents := 1 // one also where there are none
-	if c.inParts(&p) {
+	if c.isF32x2(&p) {
 		c.BlockK, p.TransA, p.TransB = 2*c.BlockK, false, true
 		exponents = (c.SubgroupsM*c.TilesM*m + c.SubgroupsN*c.TilesN*n) / 4
 	}
@@ -208,8 +208,8 @@ func (c Config) Kernels(p Problem) []string {
 	switch {
 	case c.Impl == Scalar:
 		list = []string{"gemm_scalar"}
-	case c.inParts(&p):
-		list = []string{"gemm_tops", "gemm_parts", "gemm_coopmat"}
+	case c.isF32x2(&p):
+		list = []string{"gemm_amax", "gemm_f32x2", "gemm_coopmat"}
 	case c.PackB:
 		list = []string{"gemm_pack", "gemm_coopmat_packed"}
 	}

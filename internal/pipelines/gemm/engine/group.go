@@ -55,7 +55,7 @@ func GroupWorkspace(list []Problem) int64 {
 	return groupRowBytes * int64(products)
 }
 
-var errGroupParts = Unsupported("coopmat: groups of float32 products have no kernel")
+var errGroupF32x2 = Unsupported("coopmat: groups of float32 products have no kernel")
 
 // ChooseGroup returns the configuration that MultiplyGroup takes on a device. Its error
 // wraps vk.ErrUnsupported if no path, or not the forced one, handles the products.
@@ -68,15 +68,15 @@ func ChooseGroup(caps *vk.Caps, list []Problem, opt Options) (Config, error) {
 		if c.AlignRows || c.PackB || c.Splits > 1 {
 			return *c, Unsupported("%v: a group has no copies and no splits", *c)
 		}
-		if c.inParts(&p) {
-			return *c, errGroupParts
+		if c.isF32x2(&p) {
+			return *c, errGroupF32x2
 		}
 		return *c, c.Feasible(caps, p)
 	}
 	impl := opt.Impl
 	if p.DType == dtype.Float32 {
 		if impl == CoopMat {
-			return Config{}, errGroupParts
+			return Config{}, errGroupF32x2
 		}
 		impl = Scalar
 	}

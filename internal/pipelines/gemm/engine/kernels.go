@@ -11,7 +11,7 @@ import (
 // coopMatSpec is the specialization of gemm_coopmat.comp.
 type coopMatSpec struct {
 	resultsSpec
-	Parts bool `glsl:"PARTS"`
+	F32x2 bool `glsl:"F32X2"`
 }
 
 // packedSpec is the specialization of gemm_coopmat_packed.

@@ -29,14 +29,14 @@ func TestLayouts(t *testing.T) {
 		"gemm_combine":        {Params{}, combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
 		"gemm_align":          {alignParams{}, alignSpec{}, []string{"A", "Out"}},
 		"gemm_pack":           {packParams{}, PackSpec{}, []string{"X", "W1", "W2", "Out"}},
-		"gemm_tops":           {partsParams{}, topsSpec{}, []string{"A", "B", "Tops"}},
-		"gemm_parts":          {partsParams{}, partsSpec{}, []string{"A", "B", "Parts"}},
+		"gemm_amax":           {f32x2Params{}, amaxSpec{}, []string{"A", "B", "Amax"}},
+		"gemm_f32x2":          {f32x2Params{}, f32x2Spec{}, []string{"A", "B", "Panels"}},
 	}
 	found := map[string]bool{}
 	for _, v := range shaders.Variants() {
 		row, ok := table[v.Kernel]
 		if !ok {
-			elsewhere := slices.Contains([]string{"gemm_pair", "gemm_narrow", "gemm_narrow_packed", "gemm_narrow_bwd", "gemm_narrow_dsilu", "gemm_mixture"}, v.Kernel)
+			elsewhere := slices.Contains([]string{"gemm_pair", "gemm_skinny", "gemm_skinny_packed", "gemm_skinny_bwd", "gemm_skinny_dsilu", "gemm_mixture"}, v.Kernel)
 			require.True(t, elsewhere || !strings.HasPrefix(v.Kernel, "gemm_"), "%s has no row in TestLayouts", v.Kernel)
 			continue
 		}

@@ -12,7 +12,7 @@
 //	kernels.go     gemm_coopmat and gemm_scalar, and what all kernels of products have in common
 //	pack.go        gemm_pack, which packs op(B) into the order of registers
 //	align.go       gemm_align, which copies operands to rows that are aligned: Pad
-//	parts.go       gemm_tops and gemm_parts: float32 operands as high and low float16 (f32x2)
+//	f32x2.go       gemm_amax and gemm_f32x2: float32 operands as high and low float16 (f32x2)
 //
 // Package skinny has products with few columns behind another one, in one kernel that keeps silu
 // of the first on the chip. Package fused of mlp has the same for some hundred columns.
@@ -108,7 +108,7 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 		return s, err
 	}
 	args.Slice()
-	if plan.parts {
+	if plan.f32x2 {
 		s.Product, args, p, config = plan.split(args, p, config, memory, at)
 	} else {
 		s.Copies = plan.Pack(&args, memory, at)

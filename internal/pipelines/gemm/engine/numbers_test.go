@@ -119,9 +119,9 @@ func normal(scale float64) func(*rand.Rand, int, int) float64 {
 	return func(rng *rand.Rand, _, _ int) float64 { return scale * rng.NormFloat64() }
 }
 
-// TestPartsMagnitudes runs products of float32 numbers that no float16 holds, and of numbers that differ
+// TestF32x2Magnitudes runs products of float32 numbers that no float16 holds, and of numbers that differ
 // by much in a row, column or sum, in parts of 16 bits.
-func TestPartsMagnitudes(t *testing.T) {
+func TestF32x2Magnitudes(t *testing.T) {
 	d := vktest.Open(t)
 	decades := func(rng *rand.Rand, _, _ int) float64 { return rng.NormFloat64() * math.Pow(10, 8*rng.Float64()-4) }
 	g := &call.Gemm{Problem: engine.Problem{M: 19, N: 21, K: 270}, Impl: "coopmat"}
@@ -156,9 +156,9 @@ func TestPartsMagnitudes(t *testing.T) {
 	}
 }
 
-// TestPartsScale wants rows of A and columns of B that are multiplied by powers of two to be right within
+// TestF32x2Scale wants rows of A and columns of B that are multiplied by powers of two to be right within
 // a bound multiplied by both: each has an exponent of its own.
-func TestPartsScale(t *testing.T) {
+func TestF32x2Scale(t *testing.T) {
 	d := vktest.Open(t)
 	for _, trans := range []bool{false, true} {
 		g := &call.Gemm{Problem: engine.Problem{M: 37, N: 35, K: 140, TransA: trans, TransB: trans}, Impl: "coopmat"}
@@ -188,9 +188,9 @@ func TestPartsScale(t *testing.T) {
 	}
 }
 
-// TestPartsRange wants the elements of a matrix, multiplied by ones and zeros, to come back: right to a
+// TestF32x2Range wants the elements of a matrix, multiplied by ones and zeros, to come back: right to a
 // bit down to 2^-27 of the largest of their row or column, and below to 2^-50 of that largest.
-func TestPartsRange(t *testing.T) {
+func TestF32x2Range(t *testing.T) {
 	d := vktest.Open(t)
 	const n = 40
 	g := &call.Gemm{Problem: engine.Problem{M: n, N: n, K: n}, Impl: "coopmat"}
@@ -207,9 +207,9 @@ func TestPartsRange(t *testing.T) {
 	checkValues(t, d, g, call.Turn(x, n, n), one, exact)
 }
 
-// TestPartsNotFinite wants an Inf or NaN in a row of A to make the row of C NaN, one in a column of B
+// TestF32x2NotFinite wants an Inf or NaN in a row of A to make the row of C NaN, one in a column of B
 // the column, and nothing else to change.
-func TestPartsNotFinite(t *testing.T) {
+func TestF32x2NotFinite(t *testing.T) {
 	d := vktest.Open(t)
 	g := &call.Gemm{Problem: engine.Problem{M: 18, N: 20, K: 33}, Impl: "coopmat"}
 	checkValues(t, d, g, draw(g.M, g.K, normal(1)), draw(g.K, g.N, normal(1)), func(a, b, c *guard.Tensor) {

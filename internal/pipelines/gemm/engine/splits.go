@@ -23,7 +23,7 @@ import (
 // were measured; for 512 x 1365 x 18048 tn they give 55 and 256 (60 and 227).
 const (
 	MatrixFLOPs = 340e12 / 132 // operations a second of a compute unit
-	partsFLOPs  = 73e12 / 132  // the same with float32 operands, parts.go
+	f32x2FLOPs  = 73e12 / 132  // the same with float32 operands, f32x2.go
 	scalarFLOPs = 21e12 / 132
 	unitBytes   = 4e12 / 132 // bytes a second that a compute unit reads or writes
 	startTime   = 3e-6       // the first k-tile of a workgroup, and writing C: products with k = 512 have 248 of 340 TFLOP/s
@@ -59,8 +59,8 @@ func (c *Config) costs(caps *vk.Caps, p *Problem) costs {
 	switch {
 	case c.Impl == Scalar:
 		rate = scalarFLOPs
-	case c.inParts(p):
-		rate = partsFLOPs
+	case c.isF32x2(p):
+		rate = f32x2FLOPs
 	}
 	m, n := c.Block(caps, p.DType)
 	elements, units := float64(m*n), max(float64(caps.ComputeUnits), 1)

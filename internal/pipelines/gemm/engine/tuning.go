@@ -14,7 +14,7 @@ import (
 type Table = table.Table[Problem, Config, shape]
 
 // products is the table of Multiply.
-var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_tops", "gemm_parts", "gemm_scalar", "gemm_combine")
+var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_amax", "gemm_f32x2", "gemm_scalar", "gemm_combine")
 
 // NewTable returns the table of a pass of a kernel that consists of these modules.
 func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
@@ -175,7 +175,7 @@ func ChooseBeside(caps *vk.Caps, t *Table, p Problem, impl Impl, bytes func(*Con
 // Matrices pay where the device has units for them, as CPU devices have not. For float32 the
 // product must be large enough, too.
 func autoPaths(caps *vk.Caps, p *Problem) []string {
-	small := min(p.M, p.N) < leastParts || p.FLOPs() < leastPartsFLOPs
+	small := min(p.M, p.N) < leastF32x2 || p.FLOPs() < leastF32x2FLOPs
 	if caps.Type == vk.CPU || p.DType == dtype.Float32 && small {
 		return plainFirst
 	}

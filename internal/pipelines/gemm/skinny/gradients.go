@@ -23,7 +23,7 @@ func ChooseBackward(caps *vk.Caps, p engine.Problem, columns int, o engine.Optio
 	return plan, nil
 }
 
-// backwardBytes is the shared memory of dy and w in lib/gemm_narrow_bwd.glsl.
+// backwardBytes is the shared memory of dy and w in lib/gemm_skinny_bwd.glsl.
 func backwardBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem, columns int) int {
 	blockM, blockN := c.Block(caps, p.DType)
 	return 4 * columns * (blockM + blockN)
@@ -64,11 +64,11 @@ func Backward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Opti
 	s.Copies = plan.memory.Pack(&args, memory, at)
 	args.S = plan.partial(memory, at, p.N, columns, p)
 	args.More = 4 * float64(p.N) * float64(columns)
-	s.Product = plan.steps("gemm_narrow_bwd", args, p, t.DW.Narrow(), args.S)
+	s.Product = plan.steps("gemm_skinny_bwd", args, p, t.DW.Narrow(), args.S)
 	return s, nil
 }
 
-// keptSpec is the specialization of gemm_narrow_dsilu.comp.
+// keptSpec is the specialization of gemm_skinny_dsilu.comp.
 type keptSpec struct {
 	WorkgroupSize uint32              `glsl:"WORKGROUP_SIZE"`
 	BlockM        uint32              `glsl:"BLOCK_M"`
@@ -78,7 +78,7 @@ type keptSpec struct {
 	Epilogue      engine.EpilogueSpec `glsl:"epilogue"`
 }
 
-// Blocks of gemm_narrow_dsilu. Workgroups are small, so that a multiprocessor has many. A row of
+// Blocks of gemm_skinny_dsilu. Workgroups are small, so that a multiprocessor has many. A row of
 // a block is two whole lines of a cache. Blocks are high, since each has sums of dw: 256 rows of
 // 2 bytes have 16 bytes of them for three columns.
 const (
@@ -149,7 +149,7 @@ func BackwardKept(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options) (s e
 }
 
 func recordKept(c *vk.Cmd, args engine.Args, p engine.Problem) error {
-	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_narrow_dsilu", p.DType.Short(), keptSpec{
+	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_skinny_dsilu", p.DType.Short(), keptSpec{
 		WorkgroupSize: keptThreads, BlockM: keptRows, BlockN: keptColumns,
 		AAligned: engine.Aligned(8, args.A), Columns: uint32(p.K), Epilogue: engine.NewEpilogueSpec(args, p),
 	}, vk.KernelOptions{})

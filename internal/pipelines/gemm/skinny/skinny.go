@@ -16,8 +16,8 @@
 //	Y, DY           (batch, m, columns) Out, DType
 //	Pre, DPre       (batch, m, n)       DType
 //
-// A second kernel adds up the sums of workgroups in a fixed order. The kernels are gemm_narrow,
-// gemm_narrow_bwd, gemm_narrow_dsilu and gemm_mixture. Package mlp runs the first three for
+// A second kernel adds up the sums of workgroups in a fixed order. The kernels are gemm_skinny,
+// gemm_skinny_bwd, gemm_skinny_dsilu and gemm_mixture. Package mlp runs the first three for
 // heads, package mixture the last.
 package skinny
 
@@ -46,16 +46,16 @@ type Tensors struct {
 	DY, DPre, DW vk.Tensor // the gradients read DY, and write DPre and DW
 }
 
-// skinnySpec is the specialization of gemm_narrow.comp and gemm_narrow_bwd.comp.
+// skinnySpec is the specialization of gemm_skinny.comp and gemm_skinny_bwd.comp.
 type skinnySpec struct {
 	engine.MatrixSpec
 	Columns uint32 `glsl:"COLUMNS"`
 }
 
-// packedSpec is the specialization of gemm_narrow_packed.
+// packedSpec is the specialization of gemm_skinny_packed.
 type packedSpec struct {
 	skinnySpec
-	Narrow bool `glsl:"NARROW_MATRIX"`
+	Skinny bool `glsl:"SKINNY_MATRIX"`
 	engine.Deal
 }
 
@@ -139,7 +139,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 	if err != nil {
 		return err
 	}
-	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // the rule of lib/gemm_narrow.glsl
+	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // the rule of lib/gemm_skinny.glsl
 	var spec any = skinnySpec{constants, uint32(partial.Shape[2])}
 	if plan.Config.PackB {
 		shape, lack := chips.MatrixShape(caps, p.DType)
@@ -209,7 +209,7 @@ func ChooseForward(caps *vk.Caps, p engine.Problem, columns int, o engine.Option
 	return plan, nil
 }
 
-// forwardBytes is the shared memory of w in lib/gemm_narrow.glsl.
+// forwardBytes is the shared memory of w in lib/gemm_skinny.glsl.
 func forwardBytes(caps *vk.Caps, c *engine.Config, p *engine.Problem, columns int) int {
 	_, blockN := c.Block(caps, p.DType)
 	return 4 * blockN * columns
@@ -263,13 +263,13 @@ func Forward(c *vk.Cmd, t Tensors, columns int, p engine.Problem, o engine.Optio
 	}
 	args.C = plan.partial(memory, at, p.M, columns, p)
 	args.More = 2 * float64(p.N) * float64(columns)
-	return append(list, plan.steps("gemm_narrow", args, p, t.Y, args.C)...).Record(c)
+	return append(list, plan.steps("gemm_skinny", args, p, t.Y, args.C)...).Record(c)
 }
 
 // The tables of the kernels, under the names of the program.
 var (
-	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_narrow", "gemm_narrow_packed", "gemm_pack", "gemm_combine")
-	backwardTable = engine.NewTable("grouped", kit.Backward, "gemm_narrow_bwd", "gemm_combine")
+	forwardTable  = engine.NewTable("grouped", kit.Forward, "gemm_skinny", "gemm_skinny_packed", "gemm_pack", "gemm_combine")
+	backwardTable = engine.NewTable("grouped", kit.Backward, "gemm_skinny_bwd", "gemm_combine")
 	mixtureTable  = engine.NewTable("mixture", kit.Forward, "gemm_mixture", "gmm_merge")
 )
 

@@ -19,10 +19,10 @@ func TestLayouts(t *testing.T) {
 		spec     any
 		bindings []string
 	}{
-		"gemm_narrow":        {skinnySpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_packed": {packedSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
-		"gemm_narrow_bwd":    {skinnySpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
-		"gemm_narrow_dsilu":  {keptSpec{}, []string{"A", "C", "R", "X", "S"}},
+		"gemm_skinny":        {skinnySpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_skinny_packed": {packedSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
+		"gemm_skinny_bwd":    {skinnySpec{}, []string{"A", "B", "C2", "R16", "X16", "S1"}},
+		"gemm_skinny_dsilu":  {keptSpec{}, []string{"A", "C", "R", "X", "S"}},
 		"gemm_mixture":       {mixtureSpec{}, []string{"A", "B", "C4", "R4", "X4", "S4"}},
 	} {
 		for _, element := range []string{"f16", "bf16"} {
@@ -62,13 +62,13 @@ func TestSharedMemory(t *testing.T) {
 				require.ErrorIs(t, c.FitsBeside(caps, &p, bytes), vk.ErrUnsupported, "%s, %v", name, c)
 			}
 			for columns := 1; columns <= maxColumns; columns++ {
-				check(c, "gemm_narrow", "bf16", forwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
+				check(c, "gemm_skinny", "bf16", forwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
 				if packed := spec; !p.TransB { // of B as it is
 					packed.Epilogue.OutAligned = false // as FitsBeside takes it to be
 					constants := packedSpec{skinnySpec{packed, uint32(columns)}, false, engine.Deal{RowRun: 4}}
-					check(of, "gemm_narrow_packed", "bf16", forwardBytes(caps, &of, &p, columns), constants)
+					check(of, "gemm_skinny_packed", "bf16", forwardBytes(caps, &of, &p, columns), constants)
 				}
-				check(c, "gemm_narrow_bwd", "bf16", backwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
+				check(c, "gemm_skinny_bwd", "bf16", backwardBytes(caps, &c, &p, columns), skinnySpec{spec, uint32(columns)})
 			}
 			check(c, "gemm_mixture", "f16", mixtureBytes(caps, &c, &p), mixtureSpec{spec, 2})
 		}

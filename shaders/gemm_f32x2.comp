@@ -1,9 +1,9 @@
-// gemm_parts: splits float32 operands of a GEMM into float16 parts, scaled row by row.
+// gemm_f32x2: splits float32 operands of a GEMM into float16 parts, scaled row by row.
 //
 //     x[batch, row, i] = (hi + lo / LO_SCALE) * 2^(e - TOP),  2^e <= max |x[batch, row, :]| < 2^(e+1)
 //
 //     x      op(A), or op(B) transposed: lib/gemm_floats.glsl
-//     parts  panels of hi, lo and e: lib/gemm_panels.glsl
+//     panels of hi, lo and e: lib/gemm_panels.glsl
 //
 // Columns past k are zero. A row with a largest magnitude below 2^-113 has e = -113: a
 // larger factor than 2^127 is no float32, and such a row keeps all its bits without one.
@@ -23,8 +23,8 @@ layout(local_size_x_id = 0) in;
 #include "lib/gemm_floats.glsl"
 #include "lib/f32x2_far.glsl"
 
-layout(binding = 2, scalar) readonly buffer Tops { uint tops[]; };
-layout(binding = 2, scalar) writeonly buffer Parts { uvec4 parts8[]; };
+layout(binding = 2, scalar) readonly buffer Amax { uint amax[]; };
+layout(binding = 2, scalar) writeonly buffer Panels { uvec4 panels8[]; };
 
 const uint PIECES = 16;             // of a row of the tile
 const uint LINE8 = 2 * DEPTH / 8;  // uvec4 of a line of a panel
@@ -62,18 +62,18 @@ void main() {
     }
     barrier();  // exponents are zero before they grow
     for (uint i = gl_LocalInvocationIndex; i < rows * p.chunks; i += WORKGROUP_SIZE) {
-        atomicMax(exponents[i % rows], tops[top_of(t, t.row + i % rows, i / rows)]);
+        atomicMax(exponents[i % rows], amax[amax_of(t, t.row + i % rows, i / rows)]);
     }
-    barrier();  // all tops have been met
+    barrier();  // all amax have been met
     if (gl_LocalInvocationIndex < ROWS) {
         exponents[gl_LocalInvocationIndex] = max(exponents[gl_LocalInvocationIndex] >> 23, TOP);
     }
     barrier();  // exponents written before they are read
 
     const uint panel8 = t.source.rows * LINE8;
-    const uint base = t.source.parts + t.batch * (p.k_tiles + 1) * panel8;
+    const uint base = t.source.panels + t.batch * (p.k_tiles + 1) * panel8;
     if (t.tile_k == 0 && gl_LocalInvocationIndex < rows) {
-        parts8[base + (t.row + gl_LocalInvocationIndex) * LINE8] = uvec4(exponents[gl_LocalInvocationIndex], 0, 0, 0);
+        panels8[base + (t.row + gl_LocalInvocationIndex) * LINE8] = uvec4(exponents[gl_LocalInvocationIndex], 0, 0, 0);
     }
     const bool by_k = t.source.k_step == 1;
     [[unroll]] for (uint n = 0; n < ROWS * PIECES / WORKGROUP_SIZE; n++) {
@@ -83,8 +83,8 @@ void main() {
         if (row < rows && k < p.k_tiles * DEPTH) {
             const Parts8 x = split_far(load_piece(t, t.row + row, k), scale_of(exponents[row]));
             const uint at = base + (1 + k / DEPTH) * panel8 + (t.row + row) * LINE8 + k % DEPTH / 8;
-            parts8[at] = x.hi;
-            parts8[at + DEPTH / 8] = x.lo;
+            panels8[at] = x.hi;
+            panels8[at + DEPTH / 8] = x.lo;
         }
     }
 }

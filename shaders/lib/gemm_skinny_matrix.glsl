@@ -1,4 +1,4 @@
-// gemm_narrow_matrix: the strips of lib/gemm_narrow.glsl without shared memory: silu of sums, in
+// gemm_skinny_matrix: the strips of lib/gemm_skinny.glsl without shared memory: silu of sums, in
 // registers, becomes left matrices, whose elements an invocation has in the places of an
 // accumulator (chips.MatrixLayout), and W the right ones, with zeros beyond its columns.
 //
@@ -11,7 +11,7 @@
 //
 // With KEEP_X columns of op(B) may be dealt out to matrices; then X leaves straight from registers.
 //
-// The includer defines NARROW_ID, the constant_id of NARROW, and includes lib/gemm_sums.glsl before,
+// The includer defines SKINNY_ID, the constant_id of SKINNY_MATRIX, and includes lib/gemm_sums.glsl before,
 // and what lib/gemm_runs.glsl and lib/gemm_w.glsl need.
 
 #include "gemm_w.glsl"
@@ -20,14 +20,14 @@
 #include "pack2.glsl"
 #include "gemm_runs.glsl"
 
-layout(constant_id = NARROW_ID) const bool NARROW_MATRIX = false;
+layout(constant_id = SKINNY_ID) const bool SKINNY_MATRIX = false;
 
 const uint W_LD = MAT_N / 8 + 1;  // uvec4 of a row of W, one more, so that rows start in different banks
 const uint Y_LD = MAT_N / 4 + 1;  // uvec4 of a row of sums of Y, likewise
 const bool W_FITS = BLOCK_N * W_LD <= TILE_SIZE;
 const bool Y_FITS = COLUMNS < MAT_N;  // and the column of 1
 const bool KEEP_STRIPS = KEEP_X && !DEALT;
-const bool BY_NARROW = NARROW_MATRIX && !KEEP_STRIPS && W_FITS && Y_FITS;
+const bool BY_SKINNY = SKINNY_MATRIX && !KEEP_STRIPS && W_FITS && Y_FITS;
 
 #ifdef ELEM_BF16
 const float MOST = 3.0e38;
@@ -124,7 +124,7 @@ void keep_run(const uint batch, const uint row, const uint col, const vec4 low, 
         KEEP_RUNS(sum, w, top, left, true, total)                          \
     }
 
-#define STORE_NARROW(sum, w, top, left)                                                     \
+#define STORE_SKINNY(sum, w, top, left)                                                     \
     barrier();  /* operands are read */                                                     \
     spread_w();                                                                             \
     barrier();  /* tile written before it is read */                                        \

@@ -1,9 +1,9 @@
-// gemm_tops: the largest magnitudes of rows of float32 operands of a GEMM.
+// gemm_amax: the largest magnitudes of rows of float32 operands of a GEMM.
 //
-//     tops[batch, c, row] = max |x[batch, row, i]| over chunk * c <= i < chunk * (c + 1)
+//     amax[batch, c, row] = max |x[batch, row, i]| over chunk * c <= i < chunk * (c + 1)
 //
 //     x     op(A), or op(B) transposed: lib/gemm_floats.glsl
-//     tops  bits of a float32; for a row with an Inf or NaN, the bits of that
+//     amax  bits of a float32; for a row with an Inf or NaN, the bits of that
 //
 // A workgroup has 32 rows of a chunk. Its invocations read 32 x 32 elements at a time, 32
 // neighbours along the contiguous axis.
@@ -17,12 +17,12 @@ layout(local_size_x_id = 0) in;
 
 #include "lib/gemm_floats.glsl"
 
-layout(binding = 2, scalar) writeonly buffer Tops { uint tops[]; };
+layout(binding = 2, scalar) writeonly buffer Amax { uint amax[]; };
 
 const uint GROUPS = WORKGROUP_SIZE / 32;
 const uint EACH = 32 / GROUPS;  // elements of 32 x 32 that an invocation reads
 
-shared uint tile_tops[ROWS];
+shared uint tile_amax[ROWS];
 
 void main() {
     const Tile t = this_tile();
@@ -33,7 +33,7 @@ void main() {
     const uint group = gl_LocalInvocationIndex / 32;
     const bool by_k = t.source.k_step == 1;
     if (gl_LocalInvocationIndex < ROWS) {
-        tile_tops[gl_LocalInvocationIndex] = 0;
+        tile_amax[gl_LocalInvocationIndex] = 0;
     }
     uint own[EACH];  // by_k: of rows group, group + GROUPS, ...; else all of row lane
     [[unroll]] for (uint e = 0; e < EACH; e++) {
@@ -48,13 +48,13 @@ void main() {
             own[e] = max(own[e], floatBitsToUint(x) & 0x7fffffffu);  // these are ordered as the floats are, Inf and NaN last
         }
     }
-    barrier();  // tile_tops is zero before it grows
+    barrier();  // tile_amax is zero before it grows
     [[unroll]] for (uint e = 0; e < EACH; e++) {
-        atomicMax(tile_tops[by_k ? group + e * GROUPS : lane], own[e]);
+        atomicMax(tile_amax[by_k ? group + e * GROUPS : lane], own[e]);
     }
-    barrier();  // tile_tops written before it is read
+    barrier();  // tile_amax written before it is read
     const uint row = t.row + gl_LocalInvocationIndex;
     if (gl_LocalInvocationIndex < ROWS && row < t.source.rows) {
-        tops[top_of(t, row, t.tile_k)] = tile_tops[gl_LocalInvocationIndex];
+        amax[amax_of(t, row, t.tile_k)] = tile_amax[gl_LocalInvocationIndex];
     }
 }

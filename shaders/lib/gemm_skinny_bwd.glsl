@@ -1,4 +1,4 @@
-// gemm_narrow_bwd: the gradients of a block from its pre,
+// gemm_skinny_bwd: the gradients of a block from its pre,
 //
 //     dpre = (dY * transpose(W)) o silu'(pre)
 //     dW   = transpose(silu(pre)) * dY, of the rows of the block

@@ -1,4 +1,4 @@
-// gemm_narrow: silu of the strips of lib/gemm_matrix.glsl, times their rows of W, a skinny
+// gemm_skinny: silu of the strips of lib/gemm_matrix.glsl, times their rows of W, a skinny
 // matrix for each product. With KEEP_X it also writes the sums of products, (m, n) of ELEM
 // for each product, to X of lib/gemm_params.glsl; OUT_ALIGNED is then that of X alone.
 //
@@ -10,7 +10,7 @@
 #include "pack2.glsl"
 #include "silu.glsl"
 
-#ifndef NARROW_ID
+#ifndef SKINNY_ID
 #define KEEP_STRIPS KEEP_X
 #endif
 
@@ -46,7 +46,7 @@ void keep_strip(const Work w, const uint row, const uint col, const uint end) {
 }
 
 // Lanes that share a row of a strip, and rows that share a lane.
-const uint SHARES = SUBGROUP_SIZE > MAT_M ? SUBGROUP_SIZE / MAT_M : 1;
+const uint STRIP_TEAM = SUBGROUP_SIZE > MAT_M ? SUBGROUP_SIZE / MAT_M : 1;
 const uint LANE_ROWS = SUBGROUP_SIZE < MAT_M ? MAT_M / SUBGROUP_SIZE : 1;
 
 // store_strip multiplies a strip. An invocation owns a row, or a share of its columns, so that
@@ -65,12 +65,12 @@ void store_strip(const Work w, const uint row, const uint col, const uint strip)
         [[unroll]] for (uint o = 0; o < COLUMNS; o++) {
             y[o] = 0.0;
         }
-        [[unroll]] for (uint first = 0; first < OUT_COLS4; first += SHARES) {
+        [[unroll]] for (uint first = 0; first < OUT_COLS4; first += STRIP_TEAM) {
             const uint q = first + lane / MAT_M;
             const uint x = col + q * 4;
             const vec4 v = silu(scaled(uintBitsToFloat(tile[base + r * OUT_LD + q])));
-#ifdef NARROW_ID
-            if (DEALT) {  // a number is too large for lib/gemm_narrow_matrix.glsl
+#ifdef SKINNY_ID
+            if (DEALT) {  // a number is too large for lib/gemm_skinny_matrix.glsl
                 [[unroll]] for (uint e = 0; e < 4; e++) {
                     const uint panel = gl_SubgroupID % SUBGROUPS_N * SUBGROUP_N;  // from the block's first column on
                     const uint place = min(x + e - w.col - panel, SUBGROUP_N - 1);

@@ -1,4 +1,4 @@
-// gemm_narrow: matrix products on cooperative matrices that are multiplied again, by skinny
+// gemm_skinny: matrix products on cooperative matrices that are multiplied again, by skinny
 // matrices (a few columns), without reaching memory.
 //
 //     Y = silu(alpha * op(A) * op(B)) * W, batch by batch
@@ -12,7 +12,7 @@
 //
 // Sums of products go through silu in float32 and are not rounded before the product with W.
 // With PACKED B is op(B) in right matrices of gemm_pack.comp, and the product with W is in
-// registers (lib/gemm_narrow_matrix.glsl). lib/gemm_matrix.glsl has the algorithm.
+// registers (lib/gemm_skinny_matrix.glsl). lib/gemm_matrix.glsl has the algorithm.
 //
 // Dispatch: (x, y, batch) with x * y >= tiles.
 #version 460
@@ -25,13 +25,13 @@ layout(local_size_x_id = 0) in;
 
 #define EPILOGUE_ID 16
 #ifdef PACKED
-#define NARROW_ID 26
+#define SKINNY_ID 26
 #define RUNS_ID 27
 #endif
 #include "lib/gemm_tensors.glsl"
 #include "lib/gemm_matrix.glsl"
 
-#include "lib/gemm_narrow.glsl"
+#include "lib/gemm_skinny.glsl"
 
 // add_row adds sums of a row to what the strips before of its part wrote.
 void add_row(const Work w, const uint row, const bool first, const float y[COLUMNS]) {

@@ -1,4 +1,4 @@
-// gemm_narrow_dsilu: the gradients behind gemm_narrow, from the products that it kept.
+// gemm_skinny_dsilu: the gradients behind gemm_skinny, from the products that it kept.
 //
 //     dpre = (dY * transpose(W)) o silu'(pre)       batch by batch
 //     dW   = transpose(silu(pre)) * dY
@@ -40,7 +40,7 @@ layout(binding = 2, scalar) readonly buffer R { uint16_t r16[]; };
 layout(binding = 3, scalar) readonly buffer X { uint16_t x16[]; };
 layout(binding = 4, scalar) writeonly buffer S { float s1[]; };
 
-#include "lib/gemm_narrow_bwd.glsl"
+#include "lib/gemm_skinny_bwd.glsl"
 #include "lib/load8_shift.glsl"
 
 DEFINE_LINE8(load_shifted, a8)

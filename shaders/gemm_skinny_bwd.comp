@@ -1,4 +1,4 @@
-// gemm_narrow_bwd: the gradients behind gemm_narrow, from matrix products on cooperative
+// gemm_skinny_bwd: the gradients behind gemm_skinny, from matrix products on cooperative
 // matrices that never reach memory.
 //
 //     pre  = alpha * op(A) * op(B)                  batch by batch
@@ -33,7 +33,7 @@ layout(local_size_x_id = 0) in;
 #include "lib/gemm_columns.glsl"
 
 const uint QUADS = OUT_STAGES * LANE_QUADS;  // of a lane: dW outlives the strips of a block
-#include "lib/gemm_narrow_bwd.glsl"
+#include "lib/gemm_skinny_bwd.glsl"
 
 // store_strip writes dpre of a strip, and adds its rows to dW.
 void store_strip(const Work w, const uint row, const uint col, const uint strip) {
