@@ -149,6 +149,8 @@ func TestMerge(t *testing.T) {
 		{"of an unknown commit it stays", run(one, "x", 3, 5, 1), run(one, "", 30, 50, 0), run(one, "x", 30, 50, 1)},
 		{"after less it stays", run(one, "x", 3, 5, 1), run(one, "y", 3, 4, 0), after(run(one, "x", 3, 5, 1), run(one, "y", 3, 4, 0))},
 		{"without what failed it stays", run(one, "x", 3, 5, 1), run(one, "y", 3, 5, 0), after(run(one, "x", 3, 5, 1), run(one, "y", 3, 5, 0))},
+		{"without the suite it stays", run(one, "x", 3, 5, 1), run(one, "y", 0, 20, 0), after(run(one, "x", 3, 5, 1), run(one, "y", 0, 20, 0))},
+		{"it goes for fewer cases and more problems", run(one, "x", 3, 5, 1), run(one, "y", 1, 8, 0), run(one, "y", 1, 8, 0)},
 		{"it goes", run(one, "x", 3, 5, 1), run(one, "y", 3, 6, 0), run(one, "y", 3, 6, 0)},
 		{"it goes after the suite and problems", after(run(one, "x", 3, 5, 1), run(one, "y", 3, 0, 0)), run(one, "z", 0, 6, 0), run(one, "y", 3, 6, 0)},
 		{"wrong again", after(run(one, "x", 3, 5, 1), run(one, "y", 3, 0, 0)), run(one, "z", 0, 6, 1), run(one, "x", 3, 6, 1)},
