@@ -90,6 +90,8 @@ var variants = slices.Concat(
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("sum_rows", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("glu_fwd", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("glu_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gmm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gmm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	single("gmm_merge"),

@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
@@ -36,6 +37,7 @@ func refusing() map[string]call.Call {
 	one := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5, Keep: mlp.KeepHidden}
 	heads := mlp.Problem{Tokens: 2, Heads: 6, In: 3, Hidden: 4, Out: 5, Keep: mlp.KeepPre}
 	mix := mixture.Problem{Tokens: 2, Heads: 6, In: 5, Hidden: 4}
+	gates := glu.Problem{Rows: 3, Cols: 8}
 	mixtures := gmm.Problem{Tokens: 4, Components: 2}
 	layer, rms := norm.Problem{Rows: 3, Cols: 8, DType: dtype.Float16}, norm.Problem{Rows: 3, Cols: 8, RMS: true, Residual: true}
 	product := problem.Problem{M: 3, N: 4, K: 5, Beta: 1}
@@ -57,6 +59,8 @@ func refusing() map[string]call.Call {
 		"mixture, backward":    &call.Mixture{Problem: mix, LogP: true, Loss: true, Direction: back, DLoss: 1},
 		"gmm":                  &call.GMM{Problem: mixtures, LogP: true, Loss: true},
 		"gmm, backward":        &call.GMM{Problem: mixtures, Call: call.GMMBackward, DLoss: 1},
+		"glu":                  &call.GLU{Problem: gates},
+		"glu, backward":        &call.GLU{Problem: gates, Direction: back},
 		"norm":                 &call.Norm{Problem: layer, Save: true},
 		"norm, backward":       &call.Norm{Problem: layer, Direction: back},
 		"rms":                  &call.Norm{Problem: rms, Save: true},
@@ -75,7 +79,7 @@ func refusing() map[string]call.Call {
 var optional = []string{"lse", "dlse", "dbias", "dsinks", "k_scale", "v_scale", "q", "log_p", "loss", "dloss", "mean", "rstd", "dresidual"}
 
 // composed are tensors of a description that the package has not.
-var composed = []string{"states", "outputs", "pre", "p"}
+var composed = []string{"states", "outputs", "pre", "p", "gu"}
 
 // TestArguments refuses a tensor that is missing, that the problem has not, that has another format or
 // shape, and one that the call writes in the memory of another.

@@ -25,6 +25,8 @@
 //	rows-past-k           has no case of gemm                      3 in 24
 //	sums-early            has no case of norm                      10 in 30
 //	partial-left          has no case of norm                      3 in 40
+//	vector-past-the-row   has no case of glu                       10 in 23
+//	rest-subtracted       has no case of glu                       1 in 30
 //	loss-left             has no case of gmm                       10 in 30
 //	branch-before-max     hidden: lavapipe runs a subgroup in lockstep
 //	columns-left          hidden: every head_dim fills lavapipe's matrices

@@ -87,6 +87,7 @@ func All() []Kernel {
 		kernelMixture(),
 		kernelGMM(),
 		kernelNorm(),
+		kernelGLU(),
 		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
 	}
 	for _, x := range Lines(cases) {

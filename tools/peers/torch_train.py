@@ -33,6 +33,24 @@ class Norm:
         return {"y": norm} if residual is None else {"y": norm, "sum": s}
 
 
+class GLU:
+    """Gated linear units of g and u, or of the halves of gu."""
+
+    upstream = ("dy",)
+    implementations = ("eager", "compile")
+
+    def __init__(self, params):
+        self.inputs = ("gu",) if params["beside"] else ("g", "u")
+        self.gradients = {"d" + name: name for name in self.inputs}
+        self.activation = params["activation"]
+
+    def forward(self, **x):
+        f = torch.nn.functional
+        g, u = x["gu"].chunk(2, dim=-1) if "gu" in x else (x["g"], x["u"])
+        a = f.silu(g) if self.activation == "silu" else f.gelu(g, approximate="tanh" if self.activation == "gelu-tanh" else "none")
+        return {"y": a * u}
+
+
 class Gemm:
     """A matrix product, without what follows it."""
 
@@ -203,7 +221,7 @@ class OptimCall:
         return {"param": torch.cat([x.detach().flatten() for x in self.parameters])}
 
 
-OPS = {"gemm": gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "gmm": GMM, "mixture": Mixture, "optim": Optim}
+OPS = {"gemm": gemm, "mlp": MLP, "grouped": Grouped, "norm": Norm, "glu": GLU, "gmm": GMM, "mixture": Mixture, "optim": Optim}
 
 
 class Call:
