@@ -38,34 +38,12 @@ type benchKernel struct {
 }
 
 func newBench(a *app) *cobra.Command {
-	cmd := kernelCommands("bench KERNEL", "Measure a kernel, after checking that it is right; compare measurements", func(k kernels.Kernel) *cobra.Command {
+	cmd := kernelCommands("bench KERNEL", func(k kernels.Kernel) *cobra.Command {
 		b := &benchKernel{kernelFlags: newKernelFlags(k)}
-		return a.command(&cobra.Command{
-			Use: k.Name, Short: "Measure " + k.Title, Long: benchText(&k, b.flags), Example: k.Example("bench"),
-		}, b.add, func(ctx context.Context) error { return b.run(ctx, a) })
+		return a.command(&cobra.Command{Use: k.Name}, b.add, func(ctx context.Context) error { return b.run(ctx, a) })
 	})
-	cmd.Long = benchHelp
 	cmd.AddCommand(newBenchTrain(a), newBenchOverhead(a), newBenchCompare(a))
 	return cmd
-}
-
-const benchHelp = `Measures a kernel on random normal inputs. Every path is checked against a float64 reference
-first (a sample of its rows if there are many); one that is wrong is reported and not timed,
-and the exit status is 1.
-
-Times are device timestamps: the median of --count samples, each the mean of a batch of
-calls, the paths taking turns. The format benchfmt has a line per sample, for benchstat.`
-
-// benchText returns the help of bench for a kernel.
-func benchText(k *kernels.Kernel, flags kernels.Flags) string {
-	text := "Measures " + k.Title + ", as flashvk bench --help says:\n" + k.Formulas + "\n\n" + k.About + "\n\n" + gridHelp
-	if list := flags.Suites(); len(list) > 1 {
-		text += "\n\nThe suites are"
-		for _, s := range list {
-			text += fmt.Sprintf("\n    %-12s %s", s.Name, s.About)
-		}
-	}
-	return text
 }
 
 // add adds the flags of bench.
@@ -87,31 +65,12 @@ func (b *benchKernel) add(f *pflag.FlagSet) {
 }
 
 func newSweep(a *app) *cobra.Command {
-	cmd := kernelCommands("sweep [KERNEL]", "Measure a kernel at many sizes, into a CSV file", func(k kernels.Kernel) *cobra.Command {
+	cmd := kernelCommands("sweep [KERNEL]", func(k kernels.Kernel) *cobra.Command {
 		s := &benchKernel{kernelFlags: newKernelFlags(k)}
-		return a.command(&cobra.Command{
-			Use:   k.Name,
-			Short: "Measure " + k.Title + " at many sizes, into a CSV file",
-			Long: fmt.Sprintf(`Measures problems of %[1]s as bench %[1]s does, and appends a line for each problem and
-path to a CSV file. An interrupted sweep completes it when it is started again.
-
-`, k.Name) + gridHelp,
-			Example: k.Example("sweep"),
-		}, s.addSweep, func(ctx context.Context) error { return s.run(ctx, a) })
+		return a.command(&cobra.Command{Use: k.Name}, s.addSweep, func(ctx context.Context) error { return s.run(ctx, a) })
 	})
 	k, _ := kernels.Find("attention")
 	s := &benchKernel{kernelFlags: newKernelFlags(k)}
-	cmd.Long = `Measures one problem after the other, as bench does, and appends a line for each
-problem and path to a CSV file: softmax attention at many sequence lengths, or the
-named kernel at any sizes.
-
-An interrupted sweep continues when it is started again with the same file: problems in
-the file are not measured again. flashvk plot draws the file.
-
-` + gridHelp
-	cmd.Example = `  flashvk sweep --min-len 128 --max-len 2048 --step 128 --dtype float16 --csv results.csv
-  flashvk sweep --min-len 512 --max-len 16384 --step 512 --batch 1 --heads 16 --headdim 128 --causal --impl coopmat2,coopmat --csv causal.csv
-  flashvk sweep gemm --m 512..8192x2 --n 1365 --k 512 --csv gemm.csv`
 	cmd.Args = noArgs
 	s.unless = func(bool) []string {
 		return []string{"batch=1", "heads=8", "headdim=64", "dtype=float16", fmt.Sprintf("seqlen=%d..%d+%d", s.min, s.max, s.step)}

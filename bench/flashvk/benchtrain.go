@@ -36,18 +36,7 @@ type benchTrain struct {
 
 func newBenchTrain(a *app) *cobra.Command {
 	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []tnp.Variant{tnp.Fastest}, recordings: []bool{false}, count: 10}
-	return a.command(&cobra.Command{
-		Use:   "train",
-		Short: "Measure a whole training step",
-		Long: `Measures a training step of a transformer neural process: forward, backward and AdamW in
-one recording. The time is the wall clock from submitting it to its end. Each shape has a
-table with a row for each combination of --variant, --checkpoint and --recording, and for
-each peer. The gradients are checked first: the loss must change along them as they
-predict. --stages adds a table of the stages of the step.`,
-		Example: `  flashvk bench train --shape small,mid --stages
-  flashvk bench train --shape small --variant unfused,separate,fused,auto --recording once,fresh
-  flashvk bench train --shape small --peer torch="python3 tools/peers/torch_step.py" --out results`,
-	}, func(f *pflag.FlagSet) {
+	return a.command(&cobra.Command{Use: "train"}, func(f *pflag.FlagSet) {
 		f.Var(value[[]string]{Target: &b.shapes, Parse: kernels.ListOf(kernels.OneOf(presetNames())), Kind: "SHAPES"}, "shape", "a comma list of tiny, small, mid, large (default small,mid; tiny on a CPU device)")
 		b.model.add(f)
 		f.Var(value[[]tnp.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")

@@ -21,18 +21,7 @@ func newBenchCompare(a *app) *cobra.Command {
 	var o output
 	unit, limit, missing := "sec/op", 5.0, false
 	cmd := &cobra.Command{
-		Use:   "compare OLD NEW",
-		Short: "Compare two files of benchmark lines",
-		Long: `Compares two files of bench --format benchfmt, or any others in the Go benchmark format:
-medians, 95 % confidence intervals, and whether the difference is significant
-(Mann-Whitney U test, p < 0.05; it needs at least four samples of each, ten are better).
-
-The exit status is 1 if a benchmark became worse, significantly and by more than
---max-slowdown percent. It is also 1 if a benchmark of OLD is missing in NEW, since a
-path that became wrong is not timed; --missing allows that.`,
-		Example: `  flashvk bench compare old.txt new.txt
-  flashvk bench compare --max-slowdown 2 --format markdown old.txt new.txt
-  flashvk bench compare --unit fresh-wall-sec/op old.txt new.txt`,
+		Use: "compare OLD NEW",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usagef("bench compare needs two files, OLD and NEW, not %d", len(args))
@@ -86,16 +75,7 @@ func compareFiles(before, after, unit string) (*compare.Report, error) {
 func newPlot(a *app) *cobra.Command {
 	var out, baseline string
 	cmd := &cobra.Command{
-		Use:   "plot FILE",
-		Short: "Draw the results of a sweep",
-		Long: `Draws latency, speedup and rate of the results in a CSV file against the size that
-differs (for attention the sequence length), as SVG: one below the other in --out FILE.svg,
-or each in a file of its own in the folder --out DIR. It prints the names of the files. The
-CSV file is one of flashvk sweep, of bench --format csv, or results.csv of bench --out.
-Results that differ in more than one size are divided: each part that differs in one has
-charts numbered -1, -2 and so on, and the rest are bars in rates.svg, as with bench --out.`,
-		Example: `  flashvk plot results.csv --out plots
-  flashvk plot results.csv --out results.svg --baseline torch:flash`,
+		Use: "plot FILE",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("plot needs one file with results, not %d", len(args))

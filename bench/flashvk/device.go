@@ -151,15 +151,7 @@ func (a *app) compiling(kernel string) (done func()) {
 
 func newDevices(a *app) *cobra.Command {
 	var asJSON bool
-	return a.command(&cobra.Command{
-		Use:   "devices",
-		Short: "List the Vulkan devices and what runs on them",
-		Long: `Lists every Vulkan device with its driver, limits and matrix shapes, and for
-each path of attention the formats that it takes there, or why it takes none.
-The paths are asked about headdim 64, 128 and 256.`,
-		Example: `  flashvk devices
-  flashvk devices --json`,
-	}, func(f *pflag.FlagSet) {
+	return a.command(&cobra.Command{Use: "devices"}, func(f *pflag.FlagSet) {
 		f.BoolVar(&asJSON, "json", false, "everything that is known, as JSON")
 	}, func(context.Context) error {
 		list, err := vk.List()

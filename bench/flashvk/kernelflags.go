@@ -314,18 +314,13 @@ func (p peerList) String() string { return "" }
 func (p peerList) Type() string { return "NAME=COMMAND" }
 
 // kernelCommands returns a command with the subcommand of each kernel that make makes.
-func kernelCommands(use, short string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, DisableFlagsInUseLine: true, Args: subcommand, Run: func(*cobra.Command, []string) {}}
+func kernelCommands(use string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, DisableFlagsInUseLine: true, Args: subcommand, Run: func(*cobra.Command, []string) {}}
 	for _, k := range kernels.All() {
 		cmd.AddCommand(make(k))
 	}
 	return cmd
 }
-
-// gridHelp is the help of lists.
-const gridHelp = `Sizes, types and switches may be lists, such as 512,1024,1365. Each combination is a
-problem. A list of sizes may also be 128..2048+128, in steps of 128, or 128..16384x2,
-each size twice the one before. --residual=both is --residual=false,true.`
 
 // A gridAxis is a flag that may be a list. It sets the flag of the kernel to one value after the
 // other.

@@ -130,14 +130,7 @@ type app struct {
 
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "flashvk COMMAND",
-		Short: "Flash attention on every Vulkan device",
-		Long: `flashvk computes and measures flash attention, and the kernels of a training
-step, on Vulkan devices: one binary and a driver, nothing else. Without --device
-it uses the best GPU there is, and a CPU device only if there is no GPU.`,
-		Example: `  flashvk devices
-  flashvk bench attention
-  flashvk run attention --in qkv.safetensors --out o.safetensors --causal`,
+		Use:                   "flashvk COMMAND",
 		Version:               bench.ReadBuildInfo().String(),
 		SilenceErrors:         true,
 		DisableFlagsInUseLine: true,
@@ -148,15 +141,15 @@ it uses the best GPU there is, and a CPU device only if there is no GPU.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newVersion(a))
+	describe(root)
 	completeFlags(root)
 	return root
 }
 
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print version, commit and Go version",
-		Args:  noArgs,
+		Use:  "version",
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(a.stdout, bench.ReadBuildInfo())
 			return err

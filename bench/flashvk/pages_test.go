@@ -243,17 +243,6 @@ Each command says its flags with ` + "`--help`" + `. [guide.md](guide.md) shows 
 	require.Equal(t, text, old, "go test ./bench/flashvk -run Cli -update writes docs/cli.md anew")
 }
 
-// allCommands returns a command and those below it, in the order of help.
-func allCommands(c *cobra.Command) []*cobra.Command {
-	list := []*cobra.Command{c}
-	for _, below := range c.Commands() {
-		if below.IsAvailableCommand() {
-			list = append(list, allCommands(below)...)
-		}
-	}
-	return list
-}
-
 // TestCommits says that every commit that a page, a record or a measurement quotes is an ancestor
 // of HEAD: a commit of a branch that was rebased leads a reader nowhere.
 func TestCommits(t *testing.T) {

@@ -23,30 +23,9 @@ type profileKernel struct {
 }
 
 func newProfile(a *app) *cobra.Command {
-	return kernelCommands("profile KERNEL", "Time each dispatch of a call", func(k kernels.Kernel) *cobra.Command {
+	return kernelCommands("profile KERNEL", func(k kernels.Kernel) *cobra.Command {
 		p := &profileKernel{kernelFlags: newKernelFlags(k), impl: k.Impls[0]}
-		cmd := a.command(&cobra.Command{
-			Use:   k.Name,
-			Short: "Time each dispatch of " + k.Title,
-			Long: fmt.Sprintf(`Times each dispatch of a call of %[1]s, in the order of recording, after checking the
-call as bench %[1]s does. The least operations and traffic of a dispatch are compared
-with the rates of loops that do nothing else on this device: matrix products, float32
-multiply-adds, a copy. The driver reports registers, spills and shared memory. If a
-kernel is dispatched more than once, a second table has the sums.
-
-A timestamp waits for all that was recorded before it. Dispatches without a barrier
-between them may run side by side; the time of the second is then what remains after the
-first has ended.
-
-Problem, default sizes and suites are the same as in bench %[1]s. Each case of a suite
-has a table.`, k.Name),
-			Example: "  flashvk profile " + k.Name,
-		}, p.add, func(ctx context.Context) error { return p.run(ctx, a) })
-		if cmd.Flags().Lookup("backward") != nil {
-			cmd.Example += fmt.Sprintf("\n  flashvk profile %s --backward --trace trace.json", k.Name)
-		}
-		cmd.Example += fmt.Sprintf("\n  flashvk profile %s --suite %s --format markdown", k.Name, p.flags.Suites()[0].Name)
-		return cmd
+		return a.command(&cobra.Command{Use: k.Name}, p.add, func(ctx context.Context) error { return p.run(ctx, a) })
 	})
 }
 
@@ -125,13 +104,9 @@ type benchOverhead struct {
 }
 
 func newBenchOverhead(a *app) *cobra.Command {
-	cmd := kernelCommands("", "", func(k kernels.Kernel) *cobra.Command {
-		return newOverheadOf(a, k, &cobra.Command{Use: k.Name, Short: "Measure what a call of " + k.Title + " costs the host"})
+	cmd := kernelCommands("overhead [KERNEL]", func(k kernels.Kernel) *cobra.Command {
+		return newOverheadOf(a, k, &cobra.Command{Use: k.Name})
 	})
-	cmd.Use, cmd.Short = "overhead [KERNEL]", "Measure what a call costs the host"
-	cmd.Example = `  flashvk bench overhead
-  flashvk bench overhead --impl coopmat2,scalar --count 20 --format benchfmt > overhead.txt
-  flashvk bench overhead gemm`
 	k, _ := kernels.Find("attention")
 	return newOverheadOf(a, k, cmd)
 }
@@ -142,14 +117,6 @@ func newOverheadOf(a *app, k kernels.Kernel, cmd *cobra.Command) *cobra.Command 
 	if o.impls = k.Impls[:1]; len(k.Impls) > 1 {
 		o.impls = k.Impls[1:]
 	}
-	cmd.Long = fmt.Sprintf(`Measures what a call of %s costs the host: recording a call, recording and submitting it,
-submitting a recorded call, waiting for it, and replaying a recording of many calls. The
-problem is so small that the work of the device hardly counts.
-
---starts also measures starts, from opening the device to the end of the first call: cold,
-with no pipeline compiled, and warm, with all of them in a cache as programs keep it. The
-driver's own caches are turned off where the driver obeys MESA_SHADER_CACHE_DISABLE or
-__GL_SHADER_DISK_CACHE.`, k.Name)
 	cmd.Args = noArgs
 	return a.command(cmd, func(f *pflag.FlagSet) {
 		o.addSizes(f, false)

@@ -23,8 +23,7 @@ import (
 )
 
 func newRun(a *app) *cobra.Command {
-	cmd := kernelCommands("run KERNEL", "Compute a kernel for tensors in a safetensors file", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
-	cmd.Long = "Computes a kernel for tensors in a safetensors file. The output file appears only when it is complete."
+	cmd := kernelCommands("run KERNEL", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
 	cmd.AddCommand(newRunModel(a))
 	return cmd
 }
@@ -38,10 +37,7 @@ type runKernel struct {
 
 func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 	r := &runKernel{kernelFlags: newKernelFlags(k), impl: k.Impls[0]}
-	return a.command(&cobra.Command{
-		Use: k.Name + " --in FILE --out FILE", Short: "Compute " + k.Title, Example: k.Example("run"),
-		Long: "Computes " + k.Title + ":\n" + k.Formulas + "\n\nThe tensors of the input file, and of the output file where they are written, are" + k.Files,
-	}, func(f *pflag.FlagSet) {
+	return a.command(&cobra.Command{Use: k.Name + " --in FILE --out FILE"}, func(f *pflag.FlagSet) {
 		r.set = f
 		fileVar(f, &r.in, "in", "safetensors file to read")
 		fileVar(f, &r.out, "out", "safetensors file to write; may be the one that is read")
@@ -263,22 +259,7 @@ type runModel struct {
 
 func newRunModel(a *app) *cobra.Command {
 	r := &runModel{checkpoint: tnp.Auto}
-	return a.command(&cobra.Command{
-		Use:   "model --in FILE --out FILE",
-		Short: "Compute a transformer neural process: its predictions, its loss and all gradients",
-		Long: `Computes what a transformer neural process predicts on one batch, its loss, and with
---backward the gradients by all parameters, as flashvk train does in a step.
-
-The file of --weights, or else the input file, has the weights under the names of a PyTorch
-state dict, as flashvk train writes them. The input file has the batch, in the form of --data,
-    x  (batch, context+targets, input_dim): tokens, (x, y, 1) of each point of the
-       context, then (x, 0, -1) of each target; x may have several elements
-    y  (batch, targets): without it there are predictions alone
-The output file gets, in F32, mean and deviation (batch, targets), or with --backward
-grad.NAME of each parameter, and where there is y, loss (1) and log_p (batch, targets).`,
-		Example: `  flashvk run model --weights model.safetensors --in mine.safetensors --out predicted.safetensors
-  flashvk run model --in in.safetensors --out loss.safetensors --heads 8 --context 64 --dtype float32 --backward`,
-	}, func(f *pflag.FlagSet) {
+	return a.command(&cobra.Command{Use: "model --in FILE --out FILE"}, func(f *pflag.FlagSet) {
 		r.set = f
 		fileVar(f, &r.in, "in", "safetensors file to read")
 		f.StringVar(&r.weights, "weights", "", "safetensors file with the weights (default: the file of --in)")

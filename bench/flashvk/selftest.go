@@ -59,26 +59,7 @@ type selftestCommand struct {
 
 func newSelftest(a *app) *cobra.Command {
 	s := &selftestCommand{impls: attention.Impls(), random: trial.Options{Kernels: call.All()}}
-	return a.command(&cobra.Command{
-		Use:   "selftest",
-		Short: "Test every path on this device",
-		Long: `Runs the conformance suite on every path of the device, cheap cases first, and says of
-each whether it is right, and whether its matrices are suspiciously slow.
-
-With --random it checks random problems of all kernels instead, forward and backward,
-amid poisoned memory. A wrong problem is shrunk to a small one; --problem repeats it.
-The last line counts: 0 wrong of N.
-
---record merges which SPIR-V ran, and whether it was right, into the record of this device
-and driver: the given file, or the file of that name in the given folder. --share prints
-all of it as Markdown for an issue, and nothing else about the machine.
-
-The exit status is 1 if a path or a problem is wrong, hangs or loses the device.`,
-		Example: `  flashvk selftest
-  flashvk selftest --random 1000 --seed 7 --kernel attention,gemm
-  flashvk selftest --impl coopmat --budget 30s --record conformance/
-  flashvk selftest --share > issue.md`,
-	}, s.add, func(ctx context.Context) error { return s.run(ctx, a) })
+	return a.command(&cobra.Command{Use: "selftest"}, s.add, func(ctx context.Context) error { return s.run(ctx, a) })
 }
 
 func (s *selftestCommand) add(f *pflag.FlagSet) {

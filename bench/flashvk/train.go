@@ -90,28 +90,7 @@ func newTrain(a *app) *cobra.Command {
 	t := &trainCommand{shape: "tiny", schedule: "cosine"}
 	t.Checkpoint = tnp.Auto
 	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
-	presets := ""
-	for _, p := range tnp.Presets() {
-		presets += fmt.Sprintf("  %-6s %6d %8d %6d %8d %5d %11d %6d %8d %8d\n", p.Name, p.Layers, p.DModel, p.Heads, p.HeadDim, p.DFF, p.Components, p.Batch, p.Context, p.Targets)
-	}
-	return a.command(&cobra.Command{
-		Use:   "train",
-		Short: "Train a transformer neural process",
-		Long: `Trains a transformer neural process. The model sees points of a function, the context,
-and predicts the distribution of the function at other points, the targets. Functions
-are drawn from Gaussian processes, or are tasks of --data. The loss is the mean of -log p.
-
---shape names a model and a batch. Flags of sizes override it:
-
-  shape  layers  d_model  heads  headdim  d_ff  components  batch  context  targets
-` + presets + `
---save writes all that --load needs to continue with the same bits, --weights and --best
-weights alone, under the names of a PyTorch state dict, with which --start begins.
---evaluate trains nothing. flashvk run model computes predictions for other data.`,
-		Example: `  flashvk train --picture prediction
-  flashvk train --load model.safetensors --steps 4000 --save model.safetensors --csv log.csv --curve curve
-  flashvk train --data tasks.safetensors --held-out 80 --best model.safetensors`,
-	}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
+	return a.command(&cobra.Command{Use: "train"}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
 }
 
 func (t *trainCommand) add(f *pflag.FlagSet) {

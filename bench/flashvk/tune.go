@@ -36,7 +36,7 @@ type tuneKernel struct {
 }
 
 func newTune(a *app) *cobra.Command {
-	cmd := kernelCommands("tune KERNEL", "Find the fastest configurations of a kernel on this device, and keep them", func(k kernels.Kernel) *cobra.Command {
+	cmd := kernelCommands("tune KERNEL", func(k kernels.Kernel) *cobra.Command {
 		if k.Tune == nil {
 			return &cobra.Command{
 				Use: k.Name, Args: noArgs, FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // flags of the kernel
@@ -48,27 +48,11 @@ func newTune(a *app) *cobra.Command {
 		}
 		t := &tuneKernel{kernelFlags: newKernelFlags(k)}
 		t.impls, t.unless = k.Tune.Impls, k.Tune.Unless
-		return a.command(&cobra.Command{
-			Use: k.Name, Short: "Find the fastest configurations of " + k.Title,
-			Long: fmt.Sprintf(tuneText, k.Title, k.Name, k.Tune.About) + "\n\n" + gridHelp, Example: k.Example("tune"),
-		}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
+		return a.command(&cobra.Command{Use: k.Name}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
 	})
-	cmd.Long = tuneHelp
 	cmd.AddCommand(newTuneShow(a))
 	return cmd
 }
-
-const tuneText = `Finds the fastest configurations of %s on this device, and keeps
-them, as flashvk tune --help says. Problem, default sizes and suites are the same as in
-bench %s. %s`
-
-const tuneHelp = `Finds the fastest configurations of a kernel on this device, and keeps them. Each candidate is compiled, checked against a float64 reference and only then timed;
-the best few are timed again, taking turns. A candidate that does not compile, is wrong or
-does not come back is reported and dropped. The choice of the built-in table is always
-among those timed again.
-
-The winner of each path goes to a file in the user's cache folder, for this device and
-driver. The other commands use it, and flashvk tune show lists it.`
 
 func (t *tuneKernel) add(f *pflag.FlagSet) {
 	t.addSizes(f, true)
@@ -252,16 +236,7 @@ func (t *tuneKernel) one(ctx context.Context, a *app, p bench.Tunable) (bench.Tu
 func newTuneShow(a *app) *cobra.Command {
 	var o output
 	path := ""
-	return a.command(&cobra.Command{
-		Use:   "show",
-		Short: "List what a device was tuned to",
-		Long: `Lists the rows of the file that flashvk tune writes for a device and its driver and the
-other commands use: the kernel and pass, the problem that was measured, the configuration
-that won on its path, and its time. A row that has no effect says why: the device cannot
-run it, or its kernels have changed since it was measured.`,
-		Example: `  flashvk tune show
-  flashvk tune show --tuning tuning.json --format markdown`,
-	}, func(f *pflag.FlagSet) {
+	return a.command(&cobra.Command{Use: "show"}, func(f *pflag.FlagSet) {
 		f.StringVar(&path, "tuning", "", "file to list (default: the one in the user's cache folder)")
 		o.add(f, "or markdown", bench.Table, bench.Markdown)
 	}, func(context.Context) error {

@@ -40,16 +40,9 @@ var commands string
 
 // pages are the sections of commands.txt.
 var pages = sync.OnceValue(func() (list []*page) {
-	sections := strings.Split(commands, "\n== ")[1:]
-	var texts []string // of several kernels
-	for _, x := range parts(sections[0]) {
-		texts = append(texts, "$"+x[0], x[1])
-	}
-	for _, section := range sections[1:] {
-		p := &page{parts: map[string]string{}}
-		head, _, _ := strings.Cut(section, "\n")
-		p.name, p.title, _ = strings.Cut(head, ": ")
-		for _, x := range parts(strings.NewReplacer(texts...).Replace(section)) {
+	for _, s := range Sections(commands) {
+		p := &page{name: s.Name, title: s.Title, parts: map[string]string{}}
+		for _, x := range s.Parts {
 			p.add(x[0], x[1])
 		}
 		list = append(list, p)
@@ -57,11 +50,33 @@ var pages = sync.OnceValue(func() (list []*page) {
 	return list
 })
 
-// parts returns the parts of a section: the line that begins each, and its text.
-func parts(section string) (list [][2]string) {
-	for _, part := range strings.Split(section, "\n-- ")[1:] {
-		head, text, _ := strings.Cut(part, "\n")
-		list = append(list, [2]string{head, strings.TrimRight(text, "\n")})
+// A Section is a section of a text about commands. Parts have a head and a text.
+type Section struct {
+	Name, Title string
+	Parts       [][2]string
+}
+
+// Sections reads a text. A section begins with a line == NAME: TITLE, a part of it with a line -- HEAD. The
+// parts of the first section stand in the others where a $ and their heads do.
+func Sections(text string) (list []Section) {
+	texts := strings.NewReplacer()
+	for i, section := range strings.Split(text, "\n== ")[1:] {
+		var s Section
+		split := strings.Split(texts.Replace(section), "\n-- ")
+		s.Name, s.Title, _ = strings.Cut(strings.TrimSpace(split[0]), ": ")
+		for _, part := range split[1:] {
+			head, text, _ := strings.Cut(part, "\n")
+			s.Parts = append(s.Parts, [2]string{head, strings.TrimRight(text, "\n")})
+		}
+		if i > 0 {
+			list = append(list, s)
+			continue
+		}
+		var words []string
+		for _, x := range s.Parts {
+			words = append(words, "$"+x[0], x[1])
+		}
+		texts = strings.NewReplacer(words...)
 	}
 	return list
 }

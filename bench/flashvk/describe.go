@@ -1,0 +1,89 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/pipelines/tnp"
+)
+
+//go:embed commands.txt
+var commandTexts string
+
+// describe gives the commands below root the texts of commands.txt.
+func describe(root *cobra.Command) {
+	sections, all := map[string]kernels.Section{}, map[string]kernels.Kernel{}
+	for _, s := range kernels.Sections(commandTexts) {
+		sections[s.Name] = s
+	}
+	for _, k := range kernels.All() {
+		all[k.Name] = k
+	}
+	for _, cmd := range allCommands(root) {
+		parent, name := "", cmd.Name()
+		if cmd.HasParent() {
+			parent = strings.TrimPrefix(cmd.Parent().CommandPath()+" ", root.Name()+" ")
+		}
+		s, own := sections[parent+name]
+		k, kernel := all[name]
+		if !own && kernel {
+			s = sections[parent+"KERNEL"]
+		}
+		if cmd.Short != "" {
+			continue // it says why there is nothing to tune
+		}
+		words := strings.NewReplacer(wordsOf(k, parent)...)
+		cmd.Short = words.Replace(s.Title)
+		for _, x := range s.Parts {
+			if text := words.Replace(x[1]); x[0] == "long" {
+				cmd.Long = text
+			} else {
+				cmd.Example = text
+			}
+		}
+	}
+}
+
+// wordsOf returns what stands for the words with a $ in the texts of a command of a kernel.
+func wordsOf(k kernels.Kernel, command string) []string {
+	command = strings.TrimSpace(command)
+	words := []string{"$kernel", k.Name, "$title", k.Title, "$formulas", k.Formulas, "$about", k.About, "$files", k.Files, "$examples", k.Example(command)}
+	tune, backward, presets := "", "", ""
+	if k.Tune != nil {
+		tune = k.Tune.About
+	}
+	if k.Backward {
+		backward = fmt.Sprintf("\n  flashvk %s %s --backward --trace trace.json", command, k.Name)
+	}
+	for _, p := range tnp.Presets() {
+		presets += fmt.Sprintf("  %-6s %6d %8d %6d %8d %5d %11d %6d %8d %8d\n", p.Name, p.Layers, p.DModel, p.Heads, p.HeadDim, p.DFF, p.Components, p.Batch, p.Context, p.Targets)
+	}
+	suites, first := "", ""
+	if k.New != nil {
+		list := k.New().Suites()
+		if first = list[0].Name; len(list) > 1 {
+			suites = "\n\nThe suites are"
+		}
+		for _, s := range list {
+			if len(list) > 1 {
+				suites += fmt.Sprintf("\n    %-12s %s", s.Name, s.About)
+			}
+		}
+	}
+	return append(words, "$tune", tune, "$backward", backward, "$presets", presets, "$suites", suites, "$suite", first)
+}
+
+// allCommands returns a command and those below it, in the order of help.
+func allCommands(c *cobra.Command) []*cobra.Command {
+	list := []*cobra.Command{c}
+	for _, below := range c.Commands() {
+		if below.IsAvailableCommand() {
+			list = append(list, allCommands(below)...)
+		}
+	}
+	return list
+}
