@@ -16,11 +16,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// subjectOf returns what forward results of a problem are of, after changes.
-func subjectOf(p attention.Problem, change ...func(p *attention.Problem)) *Subject {
-	for _, c := range change {
-		c(&p)
-	}
+// subjectOf returns what forward results of a problem are of.
+func subjectOf(p attention.Problem) *Subject {
 	op, err := NewAttention(p)
 	if err != nil {
 		panic(err)
