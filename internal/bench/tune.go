@@ -308,21 +308,16 @@ func (t *tuning) compile(record func(*vk.Cmd, int) error, x *Trial) error {
 func (t *tuning) recover(ctx context.Context, x *Trial) error {
 	limited, cancel := context.WithTimeout(ctx, recoverTime)
 	defer cancel()
-	c, err := t.d.NewCmd("tune recover")
-	if err != nil {
-		return err
-	}
-	err = c.Submit(limited)
-	c.Close()
-	switch {
+	switch err := t.d.Run(limited, "tune recover", func(*vk.Cmd) error { return nil }); {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded):
 		return &LostError{x.Configuration, fmt.Errorf("%w within %v", ErrHung, t.Hang+recoverTime)}
+	default:
+		return &LostError{x.Configuration, err}
 	}
-	return &LostError{x.Configuration, err}
 }
 
 // recoverTime is the time that the device gets to come back from a candidate that took too long.
