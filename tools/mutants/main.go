@@ -11,13 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/internal/shaders/compile"
 	"github.com/flashvk/flashvk/internal/shaders/mutate"
 )
 
 func main() {
-	if len(os.Args) != 2 {
+	if len(os.Args) != 2 || strings.HasPrefix(os.Args[1], "-") {
 		fmt.Fprintln(os.Stderr, "mutants: usage: go run ./tools/mutants DIR")
 		os.Exit(2)
 	}
