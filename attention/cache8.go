@@ -14,18 +14,15 @@ import (
 // in float32.
 //
 //	CacheSame   the problem's DType
-//	CacheE4M3   dtype.E4M3 times a float32 scale per key head, of K and of V (1 without): 1 byte
-//	CacheQ8_0   dtype.Int8 times a float16 scale per block of 32 elements of a row: 34/32 bytes
+//	CacheE4M3   dtype.QuantE4M3, with a scale per key head, of K and of V (1 without): 1 byte
+//	CacheQ8_0   dtype.QuantQ8: 34/32 bytes
 //
 // The numbers of q8_0 are ggml's. ggml stores the scale of a block before its 32 integers; here
 // integers and scales are separate tensors, so that both are aligned. head_dim and value_dim are
 // multiples of 32.
 //
-// Append rounds to nearest, ties to even. In e4m3 values beyond ±448 times the scale saturate, and
-// NaN becomes the NaN of the format, 0x7f, which Decode reads as 480. In q8_0 the scale is the
-// largest magnitude of a block divided by 127, at most 515.5 (127 times that is a float16). The
-// integers are -127 to 127, and NaN becomes 0. Decode reads the float16 nearest to the product of
-// integer and scale.
+// Append rounds as dtype.Quant says, in e4m3 with the scales that are given. Decode reads the NaN of
+// e4m3 as 480, and the float16 nearest to the product of an integer of q8_0 and its scale.
 type CacheFormat uint8
 
 // The formats of caches.
@@ -45,30 +42,33 @@ func ParseCacheFormat(name string) (CacheFormat, error) {
 	return cacheFormats.Parse("attention: cache format", name)
 }
 
+// Quant returns the format of elements and scales, dtype.NoQuant for CacheSame.
+func (f CacheFormat) Quant() dtype.Quant {
+	switch f {
+	case CacheE4M3:
+		return dtype.QuantE4M3
+	case CacheQ8_0:
+		return dtype.QuantQ8
+	}
+	return dtype.NoQuant
+}
+
 // QuantBlock is the number of elements of a row that share a scale in CacheQ8_0.
-const QuantBlock = 32
+const QuantBlock = dtype.Q8Block
 
 // cacheAlignment is the alignment of rows of an 8-bit cache, in bytes.
 const cacheAlignment = 8
 
 // CacheDType returns the format of K and V.
 func (p DecodeProblem) CacheDType() dtype.DType {
-	switch p.Cache {
-	case CacheE4M3:
-		return dtype.E4M3
-	case CacheQ8_0:
-		return dtype.Int8
+	if p.Cache == CacheSame {
+		return p.DType
 	}
-	return p.DType
+	return p.Cache.Quant().Element()
 }
 
 // ScaleDType returns the format of KScale and VScale: float16 with CacheQ8_0, else float32.
-func (p DecodeProblem) ScaleDType() dtype.DType {
-	if p.Cache == CacheQ8_0 {
-		return dtype.Float16
-	}
-	return dtype.Float32
-}
+func (p DecodeProblem) ScaleDType() dtype.DType { return p.Cache.Quant().ScaleDType() }
 
 // KScaleShape returns (num_kv_heads) with CacheE4M3, KShape with head_dim/32 with CacheQ8_0, and
 // nil with CacheSame.

@@ -6,16 +6,17 @@
 //	bfloat16  16    8         7         3.39e+38   1.2e-38
 //	float32   32    8         23        3.40e+38   1.2e-38
 //
-// Lengths are int32. Masks are bool, a byte of 0 or 1. No kernel computes in the formats that
-// follow; caches of keys and values may be stored in them:
+// Lengths are int32. Masks are bool, a byte of 0 or 1. The formats that follow store numbers
+// divided by a scale that several of them share, as a [Quant] says:
 //
-//	int8      8                         127                   a block of elements shares a scale
+//	int8      8                         127
 //	e4m3      8     4         3         448        2^-6
 //
 // E4M3 has no infinity. Its NaN are 0x7f and 0xff.
 //
 // Conversions to a narrower format round to nearest, ties to even. Values beyond the largest
-// become infinite, in e4m3 ±448. NaN stays NaN. Subnormal numbers are kept.
+// become infinite, in e4m3 ±448, in int8 -128 or 127. NaN stays NaN, in int8 it becomes 0.
+// Subnormal numbers are kept.
 package dtype
 
 import (
@@ -34,8 +35,8 @@ const (
 	BFloat16
 	Int32 // lengths
 	Bool  // masks: a byte, 0 or 1
-	E4M3  // a float of 8 bits: caches of keys and values
-	Int8  // caches of keys and values, in blocks that have a scale
+	E4M3  // elements of a Quant: a float of 8 bits
+	Int8  // elements of a Quant
 )
 
 // formats has what there is to know of each format.
@@ -109,7 +110,7 @@ func (t DType) Eps() float64 {
 	return 0x1p-23
 }
 
-// Round returns x as a floating-point format or E4M3 stores it, and x itself for other formats.
+// Round returns x as a floating-point format, E4M3 or Int8 stores it, and x itself for other formats.
 func (t DType) Round(x float32) float32 {
 	switch t {
 	case Float16:
@@ -122,8 +123,18 @@ func (t DType) Round(x float32) float32 {
 		return FromBFloat16(ToBFloat16(x))
 	case E4M3:
 		return FromE4M3(ToE4M3(x))
+	case Int8:
+		return float32(ToInt8(x))
 	}
 	return x
+}
+
+// ToInt8 returns the integer that is nearest to x, ties to even, within -128 to 127; 0 for NaN.
+func ToInt8(x float32) int8 {
+	if x != x {
+		return 0
+	}
+	return int8(math.RoundToEven(float64(max(-128, min(x, 127)))))
 }
 
 // ToBFloat16 returns the bits of x in bfloat16.

@@ -2,6 +2,7 @@ package dtype_test
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/flashvk/flashvk/dtype"
 )
@@ -45,4 +46,22 @@ func ExampleSome() {
 	var none dtype.Option
 	fmt.Println(none.Or(dtype.BFloat16), dtype.Some(dtype.Float32).Or(dtype.BFloat16))
 	// Output: bfloat16 float32
+}
+
+// Five numbers share a scale, so that the largest becomes the largest element.
+func ExampleQuants() {
+	for _, q := range dtype.Quants() {
+		scale := q.Scale(8) // the largest magnitude
+		fmt.Print(q, " ", scale, ":")
+		for _, x := range []float64{8, -3, 0.03, 0, math.NaN()} {
+			fmt.Print(" ", q.Round(x, scale))
+		}
+		fmt.Println()
+	}
+	fmt.Println(dtype.ToInt8(2.5), dtype.ToInt8(-1000))
+	// Output:
+	// int8 0.06299212574958801: 127 -48 0 0 0
+	// q8_0 0.06298828125: 127 -48 0 0 0
+	// e4m3 0.01785714365541935: 448 -160 1.625 0 NaN
+	// 2 -128
 }

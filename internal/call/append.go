@@ -315,47 +315,42 @@ func (d *Data) before(stream int, format dtype.DType, n int) []float64 {
 // the middle of them, and its bound the distance to them.
 type stored8 struct{ elements, bounds, scales, scaleBounds []float64 }
 
-func (s *stored8) add(low, high float64) {
+// add adds the element of a number that may be off, with one of some scales.
+func (s *stored8) add(q dtype.Quant, x, off float64, scales ...float64) {
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, scale := range scales {
+		of := off
+		if part, _ := math.Frexp(scale); part != 0.5 && !math.IsInf(x, 0) { // a power of two divides exactly
+			of += eps8 * math.Abs(x)
+		}
+		low, high = min(low, q.Round(x-of, scale)), max(high, q.Round(x+of, scale))
+	}
 	s.elements, s.bounds = append(s.elements, (low+high)/2), append(s.bounds, (high-low)/2)
 }
+
+// eps8 is the roundoff of a division in float32.
+const eps8 = 0x1p-21
 
 // store8 returns a row as Append stores it in a cache of 8 bits; e4m3 has a scale. Elements of the
 // row may be off by bounds.
 func store8(format attention.CacheFormat, row, bounds []float64, scale float64) (s stored8) {
-	eps := 0x1p-21 // of a division in float32
-	nearest := func(x float64) float64 { return float64(dtype.FromE4M3(dtype.ToE4M3(float32(x)))) }
+	q := format.Quant()
 	if format == attention.CacheE4M3 {
-		if part, _ := math.Frexp(scale); part == 0.5 { // a power of two divides exactly
-			eps = 0
-		}
 		for i, x := range row {
-			off := bounds[i] + eps*math.Abs(x)
-			s.add(nearest((x-off)/scale), nearest((x+off)/scale))
+			s.add(q, x, bounds[i], scale)
 		}
 		return s
 	}
-	half := func(x float64) float64 { return float64(dtype.Float16.Round(float32(min(x, ref.MaxQ8Scale)))) }
-	for at := 0; at < len(row); at += attention.QuantBlock {
+	for at := 0; at < len(row); at += q.Block() {
 		low, high := 0.0, 0.0 // the largest magnitude
-		for i := at; i < at+attention.QuantBlock; i++ {
+		for i := at; i < at+q.Block(); i++ {
 			x := math.Abs(row[i])
 			low, high = max(low, x-bounds[i]), max(high, x+bounds[i])
 		}
-		dLow, dHigh := half(low/127*(1-eps)), half(high/127*(1+eps))
-		s.scales, s.scaleBounds = append(s.scales, (dLow+dHigh)/2), append(s.scaleBounds, (dHigh-dLow)/2)
-		for i := at; i < at+attention.QuantBlock; i++ {
-			off := bounds[i] + eps*math.Abs(row[i])
-			qLow, qHigh := 127.0, -127.0
-			for _, d := range []float64{dLow, dHigh} {
-				for _, x := range []float64{row[i] - off, row[i] + off} {
-					q := 0.0
-					if d > 0 {
-						q = max(-127, min(math.RoundToEven(x/d), 127))
-					}
-					qLow, qHigh = min(qLow, q), max(qHigh, q)
-				}
-			}
-			s.add(qLow, qHigh)
+		low, high = q.Scale(low*(1-eps8)), q.Scale(high*(1+eps8))
+		s.scales, s.scaleBounds = append(s.scales, (low+high)/2), append(s.scaleBounds, (high-low)/2)
+		for i := at; i < at+q.Block(); i++ {
+			s.add(q, row[i], bounds[i], low, high)
 		}
 	}
 	return s

@@ -99,9 +99,7 @@ func (v *View) Encode() []byte {
 	for from := 0; from < len(v.Data); from += len(part) {
 		n := min(len(part), len(v.Data)-from)
 		for i, x := range v.Data[from : from+n] {
-			if part[i] = float32(x); v.DType == dtype.Int8 { // garbage may be beyond, or NaN
-				part[i] = max(-128, min(part[i], 127))
-			}
+			part[i] = float32(x)
 		}
 		storage.Encode(v.DType, b[from*v.DType.Size():], part[:n])
 	}

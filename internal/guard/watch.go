@@ -63,7 +63,7 @@ func (s *Surroundings) Garbage(t dtype.DType) func(i int) float64 {
 func (s *Surroundings) Poison(t dtype.DType) func(i int) float64 {
 	x := s.poison
 	if !t.Float() {
-		x = s.integer
+		x = float64(t.Round(float32(s.integer))) // a kernel may write the same
 	}
 	return func(int) float64 { return x }
 }

@@ -2,30 +2,10 @@
 // is rotated is not rounded in between.
 
 #include "narrow_f16.glsl"
+#include "to_e4m3.glsl"
 
 const uint ITEM = CACHE_FORMAT == Q8_0 ? BLOCK : 8;  // elements
 const uint ITEM_QUADS = ITEM / 4;
-
-// to_e4m3 rounds to the nearest e4m3 number, ties to even, and returns its bits: 448 for what is
-// beyond.
-uint to_e4m3(const float x) {
-    const uint bits = floatBitsToUint(x);
-    const uint magnitude = bits & 0x7fffffffu;
-    uint b;
-    if (magnitude > 0x7f800000u) {
-        b = 0x7fu;  // NaN
-    } else if (magnitude >= 0x43e00000u) {
-        b = 0x7eu;  // 448
-    } else if (magnitude >= 0x3c800000u) {
-        b = (magnitude - (120u << 23) + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20;  // exponent bias 127 to 7
-    } else {
-        // Subnormal: the last kept bit, 2^-9, is the last bit of a float in [2^14, 2^15), so
-        // this addition rounds.
-        precise const float y = uintBitsToFloat(magnitude) + 16384.0;
-        b = floatBitsToUint(y) - 0x46800000u;
-    }
-    return bits >> 24 & 0x80u | b;
-}
 
 // q8_scale returns the bits of the float16 that a block is stored with. Elements that are NaN, which
 // q8_0 has not, are 0 from then on.

@@ -14,9 +14,6 @@ type Cache8[T Float] struct {
 	Values []T // what they stand for
 }
 
-// MaxQ8Scale is the largest scale that Append makes: 127 times it is a float16.
-const MaxQ8Scale = 515.5
-
 // Quantise returns rows of dim elements as Append stores them. Rows of e4m3 have the scale that
 // scale returns of a row's number; nil: 1. A NaN is stored as NaN, in q8_0 with its block, though
 // Append has zeros there: NaN marks elements that no kernel may read.
@@ -28,7 +25,7 @@ func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(
 			if scale != nil {
 				s = scale(i / dim)
 			}
-			c.Stored[i] = T(dtype.FromE4M3(dtype.ToE4M3(float32(x[i] / s))))
+			c.Stored[i] = T(dtype.QuantE4M3.Round(float64(x[i]), float64(s)))
 		}
 		c.Values = Values8(format, c.Stored, dim, scale, nil)
 		return c
@@ -41,17 +38,10 @@ func Quantise[T Float](format attention.CacheFormat, x []T, dim int, scale func(
 		for _, y := range block {
 			top = max(top, math.Abs(float64(y)))
 		}
-		d := dtype.Float16.Round(float32(min(top/127, MaxQ8Scale)))
-		if math.IsNaN(top) {
-			d = float32(math.NaN())
-		}
+		d := dtype.QuantQ8.Scale(top)
 		c.Scales[b] = T(d)
 		for i, y := range block {
-			q := 0.0
-			if d > 0 {
-				q = max(-127, min(math.RoundToEven(float64(y)/float64(d)), 127))
-			}
-			c.Stored[at+i] = T(q)
+			c.Stored[at+i] = T(dtype.QuantQ8.Round(float64(y), d))
 		}
 	}
 	c.Values = Values8(format, c.Stored, dim, nil, c.Scales)

@@ -8,8 +8,8 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 )
 
-// Encode stores src in dst, which has room for it. Integers take the part of a number before the point, a bool whether it
-// is 0.
+// Encode stores src in dst, which has room for it. An int32 takes the part of a number before the point, a bool
+// whether it is 0.
 func Encode(t dtype.DType, dst []byte, src []float32) {
 	switch t {
 	case dtype.Float16:
@@ -30,7 +30,7 @@ func Encode(t dtype.DType, dst []byte, src []float32) {
 		}
 	case dtype.Int8:
 		for i, x := range src {
-			dst[i] = byte(int8(x))
+			dst[i] = byte(dtype.ToInt8(x))
 		}
 	case dtype.Bool:
 		for i, x := range src {

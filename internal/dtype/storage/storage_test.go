@@ -23,7 +23,7 @@ func TestFormats(t *testing.T) {
 		{dtype.BFloat16, []float32{1, -2.5, 257}, []byte{0x80, 0x3f, 0x20, 0xc0, 0x80, 0x43}, []float32{1, -2.5, 256}},
 		{dtype.E4M3, []float32{1, -2.5, 17}, []byte{0x38, 0xc2, 0x58}, []float32{1, -2.5, 16}},
 		{dtype.Int32, []float32{1, -2.5, 1 << 24}, []byte{1, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 0, 0, 0, 1}, []float32{1, -2, 1 << 24}},
-		{dtype.Int8, []float32{1, -2.5, 127}, []byte{1, 0xfe, 0x7f}, []float32{1, -2, 127}},
+		{dtype.Int8, []float32{1, -3.5, 200}, []byte{1, 0xfc, 0x7f}, []float32{1, -4, 127}},
 		{dtype.Bool, []float32{0, -2.5, 1}, []byte{0, 1, 1}, []float32{0, 1, 1}},
 	} {
 		b := Bytes(c.format, c.from)
