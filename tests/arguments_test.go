@@ -19,6 +19,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/pipelines/quantize"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -66,6 +67,7 @@ func refusing() map[string]call.Call {
 		"rms":                  &call.Norm{Problem: rms, Save: true},
 		"rms, backward":        &call.Norm{Problem: rms, Direction: back, DResidual: true},
 		"gemm":                 &call.Gemm{Problem: product},
+		"quantize":             &call.Quantize{Problem: quantize.Problem{Batch: 1, Heads: 1, Rows: 8, Cols: 24, Quant: dtype.QuantE4M3, Block: 3}},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},
 		"append":               &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rope}},
 		"append, pages":        &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: paged, Lens: lens}}, NoQ: true},

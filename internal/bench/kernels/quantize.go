@@ -47,7 +47,7 @@ func quantizer() Kernel {
 		sample: func(*call.Quantize) int { return 1024 },
 	}
 	return Kernel{
-		Name: "quantize", Title: "numbers as elements of 8 bits with scales", Impls: []string{"auto"}, New: k.New,
+		Name: "quantize", Title: "quantization to 8 bits", Impls: []string{"auto"}, New: k.New,
 		Fixed: "how invocations share numbers follows from their sizes",
 		Formulas: `
     amax  = max |x|                  of --block rows of a head, or all with --whole; 32 elements of a row for q8_0
