@@ -52,26 +52,17 @@ layout(push_constant, scalar) uniform Params {
 #include "lib/to_e4m3.glsl"
 
 READ16(0, X, x)
-#if defined(ELEM_F32)
-#define BYTES uint
-#else
-#define BYTES uvec2
-#endif
-layout(binding = 1, scalar) writeonly buffer Y { BYTES y_vec[]; };
+layout(binding = 1, scalar) writeonly buffer Y { uint y_f32[]; };  // of a vector of float32
+layout(binding = 1, scalar) writeonly buffer Y8 { uvec2 y_half[]; };
 layout(binding = 1, scalar) writeonly buffer Y1 { uint8_t y1[]; };
 layout(binding = 2, scalar) writeonly buffer Scale { float scale_f32[]; };
 layout(binding = 2, scalar) writeonly buffer Scale1 { uint16_t scale_f16[]; };
 layout(binding = 3, scalar) buffer Parts { uint parts[]; };
 
-// FORMAT
-const uint Q8_0 = 2;
+const uint Q8_0 = 2;  // FORMAT
 const uint E4M3 = 3;
-
-// STEP
-const uint WHOLE = 0;
-const uint AMAX = 1;
+const uint AMAX = 1;  // STEP, of two; 0: there is one
 const uint CAST = 2;
-
 const float LARGEST = FORMAT == E4M3 ? 448.0 : 127.0;
 
 // Arrays have the host's largest LOADS; elements beyond LOADS are never used.
@@ -79,7 +70,8 @@ const uint MAX_LOADS = 4;
 
 shared uint partial[WORKGROUP_SIZE];
 
-// A Part is vectors begin to end-1 of a unit, whose first element is at row and col.
+// A Part is vectors begin to end-1 of a unit, whose first element is at row and col. There are none
+// past the last unit.
 struct Part {
     uint row;
     uint col;
@@ -100,7 +92,7 @@ Part part_of(const uint job) {
     const uint vecs = min(p.block_rows, p.group_rows - block) * u.row_vecs;
     const uint share = (vecs + p.parts - 1) / p.parts;
     u.begin = min(job % p.parts * share, vecs);
-    u.end = min(u.begin + share, vecs);
+    u.end = unit < p.units ? min(u.begin + share, vecs) : u.begin;
     return u;
 }
 
@@ -184,22 +176,17 @@ uint narrowed(const vec4 x, const float inverse) {
 }
 
 void store_y(const uint i, const uint n, const uvec4 v, const float inverse) {
-    uvec2 words = uvec2(narrowed(quad(v, 0), inverse), 0);
-    if (VEC == 8) {
-        words.y = narrowed(quad(v, QUADS - 1), inverse);
-    }
-    if (ALIGNED && n >= VEC) {
-#if defined(ELEM_F32)
-        y_vec[i / VEC] = words.x;
-#else
-        y_vec[i / VEC] = words;
-#endif
-        return;
-    }
-    [[unroll]] for (uint e = 0; e < VEC; e++) {
-        if (e < n) {
-            y1[i + e] = uint8_t(words[e / 4] >> e % 4 * 8);
+    const uvec2 words = uvec2(narrowed(quad(v, 0), inverse), QUADS == 1 ? 0 : narrowed(quad(v, QUADS - 1), inverse));
+    if (!ALIGNED || n < VEC) {
+        [[unroll]] for (uint e = 0; e < VEC; e++) {
+            if (e < n) {
+                y1[i + e] = uint8_t(words[e / 4] >> e % 4 * 8);
+            }
         }
+    } else if (QUADS == 1) {
+        y_f32[i / VEC] = words.x;
+    } else {
+        y_half[i / VEC] = words;
     }
 }
 
@@ -209,10 +196,7 @@ void main() {
     const uint jobs = p.units * p.parts;
     for (uint first = gl_WorkGroupID.x * teams; first < jobs; first += gl_NumWorkGroups.x * teams) {
         const uint job = first + gl_LocalInvocationIndex / TEAM;
-        Part u = part_of(min(job, jobs - 1));
-        if (job >= jobs) {
-            u.end = u.begin;  // a team without a unit takes part in barriers alone
-        }
+        const Part u = part_of(job);
         uvec4 held[MAX_LOADS];
         uint most = 0;
         if (STEP == CAST) {
@@ -239,17 +223,18 @@ void main() {
             continue;
         }
         float scale = scale_of(uintBitsToFloat(most));
-        if (FORMAT == Q8_0) {
-            const uint bits = narrow_f16(min(scale, 515.5));  // of which 127 are a float16
+        const uint bits = narrow_f16(min(scale, 515.5));  // 127 times 515.5 is a float16
+        const bool writes = lane == 0 && job < jobs && job % p.parts == 0;
+        if (FORMAT != Q8_0 && writes) {
+            scale_f32[p.scale_offset + job / p.parts] = scale;
+        } else if (FORMAT == Q8_0) {
             scale = unpackHalf2x16(bits).x;
-            if (lane == 0 && job < jobs) {
+            if (writes) {
                 scale_f16[p.scale_offset + job] = uint16_t(bits);
             }
-        } else if (lane == 0 && job < jobs && job % p.parts == 0) {
-            scale_f32[p.scale_offset + job / p.parts] = scale;
         }
         const float inverse = scale > 0.0 ? 1.0 / scale : 0.0;
-        if (STEP == WHOLE && LOADS > 0) {
+        if (STEP == 0 && LOADS > 0) {
             [[unroll]] for (uint l = 0; l < LOADS; l++) {
                 const Place at = place_of(u, u.begin + lane + l * TEAM);
                 store_y(at.y, at.n, held[l], inverse);
