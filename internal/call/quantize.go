@@ -97,11 +97,13 @@ func (q *Quantize) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return quantize.Choose(caps, q.Problem, pass, quantize.Options{})
 }
 
-// Record implements Call.
-func (q *Quantize) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) error {
+// Bind implements Call.
+func (q *Quantize) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	var x quantize.Tensors
 	Bind(t, &x)
-	return quantize.Forward(c, x, q.Problem, quantize.Options{Workspace: workspace})
+	return func(c *vk.Cmd) error {
+		return quantize.Forward(c, x, q.Problem, quantize.Options{Workspace: workspace})
+	}
 }
 
 // kernelQuantize is the row of All.
