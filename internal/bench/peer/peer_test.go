@@ -19,45 +19,6 @@ import (
 
 const good = `{"name": "a", "samples_ns": [1, 2], "iters": 3, "sets": 2, "output": "o", "note": "n"}`
 
-// TestRun has what peers do, good and bad.
-func TestRun(t *testing.T) {
-	for _, c := range []struct {
-		name, command string
-		answers       int
-		want          string // in the error; "" is none
-	}{
-		{"a good one", `read request; echo '{"about": "me"}'; echo; echo '` + good + `'`, 1, ""},
-		{"no end of line", `printf '%s' '` + good + `'`, 1, ""},
-		{"one of several fails", `echo '` + good + `'; echo '{"name": "b", "error": "no kernel"}'`, 2, ""},
-		{"something is left behind", `sleep 60 & echo '` + good + `'`, 1, ""},
-		{"it fails later", `echo '` + good + `'; exit 1`, 1, "exit status 1"},
-		{"it refuses", `echo '{"error": "no CUDA device"}'`, 0, "no CUDA device"},
-		{"no such program", `/nowhere/program`, 0, "exit status 127"},
-		{"nothing", `true`, 0, "it gave no answer"},
-		{"text", `echo '` + good + `'; echo hello; echo '` + good + `'`, 1, `it wrote "hello", which is not a JSON object`},
-		{"empty object", `echo '{}'`, 0, "which has neither name nor about"},
-		{"no times", `echo '{"name": "a"}'`, 0, "the answer of a has neither samples_ns nor error"},
-		{"a huge time", `echo '{"name": "a", "samples_ns": [1e300]}'`, 0, "a took 1e+300 ns, which is not from"},
-		{"too many sets", `echo '{"name": "a", "samples_ns": [1], "sets": 1000000000000}'`, 0, "the answer of a has sets=1000000000000, which"},
-		{"an escape in a path", `printf '%s' '{"name": "a", "samples_ns": [1], "output": "\u001b[2J"}'`, 0, "the answer of a has an output that is no name of a file"},
-		{"two of a name", `echo '` + good + `'; echo '` + good + `'`, 1, "it gave two answers of the name a"},
-		{"a long name", `printf '{"name": "%065d", "samples_ns": [1]}' 7`, 0, "of an answer is not made of 1 to 64 letters"},
-		{"an error of many lines", `printf '%s' '{"error": "no\n\u001b[31mkernel"}'`, 0, "no [31mkernel"},
-		{"escapes on standard error", `printf '\033[31mno\tkernel\033[0m\n' >&2; exit 3`, 0, "exit status 3: [31mno kernel [0m"},
-		{"long line", `head -c 3000000 /dev/zero | tr '\0' x; sleep 60`, 0, "it wrote a line of more than"},
-		{"many answers", `for i in $(seq 101); do echo '{"name": "a'$i'", "samples_ns": [1]}'; done`, 100, "it gave more than 100 answers"},
-	} {
-		reply, err := Peer{"p", c.command}.Run(context.Background(), Request{Op: "attention"}, time.Minute)
-		require.Len(t, reply.Answers, c.answers, c.name)
-		if c.want == "" {
-			require.NoError(t, err, c.name)
-			require.Equal(t, Answer{Name: "a", SamplesNS: []float64{1, 2}, Iters: 3, Sets: 2, Output: "o", Note: "n"}, reply.Answers[0])
-			continue
-		}
-		require.ErrorContains(t, err, c.want, c.name)
-	}
-}
-
 // TestRunRequest says that the request is one line of JSON, and that text of a peer is one line that
 // prints, and not long.
 func TestRunRequest(t *testing.T) {

@@ -203,30 +203,16 @@ func TestRunHangs(t *testing.T) {
 	require.ErrorContains(t, d.Close(), `buffer "sink"`)
 }
 
-// careless is a kernel that reads shared memory that it has not written, and a buffer.
-const careless = `#version 450
-layout(local_size_x = 64) in;
-layout(binding = 0) readonly buffer In { uint given[]; };
-layout(binding = 1) writeonly buffer Out { uint found[]; };
-shared uint memory[1024];
-layout(constant_id = 0) const bool SHARED = false;
-void main() {
-    const uint at = (gl_WorkGroupID.x * 64 + gl_LocalInvocationIndex) * 2;
-    found[at] = SHARED ? memory[gl_LocalInvocationIndex * 16] : 0;
-    found[at + 1] = given[gl_LocalInvocationIndex];
-}
-`
-
-// carelessGroups is the number of its workgroups in a dispatch.
+// carelessGroups is the number of workgroups of careless.comp, which reads shared memory that it has not
+// written, and a buffer.
 const carelessGroups = 64
 
 // TestPoison says that Run finds a kernel that reads scratch or shared memory that it has not
 // written. Each thread of lavapipe keeps its shared memory from dispatch to dispatch.
 func TestPoison(t *testing.T) {
 	glslc := compiletest.Tool(t, "../../..", "glslc", false)
-	source, module := filepath.Join(t.TempDir(), "careless.comp"), filepath.Join(t.TempDir(), "careless.spv")
-	require.NoError(t, os.WriteFile(source, []byte(careless), 0o666))
-	out, err := exec.Command(glslc, "--target-env=vulkan1.2", "-o", module, source).CombinedOutput()
+	module := filepath.Join(t.TempDir(), "careless.spv")
+	out, err := exec.Command(glslc, "--target-env=vulkan1.2", "-o", module, "testdata/careless.comp").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	code, err := os.ReadFile(module)
 	require.NoError(t, err)
