@@ -24,33 +24,26 @@ func describe(root *cobra.Command) {
 		all[k.Name] = k
 	}
 	for _, cmd := range allCommands(root) {
-		parent, name := "", cmd.Name()
-		if cmd.HasParent() {
-			parent = strings.TrimPrefix(cmd.Parent().CommandPath()+" ", root.Name()+" ")
-		}
-		s, own := sections[parent+name]
-		k, kernel := all[name]
+		path := strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ")
+		s, own := sections[path]
+		k, kernel := all[cmd.Name()]
+		command := strings.TrimSuffix(path, " "+k.Name)
 		if !own && kernel {
-			s = sections[parent+"KERNEL"]
+			s = sections[command+" KERNEL"]
 		}
 		if cmd.Short != "" {
 			continue // it says why there is nothing to tune
 		}
-		words := strings.NewReplacer(wordsOf(k, parent)...)
+		words := strings.NewReplacer(wordsOf(k, command)...)
 		cmd.Short = words.Replace(s.Title)
 		for _, x := range s.Parts {
-			if text := words.Replace(x[1]); x[0] == "long" {
-				cmd.Long = text
-			} else {
-				cmd.Example = text
-			}
+			*map[string]*string{"long": &cmd.Long, "examples": &cmd.Example}[x[0]] = words.Replace(x[1])
 		}
 	}
 }
 
 // wordsOf returns what stands for the words with a $ in the texts of a command of a kernel.
 func wordsOf(k kernels.Kernel, command string) []string {
-	command = strings.TrimSpace(command)
 	words := []string{"$kernel", k.Name, "$title", k.Title, "$formulas", k.Formulas, "$about", k.About, "$files", k.Files, "$examples", k.Example(command)}
 	tune, backward, presets := "", "", ""
 	if k.Tune != nil {

@@ -82,10 +82,7 @@ func (r *Report) Err() error {
 
 // Sheet shows r.
 func (r *Report) Sheet() sheet.Sheet {
-	s := sheet.Sheet{Facts: []sheet.Fact{{Name: "device", Text: r.Env.String()}}}
-	if r.Env.CPU {
-		s.Facts = append(s.Facts, sheet.Fact{Name: sheet.Warning, Text: bench.CPUWarning})
-	}
+	s := r.Env.Sheet()
 	s.Sections = []sheet.Section{bench.CeilingSection(r.Ceilings), r.pathSection()}
 	return s
 }
