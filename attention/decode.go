@@ -137,9 +137,10 @@ func dispatchDecode[P any](c *vk.Cmd, config DecodeConfig, p *DecodeProblem, spe
 // checkDecode returns an error that names the first tensor that does not fit the problem.
 func checkDecode(t *DecodeTensors, p *DecodeProblem, workspace *vk.Buffer, bytes int64) error {
 	const name = "attention: decode"
-	inputs, cache := p.decodeInputs(t), p.cacheArguments(t)
-	inputs = append(append(inputs, cache...), p.scaleArguments(&t.KScale, &t.VScale)...)
-	outputs, err := p.decodeOutputs(name, t, workspace, bytes)
+	cache := p.cacheArguments(t)
+	inputs := append(p.decodeInputs(make([]argument.Argument, 0, mostArguments), t), cache[:]...)
+	inputs = append(inputs, p.scaleArguments(&t.KScale, &t.VScale)...)
+	outputs, err := p.decodeOutputs(make([]argument.Argument, 0, mostArguments), name, t, workspace, bytes)
 	if err != nil {
 		return err
 	}
@@ -150,38 +151,41 @@ func checkDecode(t *DecodeTensors, p *DecodeProblem, workspace *vk.Buffer, bytes
 }
 
 // cacheArguments returns Q, K and V, which Decode reads and Step writes.
-func (p *DecodeProblem) cacheArguments(t *DecodeTensors) []argument.Argument {
-	return []argument.Argument{
+func (p *DecodeProblem) cacheArguments(t *DecodeTensors) [3]argument.Argument {
+	return [...]argument.Argument{
 		argument.New("q", t.Q, true, p.DType, p.QShape()),
 		argument.New("k", t.K, true, p.CacheDType(), p.KShape()),
 		argument.New("v", t.V, true, p.CacheDType(), p.VShape()),
 	}
 }
 
-// decodeInputs returns the tensors that Decode and Step read, without Q and the cache.
-func (p *DecodeProblem) decodeInputs(t *DecodeTensors) []argument.Argument {
-	list := []argument.Argument{
+// mostArguments is the room for inputs, or outputs, of Decode and Step: lists that do not grow need no
+// memory but the stack.
+const mostArguments = 16
+
+// decodeInputs appends the tensors that Decode and Step read, without Q and the cache.
+func (p *DecodeProblem) decodeInputs(list []argument.Argument, t *DecodeTensors) []argument.Argument {
+	list = append(list,
 		argument.New("seq_lens", t.SeqLens, true, dtype.Int32, p.SeqLensShape()),
 		argument.New("block_table", t.BlockTable, p.PageSize > 0, dtype.Int32, p.BlockTableShape()),
 		argument.New("cache_batch_idx", t.CacheBatchIdx, p.CacheRows > 0, dtype.Int32, p.SeqLensShape()),
 		argument.New("left_pad", t.LeftPad, p.LeftPad, dtype.Int32, p.SeqLensShape()),
-		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()),
-	}
-	parts := p.parts()
+		argument.New("tree_mask", t.TreeMask, p.Tree, dtype.Int32, p.TreeMaskShape()))
+	features := p.featureParts()
 	for i, x := range []*vk.Tensor{&t.Bias, &t.ALiBiSlopes, &t.Sinks} {
-		list = append(list, p.argument(&parts[5+i], x))
+		list = append(list, p.argument(&features[i], x))
 	}
 	return list
 }
 
-// decodeOutputs returns the tensors that Decode and Step write, without Q and the cache.
-func (p *DecodeProblem) decodeOutputs(name string, t *DecodeTensors, workspace *vk.Buffer, bytes int64) ([]argument.Argument, error) {
-	outputs := []argument.Argument{
+// decodeOutputs appends the tensors that Decode and Step write, without Q and the cache.
+func (p *DecodeProblem) decodeOutputs(list []argument.Argument, name string, t *DecodeTensors, workspace *vk.Buffer, bytes int64,
+) ([]argument.Argument, error) {
+	list = append(list,
 		argument.New("o", t.O, true, p.DType, p.OShape()),
 		argument.New("lse", t.LSE, !t.LSE.IsZero(), dtype.Float32, p.LSEShape()),
-		argument.New("state", t.State, true, dtype.Int32, p.StateShape()),
-	}
-	return withWorkspace(outputs, name, workspace, bytes)
+		argument.New("state", t.State, true, dtype.Int32, p.StateShape()))
+	return withWorkspace(list, name, workspace, bytes)
 }
 
 // decodeSpec is the specialization of attention_decode.comp.

@@ -140,12 +140,14 @@ func (c *DecodeConfig) feasibleStep(caps *vk.Caps, p *AppendProblem) error {
 func (c *DecodeConfig) checkStep(t *StepTensors, p *AppendProblem, workspace *vk.Buffer) error {
 	const name = "attention: step"
 	a := t.append(p)
-	inputs := append(p.newArguments(&a), p.decodeInputs(&t.DecodeTensors)...)
-	outputs, err := p.decodeOutputs(name, &t.DecodeTensors, workspace, c.partsBytes(p.DecodeProblem))
+	inputs := append(make([]argument.Argument, 0, mostArguments), p.newArguments(&a)...)
+	inputs = p.decodeInputs(inputs, &t.DecodeTensors)
+	outputs, err := p.decodeOutputs(make([]argument.Argument, 0, mostArguments), name, &t.DecodeTensors, workspace, c.partsBytes(p.DecodeProblem))
 	if err != nil {
 		return err
 	}
-	cache, scales := p.cacheArguments(&t.DecodeTensors), p.scaleArguments(&t.KScale, &t.VScale)
+	qkv, scales := p.cacheArguments(&t.DecodeTensors), p.scaleArguments(&t.KScale, &t.VScale)
+	cache := qkv[:]
 	if p.RoPE.Dims == 0 {
 		inputs, cache = append(inputs, cache[0]), cache[1:]
 	}

@@ -52,6 +52,20 @@ type part struct {
 
 // parts returns what p demands of each tensor.
 func (p *Problem) parts() [11]part {
+	list := [11]part{
+		{"q", true, p.DType, p.QShape(), [2]string{"(batch, num_heads, seq_q, head_dim)", "(total_q, num_heads, head_dim)"}},
+		{"k", true, p.DType, p.KShape(), [2]string{"(batch, num_kv_heads, seq_kv, head_dim)", "(total_kv, num_kv_heads, head_dim)"}},
+		{"v", true, p.DType, p.VShape(), [2]string{"(batch, num_kv_heads, seq_kv, value_dim)", "(total_kv, num_kv_heads, value_dim)"}},
+		{"o", true, p.DType, p.OShape(), [2]string{"(batch, num_heads, seq_q, value_dim)", "(total_q, num_heads, value_dim)"}},
+		{"lse", true, dtype.Float32, p.LSEShape(), [2]string{"(batch, num_heads, seq_q)", "(num_heads, total_q)"}},
+	}
+	features := p.featureParts()
+	copy(list[5:], features[:])
+	return list
+}
+
+// featureParts returns the parts of features.
+func (p *Problem) featureParts() [6]part {
 	feature := func(name string, on bool, format dtype.DType, shape func(Problem) []int) part {
 		if !on { // most are off, and their shapes would cost every call a little
 			return part{name: name}
@@ -59,11 +73,6 @@ func (p *Problem) parts() [11]part {
 		return part{name: name, on: true, dtype: format, shape: shape(*p)}
 	}
 	return [...]part{
-		{"q", true, p.DType, p.QShape(), [2]string{"(batch, num_heads, seq_q, head_dim)", "(total_q, num_heads, head_dim)"}},
-		{"k", true, p.DType, p.KShape(), [2]string{"(batch, num_kv_heads, seq_kv, head_dim)", "(total_kv, num_kv_heads, head_dim)"}},
-		{"v", true, p.DType, p.VShape(), [2]string{"(batch, num_kv_heads, seq_kv, value_dim)", "(total_kv, num_kv_heads, value_dim)"}},
-		{"o", true, p.DType, p.OShape(), [2]string{"(batch, num_heads, seq_q, value_dim)", "(total_q, num_heads, value_dim)"}},
-		{"lse", true, dtype.Float32, p.LSEShape(), [2]string{"(batch, num_heads, seq_q)", "(num_heads, total_q)"}},
 		feature("bias", p.Bias.On, p.Bias.DType, Problem.BiasShape),
 		feature("alibi_slopes", p.ALiBi != ALiBiOff, dtype.Float32, Problem.SlopesShape),
 		feature("sinks", p.Sinks, dtype.Float32, Problem.SinksShape),

@@ -196,7 +196,12 @@ func TestRun(t *testing.T) {
 	target, err = r.check(ctx, r.call(r.op, "auto"), &x)
 	require.NoError(t, err)
 	require.Equal(t, StatusOK, x.Status, x.Reason)
-	require.NoError(t, d.Run(ctx, "last set", func(c *vk.Cmd) error { return target.Record(c, 2) }))
+	require.NoError(t, d.Run(ctx, "last set", func(c *vk.Cmd) error {
+		require.NoError(t, target.Record(c, 2))
+		again := testing.AllocsPerRun(20, func() { err = target.Record(c, 2) })
+		require.LessOrEqual(t, again, 3.0, "a call is bound to a set once")
+		return err
+	}))
 	require.NoError(t, errors.Join(target.Verify(ctx, 2), target.Verify(ctx, 0)))
 	require.Error(t, target.Verify(ctx, 1), "a set that was never computed")
 	require.NoError(t, target.Clear(ctx, 0))

@@ -24,6 +24,7 @@ func softmaxAttention() Kernel {
 	}
 	return Kernel{
 		Impls: impls, AllPaths: true, How: []string{"dtype"}, New: attentionCalls().New, Backward: true,
+		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
 		Tune: &Tune{
 			Impls: []string{"coopmat2", "coopmat", "scalar"},
 			Unless: func(cpu bool) []string {

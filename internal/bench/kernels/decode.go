@@ -20,6 +20,7 @@ func decoder() Kernel {
 	impls := []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()}
 	return Kernel{
 		Impls: impls, How: []string{"layout"}, New: decodeCalls().New,
+		Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"},
 		Tune: &Tune{Impls: impls[1:]},
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -56,7 +57,7 @@ func callOf(line string) (words []string, pass bench.Pass) {
 }
 
 // opOf returns the problem of flags. A configuration in them has commas instead of spaces.
-func opOf(t *testing.T, kernel string, args []string) bench.Op {
+func opOf(t testing.TB, kernel string, args []string) bench.Op {
 	k, ok := kernels.Find(kernel)
 	require.True(t, ok, kernel)
 	flags, set := k.New(), pflag.NewFlagSet(kernel, pflag.ContinueOnError)
@@ -90,13 +91,6 @@ func order(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) s
 // traced records passes on a path and returns its dispatches.
 func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) []vk.TracedDispatch {
 	t.Cleanup(op.Close)
-	tensors := map[string]vk.Tensor{}
-	for _, x := range op.Tensors() {
-		if p.Reads(x.Role) || p.Writes(x.Role) {
-			tensor := vktest.Tensor(t, d, x.DType, x.Shape...)
-			tensors[x.Name] = tensor
-		}
-	}
 	c, err := d.NewCmd("notes")
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
@@ -104,10 +98,19 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 	require.NoError(t, err)
 	t.Cleanup(trace.Close)
 	c.Trace(trace)
-	for _, of := range []bench.Pass{bench.Forward, bench.Backward} {
-		if p != of && p != bench.Both {
-			continue
+	require.NoError(t, bound(t, d, op, impl, p).Record(c))
+	return trace.Dispatches()
+}
+
+// bound returns what records passes on a path.
+func bound(t testing.TB, d *vk.Device, op bench.Op, impl string, p bench.Pass) (list steps.List) {
+	tensors := map[string]vk.Tensor{}
+	for _, x := range op.Tensors() {
+		if p.Reads(x.Role) || p.Writes(x.Role) {
+			tensors[x.Name] = vktest.Tensor(t, d, x.DType, x.Shape...)
 		}
+	}
+	for _, of := range p.Parts() {
 		plan, err := op.Choose(d.Caps(), impl, of)
 		require.NoError(t, err)
 		var workspace *vk.Buffer
@@ -118,9 +121,9 @@ func traced(t *testing.T, d *vk.Device, op bench.Op, impl string, p bench.Pass) 
 		}
 		record, err := op.Bind(d, tensors, workspace, impl, of)
 		require.NoError(t, err)
-		require.NoError(t, record(c))
+		list = append(list, record)
 	}
-	return trace.Dispatches()
+	return list
 }
 
 // TestNotes adds up the notes of all dispatches of the calls of notes.txt. Bytes are at least the traffic of

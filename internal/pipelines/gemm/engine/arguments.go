@@ -50,15 +50,15 @@ func newArguments(who string, t Tensors, p Problem, padB bool) (Args, error) {
 			args.K, args.n = args.n, args.K
 		}
 	}
-	c := argument.New("c", args.C, true, p.Out, p.CShape())
-	r := argument.New("residual", args.R, p.Residual, p.Out, p.CShape())
-	x := argument.New("x", args.X, p.HasX(), p.Out, p.CShape())
-	s := argument.New("s", args.S, p.HasS(), p.Out, p.CShape())
-	inputs := []argument.Argument{
+	cShape := p.CShape()
+	c := argument.New("c", args.C, true, p.Out, cShape)
+	r := argument.New("residual", args.R, p.Residual, p.Out, cShape)
+	x := argument.New("x", args.X, p.HasX(), p.Out, cShape)
+	s := argument.New("s", args.S, p.HasS(), p.Out, cShape)
+	inputs := append(make([]argument.Argument, 0, 6), // with c and s
 		argument.New("a", args.A, p.K > 0, p.DType, p.AShape()),
 		argument.New("b", args.B, p.K > 0, p.DType, bShape),
-		r, x,
-	}
+		r, x)
 	if err := argument.Check(who, append(inputs, c, s), nil); err != nil {
 		return args, err
 	}
