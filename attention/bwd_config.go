@@ -30,16 +30,16 @@ type BackwardConfig struct {
 	Chunk int `word:"chunk%d" on:"coopmat2 coopmat"` // of Stored
 }
 
-// A BackwardTile is the work of a workgroup of one kernel: it owns some keys (or rows) and walks
-// over tiles of Stream rows (or keys).
+// A BackwardTile is the work of a workgroup of one kernel: it owns BlockM keys (or rows) and walks
+// over tiles of BlockN rows (or keys).
 type BackwardTile struct {
 	// Matrix paths. A workgroup of Subgroups subgroups owns Subgroups*RowTiles*M keys
 	// or rows, where M x N x N is the device's matrix shape.
 	Subgroups int `word:"sg%d" on:"coopmat2 coopmat" tune:"2 4 8"`
 	RowTiles  int `word:"rt%d" on:"coopmat2 coopmat" tune:"1 2"`
 
-	Own    int `word:"%dx%d Stream" on:"scalar unfused" tune:"16 32 64 128"` // keys or rows that a workgroup owns
-	Stream int `word:"by%d" tune:"8 16 32 64"`
+	BlockM int `word:"%dx%d BlockN" on:"scalar unfused" tune:"16 32 64 128"` // keys or rows that a workgroup owns
+	BlockN int `word:"by%d" tune:"8 16 32 64"`
 
 	// Matrix paths, as in Config.
 	Prefetch  bool `word:"prefetch" on:"coopmat2 coopmat" tune:"0 1"`
@@ -47,14 +47,14 @@ type BackwardTile struct {
 	LoadAhead int  `word:"loadahead%d" on:"coopmat2 coopmat" vary:"0 2 4 6"`
 	Detour    bool `word:"detour" on:"coopmat2 coopmat"`
 
-	// Scalar path: Threads invocations in rows of ThreadsX own Own keys or rows. Shared memory
-	// holds Depth columns of all tensors at a time, then Slice rows of the tensors that the kernel
+	// Scalar path: Threads invocations in rows of ThreadsX own BlockM keys or rows. Shared memory
+	// holds Depth columns of all tensors at a time, then StageRows rows of the tensors that the kernel
 	// walks over. Unfused path: the same for each of its steps; DQ is the tile of the step that
 	// computes weights.
-	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar unfused" tune:"64 128 256"`
-	ThreadsX int `on:"scalar unfused" tune:"8 16"`
-	Depth    int `word:"depth%d" on:"scalar unfused" vary:"8 16 32 64"`
-	Slice    int `word:"rows%d" on:"scalar unfused" vary:"4 8 16 32"`
+	Threads   int `word:"t%dx%d /ThreadsX" on:"scalar unfused" tune:"64 128 256"`
+	ThreadsX  int `on:"scalar unfused" tune:"8 16"`
+	Depth     int `word:"depth%d" on:"scalar unfused" vary:"8 16 32 64"`
+	StageRows int `word:"rows%d" on:"scalar unfused" vary:"4 8 16 32"`
 }
 
 // String names the choices in a few words, which ParseBackwardConfig reads: a path, each tile behind
@@ -75,7 +75,7 @@ func ParseBackwardConfig(text string) (BackwardConfig, error) {
 // matrices for the path.
 func (t *BackwardTile) owned(caps *vk.Caps, impl Impl, format dtype.DType) int {
 	if impl == Scalar || impl == Unfused {
-		return max(t.Own, 1)
+		return max(t.BlockM, 1)
 	}
 	shape, err := matrixShape(caps, impl, format)
 	if err != nil {
@@ -132,28 +132,28 @@ func (c BackwardConfig) Feasible(caps *vk.Caps, p Problem) error {
 
 // feasibleScalar is Feasible for a tile of the scalar path. The unfused path needs no more.
 func (t BackwardTile) feasibleScalar(caps *vk.Caps, impl Impl, p Problem) error {
-	if t.Threads < 1 || t.ThreadsX < 1 || t.Own < 1 || t.Stream < 1 || t.Depth < 1 || t.Slice < 1 {
+	if t.Threads < 1 || t.ThreadsX < 1 || t.BlockM < 1 || t.BlockN < 1 || t.Depth < 1 || t.StageRows < 1 {
 		return unsupported("%v: a tile size of %+v is not positive", impl, t)
 	}
 	threadsY := t.Threads / t.ThreadsX
 	switch {
 	case t.Threads%t.ThreadsX != 0:
 		return unsupported("%v: %d invocations are not rows of %d", impl, t.Threads, t.ThreadsX)
-	case t.Own%threadsY != 0 || t.Stream%t.ThreadsX != 0:
-		return unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", impl, t.Own, t.Stream, threadsY, t.ThreadsX)
-	case t.Depth%4 != 0 || t.Slice%4 != 0 || t.Stream%t.Slice != 0:
-		return unsupported("%v: depth=%d or slice=%d is not a multiple of 4, or slice does not divide %d", impl, t.Depth, t.Slice, t.Stream)
+	case t.BlockM%threadsY != 0 || t.BlockN%t.ThreadsX != 0:
+		return unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", impl, t.BlockM, t.BlockN, threadsY, t.ThreadsX)
+	case t.Depth%4 != 0 || t.StageRows%4 != 0 || t.BlockN%t.StageRows != 0:
+		return unsupported("%v: depth%d or rows%d is not a multiple of 4, or rows%[3]d does not divide by%[4]d", impl, t.Depth, t.StageRows, t.BlockN)
 	}
 	if err := argument.FitsWorkgroup("attention", caps, impl, t.Threads); err != nil {
 		return err
 	}
 	cols4 := (max(p.HeadDim, p.ValueHeadDim())/4 + t.ThreadsX - 1) / t.ThreadsX // lib/bwd_scalar.glsl has these sizes
-	pair, slice := (t.Own+t.Stream)*(t.Depth/4+1), t.Slice*cols4*t.ThreadsX
-	weights := t.Own * (t.Stream/4 + 1)
-	shared := (max(pair, slice)+weights)*16 + max(featureBytes(&p, t.Stream, t.Own, t.Stream), featureBytes(&p, t.Own, t.Stream, t.Stream))
+	pair, stage := (t.BlockM+t.BlockN)*(t.Depth/4+1), t.StageRows*cols4*t.ThreadsX
+	weights := t.BlockM * (t.BlockN/4 + 1)
+	shared := (max(pair, stage)+weights)*16 + max(featureBytes(&p, t.BlockN, t.BlockM, t.BlockN), featureBytes(&p, t.BlockM, t.BlockN, t.BlockN))
 	if p.Bias.On {
-		shared += vk.SharedVariables(4 * t.Stream)            // shown, without a key mask, too
-		shared += vk.SharedVariables(4 * threadsY * t.Stream) // column_sums, attention_bwd_dbias.comp
+		shared += vk.SharedVariables(4 * t.BlockN)            // shown, without a key mask, too
+		shared += vk.SharedVariables(4 * threadsY * t.BlockN) // column_sums, attention_bwd_dbias.comp
 	}
 	return argument.FitsShared("attention", caps, impl, shared)
 }
@@ -167,12 +167,12 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	m, n := int(shape.M), int(shape.N)
 	threads := t.Subgroups * int(caps.SubgroupSize)
 	switch {
-	case t.Subgroups < 1 || t.RowTiles < 1 || t.Stream < 1:
+	case t.Subgroups < 1 || t.RowTiles < 1 || t.BlockN < 1:
 		return unsupported("%v: a tile size of %+v is not positive", impl, t)
-	case t.Stream%n != 0:
-		return unsupported("%v: stream=%d is not a multiple of the matrix size %d", impl, t.Stream, n)
-	case t.Stream > threads:
-		return unsupported("%v: stream=%d is more than the %d invocations that load its rows' statistics", impl, t.Stream, threads)
+	case t.BlockN%n != 0:
+		return unsupported("%v: by%d is not a multiple of the matrix size %d", impl, t.BlockN, n)
+	case t.BlockN > threads:
+		return unsupported("%v: by%d is more than the %d invocations that load its rows' statistics", impl, t.BlockN, threads)
 	case impl == CoopMat && t.Subgroups == 1 && chips.LosesLoneIndex(caps):
 		return errLoneSubgroup
 	}
@@ -181,12 +181,12 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 	}
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m
-	tile, column := 2*t.Stream*(row8+1), own*n/8 // in 16 bytes, lib/tile_bwd.glsl
+	tile, column := 2*t.BlockN*(row8+1), own*n/8 // in 16 bytes, lib/tile_bwd.glsl
 	if p.DType == dtype.Float32 {
 		tile, column = 2*tile, 2*column // lib/tile_bwd_f32x2.glsl
 	}
 	if column > tile {
-		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.Stream)
+		return unsupported("%v: one column of matrices of %d rows does not fit in a tile of %d", impl, own, t.BlockN)
 	}
 	return argument.FitsShared("attention", caps, impl, t.matrixShared(impl, m, n, p))
 }
@@ -196,14 +196,14 @@ func (t BackwardTile) feasibleMatrix(caps *vk.Caps, impl Impl, p Problem) error 
 func (t *BackwardTile) matrixShared(impl Impl, m, n int, p Problem) int {
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	own := t.Subgroups * t.RowTiles * m
-	tile := 2 * t.Stream * (row8 + 1) * 16     // lib/tile_bwd.glsl
-	shared := vk.SharedVariables(t.Stream * 8) // stats, lib/bwd_dkv_matrix.glsl
+	tile := 2 * t.BlockN * (row8 + 1) * 16     // lib/tile_bwd.glsl
+	shared := vk.SharedVariables(t.BlockN * 8) // stats, lib/bwd_dkv_matrix.glsl
 	if p.DType == dtype.Float32 {
 		tile *= 2                                     // lib/tile_bwd_f32x2.glsl
 		shared += vk.SharedVariables(t.Subgroups * 8) // tile_amax
 	}
 	// Bits of dropout: of own rows by a tile of keys, or the other way round.
-	shared += tile + max(featureBytes(&p, t.Stream, own, t.Stream), featureBytes(&p, own, t.Stream, t.Stream))
+	shared += tile + max(featureBytes(&p, t.BlockN, own, t.BlockN), featureBytes(&p, own, t.BlockN, t.BlockN))
 	if impl == CoopMat {
 		shared += t.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += t.Subgroups * m * n / 2 * 4   // packed, at most

@@ -63,7 +63,7 @@ const (
 )
 
 // biasTile is the tile of attention_bwd_dbias on every path. It fits Vulkan's guaranteed 16 KiB.
-var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, Own: 32, Stream: 32, Depth: 32, Slice: 4}
+var biasTile = BackwardTile{Threads: 128, ThreadsX: 16, BlockM: 32, BlockN: 32, Depth: 32, StageRows: 4}
 
 // featureSteps returns the kernels of the gradients of features that the call wants, side by side,
 // then the sums of their parts.
@@ -103,12 +103,12 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 	if err != nil {
 		return err
 	}
-	out, rowGroups := dbias, groups(p.SeqQ, biasTile.Own)
+	out, rowGroups := dbias, groups(p.SeqQ, biasTile.BlockM)
 	if !bias.Rows {
 		out, rowGroups = b.biasParts, 1
 	}
 	heads := out.Shape[0] * out.Shape[1]
-	if err := b.fits(groups(p.SeqKV, biasTile.Stream), rowGroups, p.NumHeads); err != nil {
+	if err := b.fits(groups(p.SeqKV, biasTile.BlockN), rowGroups, p.NumHeads); err != nil {
 		return err
 	}
 	params, features := b.headsParams(), b.features()
@@ -117,7 +117,7 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 	for first := 0; first < heads; first += step {
 		params.First = uint32(first)
 		n := uint32(min(step, heads-first))
-		kernel.dispatch(b.c, vk.Groups{X: groups(p.SeqKV, biasTile.Stream), Y: rowGroups, Z: n}, params, features, b.q, b.k, b.v, b.do, b.rows, out)
+		kernel.dispatch(b.c, vk.Groups{X: groups(p.SeqKV, biasTile.BlockN), Y: rowGroups, Z: n}, params, features, b.q, b.k, b.v, b.do, b.rows, out)
 	}
 	return b.c.Err()
 }

@@ -45,11 +45,11 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 		return unsupported("%v: all gradients at once take up to %d keys, seq_kv=%d are more", c.Impl, own, p.SeqKV)
 	case own%n != 0:
 		return unsupported("%v: a block of %d keys is not a multiple of the matrix size %d", c.Impl, own, n)
-	case t.Stream%m != 0:
-		return unsupported("%v: stream=%d is not a multiple of the matrix size %d", c.Impl, t.Stream, m)
+	case t.BlockN%m != 0:
+		return unsupported("%v: by%d is not a multiple of the matrix size %d", c.Impl, t.BlockN, m)
 	}
 	row8 := (p.HeadDim + n - 1) / n * n / 8
-	extra := own * (row8 + 1 + t.Stream/8 + 1) * 16 // keys and exchange, lib/bwd_fused_matrix.glsl
+	extra := own * (row8 + 1 + t.BlockN/8 + 1) * 16 // keys and exchange, lib/bwd_fused_matrix.glsl
 	return argument.FitsShared("attention", caps, c.Impl, t.matrixShared(c.Impl, m, n, *p)+extra)
 }
 

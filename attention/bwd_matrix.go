@@ -13,7 +13,7 @@ type bwdMatrixSpec struct {
 	SameLayout bool   `glsl:"SAME_LAYOUT"`
 	Lockstep   bool   `glsl:"LOCKSTEP"`
 	RowTiles   uint32 `glsl:"ROW_TILES"`
-	Stream     uint32 `glsl:"STREAM"`
+	BlockN     uint32 `glsl:"BLOCK_N"`
 	HeadDim    uint32 `glsl:"HEAD_DIM"`
 	Causal     bool   `glsl:"CAUSAL"`
 	Aligned    bool   `glsl:"ALIGNED"`
@@ -51,7 +51,7 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 		SameLayout: layout.SameAsAcc,
 		Lockstep:   chips.Lavapipe(d.Caps()),
 		RowTiles:   uint32(tile.RowTiles),
-		Stream:     uint32(tile.Stream),
+		BlockN:     uint32(tile.BlockN),
 		HeadDim:    uint32(p.HeadDim),
 		Causal:     p.Causal,
 		Aligned:    isAligned,
@@ -65,29 +65,29 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 type bwdTileSpec struct {
 	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
 	ThreadsX      uint32 `glsl:"THREADS_X"`
-	Own           uint32 `glsl:"OWN"`
-	Stream        uint32 `glsl:"STREAM"`
+	BlockM        uint32 `glsl:"BLOCK_M"`
+	BlockN        uint32 `glsl:"BLOCK_N"`
 	Depth         uint32 `glsl:"DEPTH"`
 }
 
 func (t *BackwardTile) spec() bwdTileSpec {
-	return bwdTileSpec{uint32(t.Threads), uint32(t.ThreadsX), uint32(t.Own), uint32(t.Stream), uint32(t.Depth)}
+	return bwdTileSpec{uint32(t.Threads), uint32(t.ThreadsX), uint32(t.BlockM), uint32(t.BlockN), uint32(t.Depth)}
 }
 
 // bwdScalarSpec is the specialization of attention_bwd_dkv_scalar.comp and
 // attention_bwd_dq_scalar.comp.
 type bwdScalarSpec struct {
 	bwdTileSpec
-	Slice   uint32 `glsl:"SLICE"`
-	HeadDim uint32 `glsl:"HEAD_DIM"`
-	Causal  bool   `glsl:"CAUSAL"`
-	Aligned bool   `glsl:"ALIGNED"`
+	StageRows uint32 `glsl:"STAGE_ROWS"`
+	HeadDim   uint32 `glsl:"HEAD_DIM"`
+	Causal    bool   `glsl:"CAUSAL"`
+	Aligned   bool   `glsl:"ALIGNED"`
 }
 
 // scalarKernel returns attention_bwd_dkv_scalar or attention_bwd_dq_scalar.
 func (b *backward) scalarKernel(name string, tile BackwardTile) (kernel[bwdParams], error) {
 	return newKernel[bwdParams](b.c.Device(), name, b.p.DType.Short(), &b.p, bwdScalarSpec{
-		bwdTileSpec: tile.spec(), Slice: uint32(tile.Slice), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
+		bwdTileSpec: tile.spec(), StageRows: uint32(tile.StageRows), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
 		Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
 	}, vk.KernelOptions{})
 }

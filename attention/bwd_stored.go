@@ -37,12 +37,12 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	}
 	m, n, block := int(shape.M), int(shape.N), c.DQ.owned(caps, c.Impl, p.DType)
 	switch {
-	case t.Subgroups < 1 || t.RowTiles < 1 || t.Stream < 1:
+	case t.Subgroups < 1 || t.RowTiles < 1 || t.BlockN < 1:
 		return unsupported("%v: a tile size of %+v is not positive", c.Impl, t)
-	case block%c.DQ.Stream != 0 || block%8 != 0:
-		return unsupported("%v: stream=%d does not divide a block of %d rows, or 8 does not", c.Impl, c.DQ.Stream, block)
-	case t.Stream%n != 0 || block%t.Stream != 0:
-		return unsupported("%v: stream=%d is not a multiple of the matrix size %d that divides a block of %d rows", c.Impl, t.Stream, n, block)
+	case block%c.DQ.BlockN != 0 || block%8 != 0:
+		return unsupported("%v: by%d does not divide a block of %d rows, or 8 does not", c.Impl, c.DQ.BlockN, block)
+	case t.BlockN%n != 0 || block%t.BlockN != 0:
+		return unsupported("%v: by%d is not a multiple of the matrix size %d that divides a block of %d rows", c.Impl, t.BlockN, n, block)
 	case block%(t.RowTiles*m) != 0 || t.Subgroups%(block/(t.RowTiles*m)) != 0:
 		return unsupported("%v: %d subgroups of %d keys do not share out a block of %d keys evenly", c.Impl, t.Subgroups, t.RowTiles*m, block)
 	}
@@ -50,7 +50,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 		return err
 	}
 	width := c.productsWidth(caps, p, shape)
-	operands := t.Stream * (block/8 + 1 + width/8 + 1) * 16
+	operands := t.BlockN * (block/8 + 1 + width/8 + 1) * 16
 	sums := t.Subgroups * m * (width*block/(t.Subgroups*t.RowTiles*m)/4 + 1) * 16
 	if err := argument.FitsShared("attention", caps, c.Impl, max(operands, sums)); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (b *backward) storeSpec(isAligned bool) (spec bwdStoreSpec, err error) {
 
 // packed reports whether weights lie in memory in the order of right matrices.
 func (c *BackwardConfig) packed(caps *vk.Caps) bool {
-	return chips.Quads(caps) && !c.DQ.Detour && c.DQ.Stream%32 == 0 && (c.Stored.RowTiles == 2 || c.Stored.RowTiles == 4)
+	return chips.Quads(caps) && !c.DQ.Detour && c.DQ.BlockN%32 == 0 && (c.Stored.RowTiles == 2 || c.Stored.RowTiles == 4)
 }
 
 // productsKernel names the kernel of the products.
@@ -245,7 +245,7 @@ func (c *BackwardConfig) productsSpec(caps *vk.Caps, p *Problem, dim int, shape 
 		MatN:          shape.N,
 		TilesK:        uint32(t.RowTiles),
 		TilesD:        groups(dim, subgroupsD*int(shape.N)),
-		BlockK:        uint32(t.Stream),
+		BlockK:        uint32(t.BlockN),
 		HeadDim:       uint32(dim),
 		Causal:        newFeatureSpec(p).WindowRight, // a window that ends is a causal mask further on
 		Aligned:       isAligned,

@@ -89,7 +89,7 @@ func bwdRows() []bwdRow {
 }
 
 // bwdF32x2Rows are the rows for float32 tensors on matrices. Tiles take twice the shared
-// memory of 16-bit ones, 4 * Stream rows of head_dim. K and V, or Q and dO, of a subgroup
+// memory of 16-bit ones, 4 * BlockN rows of head_dim. K and V, or Q and dO, of a subgroup
 // take twice the registers: 16 keys take 2*head_dim words of each of 32 invocations, half
 // of them for dK and dV.
 func bwdF32x2Rows() []bwdRow {

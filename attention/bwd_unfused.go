@@ -48,7 +48,7 @@ func (b *backward) recordUnfused() error {
 			perKV, p.SeqQ, p.SeqKV, groupBytes, limit)
 	}
 	rowTile, keyTile := &b.config.DQ, &b.config.DKV
-	rowGroups, colGroups, keyGroups := groups(p.SeqQ, rowTile.Own), groups(p.SeqKV, rowTile.Stream), groups(p.SeqKV, keyTile.Own)
+	rowGroups, colGroups, keyGroups := groups(p.SeqQ, rowTile.BlockM), groups(p.SeqKV, rowTile.BlockN), groups(p.SeqKV, keyTile.BlockM)
 	limit := caps.MaxWorkgroupCount
 	if max(colGroups, keyGroups) > limit[0] || rowGroups > min(limit[0], limit[1]) {
 		return unsupported("unfused: seq_q=%d by seq_kv=%d makes more tiles than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, limit[0], limit[1])
@@ -103,7 +103,7 @@ func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
 	values := newFeatureSpec(p)
 	values.ValueDim = uint32(p.HeadDim) // of dQ and K, which are O and V here
 	u.dq.kernelOf, err = newKernelOf[unfusedParams, unfusedParams](d, moduleOf("attention_unfused_values", p), p.DType.Short(), p.Plain(), unfusedValuesSpec{
-		newBlockSpec(rowTile.Threads, rowTile.ThreadsX, rowTile.Own, rowTile.Slice), uint32(p.HeadDim), aligned(4, &b.k),
+		newBlockSpec(rowTile.Threads, rowTile.ThreadsX, rowTile.BlockM, rowTile.StageRows), uint32(p.HeadDim), aligned(4, &b.k),
 	}, values, none)
 	if err != nil {
 		return u, err
@@ -119,6 +119,6 @@ func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
 func (b *backward) newKeysKernel(dim int, x *vk.Tensor) (kernel[unfusedParams], error) {
 	tile := &b.config.DKV
 	return newKernel[unfusedParams](b.c.Device(), "attention_unfused_keys", b.p.DType.Short(), &b.p, unfusedKeysSpec{
-		newBlockSpec(tile.Threads, tile.ThreadsX, tile.Own, tile.Slice), uint32(dim), aligned(4, x),
+		newBlockSpec(tile.Threads, tile.ThreadsX, tile.BlockM, tile.StageRows), uint32(dim), aligned(4, x),
 	}, vk.KernelOptions{})
 }

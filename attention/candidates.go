@@ -98,7 +98,7 @@ func backwardCandidates(caps *vk.Caps, p Problem, start BackwardConfig) []Backwa
 func backwardTiles(impl Impl, start BackwardTile) []BackwardTile {
 	all := table.Grid(start, impl.String())
 	for i := range all {
-		all[i].Slice = min(start.Slice, all[i].Stream)
+		all[i].StageRows = min(start.StageRows, all[i].BlockN)
 	}
 	return all
 }
@@ -116,7 +116,7 @@ func productTiles(caps *vk.Caps, p Problem, impl Impl, dq BackwardTile) (list []
 			continue
 		}
 		for _, n := range []int{2, 4, 1} {
-			list = append(list, BackwardTile{Subgroups: dq.Subgroups * dq.RowTiles / rowTiles * columns, RowTiles: rowTiles, Stream: n * int(shape.N)})
+			list = append(list, BackwardTile{Subgroups: dq.Subgroups * dq.RowTiles / rowTiles * columns, RowTiles: rowTiles, BlockN: n * int(shape.N)})
 		}
 	}
 	return list

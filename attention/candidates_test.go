@@ -160,7 +160,7 @@ func TestCandidatesVary(t *testing.T) {
 			least = 1
 		case strings.HasPrefix(name, "backward.Stored.") || strings.HasPrefix(name, "backward.Fused."): // of the matrix paths
 			least = 1
-			if field == "Subgroups" || field == "RowTiles" || field == "Stream" {
+			if field == "Subgroups" || field == "RowTiles" || field == "BlockN" {
 				least = 3
 			}
 		case field == "Prefetch", field == "KeysFirst", field == "PeelMask":

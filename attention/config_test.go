@@ -80,7 +80,7 @@ func TestUnsupported(t *testing.T) {
 	features, two, short := p, long, long
 	short.SeqKV = 32
 	features.Window, features.Sinks, two.NumHeads = Window{On: true, Left: 5}, true, 2
-	tile, one := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}, BackwardTile{Subgroups: 1, RowTiles: 1, Stream: 16}
+	tile, one := BackwardTile{Subgroups: 2, RowTiles: 1, BlockN: 16}, BackwardTile{Subgroups: 1, RowTiles: 1, BlockN: 16}
 	const lone = "coopmat: the driver loses the order of shared memory in workgroups of one subgroup"
 	type row struct {
 		change func(x *asked)
@@ -120,8 +120,8 @@ func TestUnsupported(t *testing.T) {
 			{func(x *asked) { x.MaxStorageBuffers = 6 }, "scalar: the backward pass takes 7 storage buffers, more than the device's 6"},
 			{func(x *asked) { x.impl, x.b = Auto, BackwardConfig{Impl: Scalar} }, "scalar: a tile size of {Subgroups:0 "},
 			{func(x *asked) {
-				wide := BackwardTile{Subgroups: 4, RowTiles: 1, Stream: 32, PeelMask: true}
-				x.DType, x.impl, x.b = dtype.Float32, Auto, BackwardConfig{Impl: CoopMat2, DKV: wide, DQ: BackwardTile{Subgroups: 4, RowTiles: 2, Stream: 16}}
+				wide := BackwardTile{Subgroups: 4, RowTiles: 1, BlockN: 32, PeelMask: true}
+				x.DType, x.impl, x.b = dtype.Float32, Auto, BackwardConfig{Impl: CoopMat2, DKV: wide, DQ: BackwardTile{Subgroups: 4, RowTiles: 2, BlockN: 16}}
 			}, "coopmat2: one column of matrices of 128 rows does not fit in a tile of 16"},
 		}},
 		{asked{Problem: long, Caps: h200, pass: kit.Backward, b: BackwardConfig{Impl: CoopMat2, DKV: one, DQ: one}}, []row{
@@ -140,7 +140,7 @@ func TestUnsupported(t *testing.T) {
 			{func(x *asked) { x.MaxStorageBuffers = 7 }, "coopmat2: all gradients at once take 8 storage buffers, more than the device's 7"},
 			{func(x *asked) { x.MaxPushConstantsBytes = 128 }, "coopmat2: all gradients at once take 144 bytes of push constants, more than the device's 128"},
 			{func(x *asked) { x.b.Fused.Subgroups = 0 }, "coopmat2: a tile size of {Subgroups:0 RowTiles:1 "},
-			{func(x *asked) { x.b.Fused.Stream = 20 }, "coopmat2: stream=20 is not a multiple of the matrix size 16"},
+			{func(x *asked) { x.b.Fused.BlockN = 20 }, "coopmat2: by20 is not a multiple of the matrix size 16"},
 			// Both tiles and their statistics fit, K and dX beside them do not.
 			{func(x *asked) { x.MaxSharedMemoryBytes = 2*16*(2+1)*16 + 16*8 }, "coopmat2: 4736 bytes of shared memory are more than the device's 1664"},
 			{func(x *asked) { x.SeqKV = 33 }, "coopmat2: all gradients at once take up to 32 keys, seq_kv=33 are more"},
@@ -154,8 +154,8 @@ func TestUnsupported(t *testing.T) {
 			{func(x *asked) { x.b.Chunk = -1 }, "coopmat2: chunk=-1 is negative"},
 			{func(x *asked) { x.b.DQ.Subgroups = 0 }, "coopmat2: a tile size of {Subgroups:0 RowTiles:1 "},
 			{func(x *asked) { x.b.Stored.RowTiles = 0 }, "coopmat2: a tile size of {Subgroups:2 RowTiles:0 "},
-			{func(x *asked) { x.b.DQ.Subgroups, x.b.Stored.Subgroups, x.b.DQ.Stream = 3, 3, 32 }, "coopmat2: stream=32 does not divide a block of 48 rows, or 8 does not"},
-			{func(x *asked) { x.b.Stored.Stream = 64 }, "coopmat2: stream=64 is not a multiple of the matrix size 16 that divides a block of 32 rows"},
+			{func(x *asked) { x.b.DQ.Subgroups, x.b.Stored.Subgroups, x.b.DQ.BlockN = 3, 3, 32 }, "coopmat2: by32 does not divide a block of 48 rows, or 8 does not"},
+			{func(x *asked) { x.b.Stored.BlockN = 64 }, "coopmat2: by64 is not a multiple of the matrix size 16 that divides a block of 32 rows"},
 			{func(x *asked) { x.b.Stored.Subgroups = 3 }, "coopmat2: 3 subgroups of 16 keys do not share out a block of 32 keys evenly"},
 			{func(x *asked) { x.b.Stored.Subgroups = 64 }, "coopmat2: a workgroup of 2048 invocations is larger than the device's 1024"},
 			{func(x *asked) { x.MaxStorageBufferRange = 8*2*64 + 64*640*4 + 2*4*640*16 - 1 }, "coopmat2: the weights of 1 heads at a time take 245760 bytes, more than the 245759 that there are for them"},

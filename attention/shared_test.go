@@ -82,7 +82,7 @@ func TestSharedMemory(t *testing.T) {
 						}
 						check(name, leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) }), sharedOf(t, name, &p, spec), spare)
 
-						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], Stream: tiles[2] / 2}
+						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2] / 2}
 						b := backward{c: c, p: p, config: BackwardConfig{Impl: impl, DKV: tile, DQ: tile}}
 						bwd, err := b.matrixSpec(tile, true)
 						require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestSharedMemory(t *testing.T) {
 						}
 					}
 				}
-				tile := BackwardTile{Threads: 64, ThreadsX: 8, Own: 24, Stream: 16, Depth: 16, Slice: 8}
+				tile := BackwardTile{Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, StageRows: 8}
 				least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleScalar(caps, Scalar, p) })
 				spec := bwdScalarSpec{bwdTileSpec{64, 8, 24, 16, 16}, 8, uint32(p.HeadDim), false, true}
 				check("attention_bwd_dkv_scalar", least, sharedOf(t, "attention_bwd_dkv_scalar", &p, spec), 4<<10)
@@ -128,7 +128,7 @@ func TestSharedMemory(t *testing.T) {
 // checkStored checks the kernels between which weights pass through memory.
 func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string, least, need, spare int)) {
 	impl, p, d := b.config.Impl, &b.p, b.c.Device()
-	stored := BackwardConfig{Impl: impl, DQ: b.config.DQ, Stored: BackwardTile{Subgroups: 2 * tiles[0], RowTiles: tiles[1], Stream: tiles[2] / 4}}
+	stored := BackwardConfig{Impl: impl, DQ: b.config.DQ, Stored: BackwardTile{Subgroups: 2 * tiles[0], RowTiles: tiles[1], BlockN: tiles[2] / 4}}
 	if stored.feasibleStored(large(d.Caps()), p) != nil {
 		return
 	}

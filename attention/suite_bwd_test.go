@@ -23,12 +23,12 @@ type (
 // of a tile evenly and not. N is the matrices' size.
 func fusedConfigs(n int) []bwdConfig {
 	return []bwdConfig{
-		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}},
-		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 3, RowTiles: 1, Stream: n, PeelMask: true, LoadAhead: 1}},
-		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, Stream: 2 * n}},
-		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}},
-		{Impl: attention.CoopMat, Fused: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n}},
-		{Impl: attention.CoopMat, Fused: bwdTile{Subgroups: 3, RowTiles: 1, Stream: n, Detour: true}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 4, RowTiles: 1, BlockN: n, Prefetch: true, PeelMask: true}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 3, RowTiles: 1, BlockN: n, PeelMask: true, LoadAhead: 1}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: (72 + n - 1) / n, RowTiles: 1, BlockN: 2 * n}},
+		{Impl: attention.CoopMat2, Fused: bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n, Detour: true}},
+		{Impl: attention.CoopMat, Fused: bwdTile{Subgroups: 4, RowTiles: 1, BlockN: n}},
+		{Impl: attention.CoopMat, Fused: bwdTile{Subgroups: 3, RowTiles: 1, BlockN: n, Detour: true}},
 	}
 }
 
@@ -42,10 +42,10 @@ func storedConfigs(d *vk.Device) []bwdConfig {
 		group = 32
 	}
 	return []bwdConfig{
-		{Impl: attention.CoopMat2, Chunk: 1, DQ: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Prefetch: true, PeelMask: true}, Stored: bwdTile{Subgroups: 2, RowTiles: 1, Stream: n}},
-		{Impl: attention.CoopMat2, DQ: bwdTile{Subgroups: group / n, RowTiles: 1, Stream: group, PeelMask: !software(d)}, Stored: bwdTile{Subgroups: group / n, RowTiles: 2, Stream: n}},
-		{Impl: attention.CoopMat2, Chunk: 2, DQ: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n}, Stored: bwdTile{Subgroups: 4, RowTiles: 2, Stream: 2 * n, LoadAhead: 1}},
-		{Impl: attention.CoopMat, DQ: bwdTile{Subgroups: 2, RowTiles: 1, Stream: 2 * n, Detour: true}, Stored: bwdTile{Subgroups: 2, RowTiles: 2, Stream: 2 * n}},
+		{Impl: attention.CoopMat2, Chunk: 1, DQ: bwdTile{Subgroups: 2, RowTiles: 1, BlockN: n, Prefetch: true, PeelMask: true}, Stored: bwdTile{Subgroups: 2, RowTiles: 1, BlockN: n}},
+		{Impl: attention.CoopMat2, DQ: bwdTile{Subgroups: group / n, RowTiles: 1, BlockN: group, PeelMask: !software(d)}, Stored: bwdTile{Subgroups: group / n, RowTiles: 2, BlockN: n}},
+		{Impl: attention.CoopMat2, Chunk: 2, DQ: bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n}, Stored: bwdTile{Subgroups: 4, RowTiles: 2, BlockN: 2 * n, LoadAhead: 1}},
+		{Impl: attention.CoopMat, DQ: bwdTile{Subgroups: 2, RowTiles: 1, BlockN: 2 * n, Detour: true}, Stored: bwdTile{Subgroups: 2, RowTiles: 2, BlockN: 2 * n}},
 	}
 }
 
@@ -56,18 +56,18 @@ func f32x2Configs(d *vk.Device) []bwdConfig {
 	return []bwdConfig{
 		{
 			Impl: attention.CoopMat2,
-			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both, LoadAhead: 2},
-			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: both, LoadAhead: 2},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, BlockN: n, Prefetch: true, PeelMask: true},
 		},
 		{
 			Impl: attention.CoopMat2,
-			DKV:  bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true},
-			DQ:   bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true},
+			DKV:  bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n, Detour: true},
+			DQ:   bwdTile{Subgroups: 4, RowTiles: 1, BlockN: n, Detour: true},
 		},
 		{
 			Impl: attention.CoopMat,
-			DKV:  bwdTile{Subgroups: 2, RowTiles: 1, Stream: n, Detour: true, PeelMask: !both},
-			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
+			DKV:  bwdTile{Subgroups: 2, RowTiles: 1, BlockN: n, Detour: true, PeelMask: !both},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n, PeelMask: both, Detour: true},
 		},
 	}
 }
@@ -83,30 +83,30 @@ func TestBackwardConfigs(t *testing.T) {
 	list := []bwdConfig{
 		{
 			Impl: scalar,
-			DKV:  bwdTile{Threads: 64, ThreadsX: 8, Own: 8, Stream: 16, Depth: 8, Slice: 4},
-			DQ:   bwdTile{Threads: 32, ThreadsX: 4, Own: 24, Stream: 4, Depth: 16, Slice: 4},
+			DKV:  bwdTile{Threads: 64, ThreadsX: 8, BlockM: 8, BlockN: 16, Depth: 8, StageRows: 4},
+			DQ:   bwdTile{Threads: 32, ThreadsX: 4, BlockM: 24, BlockN: 4, Depth: 16, StageRows: 4},
 		},
 		{ // all weights are read by the last product before the next ones are written
 			Impl: scalar,
-			DKV:  bwdTile{Threads: 128, ThreadsX: 16, Own: 16, Stream: 64, Depth: 16, Slice: 64},
-			DQ:   bwdTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
+			DKV:  bwdTile{Threads: 128, ThreadsX: 16, BlockM: 16, BlockN: 64, Depth: 16, StageRows: 64},
+			DQ:   bwdTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: 64, Depth: 32, StageRows: 32},
 		},
 		{
 			Impl: scalar,
-			DKV:  bwdTile{Threads: 128, ThreadsX: 16, Own: 48, Stream: 16, Depth: 16, Slice: 16},
-			DQ:   bwdTile{Threads: 64, ThreadsX: 16, Own: 8, Stream: 64, Depth: 32, Slice: 32},
+			DKV:  bwdTile{Threads: 128, ThreadsX: 16, BlockM: 48, BlockN: 16, Depth: 16, StageRows: 16},
+			DQ:   bwdTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: 64, Depth: 32, StageRows: 32},
 		},
 		{
 			Impl: m2,
-			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, Stream: 16, Prefetch: true, PeelMask: both},
-			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, Prefetch: true, PeelMask: true},
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: both},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, BlockN: n, Prefetch: true, PeelMask: true},
 		},
-		{Impl: m2, DKV: bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, Detour: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Detour: true, Prefetch: true}},
-		{Impl: m2, DKV: bwdTile{Subgroups: 4, RowTiles: rows, Stream: n, Prefetch: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, Stream: n, Prefetch: true}},
+		{Impl: m2, DKV: bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n, Detour: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, BlockN: n, Detour: true, Prefetch: true}},
+		{Impl: m2, DKV: bwdTile{Subgroups: 4, RowTiles: rows, BlockN: n, Prefetch: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, BlockN: n, Prefetch: true}},
 		{
 			Impl: m1,
-			DKV:  bwdTile{Subgroups: 2, RowTiles: rows, Stream: n, PeelMask: true, Detour: true},
-			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, Stream: n, PeelMask: both, Detour: true},
+			DKV:  bwdTile{Subgroups: 2, RowTiles: rows, BlockN: n, PeelMask: true, Detour: true},
+			DQ:   bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n, PeelMask: both, Detour: true},
 		},
 	}
 	for i, c := range slices.Concat(list, f32x2Configs(d), fusedConfigs(n), storedConfigs(d)) {
@@ -135,8 +135,8 @@ func TestBackwardStoredWorkspace(t *testing.T) {
 	n := matrixSize(d)
 	config := attention.BackwardConfig{
 		Impl:   attention.CoopMat2,
-		DQ:     attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, Stream: n}, // blocks of 16
-		Stored: attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, Stream: n},
+		DQ:     attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, BlockN: n}, // blocks of 16
+		Stored: attention.BackwardTile{Subgroups: 16 / n, RowTiles: 1, BlockN: n},
 	}
 	good := attention.Problem{Batch: 2, NumHeads: 6, NumKVHeads: 3, SeqQ: 40, SeqKV: 70, HeadDim: 16, DType: dtype.Float16}
 	const rows = (8*2*6*40 + 255) / 256 * 256

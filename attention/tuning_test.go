@@ -123,7 +123,7 @@ func TestTuningSplits(t *testing.T) {
 // device cannot run is passed over, with the reason.
 func TestTuningBackward(t *testing.T) {
 	caps, p := tunedCaps(), tunedProblem()
-	tile := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
+	tile := BackwardTile{Subgroups: 2, RowTiles: 1, BlockN: 16}
 	mine := BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}
 	x := tuning(t)
 	require.NoError(t, x.Add("attention", kit.Backward, p, mine, 10))
@@ -138,12 +138,12 @@ func TestTuningBackward(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tunedMatrix, forward.Config)
 	}
-	mine.DQ.Stream = 1 << 12
+	mine.DQ.BlockN = 1 << 12
 	require.NoError(t, x.Add("attention", kit.Backward, tunedProblem(), mine, 9))
 	plan, err := Choose(caps, tunedProblem(), kit.Backward, Options{Tuning: x})
 	require.NoError(t, err)
 	require.False(t, plan.Origin.Tuned)
-	require.ErrorContains(t, plan.Origin.Passed, "is passed over: attention: coopmat2: stream=4096 is more than the 64 invocations")
+	require.ErrorContains(t, plan.Origin.Passed, "is passed over: attention: coopmat2: by4096 is more than the 64 invocations")
 }
 
 // TestTuningBad has rows that attention cannot have, and wants a hash for each path, format and pass.
@@ -178,7 +178,7 @@ func TestTuningBad(t *testing.T) {
 // that a file written from the rows of another reads as the same rows.
 func FuzzLoadTuning(f *testing.F) {
 	x := tuning(f)
-	tile := BackwardTile{Subgroups: 2, RowTiles: 1, Stream: 16}
+	tile := BackwardTile{Subgroups: 2, RowTiles: 1, BlockN: 16}
 	require.NoError(f, x.Add("attention", kit.Backward, tunedProblem(), BackwardConfig{Impl: CoopMat2, DKV: tile, DQ: tile}, 10))
 	f.Add([]byte(text(f, x)))
 	f.Add([]byte(`{"format": 5}`))

@@ -10,18 +10,18 @@
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// A workgroup owns OWN keys of one key head and walks over the heads of its group and
-// tiles of STREAM rows: the inner loop of Algorithm 2 of Dao, FlashAttention-2
+// A workgroup owns BLOCK_M keys of one key head and walks over the heads of its group and
+// tiles of BLOCK_N rows: the inner loop of Algorithm 2 of Dao, FlashAttention-2
 // (arXiv:2307.08691). attention_bwd_dq_scalar.comp computes dQ, so that no two workgroups
 // add to the same element. Every value between load and store is a float32.
 //
 // With FEATURES, lib/feature_gradients.glsl changes weights and the gradients of scores, and
 // the last axis of V, dV and dO is value_dim long.
 //
-// Dispatch: (ceil(seq_kv / OWN), num_kv_heads, batch).
+// Dispatch: (ceil(seq_kv / BLOCK_M), num_kv_heads, batch).
 #version 450
 
-layout(constant_id = 5) const uint SLICE = 8;   // rows of Q and dO in shared memory at a time
+layout(constant_id = 5) const uint STAGE_ROWS = 8;  // rows of Q and dO in shared memory at a time
 layout(constant_id = 6) const uint HEAD_DIM = 64;
 layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
@@ -35,9 +35,9 @@ layout(local_size_x_id = 0) in;
 layout(binding = 5, scalar) writeonly buffer DK { ELEM dk[]; };
 layout(binding = 6, scalar) writeonly buffer DV { ELEM dv[]; };
 
-#define STREAM_HIDES false
-#define TILE_ROWS STREAM
-#define TILE_KEYS OWN
+#define WALKED_HIDES false
+#define TILE_ROWS BLOCK_N
+#define TILE_KEYS BLOCK_M
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -45,14 +45,14 @@ void main() {
     const uint tx = gl_LocalInvocationIndex % THREADS_X;
     const uint kv_head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
-    const uint col0 = gl_WorkGroupID.x * OWN;
+    const uint col0 = gl_WorkGroupID.x * BLOCK_M;
 #ifdef FEATURES
-    const uint first_row = enter_keys(batch, col0, OWN);
+    const uint first_row = enter_keys(batch, col0, BLOCK_M);
     if (col0 >= p.seq_kv) {
         return;
     }
 #endif
-    const uint keys = min(OWN, p.seq_kv - col0);
+    const uint keys = min(BLOCK_M, p.seq_kv - col0);
     const Part K_ = Part(TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, keys);
     const Part V_ = Part(TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, keys);
 
@@ -68,7 +68,7 @@ void main() {
     }
 #else
     // The first row that sees the first key of the block, in whole tiles.
-    const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
+    const uint first_row = CAUSAL ? uint(max(int(col0) - p.causal_shift, 0)) / BLOCK_N * BLOCK_N : 0;
 #endif
     [[dont_unroll]] for (uint h = 0; h < p.heads_per_kv; h++) {
         const uint head = kv_head * p.heads_per_kv + h;
@@ -78,9 +78,9 @@ void main() {
 #ifdef FEATURES
         const Block block = new_block(batch, head, 0);
 #endif
-        [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += STREAM) {
+        [[dont_unroll]] for (uint row0 = first_row; row0 < p.seq_q; row0 += BLOCK_N) {
             fill_kept(block, row0, col0);
-            const uint count = min(STREAM, p.seq_q - row0);
+            const uint count = min(BLOCK_N, p.seq_q - row0);
             const Part Q_ = Part(TENSOR_Q, q_base + row0 * p.q_stride_s, p.q_stride_s, count);
             const Part dO_ = Part(TENSOR_DO, do_base + row0 * p.do_stride_s, p.do_stride_s, count);
             TileNT P, dX;  // (ROWS, COLS), transposed: keys by rows

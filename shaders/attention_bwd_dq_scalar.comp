@@ -8,14 +8,14 @@
 //     k, v       (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows       (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //
-// A workgroup owns OWN rows of one head and walks over tiles of STREAM keys, as
+// A workgroup owns BLOCK_M rows of one head and walks over tiles of BLOCK_N keys, as
 // attention_bwd_dkv_scalar.comp does with keys and rows. With FEATURES, the last axis of V
 // and dO is value_dim long.
 //
-// Dispatch: (ceil(seq_q / OWN), num_heads, batch).
+// Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch).
 #version 450
 
-layout(constant_id = 5) const uint SLICE = 8;   // rows of K in shared memory at a time
+layout(constant_id = 5) const uint STAGE_ROWS = 8;  // rows of K in shared memory at a time
 layout(constant_id = 6) const uint HEAD_DIM = 64;
 layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool ALIGNED = true;  // offsets and strides are multiples of 4
@@ -29,10 +29,10 @@ layout(local_size_x_id = 0) in;
 layout(binding = 5, scalar) writeonly buffer DQ { ELEM dq[]; };
 
 #ifdef FEATURES
-const bool STREAM_HIDES = KEY_MASK || BIAS;
+const bool WALKED_HIDES = KEY_MASK || BIAS;
 #endif
-#define TILE_ROWS OWN
-#define TILE_KEYS STREAM
+#define TILE_ROWS BLOCK_M
+#define TILE_KEYS BLOCK_N
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -42,14 +42,14 @@ void main() {
     const uint batch = gl_WorkGroupID.z;
     const uint kv_head = head / p.heads_per_kv;
     // The last rows see most keys under a causal mask: they come first.
-    const uint row0 = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * OWN;
+    const uint row0 = (CAUSAL ? gl_NumWorkGroups.x - 1 - gl_WorkGroupID.x : gl_WorkGroupID.x) * BLOCK_M;
 #ifdef FEATURES
-    const Block block = enter_block(batch, head, row0, OWN);
+    const Block block = enter_block(batch, head, row0, BLOCK_M);
     if (!block.exists) {
         return;
     }
 #endif
-    const uint count = min(OWN, p.seq_q - row0);
+    const uint count = min(BLOCK_M, p.seq_q - row0);
     const Part Q_ = Part(TENSOR_Q, HEAD_AT(q, batch, head) + row0 * p.q_stride_s, p.q_stride_s, count);
     const Part dO_ = Part(TENSOR_DO, HEAD_AT(do, batch, head) + row0 * p.do_stride_s, p.do_stride_s, count);
     const uint k_base = HEAD_AT(k, batch, kv_head);
@@ -66,16 +66,16 @@ void main() {
     TileNN dQ_;  // (ROWS, 4*COLS4)
     clear_gradient(dQ_);
     const int end = visible_keys(int(row0 + count) - 1);  // of the last row
-    [[dont_unroll]] for (int col0 = 0; col0 < end; col0 += int(STREAM)) {
+    [[dont_unroll]] for (int col0 = 0; col0 < end; col0 += int(BLOCK_N)) {
 #ifdef FEATURES
         fill_kept(block, row0, col0);
-        if (STREAM_HIDES) {
-            for (uint i = gl_LocalInvocationIndex; i < STREAM; i += WORKGROUP_SIZE) {
+        if (WALKED_HIDES) {
+            for (uint i = gl_LocalInvocationIndex; i < BLOCK_N; i += WORKGROUP_SIZE) {
                 shown[i] = uint(has_value(block, min(col0 + i, last_key())));
             }
         }
 #endif
-        const uint keys = min(STREAM, uint(end - col0));  // keys that no row sees may be NaN
+        const uint keys = min(BLOCK_N, uint(end - col0));  // keys that no row sees may be NaN
         const Part K_ = Part(TENSOR_K, k_base + col0 * p.k_stride_s, p.k_stride_s, keys);
         const Part V_ = Part(TENSOR_V, v_base + col0 * p.v_stride_s, p.v_stride_s, keys);
         TileNT P, dX;  // (ROWS, COLS)

@@ -11,7 +11,7 @@
 //     k, v, dk, dv  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     rows          (batch, num_heads, seq_q, 2)             f32, see attention_bwd_delta.comp
 //     part_dq       (batch, num_heads, splits, seq_q, head_dim), the last two padded to whole
-//                   tiles of STREAM rows and matrices: f32, dX * K of the keys of a split
+//                   tiles of BLOCK_N rows and matrices: f32, dX * K of the keys of a split
 //
 // With ONE_BLOCK it writes dq, otherwise part_dq, at the same binding;
 // package attention always sets it. dq_offset and the first two strides are those

@@ -16,7 +16,7 @@
 // dropout, blocks of rows and keys without a visible key are not written, and the last axis
 // of V and dO is value_dim long.
 //
-// Dispatch: (ceil(seq_kv / STREAM), ceil(seq_q / OWN), heads).
+// Dispatch: (ceil(seq_kv / BLOCK_N), ceil(seq_q / BLOCK_M), heads).
 #version 450
 
 layout(constant_id = 5) const uint HEAD_DIM = 64;
@@ -24,7 +24,7 @@ layout(constant_id = 6) const bool CAUSAL = false;
 layout(constant_id = 7) const bool ALIGNED = true;  // offsets and strides are multiples of 4
 layout(local_size_x_id = 0) in;
 
-const uint SLICE = 4;  // of accumulate, which is not used
+const uint STAGE_ROWS = 4;  // of accumulate, which is not used
 #define FEATURES_ID 8
 #define FEATURES_BINDING 7
 #define BY_HEAD
@@ -33,9 +33,9 @@ const uint SLICE = 4;  // of accumulate, which is not used
 layout(binding = 5, scalar) writeonly buffer W { float w[]; };
 layout(binding = 6, scalar) writeonly buffer DX { float dx[]; };
 
-#define STREAM_HIDES false
-#define TILE_ROWS OWN
-#define TILE_KEYS STREAM
+#define WALKED_HIDES false
+#define TILE_ROWS BLOCK_M
+#define TILE_KEYS BLOCK_N
 #include "lib/bwd_scalar.glsl"
 
 void main() {
@@ -44,12 +44,12 @@ void main() {
     const uint head = (p.first + gl_WorkGroupID.z) % num_heads();
     const uint batch = (p.first + gl_WorkGroupID.z) / num_heads();
     const uint kv_head = head / p.heads_per_kv;
-    const uint row0 = gl_WorkGroupID.y * OWN;
-    const uint col0 = gl_WorkGroupID.x * STREAM;
+    const uint row0 = gl_WorkGroupID.y * BLOCK_M;
+    const uint col0 = gl_WorkGroupID.x * BLOCK_N;
     uint w_base = gl_WorkGroupID.z * p.seq_q * p.seq_kv;
     const uint w_ld = p.seq_kv;
 #ifdef FEATURES
-    const Block block = enter_block(batch, head, row0, OWN);
+    const Block block = enter_block(batch, head, row0, BLOCK_M);
     if (!block.exists || col0 >= p.seq_kv) {
         return;
     }
@@ -59,8 +59,8 @@ void main() {
 #else
     const float scale = p.scale_log2 * LN_2;
 #endif
-    const uint count = min(OWN, p.seq_q - row0);
-    const uint keys = min(STREAM, p.seq_kv - col0);
+    const uint count = min(BLOCK_M, p.seq_q - row0);
+    const uint keys = min(BLOCK_N, p.seq_kv - col0);
     const Part Q_ = Part(TENSOR_Q, HEAD_AT(q, batch, head) + row0 * p.q_stride_s, p.q_stride_s, count);
     const Part dO_ = Part(TENSOR_DO, HEAD_AT(do, batch, head) + row0 * p.do_stride_s, p.do_stride_s, count);
     const Part K_ = Part(TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, keys);

@@ -278,10 +278,10 @@ func (d *attentionDraw) backwardConfig(family *rand.Rand, caps *vk.Caps, p atten
 // matrixTile draws a tile of a matrix path.
 func (d *attentionDraw) matrixTile(family *rand.Rand) attention.BackwardTile {
 	if d.space.Soft {
-		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8, PeelMask: chance(family, 2)}
+		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, BlockN: 8, PeelMask: chance(family, 2)}
 	}
 	return attention.BackwardTile{
-		Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 1, 2), Stream: one(family, 16, 32, 32, 48, 64, 128),
+		Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 1, 2), BlockN: one(family, 16, 32, 32, 48, 64, 128),
 		Prefetch: chance(family, 2), PeelMask: chance(family, 2), LoadAhead: one(family, 0, 0, 2, 4), Detour: chance(family, 8),
 	}
 }
@@ -289,17 +289,17 @@ func (d *attentionDraw) matrixTile(family *rand.Rand) attention.BackwardTile {
 // productTile draws a tile of the products of stored weights.
 func (d *attentionDraw) productTile(family *rand.Rand) attention.BackwardTile {
 	if d.space.Soft {
-		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, Stream: 8}
+		return attention.BackwardTile{Subgroups: 1 + family.IntN(2), RowTiles: 1, BlockN: 8}
 	}
-	return attention.BackwardTile{Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 2, 2, 4), Stream: one(family, 16, 32, 32, 64), LoadAhead: one(family, 0, 0, 2)}
+	return attention.BackwardTile{Subgroups: one(family, 1, 2, 4, 8), RowTiles: one(family, 1, 2, 2, 4), BlockN: one(family, 16, 32, 32, 64), LoadAhead: one(family, 0, 0, 2)}
 }
 
 // scalarTile draws a tile of the scalar and the unfused path.
 func scalarTile(family *rand.Rand) attention.BackwardTile {
 	threads, x := one(family, 64, 128), one(family, 8, 16)
 	return attention.BackwardTile{
-		Threads: threads, ThreadsX: x, Own: threads / x * one(family, 1, 2, 4), Stream: x * one(family, 1, 2, 4),
-		Depth: one(family, 8, 16, 32), Slice: one(family, 4, 8),
+		Threads: threads, ThreadsX: x, BlockM: threads / x * one(family, 1, 2, 4), BlockN: x * one(family, 1, 2, 4),
+		Depth: one(family, 8, 16, 32), StageRows: one(family, 4, 8),
 	}
 }
 

@@ -1,7 +1,7 @@
 // bwd_dkv_matrix: the gradients of K and V on cooperative matrices, for every path that has them.
 //
 // A workgroup owns BLOCK_M keys of one key head, a subgroup ROW_TILES * MAT_M of them.
-// K, V, dK and dV stay in registers; tiles of STREAM rows of Q and dO pass through
+// K, V, dK and dV stay in registers; tiles of BLOCK_N rows of Q and dO pass through
 // shared memory. Scores are computed transposed, keys by rows, so that the weights
 // leave the first products as accumulators and enter the others as left matrices:
 //
@@ -39,11 +39,11 @@
 #else
 #include "tile_bwd.glsl"
 #endif
-#define TILE_ROWS STREAM
+#define TILE_ROWS BLOCK_N
 #define TILE_KEYS BLOCK_M
 #include "feature_gradients.glsl"
 
-shared vec2 stats[STREAM];  // lse2 and Delta of the rows of the tile
+shared vec2 stats[BLOCK_N];  // lse2 and Delta of the rows of the tile
 
 #ifdef WITH_DQ
 #define SKIPS_ROWS CAUSAL && !ONE_BLOCK  // dQ of all rows is written, if not otherwise
@@ -74,13 +74,13 @@ void backward_dkv() {
     const uint last_key = p.seq_kv - 1 - col0;                       // within the block
     const uint last_row = p.seq_q - 1;
 
-    Own K_, V_;
+    Owned K_, V_;
 #ifdef WITH_DQ
     load_keys(K_, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, last_key, max(visible_keys(int(last_row)) - int(col0), 0) - 1);
 #else
-    load_own(K_, TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, last_key);
+    load_owned(K_, TENSOR_K, HEAD_AT(k, batch, kv_head) + col0 * p.k_stride_s, p.k_stride_s, last_key);
 #endif
-    load_own(V_, TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, last_key);
+    load_owned(V_, TENSOR_V, HEAD_AT(v, batch, kv_head) + col0 * p.v_stride_s, p.v_stride_s, last_key);
     Gradient dK_, dV_;
     [[unroll]] for (uint i = 0; i < ROW_TILES * WIDE_TILES; i++) {
         dK_.at[i] = MatC(0.0);
@@ -105,8 +105,8 @@ void backward_dkv() {
 #else
     // Rows from the first that sees the first key on, in whole tiles; from full_row on
     // all rows see all keys of the block.
-    const uint first_row = SKIPS_ROWS ? uint(max(int(col0) - p.causal_shift, 0)) / STREAM * STREAM : 0;
-    const uint full_row = CAUSAL ? uint(max(int(col0 + BLOCK_M) - 1 - p.causal_shift, 0) + int(STREAM) - 1) / STREAM * STREAM : 0;
+    const uint first_row = SKIPS_ROWS ? uint(max(int(col0) - p.causal_shift, 0)) / BLOCK_N * BLOCK_N : 0;
+    const uint full_row = CAUSAL ? uint(max(int(col0 + BLOCK_M) - 1 - p.causal_shift, 0) + int(BLOCK_N) - 1) / BLOCK_N * BLOCK_N : 0;
 #define HEADS p.heads_per_kv
 #endif
 
@@ -132,12 +132,12 @@ void backward_dkv() {
 #ifdef FEATURES
         const Block block = new_block(batch, head, 0);
         {
-            [[dont_unroll]] for (; row0 < p.seq_q; row0 += STREAM) {
+            [[dont_unroll]] for (; row0 < p.seq_q; row0 += BLOCK_N) {
 #else
         // Two phases, unrolled: tiles with a mask, then the rest.
         [[unroll]] for (uint phase = CAUSAL ? 0 : 1; phase < (CAUSAL && !PEEL_MASK ? 1 : 2); phase++) {
             const bool MASKED = phase == 0;
-            [[dont_unroll]] for (; row0 < (MASKED && PEEL_MASK ? min(full_row, p.seq_q) : p.seq_q); row0 += STREAM) {
+            [[dont_unroll]] for (; row0 < (MASKED && PEEL_MASK ? min(full_row, p.seq_q) : p.seq_q); row0 += BLOCK_N) {
 #endif
                 if (!PREFETCH) {
                     [[unroll]] for (uint i = 0; i < COPIES; i++) {
@@ -146,7 +146,7 @@ void backward_dkv() {
                     }
                 }
                 vec2 lse2_delta = vec2(NO_ROW, 0.0);
-                if (tid < STREAM && row0 + tid < p.seq_q) {
+                if (tid < BLOCK_N && row0 + tid < p.seq_q) {
                     lse2_delta = rows[rows_base + row0 + tid];
                 }
                 SHARE_AMAX(next_q, next_do)
@@ -157,13 +157,13 @@ void backward_dkv() {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     put(i, next_q[i], next_do[i], exponents);
                 }
-                if (tid < STREAM) {
+                if (tid < BLOCK_N) {
                     stats[tid] = lse2_delta;
                 }
                 fill_kept(block, row0, col0);
                 barrier();  // tile and stats written before they are read; tile_amax is read
                 if (PREFETCH) {
-                    const uint row = min(row0 + STREAM, last_row);  // past the end the last row again
+                    const uint row = min(row0 + BLOCK_N, last_row);  // past the end the last row again
                     [[unroll]] for (uint i = 0; i < COPIES; i++) {
                         next_q[i] = fetch(TENSOR_Q, q_base + row * p.q_stride_s, p.q_stride_s, i, last_row - row);
                         next_do[i] = fetch(TENSOR_DO, do_base + row * p.do_stride_s, p.do_stride_s, i, last_row - row);
@@ -171,7 +171,7 @@ void backward_dkv() {
                 }
 #ifdef FEATURES
                 const int key_end = key0 + int(SUBGROUP_ROWS);
-                const int row_end = int(row0 + STREAM);
+                const int row_end = int(row0 + BLOCK_N);
                 if (key0 >= visible_keys(row_end - 1) || key_end <= visible_from(int(row0))) {
                     continue;  // as below
                 }
@@ -180,7 +180,7 @@ void backward_dkv() {
                 OwnDQ dQ;  // loaded early: it comes from far
                 load_dq(dQ, part_base + row0 * PART_LD, first);
 #else
-                if (MASKED && key0 >= visible_keys(int(row0 + STREAM) - 1)) {
+                if (MASKED && key0 >= visible_keys(int(row0 + BLOCK_N) - 1)) {
                     continue;  // no row of the tile sees a key of this subgroup; the loop's barriers are still met
                 }
 #endif
@@ -192,7 +192,7 @@ void backward_dkv() {
                         dP.at[r] = MatC(0.0);
                     }
                     product(S, K_, n * MAT_N, exponents.x);
-                    product(dP, V_, STREAM + n * MAT_N, exponents.y);
+                    product(dP, V_, BLOCK_N + n * MAT_N, exponents.y);
                     vec2 stat[COL_RUN];
                     int visible[COL_RUN];
 #ifdef FEATURES
@@ -237,7 +237,7 @@ void backward_dkv() {
                                      EXCHANGE_LD, ROW_MAJOR);
 #endif
                     }
-                    accumulate(dV_, P_, STREAM + n * MAT_N, exponents.y);
+                    accumulate(dV_, P_, BLOCK_N + n * MAT_N, exponents.y);
                     accumulate(dK_, dX_, n * MAT_N, exponents.x);
                 }
 #ifdef WITH_DQ

@@ -1,7 +1,7 @@
 // bwd_dq_matrix: the gradient of Q on cooperative matrices, for every path that has them.
 //
 // A workgroup owns BLOCK_M rows of one head, a subgroup ROW_TILES * MAT_M of them. Q,
-// dO and dQ stay in registers; tiles of STREAM keys pass through shared memory:
+// dO and dQ stay in registers; tiles of BLOCK_N keys pass through shared memory:
 //
 //     for each tile of keys:  S  = Q K^T;   P  = exp2(S * scale - lse2)
 //                             dP = dO V^T;  dX = P * (dP - Delta)
@@ -36,7 +36,7 @@
 #include "order.glsl"
 #endif
 #define TILE_ROWS BLOCK_M
-#define TILE_KEYS STREAM
+#define TILE_KEYS BLOCK_N
 #include "features.glsl"
 #include "dropout.glsl"
 #include "feature_keys.glsl"
@@ -70,9 +70,9 @@ void backward_dq() {
 #endif
     const uint last_row = p.seq_q - 1 - block_row;                    // within the block
 
-    Own Q_, dO_;
-    load_own(Q_, TENSOR_Q, HEAD_AT(q, batch, head) + block_row * p.q_stride_s, p.q_stride_s, last_row);
-    load_own(dO_, TENSOR_DO, HEAD_AT(do, batch, head) + block_row * p.do_stride_s, p.do_stride_s, last_row);
+    Owned Q_, dO_;
+    load_owned(Q_, TENSOR_Q, HEAD_AT(q, batch, head) + block_row * p.q_stride_s, p.q_stride_s, last_row);
+    load_owned(dO_, TENSOR_DO, HEAD_AT(do, batch, head) + block_row * p.do_stride_s, p.do_stride_s, last_row);
     const MatC place = element_index();
     float lse2[ROW_TILES * ROWS];
     float delta[ROW_TILES * ROWS];
@@ -95,7 +95,7 @@ void backward_dq() {
 
     // Keys that every row of the block sees, in whole tiles; that some row sees; that
     // some row of the subgroup sees.
-    const int full_end = max(visible_keys(int(block_row)), 0) / int(STREAM) * int(STREAM);
+    const int full_end = max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
     const int end = visible_keys(int(block_row + min(BLOCK_M - 1, last_row)));
     const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
     const int last_key = max(end, 1) - 1;  // keys beyond it may be NaN
@@ -125,12 +125,12 @@ void backward_dq() {
 #endif
 #ifdef FEATURES
     {
-        [[dont_unroll]] for (; col0 < stored_end; col0 += int(STREAM)) {
+        [[dont_unroll]] for (; col0 < stored_end; col0 += int(BLOCK_N)) {
 #else
     // Two phases, unrolled: tiles without a mask, then the rest.
     [[unroll]] for (uint phase = PEEL_MASK ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
-        [[dont_unroll]] for (; col0 < (MASKED ? stored_end : full_end); col0 += int(STREAM)) {
+        [[dont_unroll]] for (; col0 < (MASKED ? stored_end : full_end); col0 += int(BLOCK_N)) {
 #endif
             if (!PREFETCH) {
 #ifdef STORE
@@ -171,7 +171,7 @@ void backward_dq() {
             fill_kept(block, block_row, col0);
             barrier();  // tile written before it is read; tile_amax is read
             if (PREFETCH) {
-                const int key = min(col0 + int(STREAM), last_key);  // past the end the last key again
+                const int key = min(col0 + int(BLOCK_N), last_key);  // past the end the last key again
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     next_k[i] = fetch(TENSOR_K, k_base + key * p.k_stride_s, p.k_stride_s, i, last_key - key);
                     next_v[i] = fetch(TENSOR_V, v_base + key * p.v_stride_s, p.v_stride_s, i, last_key - key);
@@ -212,7 +212,7 @@ void backward_dq() {
                     dP.at[r] = MatC(0.0);
                 }
                 product(S, Q_, n * MAT_N, exponents.x);
-                product(dP, dO_, STREAM + n * MAT_N, exponents.y);
+                product(dP, dO_, BLOCK_N + n * MAT_N, exponents.y);
 #ifdef STORE
                 Left dX_;
                 Left P_;

@@ -23,13 +23,13 @@
 #include "tile_bwd.glsl"
 
 const uint KEY_TILES = BLOCK_M / MAT_N;
-const uint EXCHANGE_LD = STREAM / 8 + 1;  // one more for the banks
+const uint EXCHANGE_LD = BLOCK_N / 8 + 1;  // one more for the banks
 const uint PART_LD = DIM_TILES * MAT_N;   // elements of a row of the sums in memory
-const uint DQ_TILES = STREAM / MAT_M * DIM_TILES;
+const uint DQ_TILES = BLOCK_N / MAT_M * DIM_TILES;
 const uint OWN_DQ_TILES = (DQ_TILES + NUM_SUBGROUPS - 1) / NUM_SUBGROUPS;  // of one subgroup
 
 shared uvec4 keys[BLOCK_M * LD];                // K, (BLOCK_M, head_dim)
-shared uvec4 exchange[BLOCK_M * EXCHANGE_LD];  // dX^T, (BLOCK_M, STREAM)
+shared uvec4 exchange[BLOCK_M * EXCHANGE_LD];  // dX^T, (BLOCK_M, BLOCK_N)
 
 // The matrices of dQ of a tile that one subgroup computes.
 struct OwnDQ { MatC at[OWN_DQ_TILES]; };
@@ -67,7 +67,7 @@ void add_dq(inout OwnDQ dQ) {
         fence(n);
         [[unroll]] for (uint i = 0; i < OWN_DQ_TILES; i++) {
             // Past the last matrix of dQ others are computed once more: a branch would copy the sums.
-            const uint row = min(dq_row(i), STREAM / MAT_M - 1);
+            const uint row = min(dq_row(i), BLOCK_N / MAT_M - 1);
             MatA left;  // dX^T read by columns
             MatB right;
             coopMatLoad(left, exchange, n * MAT_N * EXCHANGE_LD + row * (MAT_M / 8), EXCHANGE_LD, COLUMN_MAJOR);
@@ -107,7 +107,7 @@ const uint KEY_COPIES = (BLOCK_M * ROW8 + WORKGROUP_SIZE - 1) / WORKGROUP_SIZE;
 // load_keys copies K of a block into shared memory, and the subgroup's part of it into
 // matrices. Keys past `last` repeat it; in shared memory those past `last_seen`, which
 // may be negative, are then 0: they add nothing to dQ, and may be NaN.
-void load_keys(out Own own, const uint base, const uint last, const int last_seen) {
+void load_keys(out Owned own, const uint base, const uint last, const int last_seen) {
     barrier();  // the block before is read
     [[unroll]] for (uint i = 0; i < KEY_COPIES; i++) {
         const uint row = row_of_copy(i, ROW8);

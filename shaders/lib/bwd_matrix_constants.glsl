@@ -7,7 +7,7 @@ layout(constant_id = 7) const uint COL_RUN = 4;         // element i is of the c
 layout(constant_id = 8) const bool SAME_LAYOUT = true;  // see lib/rows.glsl
 layout(constant_id = 9) const bool LOCKSTEP = false;    // see lib/rows_coopmat.glsl
 layout(constant_id = 10) const uint ROW_TILES = 1;      // matrix rows of tiles per subgroup
-layout(constant_id = 11) const uint STREAM = 32;        // rows of a tile of the tensors that are walked over
+layout(constant_id = 11) const uint BLOCK_N = 32;       // rows of a tile of the tensors that are walked over
 layout(constant_id = 12) const uint HEAD_DIM = 64;
 layout(constant_id = 13) const bool CAUSAL = false;
 layout(constant_id = 14) const bool ALIGNED = true;    // offsets and strides are multiples of 8, with F32X2 of 4

@@ -1,15 +1,15 @@
 // bwd_scalar: the common part of the backward kernels on plain float32 arithmetic. A workgroup owns
-// OWN rows of Q and dO, or of K and V, and walks over tiles of STREAM rows of the two others:
+// BLOCK_M rows of Q and dO, or of K and V, and walks over tiles of BLOCK_N rows of the two others:
 //
-//     S, dP = own * stream^T             product
+//     S, dP = owned * walked^T           product
 //     P, dX, element by element          the kernel itself
-//     dQ, dK, dV += weights * stream     put_weights, accumulate
+//     dQ, dK, dV += weights * walked     put_weights, accumulate
 //
-// The includer declares the specialization constants, OWN and STREAM, and includes
+// The includer declares the specialization constants, BLOCK_M and BLOCK_N, and includes
 // lib/bwd_scalar_inputs.glsl. Every invocation of the workgroup calls product and accumulate.
 //
 // With FEATURES, V and dO have rows of VALUE_DIM, and the includer declares `const bool
-// STREAM_HIDES`. It then sets `shown` to 1 before product for the rows of the stream that
+// WALKED_HIDES`. It then sets `shown` to 1 before product for the rows of walked that
 // weights may multiply. Hidden rows have weights of 0, but 0 * NaN is NaN.
 
 #include "softmax.glsl"
@@ -17,30 +17,30 @@
 #include "feature_gradients.glsl"
 
 const uint THREADS_Y = WORKGROUP_SIZE / THREADS_X;
-const uint ROWS = OWN / THREADS_Y;                      // of own, for one invocation
-const uint COLS = STREAM / THREADS_X;                   // of stream
+const uint ROWS = BLOCK_M / THREADS_Y;                      // of owned, for one invocation
+const uint COLS = BLOCK_N / THREADS_X;                   // of walked
 const uint DIM4 = HEAD_DIM / 4;                         // vec4 of one row
 #ifdef FEATURES
 const uint VALUE_DIM4 = VALUE_DIM / 4;
 const uint MAX_DIM4 = DIM4 > VALUE_DIM4 ? DIM4 : VALUE_DIM4;
 #define DIM4_OF(tensor) ((tensor) == TENSOR_V || (tensor) == TENSOR_DO ? VALUE_DIM4 : DIM4)
-shared uint shown[STREAM_HIDES ? STREAM : 1];
+shared uint shown[WALKED_HIDES ? BLOCK_N : 1];
 #else
 #define MAX_DIM4 DIM4
 #define DIM4_OF(tensor) DIM4
 #endif
 const uint COLS4 = (MAX_DIM4 + THREADS_X - 1) / THREADS_X;  // vec4 columns of a gradient for one invocation
 
-// Columns of own and stream, and later rows of stream, share the first part of the tile; the
+// Columns of owned and walked, and later rows of walked, share the first part of the tile; the
 // weights have the second.
 const uint PAIR_LD = DEPTH / 4 + 1;  // one more, so that rows start in different banks
-const uint STREAM_AT = OWN * PAIR_LD;
-const uint SLICE_LD = COLS4 * THREADS_X;
-const uint PAIR_SIZE = (OWN + STREAM) * PAIR_LD;
-const uint SLICE_SIZE = SLICE * SLICE_LD;
-const uint WEIGHTS_AT = PAIR_SIZE > SLICE_SIZE ? PAIR_SIZE : SLICE_SIZE;
-const uint WEIGHTS_LD = STREAM / 4 + 1;
-shared vec4 tile[WEIGHTS_AT + OWN * WEIGHTS_LD];
+const uint WALKED_AT = BLOCK_M * PAIR_LD;
+const uint STAGE_LD = COLS4 * THREADS_X;
+const uint PAIR_SIZE = (BLOCK_M + BLOCK_N) * PAIR_LD;
+const uint STAGE_SIZE = STAGE_ROWS * STAGE_LD;
+const uint WEIGHTS_AT = PAIR_SIZE > STAGE_SIZE ? PAIR_SIZE : STAGE_SIZE;
+const uint WEIGHTS_LD = BLOCK_N / 4 + 1;
+shared vec4 tile[WEIGHTS_AT + BLOCK_M * WEIGHTS_LD];
 
 #include "matmul_scalar.glsl"
 
@@ -71,20 +71,20 @@ vec4 load_part(const Part part, const uint row, const uint d) {
     return load_do(i);
 }
 
-// product sets S, (ROWS, COLS), to own * stream^T.
-void product(out TileNT S, const Part own, const Part stream) {
+// product sets S, (ROWS, COLS), to owned * walked^T.
+void product(out TileNT S, const Part owned, const Part walked) {
     [[unroll]] for (uint i = 0; i < ROWS * COLS; i++) {
         S.at[i] = 0.0;
     }
-    [[dont_unroll]] for (uint d0 = 0; d0 < DIM4_OF(own.tensor); d0 += DEPTH / 4) {
+    [[dont_unroll]] for (uint d0 = 0; d0 < DIM4_OF(owned.tensor); d0 += DEPTH / 4) {
         barrier();  // what was in the tile is read
-        for (uint i = gl_LocalInvocationIndex; i < (OWN + STREAM) * (DEPTH / 4); i += WORKGROUP_SIZE) {
+        for (uint i = gl_LocalInvocationIndex; i < (BLOCK_M + BLOCK_N) * (DEPTH / 4); i += WORKGROUP_SIZE) {
             const uint row = i / (DEPTH / 4);
             const uint d = i % (DEPTH / 4);
-            tile[row * PAIR_LD + d] = row < OWN ? load_part(own, row, d0 + d) : load_part(stream, row - OWN, d0 + d);
+            tile[row * PAIR_LD + d] = row < BLOCK_M ? load_part(owned, row, d0 + d) : load_part(walked, row - BLOCK_M, d0 + d);
         }
         barrier();  // tile written before it is read
-        product_nt(S, 0, STREAM_AT, PAIR_LD, DEPTH / 4);
+        product_nt(S, 0, WALKED_AT, PAIR_LD, DEPTH / 4);
     }
 }
 
@@ -101,20 +101,20 @@ void put_weights(const TileNT weights) {
     }
 }
 
-// accumulate adds weights * stream.
-void accumulate(inout TileNN acc, const Part stream) {
-    [[dont_unroll]] for (uint n0 = 0; n0 < STREAM; n0 += SLICE) {
+// accumulate adds weights * walked.
+void accumulate(inout TileNN acc, const Part walked) {
+    [[dont_unroll]] for (uint n0 = 0; n0 < BLOCK_N; n0 += STAGE_ROWS) {
         barrier();  // columns, or the rows before, are read
-        for (uint i = gl_LocalInvocationIndex; i < SLICE_SIZE; i += WORKGROUP_SIZE) {
-            tile[i] = load_part(stream, n0 + i / SLICE_LD, i % SLICE_LD);
+        for (uint i = gl_LocalInvocationIndex; i < STAGE_SIZE; i += WORKGROUP_SIZE) {
+            tile[i] = load_part(walked, n0 + i / STAGE_LD, i % STAGE_LD);
 #ifdef FEATURES
-            if (STREAM_HIDES && shown[n0 + i / SLICE_LD] == 0) {
+            if (WALKED_HIDES && shown[n0 + i / STAGE_LD] == 0) {
                 tile[i] = vec4(0.0);
             }
 #endif
         }
         barrier();  // rows and weights written before they are read
-        product_nn(acc, WEIGHTS_AT + n0 / 4, WEIGHTS_LD, 0, SLICE_LD, SLICE / 4);
+        product_nn(acc, WEIGHTS_AT + n0 / 4, WEIGHTS_LD, 0, STAGE_LD, STAGE_ROWS / 4);
     }
 }
 

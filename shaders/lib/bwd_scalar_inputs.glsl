@@ -9,9 +9,9 @@
 
 layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;
 layout(constant_id = 1) const uint THREADS_X = 16;
-layout(constant_id = 2) const uint OWN = 32;     // rows, or keys, of the workgroup
-layout(constant_id = 3) const uint STREAM = 32;  // keys, or rows, of a tile
-layout(constant_id = 4) const uint DEPTH = 32;   // columns in shared memory at a time, of all four tensors
+layout(constant_id = 2) const uint BLOCK_M = 32;  // rows, or keys, of the workgroup
+layout(constant_id = 3) const uint BLOCK_N = 32;  // keys, or rows, of a tile
+layout(constant_id = 4) const uint DEPTH = 32;    // columns in shared memory at a time, of all four tensors
 
 READ4(0, Q, q)
 READ4(1, K, k)

@@ -29,7 +29,7 @@ void put_matrices(const Left x, const uint page, const uint col0, const uint n) 
 }
 
 void put_zeros(const uint page, const uint col0) {
-    const uint TILE_LD = PACKED ? STREAM * MAT_M / 8 : STREAM / 8;            // neighbours
+    const uint TILE_LD = PACKED ? BLOCK_N * MAT_M / 8 : BLOCK_N / 8;            // neighbours
     const uint LINES = PACKED ? ROW_TILES : SUBGROUP_ROWS;                      // so many times
     const uint LINE_LD = PACKED ? PAGE_LD * MAT_M : PAGE_LD;                    // so far apart
     const uint at = page + gl_SubgroupID * LINES * LINE_LD + (PACKED ? col0 * MAT_M / 8 : col0 / 8);

@@ -2,10 +2,10 @@
 // of the backward kernels, and the way of gradients back.
 //
 // A workgroup owns BLOCK_M rows of two tensors, which stay in registers: of Q and dO, or
-// of K and V. It walks over tiles of STREAM rows of the two others:
+// of K and V. It walks over tiles of BLOCK_N rows of the two others:
 //
-//     tile rows 0      .. STREAM - 1      of Q, or of K
-//               STREAM .. 2*STREAM - 1    of dO, or of V
+//     tile rows 0       .. BLOCK_N - 1    of Q, or of K
+//               BLOCK_N .. 2*BLOCK_N - 1  of dO, or of V
 //
 // lib/tile_shape.glsl has the sizes; its keys are the rows of a tile here.
 // Columns past head_dim are zero, with FEATURES up to the wider of head_dim and value_dim.
@@ -14,10 +14,9 @@
 // The includer declares the specialization constants named here, the push
 // constants, and load_q, load_k, load_v, load_do, put_dx and put_dv (lib/load8.glsl).
 
-#define BLOCK_N STREAM
 #include "tile_shape.glsl"
 
-shared uvec4 tile[2 * STREAM * LD];
+shared uvec4 tile[2 * BLOCK_N * LD];
 
 #define COPY uvec4  // as in lib/tile_bwd_f32x2.glsl
 #include "bwd_tensors.glsl"
@@ -33,7 +32,7 @@ void put(const uint i, const uvec4 first, const uvec4 second) {
     if (copies(i)) {
         const uint at = copy_row(i) * LD + copy_col(i);
         tile[at] = first;
-        tile[at + STREAM * LD] = second;
+        tile[at + BLOCK_N * LD] = second;
     }
 }
 
@@ -76,11 +75,11 @@ void stage_out(const bool TO_DV, const uint base, const uint ld, const uint last
 }
 
 // A tensor of the rows of a subgroup, and weights as left matrices.
-struct Own { MatA at[ROW_TILES * WIDE_TILES]; };  // (SUBGROUP_ROWS, head_dim)
+struct Owned { MatA at[ROW_TILES * WIDE_TILES]; };  // (SUBGROUP_ROWS, head_dim)
 struct Left { MatA at[ROW_TILES]; };  // (SUBGROUP_ROWS, MAT_N)
 
-// load_own loads a tensor's rows that the subgroup owns, of which the workgroup's start at base.
-void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
+// load_owned loads a tensor's rows that the subgroup owns, of which the workgroup's start at base.
+void load_owned(out Owned own, const uint tensor, const uint base, const uint ld, const uint last) {
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         stage_in(tensor, base, ld, last, stage * STAGE_TILES);
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
@@ -110,7 +109,7 @@ void store_gradient(const Gradient g, const float scale, const bool TO_DV, const
 }
 
 // product adds own * rows^T, where the MAT_N rows start at tile row `row`.
-void product(inout Weights S, const Own own, const uint row) {
+void product(inout Weights S, const Owned own, const uint row) {
     [[unroll]] for (uint d = 0; d < WIDE_TILES; d++) {
         fence(d);
         MatB right;  // a row-major tile read by columns

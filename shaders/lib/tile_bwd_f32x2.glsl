@@ -18,19 +18,18 @@
 // A float32 addition adds the sum over MAT_N rows or keys to gradients, because of the
 // exponents and because matrix units may cut off a sum's last bit (lib/fwd_f32x2.glsl).
 //
-//     tile rows 0        .. STREAM - 1    of Q, or of K:  hi
-//               STREAM   .. 2*STREAM - 1  of dO, or of V: hi
-//               2*STREAM .. 4*STREAM - 1  both again:     lo
+//     tile rows 0         .. BLOCK_N - 1    of Q, or of K:  hi
+//               BLOCK_N   .. 2*BLOCK_N - 1  of dO, or of V: hi
+//               2*BLOCK_N .. 4*BLOCK_N - 1  both again:     lo
 //
 // The includer declares the specialization constants named here, the push constants, the
 // buffers' q1, k1, v1 and do1 of float, and load_q, load_k, load_v, load_do, put_dx and
 // put_dv (lib/f32x2.glsl).
 
-#define BLOCK_N STREAM
 #include "tile_shape.glsl"
 
-const uint TILE_SIZE = 4 * STREAM * LD;
-const uint LO = 2 * STREAM * LD;  // from an element's hi to its lo
+const uint TILE_SIZE = 4 * BLOCK_N * LD;
+const uint LO = 2 * BLOCK_N * LD;  // from an element's hi to its lo
 
 shared uvec4 tile[TILE_SIZE];
 
@@ -75,9 +74,9 @@ void put(const uint i, const Elems8 first, const Elems8 second, const uvec2 expo
         const Parts8 a = split(first, scale_of(exponents.x));
         const Parts8 b = split(second, scale_of(exponents.y));
         tile[at] = a.hi;
-        tile[at + STREAM * LD] = b.hi;
+        tile[at + BLOCK_N * LD] = b.hi;
         tile[at + LO] = a.lo;
-        tile[at + STREAM * LD + LO] = b.lo;
+        tile[at + BLOCK_N * LD + LO] = b.lo;
     }
 }
 
@@ -89,7 +88,7 @@ const uint GRADIENT_STAGES = (WIDE_TILES + FLOAT_TILES - 1) / FLOAT_TILES;
 #define GRADIENT_STAGES FLOAT_STAGES
 #endif
 
-struct Own {
+struct Owned {
     MatA hi[ROW_TILES * WIDE_TILES];  // (SUBGROUP_ROWS, head_dim)
     MatA lo[ROW_TILES * WIDE_TILES];
     uint exponent[ROW_TILES * ROWS];
@@ -105,7 +104,7 @@ float fold(const uint a, const uint b) {
     return uintBitsToFloat(uint(clamp(int(a + b) - int(FLOAT_BIAS + 2 * TOP), 0, 254)) << 23);  // 0 where it is below 2^-126
 }
 
-void load_own(out Own own, const uint tensor, const uint base, const uint ld, const uint last) {
+void load_owned(out Owned own, const uint tensor, const uint base, const uint ld, const uint last) {
     const MatC index = element_index();
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC x[WIDE_TILES];
@@ -173,7 +172,7 @@ void set_left(inout Left left, const uint r, const MatC x, const MatC top) {
     left.lo[r] = to_left(lo, false);
 }
 
-void product(inout Weights S, const Own own, const uint row, const uint exponent) {
+void product(inout Weights S, const Owned own, const uint row, const uint exponent) {
     Weights sum;    // hi*hi
     Weights small;  // hi*lo + lo*hi
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
