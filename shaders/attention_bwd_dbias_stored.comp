@@ -68,7 +68,7 @@ struct Eight {
     vec4 high;
 };
 
-// add adds those of a uvec4 of a page.
+// add adds the elements of a uvec4 of a page.
 void add(inout Eight sum, const uint at) {
     const uvec4 x = stored8[at];
     sum.low += widen(x.xy);

@@ -12,7 +12,7 @@
 // lib/bwd_dkv_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.
 //
 // With F32X2, q, dO, k, v, dk and dv are f32, and each operand is two float16 matrices:
-// lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
+// lib/tile_bwd_f32x2.glsl has the arithmetic and its errors: as small as in float32.
 //
 // With FEATURES, lib/feature_gradients.glsl changes P and dX, and the last axis of V, dV and dO is
 // value_dim long.

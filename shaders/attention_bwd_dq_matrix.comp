@@ -11,7 +11,7 @@
 // lib/bwd_dq_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.
 //
 // With F32X2, q, dO, dq, k and v are f32, and each operand is two float16 matrices:
-// lib/tile_bwd_f32x2.glsl has the arithmetic and its errors, which are those of float32.
+// lib/tile_bwd_f32x2.glsl has the arithmetic and its errors: as small as in float32.
 //
 // With FEATURES, lib/feature_gradients.glsl changes P and dX, and the last axis of V and dO is
 // value_dim long.

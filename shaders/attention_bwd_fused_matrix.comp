@@ -15,7 +15,7 @@
 //
 // With ONE_BLOCK it writes dq, otherwise part_dq, at the same binding;
 // package attention always sets it. dq_offset and the first two strides are those
-// of the tensor that is written; dq_stride_s is that of a split in part_dq.
+// of the tensor that is written; dq_stride_s is the stride of a split in part_dq.
 //
 // lib/bwd_fused_matrix.glsl has the algorithm, lib/rows.glsl the layout of matrices that it needs.
 //

@@ -14,7 +14,7 @@
 // row maxima, row sums and the conversion of P to a left matrix need.
 //
 // With F32X2, q, k, v and o are f32, and each operand is two float16 matrices: lib/fwd_f32x2.glsl
-// says what differs then, and the errors, which are those of float32 arithmetic.
+// says what differs then, and the errors: they are as small as in float32 arithmetic.
 //
 // With FEATURES, lib/features.glsl changes scores, weights and sums, and the last axis of V
 // and O is value_dim long.

@@ -9,7 +9,7 @@
 //
 // With FEATURES, weights of rows that do not see a key, by its position, are not read.
 //
-// Dispatch: (ceil(seq_kv / BLOCK_M), 1, key heads): from that of first_head on, all heads
+// Dispatch: (ceil(seq_kv / BLOCK_M), 1, key heads): from the key head of first_head on, all heads
 // of a group.
 #version 450
 

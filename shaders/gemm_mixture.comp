@@ -40,7 +40,7 @@ void add_row(const Work w, const uint row, const bool first, const float y[COLUM
     }
 }
 
-// add_component merges the outputs of a head with those of the heads before it.
+// add_component merges the outputs of a head with the outputs of the heads before it.
 void add_component(const uint block_row, const uint group, const bool first) {
     for (uint r = gl_LocalInvocationIndex; r < BLOCK_M; r += WORKGROUP_SIZE) {
         const uint row = block_row + r;

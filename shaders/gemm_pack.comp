@@ -6,7 +6,7 @@
 //
 //     x   (rows, cols)  ELEM, any stride, last axis contiguous
 //     w1  (rows, cols)  ELEM, likewise
-//     w2  (rows, cols)  ELEM, likewise; with BY_K the right matrices are those of the transposes
+//     w2  (rows, cols)  ELEM, likewise; with BY_K the transposes become right matrices
 //     out               matrices in the order below, 0 outside a source
 //
 // The matrices of a source lie along k and across it. k is the columns of x and the rows of

@@ -19,8 +19,8 @@
 //     C += H * W2[chunk, :]      every subgroup all rows, its own columns
 //
 // Right matrices come from memory straight into registers, with AHEAD of them in flight: no
-// other subgroup needs those of W2, and few need those of W1. The register that a product
-// frees takes the matrix AHEAD further on, across the end of a chunk: W2's first follow W1's
+// other subgroup needs the matrices of W2, and few need the matrices of W1. The register that a
+// product frees takes the matrix AHEAD further on, across the end of a chunk: W2's first follow W1's
 // last. The first SHARED_STEPS columns of matrices of X are in shared memory, the rest come
 // from the cache. H is read in the order in which it was written, because left matrices keep
 // their elements where accumulators do; the host checks that.

@@ -99,7 +99,7 @@ func (c *Cmd) Scope() (end func()) {
 	}
 }
 
-// scopeMark has the number of a Scope, and those of scratch buffers that were taken before it.
+// scopeMark has the number of a Scope, and the numbers of scratch buffers that were taken before it.
 type scopeMark struct{ number, first, zeros int }
 
 func (c *Cmd) endScope(s scopeMark) {
@@ -174,7 +174,8 @@ func (s spans) next(start, end int64) int64 {
 	return -1
 }
 
-// nextPending is next of what commands use that no barrier has ordered before dispatches.
+// nextPending returns the end of a span that meets the bytes from start to end-1 and that commands
+// read or write, with no barrier between them and later dispatches; -1 if there is none.
 func (t *tracker) nextPending(u *use, start, end int64) int64 {
 	if u == nil {
 		return -1

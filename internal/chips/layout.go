@@ -34,11 +34,11 @@ type MatrixLayout struct {
 	Pairs bool
 
 	// Spread says which rows invocation n holds a part of: n/RowLanes + i*lanes/RowLanes, i being 0,
-	// 1, and so on, lanes those of the subgroup.
+	// 1, and so on, lanes the length of the subgroup.
 	Spread bool
 }
 
-// Forget makes the layout that of matrices of which only the length is known.
+// Forget leaves only the length of matrices known.
 func (l *MatrixLayout) Forget() { *l = MatrixLayout{Length: l.Length, RowRun: 1, ColRun: l.Length} }
 
 // layoutKey is the key of a probe in the values that a device keeps.

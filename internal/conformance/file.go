@@ -159,7 +159,7 @@ func SameDevice(a, b *Record) error {
 
 // Merge returns what is known after the run b, before which a was. It may change both.
 //
-// Module by module: other SPIR-V in b replaces that of a. Of the same SPIR-V the
+// Module by module: other SPIR-V in b replaces the SPIR-V of a. Of the same SPIR-V the
 // counts are the larger ones, not the sums, so that merging a run twice is merging it
 // once. If it was wrong in one of them it is wrong, until runs of other commits, with nothing
 // wrong and no wrong one among them, have together run at least as many random problems of every
@@ -168,7 +168,7 @@ func SameDevice(a, b *Record) error {
 // at all, the mending of what is not SPIR-V, such as a stride or a missing barrier between two
 // kernels, would never show.
 //
-// A run of random problems in b replaces that of a with the same kernel and seed, if
+// A run of random problems in b replaces a run of a with the same kernel and seed, if
 // it is of another commit; else the larger counts hold.
 func Merge(a, b *Record) (*Record, error) {
 	if err := SameDevice(a, b); err != nil {

@@ -136,7 +136,7 @@ void backward_fused() {
     const uint blocks = (p.seq_kv + BLOCK_M - 1) / BLOCK_M;
     [[dont_unroll]] for (uint block = gl_WorkGroupID.x; block < blocks; block += gl_NumWorkGroups.x) {
         backward_block(block, block == gl_WorkGroupID.x);
-        // The sums of this block are in memory before those of the next are loaded.
+        // The sums of this block are in memory before the sums of the next are loaded.
         controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
     }
 }

@@ -3,7 +3,7 @@
 //     e4m3   a byte an element: sign, 4 bits of exponent, 3 of fraction; a key head has a scale
 //     q8_0   a byte an element, an integer; BLOCK elements of a row have a scale
 //
-// The scales of q8_0 lie as their elements do: that of element i of k is number i / BLOCK, counted
+// The scales of q8_0 lie as their elements do: element i of k has scale number i / BLOCK, counted
 // from the first elements of both tensors.
 
 const uint E4M3 = 0;
@@ -15,14 +15,14 @@ const uint BLOCK = 32;
 // 0x7f, becomes 480.
 const float E4M3_UNIT = 256.0;
 
-// e4m3_halves returns the four elements of a word times 2^-8 as float16: those of bytes 0 and 2 in
-// x, those of bytes 1 and 3 in y.
+// e4m3_halves returns the four elements of a word times 2^-8 as float16: bytes 0 and 2 in
+// x, bytes 1 and 3 in y.
 uvec2 e4m3_halves(const uint w) {
     return uvec2((w & 0x007f007fu) << 7 | (w & 0x00800080u) << 8, (w & 0x7f007f00u) >> 1 | w & 0x80008000u);
 }
 
 // to_float16 rounds products of an integer of 8 bits and a float16 to float16, ties to even: the last
-// place of 1.5 * 2^13 times a power of two is that of a float16 with this exponent. Subnormal ones
+// place of 1.5 * 2^13 times a power of two is the place of a float16 with this exponent. Subnormal ones
 // are float16 as they are.
 vec4 to_float16(const vec4 x) {
     const vec4 power = uintBitsToFloat(floatBitsToUint(x) & 0x7f800000u);

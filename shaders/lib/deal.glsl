@@ -1,4 +1,4 @@
-// deal: columns of op(B) dealt out to right matrices so that what an invocation has of a row of
+// deal: columns of op(B) dealt out to right matrices so that the elements that an invocation has of a row of
 // sums, in matrices side by side, are neighbours in C.
 //
 // An invocation has DEAL_RUN elements of each row of an accumulator that it has a part of, and

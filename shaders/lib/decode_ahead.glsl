@@ -1,5 +1,5 @@
 // decode_ahead: what a part loads before anything else is known, on matrices with a cache of 16 bits
-// (lib/decode_matrix.glsl; lib/decode_no_ahead.glsl is that of all others).
+// (lib/decode_matrix.glsl; lib/decode_no_ahead.glsl stands for it in all others).
 
 #include "decode_operands.glsl"
 

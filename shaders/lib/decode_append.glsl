@@ -4,9 +4,9 @@
 //     new_k, new_v                          as in attention_append.comp
 //     q                                     rotated in place
 //
-// A unit is all rows of a key head. So a tile has one reader, and that writes those of the new
-// keys that are in its tiles: no workgroup waits for another. Q has several readers: the last of them to
-// finish rotates it.
+// A unit is all rows of a key head. So a tile has one reader, and the reader writes the new keys
+// in its tiles: no workgroup waits for another. Q has several readers: the last of them to finish
+// rotates it.
 
 const uint K_WORDS = HEAD_DIM / VEC;
 const uint V_WORDS = VALUE_DIM / VEC;

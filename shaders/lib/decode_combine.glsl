@@ -122,7 +122,7 @@ const uint AT_A_TIME = 8;
 // of them it writes O and LSE. The whole workgroup calls it.
 void combine_workgroups(const Part part) {
     memoryBarrierBuffer();  // parts are visible before they are counted
-    barrier();              // those of the whole workgroup
+    barrier();              // the parts of the whole workgroup
     const uint counter = p.state_offset + 1 + part.unit;
     if (gl_LocalInvocationIndex == 0) {
         is_last = atomicAdd(state[counter], 1) == part.shared_by - 1;

@@ -3,7 +3,7 @@
 //
 // A lane holds VEC elements of a key at a time, TEAM lanes hold one, and 4 keys of each team are
 // on their way. What the lanes have of the scores of 4 keys is added up so that each lane ends
-// with that of one (gather), once for each row: features and exponentials cost a fourth.
+// with the score of one (gather), once for each row: features and exponentials cost a fourth.
 
 const uint K_LOADS = (HEAD_DIM + TEAM * VEC - 1) / (TEAM * VEC);   // of a lane, for a key
 const uint V_LOADS = (VALUE_DIM + TEAM * VEC - 1) / (TEAM * VEC);
@@ -37,8 +37,8 @@ uint key_of(const Part part, const uint tile, const uint j) {
 }
 
 // gather adds up the scores of four keys over the lanes of a team, each of which has a part of
-// all, and returns that of own_key: in two steps a lane gives half of what it has to another, and
-// takes what that one has of its own half.
+// all, and returns the score of own_key: in two steps a lane gives half of its sums to another lane, and
+// takes the other lane's sums of its own half.
 float gather(const vec4 s) {
     const bool upper = (gl_SubgroupInvocationID & TEAM / 2) != 0;
     const vec2 two = (upper ? s.zw : s.xy) + subgroupShuffleXor(upper ? s.xy : s.zw, TEAM / 2);

@@ -15,7 +15,7 @@ uint key_column(const uint n, const uint t) {
     return WIDE_K ? n / 2 * 64 + t * 16 + n % 2 * 8 : n * 32 + t * 8;
 }
 
-// value_column_of returns that of load n of V of lanes g, of all columns.
+// value_column_of returns the column where load n of V of lanes g begins, among all columns.
 uint value_column_of(const uint n, const uint g) {
     return WIDE_V ? n / 2 * 128 + g * 16 + n % 2 * 8 : n * 64 + g * 8;
 }
@@ -95,9 +95,9 @@ uvec4 pages_of(const Part part, const uint tile) {
 const uint K_SCALES = WIDE_K ? K_LOADS / 2 : K_LOADS;
 const uint V_SCALES = WIDE_V ? V_LOADS / 2 : V_LOADS;
 
-// Keys are a lane's 8 bytes of keys g, g + 8, ... of a tile, and their scales; Values those of its
-// keys of V. Scales stay as they are loaded until they are used: what is made of them would wait
-// for them, at the end of a turn.
+// Keys are a lane's 8 bytes of keys g, g + 8, ... of a tile, and their scales; Values are the same
+// of its keys of V. Scales stay as they are loaded until they are used: whatever is made of them
+// would wait for them, at the end of a turn.
 struct Keys {
     uvec2 at[EIGHTS * K_LOADS];
     uint scales[EIGHTS * K_SCALES];
@@ -160,7 +160,7 @@ void load_values(const Part part, const uint tile, const uvec4 page, inout Value
     }
 }
 
-// operands returns the elements of a word as float16, those of bytes 0 and 2 in x, those of bytes 1
+// operands returns the elements of a word as float16, bytes 0 and 2 in x, bytes 1
 // and 3 in y: of e4m3 times 2^-8, of q8_0 times the two scales, rounded.
 uvec2 operands(const uint w, const uint scales) {
     if (CACHE_FORMAT == E4M3) {

@@ -1,5 +1,5 @@
 // decode_products16: what lib/decode_matrix.glsl does with keys and values of 16 bits. The macros are
-// parts of read_keys, with its variables; lib/decode_products8.glsl has those of 8 bits.
+// parts of read_keys, with its variables; lib/decode_products8.glsl has the parts for 8 bits.
 //
 // Of 8 rows, PAIRED, half of each matrix would be for nothing, and O takes most registers: so O has two
 // products of columns in a matrix, one in rows 0 to 7, one in rows 8 to 15. A product then has 8 keys:
@@ -12,7 +12,7 @@
 
 #include "decode_ahead.glsl"
 
-#define AHEAD inout        // the first keys and values are in `ahead`, and those of later tiles too
+#define AHEAD inout        // keys and values are in `ahead`, of the first tile and of later ones
 #define TILE_KEYS ahead.k
 #define TILE_VALUES ahead.v
 #define PAGES uvec2
@@ -105,7 +105,7 @@ const uint VALUE_HALVES = PAIRED ? 2 : 1;
 #define PRODUCT(r, b, o) coopMatMulAdd(w[r * VALUE_HALVES + h], b, o)
 
 // SET_VALUES(b, n, a) makes b the operand of product a of load n, whose scales are VALUE_SCALES(n). PAIRED,
-// its first keys are those of half h, and its others the same with the columns of a later product.
+// its first keys are the keys of half h, and its others the same with the columns of a later product.
 #define VALUE_SCALES(n)
 #define SET_VALUES(b, n, a)                                                  \
     [[unroll]] for (uint i = 0; i < 2; i++) {                                \
@@ -119,7 +119,7 @@ const uint VALUE_HALVES = PAIRED ? 2 : 1;
 
 // A lane has sums of SUM_ROWS rows, SUM_ROW(i) of eight rows SUM_EIGHT(i), and of each load n of V SUM_QUADS
 // times four columns from SUM_COLUMN(n, c) on: of products SUM_PRODUCT(n, c) and the next, the elements
-// SUM_ELEMENT(i, c) and two after it of those of O_ELEMENT.
+// SUM_ELEMENT(i, c) and two after it of the elements of O_ELEMENT.
 #define SUM_ROWS ROW_EIGHTS
 #define SUM_ROW(i) (i * 8 + lane_g())
 #define SUM_EIGHT(i) i

@@ -1,9 +1,9 @@
 // decode_products8: what lib/decode_matrix.glsl does with keys and values of 8 bits, on matrices of
-// float16; the names are those of lib/decode_products16.glsl. Tiles may have twice as many keys, as
+// float16; the names are as in lib/decode_products16.glsl. Tiles may have twice as many keys, as
 // these have half the bytes.
 //
 // O is transposed, 16 columns by 8 rows: the few rows that share a key are columns of matrices that may be
-// 8 wide, and take half the registers of those of 16. Weights are where the products need them: a lane's
+// 8 wide, and take half the registers of matrices 16 wide. Weights are where the products need them: a lane's
 // element i is of row g and key value_key(i).
 
 #include "decode_no_ahead.glsl"

@@ -50,7 +50,7 @@ shared uvec2 counted[WORKGROUP_SIZE];
 // Tiles beyond an even division that cost less than the start and the sums of a second part.
 const uint PART_COST = 2 * SUBGROUPS;
 
-// first_work divides the tiles. Invocation i counts those of some batches.
+// first_work divides the tiles. Invocation i counts the tiles of some batches.
 //
 // Each workgroup has parts of one unit alone, where there are workgroups enough and the longest
 // part is not much longer than if all had as many tiles; else all have.
@@ -114,7 +114,7 @@ Work first_work() {
     return w;
 }
 
-// A Part is what a workgroup has of a unit.
+// A Part is the part of a unit that a workgroup reads.
 struct Part {
     uint batch, cache, kv_head, row0;
     Sequence sequence;

@@ -28,7 +28,7 @@ const uint VALUE_TILES = QUADS ? 4 * V_LOADS : DIM_TILES;
 DEFINE_SET(MatA, set_left)
 DEFINE_SET(MatB, set_right)
 
-// Words are what a lane has loaded of a tile of keys, and of their values.
+// Words are the words that a lane has loaded of a tile of keys, and of their values.
 struct Keys { uvec4 at[COL_TILES * 2 * K_LOADS]; };
 
 struct Values { uvec4 at[COL_TILES * 4 * V_LOADS]; };

@@ -33,8 +33,8 @@ vec4 own_quad(const Sums s, const uint r, const uint i, const uint part) {
     return vec4(s.o[d][e], s.o[d][e + 2], s.o[d + 1][e], s.o[d + 1][e + 2]);
 }
 
-// store_rows writes O and LSE of rows whose keys no other subgroup has. o_at and lse_at are those of
-// row row0. Every invocation of the subgroup calls it.
+// store_rows writes O and LSE of rows whose keys no other subgroup has. o_at and lse_at are the places
+// of row row0. Every invocation of the subgroup calls it.
 void store_rows(inout Sums s, const MatC index, const uint o_at, const uint lse_at, const uint row0) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
@@ -138,7 +138,7 @@ void add_rows(const uint o_at, const uint lse_at, const uint block_row, const ui
         add_rows(o_at, lse_at, block_row, n * PASS);     \
     }
 
-// combine_stripes writes O and LSE of the block's rows. o_at and lse_at are those of row block_row.
+// combine_stripes writes O and LSE of the block's rows. o_at and lse_at are the places of row block_row.
 // Every invocation of the workgroup calls it.
 void combine_stripes(const Sums s, const MatC index, const uint o_at, const uint lse_at, const uint block_row) {
     [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {

@@ -14,7 +14,7 @@ const float LO_SCALE = 2048.0;  // the largest lo, 2^3, becomes 2^14
 // nearest_half returns the nearest float16, of numbers below 2^15. By integers, for the
 // reasons that round_to_hi has.
 vec4 nearest_half(const vec4 x) {
-    // The last bit of those below 2^-14 is 2^-24, and that of 0.5 + |x| as well.
+    // The last bit of a float16 below 2^-14 is 2^-24, and so is the last bit of 0.5 + |x|.
     const uvec4 units = floatBitsToUint(min(abs(x), 0.25) + 0.5) - floatBitsToUint(0.5);
     const vec4 small = vec4(units) / float(1u << 24) * sign(x);
     return mix(round_to_hi(x), small, lessThan(abs(x), vec4(1.0 / float(1u << 14))));

@@ -24,7 +24,7 @@ float softcap_slope(const float x) {
 }
 
 // weigh returns the contribution of a row and a key of the block. s is the dot product of Q and
-// K, dP that of dO and V, and lse2_delta belongs to the row. `seen` says whether the masks show
+// K, dP the product of dO and V, and lse2_delta belongs to the row. `seen` says whether the masks show
 // the key to the row, `keep` whether dropout keeps the weight. If not seen, row and key may be
 // outside the sequence.
 Weighed weigh(const Block b, const float s, const float dP, const vec2 lse2_delta, const int row, const int key, const bool seen, const bool keep) {

@@ -71,7 +71,7 @@ Block new_block(const uint batch, const uint head, const uint first_key) {
     return b;
 }
 
-// enter_block makes p that of the rows row0 to row0+rows-1 of a batch and head, and returns
+// enter_block gives p the values of the rows row0 to row0+rows-1 of a batch and head, and returns
 // their Block. The result is the same for all invocations of the workgroup. With STORE the keys of
 // the block begin at its first page, so that no row may see the first of them.
 Block enter_block(const uint batch, const uint head, const uint row0, const uint rows) {
@@ -99,7 +99,7 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
     return b;
 }
 
-// enter_keys makes p that of the keys col0 to col0+keys-1 of a batch, and returns the
+// enter_keys gives p the values of the keys col0 to col0+keys-1 of a batch, and returns the
 // first row that sees some of them; rows from p.seq_q on see none. There are no keys
 // if col0 >= p.seq_kv. The same for all invocations of the workgroup.
 uint enter_keys(const uint batch, const uint col0, const uint keys) {

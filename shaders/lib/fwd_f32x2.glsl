@@ -31,8 +31,8 @@
 //     Weights that are equal, as behind a softcap, are cut in the same direction
 //     by a rounding, too: l gets their sum of each key tile, as O does.
 //   - The range of float16. Each row of Q, each key tile of K and of V has a
-//     power of two of its own, which is exact: those of Q and K are undone in
-//     the scale of S, that of V where its tile's sum is added to O. P is
+//     power of two of its own, which is exact: the scale of S undoes the powers of
+//     Q and K, the addition of a tile's sum to O the power of V. P is
 //     computed relative to 2^-HEADROOM of the row's maximum, so that the
 //     largest weights lie high in float16's range: weights are right to 2^-32
 //     of the largest.

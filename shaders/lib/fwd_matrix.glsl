@@ -181,7 +181,7 @@ void forward() {
             if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     const bool visible = shows(block, col0, i);
-                    next_k[i] = keep_if(visible, next_k[i]);  // what no row sees has no say in the exponents
+                    next_k[i] = keep_if(visible, next_k[i]);  // keys that no row sees have no say in the exponents
                     next_v[i] = keep_if(visible, next_v[i]);
                 }
             }

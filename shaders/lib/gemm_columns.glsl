@@ -6,7 +6,7 @@
 //     first = 0, ROW_LANES, ...           row_of(first) of the strip
 //     j = 0, 1, ... LANE_QUADS - 1        columns quad_of(j) to quad_of(j) + 3 of the strip
 //
-// The includer includes lib/gemm_sums.glsl before. Rows of W are those of lib/gemm_w.glsl.
+// The includer includes lib/gemm_sums.glsl before. lib/gemm_w.glsl has the rows of W.
 #extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint STRIP_LANES = OUT_COLS4 < SUBGROUP_SIZE ? OUT_COLS4 : SUBGROUP_SIZE;  // that share a row

@@ -3,7 +3,7 @@
 //
 // A source is op(A), or op(B) transposed: rows of k elements, with any step from row to
 // row and from element to element. Workgroups take tiles of ROWS rows and a part of k, first
-// those of A. Both kernels write to the same memory:
+// the tiles of A. Both kernels write to the same memory:
 //
 //     amax   (batch, chunks, rows)  bits of the largest magnitude in `chunk` elements of a row
 //     panels, lib/gemm_panels.glsl

@@ -31,7 +31,7 @@ const uint CHUNK_STEPS = 1;
 
 // LOAD_K_TILE(k) loads the whole k-tile at k from memory into a_next and b_next, STORE_K_TILE
 // puts them into tile, and PRODUCTS adds the products of the k-tile in tile to sum; with F32X2
-// of hi and lo, which a_lo and b_lo are; PRODUCTS_OF(FIRST, COUNT) those of so many rows of
+// of hi and lo, which a_lo and b_lo are; PRODUCTS_OF(FIRST, COUNT) the products of COUNT rows of
 // matrices of op(B) from the first on. RIGHT(b, FIRST, d, j) declares right matrix number j of
 // row FIRST + d. Macros, as arrays sized by specialization constants cannot be arguments.
 #define LOAD_K_TILE(k)                                          \

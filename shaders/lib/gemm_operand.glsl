@@ -98,7 +98,7 @@ uint place(const bool IS_A, const Operand o, const uint k0, const uint i, const 
     return (x.line + min(x.col + 7 * word, last)) >> 3;
 }
 
-// step_to returns the step from the places of the k-tile at 0 to those of the k-tile at k0.
+// step_to returns the step from the places of the k-tile at 0 to the places of the k-tile at k0.
 uint step_to(const bool IS_A, const Operand o, const uint k0) {
     return k0 / 8 * (by_k(IS_A) && !F32X2 ? 1 : o.stride);
 }

@@ -9,7 +9,7 @@
 //
 // so that a k-tile of a block is memory without gaps. A line has BLOCK_K = 2 * DEPTH float16.
 // lib/gemm_operand.glsl treats it like a line of 16-bit operands: p.k is k_tiles * BLOCK_K, the
-// offset is that of the first k-tile, the stride is the number of lines of a panel.
+// offset is where the first k-tile begins, the stride is the number of lines of a panel.
 //
 // An element is (hi + lo / LO_SCALE) * 2^(e - TOP) (lib/f32x2_far.glsl) with the e of its row. A
 // product of elements takes three products of parts:
@@ -30,7 +30,7 @@
 // Matrix units may cut off a sum's last bits where float32 arithmetic rounds (Fasi et al.,
 // Numerical behavior of NVIDIA tensor cores, 2021). Cuts do not cancel: in a model of that
 // (internal/pipelines/gemm/ref) the error of a sum of a hundred positive terms is more than four
-// times that of a plain program. So sums stay in a matrix unit for MAT_N columns only, and
+// times as large as in a plain program. So sums stay in a matrix unit for MAT_N columns only, and
 // float32 arithmetic adds them: their error is within a third of that, and less with more columns.
 
 #include "f32x2_far.glsl"
@@ -40,7 +40,7 @@ shared uvec4 exponents[F32X2 ? (BLOCK_M + BLOCK_N) / 4 : 1];  // of the block's 
 // load_exponents fills exponents. Every invocation of the workgroup calls it, and meets a
 // barrier before they are read.
 void load_exponents(const Operand A, const Operand B) {
-    barrier();  // those of the block before are read
+    barrier();  // the exponents of the block before are read
     for (uint i = gl_LocalInvocationIndex; i < BLOCK_M + BLOCK_N; i += WORKGROUP_SIZE) {
         const bool is_a = i < BLOCK_M;
         const Operand o = is_a ? A : B;

@@ -61,7 +61,7 @@ layout(push_constant, scalar) uniform Params {
 #define B_SIZE p.n             // columns of op(B) in memory
 #define READS_C READ_C         // the product reads C
 #else
-    uint first;      // block of the product, among those of all
+    uint first;      // block of the product, among the blocks of all products
     uint a_size;     // m, or 1 where k is 0 for split_k: no element is in memory, and k is 1 for addresses
     uint b_size;     // likewise n
     uint unused[3];  // so that a row is 128 bytes, as a line of a cache is

@@ -1,6 +1,6 @@
 // gemm_skinny: silu of the strips of lib/gemm_matrix.glsl, times their rows of W, a skinny
 // matrix for each product. With KEEP_X it also writes the sums of products, (m, n) of ELEM
-// for each product, to X of lib/gemm_params.glsl; OUT_ALIGNED is then that of X alone.
+// for each product, to X of lib/gemm_params.glsl; OUT_ALIGNED then speaks of X alone.
 //
 // The includer first includes lib/gemm_matrix.glsl and what lib/gemm_w.glsl needs, and
 // defines add_row.

@@ -38,7 +38,7 @@ uint columns_end(const Work w, const uint n) {
 // A strip of a subgroup is MAT_M rows from row on and OUT_TILES columns of matrices from col on.
 // Strips have numbers, constants in unrolled code: strip / OUT_STAGES is the row of matrices.
 //
-// store_strip copies the strip from tile to memory. It is that of lib/gemm_strip.glsl, or the
+// store_strip copies the strip from tile to memory. lib/gemm_strip.glsl has one, or the
 // includer's own.
 void store_strip(const Work w, const uint row, const uint col, const uint strip);
 

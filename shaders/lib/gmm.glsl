@@ -59,7 +59,7 @@ Component component(const float logit, const float mu, const float log_sigma, co
     return c;
 }
 
-// log_ratio returns a_k of one component minus that of another. It is precise: Mesa would take
+// log_ratio returns a_k of one component minus a_k of another. It is precise: Mesa would take
 // another order, in which logits of 1e4 leave an error of 1e-3 in the other terms.
 float log_ratio(const Density a, const Density b) {
     float excess = a.q - b.q;

@@ -11,7 +11,7 @@ uint narrow_bf16(const float x) {
 
 // pack_bf16 returns the nearest bfloat16s of two results of arithmetic in one word, the first in
 // the low half. Their NaNs are quiet. It takes about two thirds of the instructions of two calls
-// of narrow_bf16, which were a third of those of norm_fwd. It tests the bits for a NaN, because
+// of narrow_bf16, which were a third of all instructions of norm_fwd. It tests the bits for a NaN, because
 // Vulkan lets a compiler assume that isnan is false.
 uint pack_bf16(const float low, const float high) {
     const uvec2 bits = uvec2(floatBitsToUint(low), floatBitsToUint(high));

@@ -29,7 +29,7 @@
 //
 // Elements that no row sees, and rows and keys past the last ones, are zeros.
 //
-// The includer declares BLOCK_M, and includes lib/mask.glsl. With FEATURES p is that of the sequence
+// The includer declares BLOCK_M, and includes lib/mask.glsl. With FEATURES p has the values of the sequence
 // (enter_sequence), and has those numbers.
 
 const uint PAGE_LD = BLOCK_M / 8;         // uvec4 of a row

@@ -6,7 +6,7 @@
 //     END_PARAMS
 //
 // Without FEATURES the push constants are p. With FEATURES they are args.plain, behind which those
-// of features are, and p is a private copy, which lib/features.glsl changes to that of a block.
+// of features are, and p is a private copy, which lib/features.glsl changes for a block.
 // PLAIN are those that the host has given.
 //
 // A feature that is off is compiled away; shaders/variants.go says which modules have features at
@@ -27,7 +27,7 @@ layout(constant_id = FEATURES_ID + 8) const bool SINKS = false;
 layout(constant_id = FEATURES_ID + 9) const bool VARLEN = false;
 layout(constant_id = FEATURES_ID + 10) const bool DROPOUT = false;
 
-// Strides of shared axes are 0. Batches and heads are those of the dispatch.
+// Strides of shared axes are 0. Batches and heads are counted as in the dispatch.
 struct Features {
     int window_left;        // row i, at key i + shift, sees this many keys before
     int window_right;       // and after that one

@@ -15,7 +15,7 @@ const uint W_LD = PAGE_LD + 1;
 #endif
 const uint Y_AT = BLOCK_K * W_LD;  // where Y begins
 const uint K_TILES_SIZE = Y_AT + BLOCK_K * Y_LD;
-// Sums leave by subgroups, those of one column or row of matrices at a time, as float32.
+// Subgroups store their sums, one column or row of matrices at a time, as float32.
 const uint SUMS_LD = SUBGROUP_DIMS / 4 + 1;
 const uint SUMS_SIZE = SUBGROUPS_K * SUBGROUPS_D * KEY_SIDE * SUMS_LD;
 

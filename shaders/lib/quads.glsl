@@ -1,5 +1,5 @@
 // quads: elements of 16x16 matrices where NVIDIA keeps them: element i of lane 4g + t, of
-// accumulators and left matrices, is that of row g + i/4*8 and column 2t + i%2 + i%4/2*8, and right
+// accumulators and left matrices, lies in row g + i/4*8 and column 2t + i%2 + i%4/2*8, and right
 // matrices are left ones with rows and columns exchanged. chips.AsksQuads asks the device.
 //
 // The includer includes lib/element.glsl.

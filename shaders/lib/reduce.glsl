@@ -9,7 +9,7 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 
 // DEFINE_TEAM_SUM(T, members) makes `T team_sum(T x)`, which returns the sum of x over the
-// team to every invocation of it; members are those of a vec3 that make a T. Every invocation
+// team to every invocation of it; members are the members of a vec3 that make a T. Every invocation
 // of the team calls it; if the team is the workgroup, every invocation of the workgroup does.
 #define DEFINE_TEAM_SUM(T, members)                                              \
     T team_sum(const T x) {                                                      \

@@ -28,7 +28,7 @@ uvec2 sequence(const int from, const int to, const uint total, const uint longes
     return uvec2(first, min(uint(end - first), longest));
 }
 
-// enter_sequence makes p that of a batch, or of its packed sequence. The result is the same
+// enter_sequence gives p the values of a batch, or of its packed sequence. The result is the same
 // for all invocations of the workgroup.
 void enter_sequence(const uint batch) {
     if (VARLEN) {

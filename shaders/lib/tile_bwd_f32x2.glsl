@@ -11,7 +11,7 @@
 //     P                               none: weights are 1 at most
 //     dX                              each row of a matrix of them
 //
-// The magnitude of dX is not bounded, so its exponent is that of its largest element. An
+// The magnitude of dX is not bounded, so its exponent comes from its largest element. An
 // element below 2^-16 of the largest with the same exponent has an absolute error of 2^-39 of
 // that largest instead of a relative error; for P it is 2^-40.
 //
@@ -151,7 +151,7 @@ MatC row_amax(const MatC x) {
     return reduce(top, false);
 }
 
-// weight_amax stands for those of P. LSE, rounded, may let a weight be a little above 1;
+// weight_amax stands for the largest magnitudes of P. LSE, rounded, may let a weight be a little above 1;
 // parts hold up to 4.
 MatC weight_amax() { return MatC(1.0); }
 
