@@ -58,7 +58,7 @@ func Lines(text string) (list []Line) {
 	var section Line
 	for line := range strings.Lines(text) {
 		at := strings.Index(line+`"`, `"`)
-		words, fields := strings.Fields(strings.Trim(line[:at], "[] ")), strings.TrimSpace(line[at:])
+		words, fields := strings.Fields(strings.Trim(line[:at], "[] \n")), strings.TrimSpace(line[at:])
 		switch {
 		case strings.TrimSpace(line) == "" || line[0] == '#':
 		case line[0] == '[':
