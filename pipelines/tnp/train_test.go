@@ -178,7 +178,7 @@ func TestOptimizer(t *testing.T) {
 func TestLearns(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	p := tiny(t)
-	const steps, evaluate = 1000, 20
+	const steps, evaluate = 500, 20
 	seeds := uint64(1)
 	if vktest.Thorough(d) {
 		seeds = 3
@@ -186,7 +186,8 @@ func TestLearns(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			x := newTraining(t, d, p, dtype.Float32, seed)
-			x.steps(0, steps, seed, 2e-3)
+			x.steps(0, 400, seed, 4e-3)
+			x.steps(400, steps, seed, 1e-3)
 			// Steps without a learning rate measure the loss, on data of their own.
 			loss, least := 0.0, 0.0
 			for i, v := range x.steps(steps, steps+evaluate, seed, 0) {

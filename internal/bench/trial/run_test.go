@@ -305,8 +305,8 @@ func TestPoolBlames(t *testing.T) {
 					for begun.Load() <= follows { // until the other one is under way
 						time.Sleep(time.Millisecond)
 					}
-					defer time.AfterFunc(20*time.Millisecond, func() { close(lost) })
-					if broken == context.DeadlineExceeded { // the call is given up
+					defer time.AfterFunc(time.Second, func() { close(lost) }) // the culprit is known by then
+					if broken == context.DeadlineExceeded {                   // the call is given up
 						<-ctx.Done()
 						return ctx.Err()
 					}
