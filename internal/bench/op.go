@@ -245,3 +245,17 @@ func (p Pass) String() string {
 	}
 	return "forward"
 }
+
+// Progress is called when a unit of work is done. What describes the next one;
+// done counts up to total. Nil: nobody asks.
+type Progress func(done, total int, what string)
+
+// Part returns the progress of part i of n.
+func (p Progress) Part(i, n int, name string) Progress {
+	return func(done, total int, what string) {
+		const units = 1000
+		if p != nil {
+			p(i*units+done*units/max(total, 1), n*units, name+what)
+		}
+	}
+}

@@ -17,20 +17,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// Progress is called when a unit of work is done. What describes the next one;
-// done counts up to total. Nil: nobody asks.
-type Progress func(done, total int, what string)
-
-// Part returns the progress of part i of n.
-func (p Progress) Part(i, n int, name string) Progress {
-	return func(done, total int, what string) {
-		const units = 1000
-		if p != nil {
-			p(i*units+done*units/max(total, 1), n*units, name+what)
-		}
-	}
-}
-
 // A Case is an Op and what to measure of it.
 type Case struct {
 	Op       Op

@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -381,4 +382,67 @@ func (a *Attention) options(workspace *vk.Buffer) attention.Options {
 	return attention.Options{
 		Impl: a.Impl, Config: a.Config, BackwardConfig: a.BackwardConfig, DecodeConfig: a.DecodeConfig, Tuning: a.Tuning, Workspace: workspace,
 	}
+}
+
+// Letters of Attention's Layout. "·" is garbage, which is also on both sides of all but Packed.
+const (
+	Packed    = "p" // (batch, heads, seq, dim) from offset 0 on
+	BSHD      = "b" // (batch, seq, heads, dim): h0 h1 h2 h0 h1 h2
+	SBHD      = "s" // (seq, batch, heads, dim)
+	FusedQKV  = "f" // (batch, seq, 3, heads, dim), the middle third: · · h0 h1 · · · · h0 h1 · ·
+	Cache     = "c" // room for more rows after each head's last: h0 h0 · · h1 h1 · ·
+	Padded    = "d" // 8 elements between rows: 16-byte loads remain possible
+	Odd       = "o" // 3 elements between rows, and an odd offset
+	OddOffset = "x" // contiguous from an odd offset on
+)
+
+// AlignedLayouts has the letters of layouts whose rows begin at multiples of 8 elements, OddLayouts
+// the others.
+const AlignedLayouts, OddLayouts = Packed + BSHD + SBHD + FusedQKV + Cache + Padded, Odd + OddOffset
+
+// place returns where a tensor of (batch, heads, rows, dim) or packed (rows, heads, dim) lies. All
+// other shapes end with an axis of rows, and have no dim.
+func place(letter byte, shape []int, packed bool) *guard.Place {
+	const guardElements, guardRows, cacheRows = 64, 16, 24
+	x := &guard.Place{Offset: guardElements}
+	gap, flat := 0, !packed && len(shape) < 4
+	switch string(letter) {
+	case Packed:
+		x.Offset = 0
+	case Padded:
+		gap = 8
+	case Odd:
+		gap, x.Offset = 3, guardElements+5
+	case OddOffset:
+		x.Offset = guardElements + 7
+	case Cache, FusedQKV:
+		if flat { // between heads of LSE
+			gap = 8
+		}
+	}
+	axes := append([]int{1, 1, 1}[:4-len(shape)], shape...)
+	if packed {
+		axes = []int{1, shape[1], shape[0], shape[2]}
+	}
+	b, h, s, d := axes[0], axes[1], axes[2], axes[3]
+	row := d + gap
+	strides := []int{h * s * row, s * row, row, 1}
+	x.After = guardElements + guardRows*row
+	switch {
+	case flat:
+		x.After = guardElements
+	case string(letter) == BSHD:
+		strides = []int{s * h * d, d, h * d, 1}
+	case string(letter) == SBHD:
+		strides = []int{h * d, d, b * h * d, 1}
+	case string(letter) == FusedQKV:
+		strides = []int{s * 3 * h * d, d, 3 * h * d, 1}
+		x.Offset += h * d
+	case string(letter) == Cache:
+		strides = []int{h * (s + cacheRows) * d, (s + cacheRows) * d, d, 1}
+	}
+	if x.Strides = strides[4-len(shape):]; packed {
+		x.Strides = []int{strides[2], strides[1], 1}
+	}
+	return x
 }
