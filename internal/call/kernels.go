@@ -88,6 +88,7 @@ func All() []Kernel {
 		kernelGMM(),
 		kernelNorm(),
 		kernelGLU(),
+		kernelEmbed(),
 		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
 		kernelQuantize(),
 	}
