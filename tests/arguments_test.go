@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/embed"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/gmm"
 	"github.com/flashvk/flashvk/pipelines/mixture"
@@ -41,6 +42,7 @@ func refusing() map[string]call.Call {
 	gates := glu.Problem{Rows: 3, Cols: 8}
 	mixtures := gmm.Problem{Tokens: 4, Components: 2}
 	layer, rms := norm.Problem{Rows: 3, Cols: 8, DType: dtype.Float16}, norm.Problem{Rows: 3, Cols: 8, RMS: true, Residual: true}
+	table := embed.Problem{Tokens: 4, Vocabulary: 3, Dim: 8, DType: dtype.Float16}
 	product := problem.Problem{M: 3, N: 4, K: 5, Beta: 1}
 	full := scores
 	full.SeqQ, full.KeyMask = 9, true
@@ -66,6 +68,8 @@ func refusing() map[string]call.Call {
 		"norm, backward":       &call.Norm{Problem: layer, Direction: back},
 		"rms":                  &call.Norm{Problem: rms, Save: true},
 		"rms, backward":        &call.Norm{Problem: rms, Direction: back, DResidual: true},
+		"embed":                &call.Embed{Problem: table},
+		"embed, backward":      &call.Embed{Problem: table, Direction: back},
 		"gemm":                 &call.Gemm{Problem: product},
 		"quantize":             &call.Quantize{Problem: quantize.Problem{Batch: 1, Heads: 1, Rows: 8, Cols: 24, Quant: dtype.QuantE4M3, Block: 3}},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},

@@ -4,10 +4,10 @@
 //	out[t,:]      = table[ids[t],:]                              forward; 0 for an id outside of the table
 //	dtable[row,:] = sum of dout[t,:] over t with ids[t] = row    backward; 0 for a row without tokens
 //
-//	tensor        shape              format
-//	IDs           (tokens)           int32, contiguous
-//	Table, DTable (vocabulary, dim)  Problem.DType, Problem.Grad; any row stride
-//	Out, DOut     (tokens, dim)      Problem.Out, any row stride
+//	tensor         shape              format
+//	IDs            (tokens)           int32, contiguous
+//	Table, DTable  (vocabulary, dim)  Problem.DType, Problem.Grad; any row stride
+//	Out, DOut      (tokens, dim)      Problem.Out, any row stride
 //
 // An id that is not in 0..vocabulary-1, such as -1, is an ignored token: its row of out is 0, and it
 // has no part in dtable.

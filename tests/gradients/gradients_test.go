@@ -71,9 +71,14 @@ func TestPasses(t *testing.T) {
 
 // compare compares the gradients by all inputs.
 func compare(t *testing.T, d *vk.Device, c call.Call) {
-	rng, x, on := rand.New(rand.NewPCG(3, 7)), call.Values{}, map[string]vk.Tensor{}
+	rng, x, given, on := rand.New(rand.NewPCG(3, 7)), call.Values{}, call.Inputs(c), map[string]vk.Tensor{}
 	for _, of := range c.Tensors() {
 		if of.Off {
+			continue
+		}
+		if of.DType == dtype.Int32 {
+			x[of.Name], on[of.Name] = given[of.Name], vktest.Tensor(t, d, dtype.Int32, of.Shape...)
+			require.NoError(t, on[of.Name].UploadInts(t.Context(), of.Ints))
 			continue
 		}
 		var data []float32
