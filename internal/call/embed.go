@@ -158,9 +158,9 @@ func (e *Embed) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	return embed.Choose(caps, e.Problem, pass, embed.Options{})
 }
 
-// Record implements Call.
-func (e *Embed) Record(c *vk.Cmd, t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) error {
-	return record(c, t, e.Problem, embed.Options{Workspace: workspace}, pass, embed.Forward, embed.Backward)
+// Bind implements Call.
+func (e *Embed) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+	return bind(t, e.Problem, embed.Options{Workspace: workspace}, pass, embed.Forward, embed.Backward)
 }
 
 // kernelEmbed is the row of All.
