@@ -71,6 +71,8 @@ Activated activated(const vec4 x) {
         return Activated(x * s, s + b * (0.3989422804 * power));
     }
     // (1 + tanh(z)) / 2 is sigmoid(2 z), here with 2 z = 2 * sqrt(2 / pi) * (x + 0.044715 * x^3).
+    // Its derivative is s * rest * 2 z'. The sum is s times a factor, as a compiler may multiply in another
+    // order: s * rest is s * s * exp(-2 z), and s * s is 0 where s is below 2^-63.
     const vec4 s = sigmoids(b * (1.595769122 + 0.07135481627 * square), rest);
-    return Activated(x * s, s + b * (s * rest) * (1.595769122 + 0.2140644488 * square));
+    return Activated(x * s, s * (1.0 + b * rest * (1.595769122 + 0.2140644488 * square)));
 }

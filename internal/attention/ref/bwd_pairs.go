@@ -29,6 +29,8 @@ type pairs[F, T Float] struct {
 // pairSums are the sums that bounds are derived from.
 type pairSums struct {
 	score  float64 // the largest P * the sum of the magnitudes that a score adds up
+	scored float64 // the largest of it * (|dP| + |Delta|)
+	valued float64 // the largest of it * |dO| of the row
 	term   float64 // the largest P * (|dP| + |Delta|)
 	square float64 // the largest sum of its squares of a key
 	ds     float64 // the largest |dS|
@@ -77,7 +79,7 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 		parallel.Workers(len(sums), newWorker)
 	}
 	for _, x := range sums {
-		all.score = max(all.score, x.score)
+		all.score, all.scored, all.valued = max(all.score, x.score), max(all.scored, x.scored), max(all.valued, x.valued)
 		all.term, all.square = max(all.term, x.term), max(all.square, x.square)
 		all.ds, all.weight = max(all.ds, x.ds), max(all.weight, x.weight)
 	}
@@ -106,6 +108,7 @@ type pairWorker[F, T Float] struct {
 	squares                []float64 // sums of the squares of the keys' terms
 	at                     []int     // where dK and dV of the keys are in g; -1: not wanted
 	wanted                 []int     // the keys whose dK and dV are wanted
+	doSize                 float64   // the largest |dO| of the row
 	sums                   pairSums
 }
 
@@ -168,6 +171,7 @@ func (w *pairWorker[F, T]) row(mask attention.Mask, r Row) {
 		return
 	}
 	q, do := gather(&w.qbuf, w.in.Q, at, 1, 1, d), gather(&w.dobuf, w.up.DO, at, 1, 1, dv)
+	w.doSize = largest(do)
 	delta := dot(do, w.o[at*dv:][:dv])
 	if w.up.DLSE != nil {
 		delta -= F(w.up.DLSE[atLSE])
@@ -200,7 +204,8 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 	x := F(score.factor * dot(q, k))
 	sum, size := score.sum(x, j)
 	P := F(math.Exp(float64(sum - lse)))
-	w.sums.score = max(w.sums.score, float64(P)*size)
+	size *= float64(P)
+	w.sums.score, w.sums.valued = max(w.sums.score, size), max(w.sums.valued, size*w.doSize)
 	W, dP := P, dot(do, w.v[j*dv:][:dv])
 	if p.Dropout.On() {
 		keep := F(p.Dropout.KeepScale())
@@ -209,8 +214,9 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 			W, dP = 0, 0
 		}
 	}
-	term := float64(P) * (math.Abs(float64(dP)) + math.Abs(float64(delta)))
-	w.sums.term = max(w.sums.term, term)
+	both := math.Abs(float64(dP)) + math.Abs(float64(delta))
+	term := float64(P) * both
+	w.sums.term, w.sums.scored = max(w.sums.term, term), max(w.sums.scored, size*both)
 	dS := P * (dP - delta)
 	w.sums.ds = max(w.sums.ds, math.Abs(float64(dS)))
 	dX := w.round(dS * score.derivative(x))

@@ -22,7 +22,8 @@ type GradientScope struct {
 	// DLSE, Q, K and DO are the largest elements, LSE the largest that is finite.
 	DLSE, Q, K, DO, LSE float64
 	// Score is the largest P * (|product| + |bias| + |slope * distance|) of a score.
-	Score float64
+	// Scored is the largest of that times |dP| + |Delta|, and Valued times |dO| of the row.
+	Score, Scored, Valued float64
 	// Term is the largest P * (|dP| + |Delta|) of a row and a key, KeyTerm the largest root of the sum
 	// of their squares over the rows that read a key.
 	Term, KeyTerm float64
@@ -46,8 +47,9 @@ type GradientScope struct {
 // counts as the rounding of the largest LSE, which is an error of exp(S - LSE)
 // and so of all weights: u*max|LSE| of the largest result, and the part of the largest score that
 // matrix units lose (truncated). A bias or a slope may leave a small LSE of large products, which
-// round before they meet: of a score with a weight, what it adds up counts where that is more. In
-// 16 bits matrix units lose u of a score, on average, each time they add eight products or more to
+// round before they meet: of a score with a weight, what it adds up counts where that is more. That
+// times the weight is what a small weight is off by, beside a sink or in a row of other keys, and so
+// dV and dX from it alone. The products of a score may cancel, too (cancelled). In 16 bits matrix units lose u of a score, on average, each time they add eight products or more to
 // the score, which counts in the same way.
 //
 // times is 4 for dQ and 2 for dK, dV and dBias in 16 bits, the factors of
@@ -101,13 +103,13 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 	half := p.DType.Eps() / 2
 	if p.DType == dtype.Float32 {
-		half *= 1 + max(s.LSE, s.Score) + p.Softcap + truncated(s.LSE, s.Scope, p)
+		half *= 1 + max(s.LSE, s.Score, cancelled(s.Scope)) + p.Softcap + truncated(s.LSE, s.Scope, p)
 	} else {
 		half += float64(p.HeadDim) / 8 * roundoff32 * s.LSE
 	}
 	scale := math.Abs(p.EffectiveScale())
 	n := float64(p.ValueHeadDim())
-	cancel := (0.4*math.Sqrt(n) + n/8) * roundoff32 * s.Term
+	cancel := roundoff32 * max((0.4*math.Sqrt(n)+n/8)*s.Term, s.Scored)
 	most := gradientCeilings(s, p)
 	bound := func(want, plain []float64, times, half, least, ceiling float64) float64 {
 		return min(times*max(guard.Off(plain, want), half*largest(want), least), ceiling)
@@ -137,7 +139,7 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	return GradientBound{
 		DQ:     bound(want.DQ, plain.DQ, factor(4), sloped, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
 		DK:     bound(want.DK, plain.DK, factor(2), sloped, scale*s.Q*keyed, most.DK) + flushed(scale*s.Q*size, rows),
-		DV:     bound(want.DV, plain.DV, factor(2), half, s.DO*step*weights, most.DV) + flushed(s.DO, rows),
+		DV:     bound(want.DV, plain.DV, factor(2), half, max(s.DO*step*weights, roundoff32*s.Valued*keep), most.DV) + flushed(s.DO, rows),
 		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}

@@ -197,7 +197,7 @@ func TestGradientBoundScore(t *testing.T) {
 	bound, want, plain, s := d.bounds(t)
 	require.Less(t, worst, bound.DV)
 	require.Greater(t, worst, bound.DV/16)
-	s.Score = 0
+	s.Score, s.Valued, s.Product = 0, 0, 0
 	require.Greater(t, worst, GradientBounds(want, plain, s, p).DV, "the term decides")
 }
 

@@ -105,7 +105,7 @@ func bounded(a glu.Activation, g float64) (value, slope tolerance.Float) {
 		return tolerance.Constant(2 * root).Plus(tolerance.Constant(2 * root * c).Times(square))
 	}
 	s, rest := sigmoids(b.Times(k(cubic)))
-	return x.Times(s), s.Plus(b.Times(s.Times(rest)).Times(k(3 * cubic)))
+	return x.Times(s), s.Times(one.Plus(b.Times(rest).Times(k(3 * cubic))))
 }
 
 // sigmoids returns s = 1 / (1 + exp(-x)) and 1 - s.
