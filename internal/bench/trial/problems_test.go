@@ -302,7 +302,7 @@ func TestRandom(t *testing.T) {
 	require.Greater(t, len(x.Record.Random), len(o.Kernels)*3/4) // 28 families of 15 kernels leave some out
 	require.Greater(t, len(x.Record.Modules), 30)
 	if d.Caps().CoopMat {
-		require.Greater(t, len(matrices), 3) // of attention, gemm, gemm-group, mlp, grouped, mixture
+		require.Greater(t, len(matrices), 2) // of attention, gemm, gemm-group, mlp, grouped, mixture
 	}
 }
 
