@@ -29,7 +29,7 @@ import (
 var (
 	kernelsOnly = flag.String("kernels-only", "", "kernel of the tests; empty: all")
 	randomCount = flag.Int("random-count", 112, "how many problems TestRandom checks; 20 with -short")
-	randomSeed  = flag.Uint64("random-seed", 2695, "seed of TestRandom")
+	randomSeed  = flag.Uint64("random-seed", 12340, "seed of TestRandom")
 )
 
 // drawNumber draws problem n of a kernel, eight in a family.
@@ -299,10 +299,12 @@ func TestRandom(t *testing.T) {
 	if o.Problems < 112 || *kernelsOnly != "" {
 		return
 	}
-	require.Greater(t, len(x.Record.Random), len(o.Kernels)*3/4) // 28 families of 15 kernels leave some out
+	require.Len(t, x.Record.Random, len(o.Kernels))
 	require.Greater(t, len(x.Record.Modules), 30)
 	if d.Caps().CoopMat {
-		require.Greater(t, len(matrices), 2) // of attention, gemm, gemm-group, mlp, grouped, mixture
+		for _, name := range []string{"attention", "gemm", "gemm-group", "mlp", "grouped", "mixture"} { // the others have no such path
+			require.Contains(t, matrices, name)
+		}
 	}
 }
 
