@@ -43,6 +43,36 @@ func TestPlainBound(t *testing.T) {
 	}
 }
 
+// TestPlainBoundCancelled: products that add up to 0 are exact in plain, but not in a kernel that
+// multiplies Q by Scale first. That is an error of the weight, however small LSE is.
+func TestPlainBoundCancelled(t *testing.T) {
+	p := attention.Problem{
+		Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 64, DType: dtype.Float32, Scale: 1.3,
+	}
+	d := newData(p)
+	clear(d.in.K)
+	clear(d.in.V)
+	score := 0.0
+	for i := 0; i < p.HeadDim; i += 2 {
+		d.in.Q[i], d.in.Q[i+1], d.in.K[i], d.in.K[i+1] = 3, 5, 5, -3
+		for e := i; e < i+2; e++ {
+			score += float64(float32(d.in.Q[e]*p.Scale)) * d.in.K[e]
+		}
+	}
+	for e := range p.HeadDim {
+		d.in.V[e] = 1
+	}
+	d.forward(t)
+	plain := make([]float64, len(d.o))
+	require.NoError(t, Plain(plain, nil, d.in, p, nil))
+	worst := math.Abs(1/(1+math.Exp(-score)) - d.o[0])
+	s := Measure(d.in, p)
+	require.Less(t, worst, PlainBound(d.o, plain, d.lse, s, p).O)
+	require.Greater(t, worst, PlainBound(d.o, plain, d.lse, s, p).O/16)
+	s.Product = 0
+	require.Greater(t, worst, PlainBound(d.o, plain, d.lse, s, p).O, "the term decides")
+}
+
 // TestPlainRounds: P and O are rounded to the storage type, for float32 too.
 func TestPlainRounds(t *testing.T) {
 	for _, dt := range dtype.All() {
