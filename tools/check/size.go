@@ -30,7 +30,7 @@ var wings = []wing{
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14110, 0},
 	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2560, 14955},
-	{"attention", []string{"attention", "internal/attention"}, 15480, 0},
+	{"attention", []string{"attention", "internal/attention"}, 15510, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 15650, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",
