@@ -19,7 +19,6 @@ PKGS ?= ./...
 TESTFLAGS ?=
 CHECKFLAGS ?=
 BENCH ?=
-OUT ?= bundle
 
 # On a device of our own choosing nothing may be skipped. On the user's, what it lacks may.
 ALL_PATHS := coopmat2,coopmat,scalar,unfused
@@ -32,7 +31,7 @@ which=$$($(VKRUN) --which); driver=$${which%% *}; \
 echo "make: running on $$which" >&2
 endef
 
-.PHONY: help setup bench test test-all shaders check compileall cross bundle clean
+.PHONY: help setup bench test test-all shaders check compileall release bundle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +41,7 @@ help: ## this list
 		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
 		'  CHECKFLAGS="-skip vet"  check: flags and names of checks for tools/check' \
 		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention' \
-		'  OUT=DIR                 bundle: where it goes' \
+		'  OUT=DIR                 bundle, release: where it goes' \
 		'  FLASHVK_ALL=1           every test on lavapipe, as test-all does' \
 		'  FLASHVK_DRIVER=gpu|lavapipe   instead of the best there is' \
 		'  FLASHVK_REQUIRE=coopmat2,…    test: paths whose absence is a failure; all on lavapipe' \
@@ -100,11 +99,13 @@ compileall: setup ## compiles all kernels with AMD's compiler, without a GPU, an
 			tools/vkrun go run ./tools/compileall $(COMPILEALL) conformance/compiled-$${x#*:}.md; \
 	done
 
-cross: setup ## compiles for linux/arm64 and windows/amd64, which nothing is run on
-	tools/cross
+release: OUT ?= dist
+release: setup ## archives for linux/amd64, linux/arm64 and windows/amd64, with completions, manual pages and checksums
+	tools/release $(OUT)
 
+bundle: OUT ?= bundle
 bundle: setup ## a folder with binaries and tests for a GPU machine without Go
 	BUILDVCS=$(BUILDVCS) tools/bundle $(OUT)
 
 clean: ## removes what the targets built here; caches stay
-	rm -rf bin bundle
+	rm -rf bin bundle dist
