@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/internal/conformance"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // pages returns the paths of README.md, of the pages in docs, and of those that are not for users
@@ -66,7 +70,8 @@ func TestReadme(t *testing.T) {
 	require.Greater(t, all, 40, "these cannot be all")
 }
 
-// TestRecordForm says that the form for device records asks for what selftest --share prints.
+// TestRecordForm says that the form for device records asks for what selftest --share prints, which
+// tools/proven reads.
 func TestRecordForm(t *testing.T) {
 	var form strings.Builder
 	for line := range strings.Lines(document(t, "../../.github/ISSUE_TEMPLATE/record.yml")) {
@@ -74,6 +79,16 @@ func TestRecordForm(t *testing.T) {
 	}
 	require.Equal(t, 2, commandsOf(t, program(), "record.yml", form.String()))
 	require.Contains(t, form.String(), "folds "+foldCapabilities+" and "+foldRecord)
+
+	ran := conformance.New(&vk.Caps{Name: "card", Type: vk.DiscreteGPU, DriverInfo: "1.2"})
+	ran.Problem("norm", 7, true)
+	var issue bytes.Buffer
+	require.NoError(t, (&selftestCommand{}).writeIssue(&issue, &vk.Caps{Name: "card"}, ran, func(io.Writer) error { return nil }))
+	got, err := conformance.FromIssue(bytes.ReplaceAll(issue.Bytes(), []byte("\n"), []byte("\r\n")))
+	require.NoError(t, err)
+	require.Equal(t, string(conformance.Format(ran)), string(conformance.Format(got)))
+	_, err = conformance.FromIssue(issue.Bytes()[:issue.Len()-20])
+	require.ErrorContains(t, err, "not the whole output")
 }
 
 var flagWord = regexp.MustCompile(`--([a-z][a-z0-9-]*)`)

@@ -67,6 +67,16 @@ func ReadFile(path string) (*Record, error) {
 	return Parse(text)
 }
 
+// FromIssue returns the record in what flashvk selftest --share printed: the block of JSON.
+func FromIssue(text []byte) (*Record, error) {
+	_, rest, _ := bytes.Cut(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n```json\n"))
+	record, _, found := bytes.Cut(rest, []byte("\n```\n"))
+	if !found {
+		return nil, errors.New("conformance: no block of json: not the whole output of flashvk selftest --share")
+	}
+	return Parse(record)
+}
+
 // MergeFile merges a run into a file, which may be missing, and returns what the file has then.
 func MergeFile(path string, run *Record) (*Record, error) {
 	err := files.Exclusively(path, func() error {
