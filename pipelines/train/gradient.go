@@ -1,0 +1,263 @@
+package train
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/embed"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A gradient is the gradient by a node, as far as the backward pass has come.
+type gradient struct {
+	v       *Value // in the shape of the node
+	shared  bool   // its memory is the gradient by another node, too
+	zeroed  bool   // what is not written is 0
+	written runs
+}
+
+// A place is where an op writes the gradient by one of its inputs, or adds it to what is there.
+type place struct {
+	v   *Value // nil: nobody wants it
+	add bool
+}
+
+// runs are parts of a node, from an element to just before another, in order.
+type runs [][2]int
+
+// runsOf returns the elements of a view.
+func runsOf(view vk.Tensor) runs {
+	type axis struct{ n, stride int }
+	var axes []axis
+	for i, n := range view.Shape {
+		if n > 1 && view.Strides[i] != 0 {
+			axes = append(axes, axis{n, view.Strides[i]})
+		}
+	}
+	slices.SortFunc(axes, func(a, b axis) int { return cmp.Compare(a.stride, b.stride) })
+	length := 1
+	for len(axes) > 0 && axes[0].stride == length {
+		length *= axes[0].n
+		axes = axes[1:]
+	}
+	list := runs{{view.Offset, view.Offset + length}}
+	for _, a := range axes {
+		part := slices.Clone(list)
+		for i := 1; i < a.n; i++ {
+			for _, r := range part {
+				list = append(list, [2]int{r[0] + i*a.stride, r[1] + i*a.stride})
+			}
+		}
+	}
+	return list.merged()
+}
+
+// merged returns the runs in order, those that meet as one.
+func (r runs) merged() (list runs) {
+	slices.SortFunc(r, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
+	for _, x := range r {
+		if n := len(list); n > 0 && x[0] <= list[n-1][1] {
+			list[n-1][1] = max(list[n-1][1], x[1])
+			continue
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// size returns the number of elements.
+func (r runs) size() (n int) {
+	for _, x := range r {
+		n += x[1] - x[0]
+	}
+	return n
+}
+
+// with returns the elements of both.
+func (r runs) with(other runs) runs { return slices.Concat(r, other).merged() }
+
+// common returns how many elements both have.
+func (r runs) common(other runs) int { return r.size() + other.size() - r.with(other).size() }
+
+// grad returns the gradient by a value, nil if no op has written one.
+func grad(v *Value) *Value {
+	if v.node.gradient == nil {
+		return nil
+	}
+	return v.in(v.node.gradient.v)
+}
+
+// in returns the view of another tensor, which has the shape of v's, that v is of its own.
+func (v *Value) in(other *Value) *Value {
+	t := v.view
+	t.DType = other.view.DType
+	if other.view.Contiguous() {
+		t.Offset += other.view.Offset
+		return other.as(t)
+	}
+	if slices.Equal(t.Shape, v.node.shape) {
+		return other
+	}
+	// A matrix of another row stride: rows and columns keep their meaning.
+	cols, stride := v.node.shape[len(v.node.shape)-1], other.view.Strides[len(other.view.Strides)-2]
+	t.Strides = slices.Clone(t.Strides)
+	for i, s := range t.Strides {
+		if s >= cols {
+			t.Strides[i] = s / cols * stride
+		}
+	}
+	t.Offset = other.view.Offset + t.Offset/cols*stride + t.Offset%cols
+	return other.as(t)
+}
+
+// begin makes the memory of the gradient by a node.
+func (t *Tape) begin(n *node) {
+	g := &node{scope: n.scope, name: "gradient of " + n.name, dtype: n.grad, shape: n.shape}
+	if n.weight != nil {
+		name := n.name
+		g.weight = func() vk.Tensor { return t.model.gradient(name) }
+		t.order = append(t.order, name)
+	} else {
+		g.memory = t.prog.Tensor(g.scope+g.name, g.dtype, g.shape...)
+	}
+	n.gradient = &gradient{v: newValue(g)}
+}
+
+// into returns where an op writes the gradients by some of its inputs, in this order. Parts of one
+// tensor that no op writes are 0.
+func (t *Tape) into(values ...*Value) []place {
+	parts := map[*node]runs{}
+	for _, v := range values {
+		if n := v.node; n.wanted {
+			parts[n] = parts[n].with(runsOf(v.view))
+		}
+	}
+	places := make([]place, len(values))
+	for i, v := range values {
+		n := v.node
+		if !n.wanted {
+			continue
+		}
+		t.reach(n, parts[n])
+		part := runsOf(v.view)
+		places[i] = place{v.in(n.gradient.v), n.gradient.written.common(part) > 0}
+		n.gradient.written = n.gradient.written.with(part)
+	}
+	return places
+}
+
+// reach makes the gradient by a node ready to be written in a part: zeros go before a part that
+// leaves something out, a copy before an addition to memory that another gradient shares.
+func (t *Tape) reach(n *node, part runs) {
+	all := runsOf(vk.View(nil, n.dtype, n.shape...)).size()
+	switch g := n.gradient; {
+	case g == nil:
+		if n.rows != nil {
+			t.reach(n.rows.node, runsOf(n.rows.view))
+		}
+		t.begin(n)
+		if n.gradient.zeroed = part.size() < all; n.gradient.zeroed {
+			t.zero(n.gradient.v)
+		}
+	case g.shared:
+		t.begin(n)
+		n.gradient.written = runs{{0, all}}
+		t.rowsInto("copy of "+n.gradient.v.node.name, n.gradient.v, g.v, false)
+	}
+}
+
+// share makes the gradient by a node the tensor v, which is the gradient by another, too.
+func (t *Tape) share(from *Value, v *Value) {
+	n := from.node
+	if !n.wanted {
+		return
+	}
+	if n.gradient != nil || !slices.Equal(from.view.Shape, n.shape) || n.rows != nil {
+		p := t.into(from)[0]
+		t.rowsInto(p.v.node.name+", more", p.v, v, p.add)
+		return
+	}
+	n.gradient = &gradient{v: v, shared: true, written: runs{{0, newValue(n).view.NumElements()}}}
+}
+
+// shared notes that the gradient by v is the gradient by another tensor, too.
+func shared(v *Value) {
+	if v.node.gradient != nil {
+		v.node.gradient.shared = true
+	}
+}
+
+// fresh returns where an op that cannot add writes a gradient. Done appends the addition.
+func (t *Tape) fresh(p place) (v *Value, done func()) {
+	if p.v == nil || !p.add {
+		return p.v, func() {}
+	}
+	n := *p.v.node
+	n.name, n.weight, n.shape = "another "+n.name, nil, p.v.view.Shape
+	n.memory = t.prog.Tensor(n.scope+n.name, n.dtype, n.shape...)
+	v = newValue(&n)
+	return v, func() { t.rowsInto(p.v.node.name+", more", p.v, v, true) }
+}
+
+// zero appends v = 0, of all of its memory.
+func (t *Tape) zero(v *Value) {
+	to := t.at(v)
+	t.step("zeros of "+v.node.name, nil, []operand{to}, nil, func(c *vk.Cmd) error {
+		x := to.view()
+		size := int64(x.DType.Size())
+		c.Fill(x.Buffer, int64(x.Offset)*size, int64(x.NumElements())*size&^3, 0)
+		return c.Err()
+	})
+}
+
+// rowsInto appends to = from or, to add, to += from, of as many rows.
+func (t *Tape) rowsInto(name string, to, from *Value, add bool) {
+	dst, src := t.asMatrix(to), t.asMatrix(from)
+	if dst == nil || src == nil {
+		return
+	}
+	p := embed.Problem{Tokens: dst.view.Shape[0], Vocabulary: src.view.Shape[0], Dim: dst.view.Shape[1],
+		DType: src.view.DType, Out: dtype.Some(dst.view.DType), Accumulate: add}
+	ids, a, b := t.at(t.numbers(p.Tokens)), t.at(src), t.at(dst)
+	reads := []operand{ids, a}
+	if add {
+		reads = append(reads, b)
+	}
+	t.step(name, reads, []operand{b}, nil, func(c *vk.Cmd) error {
+		return embed.Forward(c, embed.Tensors{IDs: ids.view(), Table: a.view(), Out: b.view()}, p, embed.Options{})
+	})
+}
+
+// asMatrix returns v with its rows, along the last axis, as the rows of a matrix.
+func (t *Tape) asMatrix(v *Value) *Value {
+	shape := v.view.Shape
+	switch {
+	case len(shape) == 2:
+		return v
+	case v.view.Contiguous() && len(shape) > 0:
+		last := shape[len(shape)-1]
+		return v.Reshape(v.view.NumElements()/last, last)
+	case len(shape) == 3 && v.flat() != nil:
+		return v.flat()
+	}
+	t.failf("%s of shape %v and strides %v is no matrix, to which a gradient could be added", v.Name(), shape, v.view.Strides)
+	return nil
+}
+
+// numbers returns the input 0, 1, ... n-1.
+func (t *Tape) numbers(n int) *Value {
+	if t.counts[n] == nil {
+		t.counts[n] = t.Input("row numbers", dtype.Int32, n)
+	}
+	return t.counts[n]
+}
+
+// memoryOf lists the tensors of operands.
+func memoryOf(list []operand) (tensors []*record.Tensor) {
+	for _, o := range list {
+		tensors = append(tensors, o.t)
+	}
+	return tensors
+}

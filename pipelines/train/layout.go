@@ -1,0 +1,212 @@
+package train
+
+import (
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A layout says where parameters lie on a device. Parameters follow one another in buffers, each of
+// which a kernel sees whole: AdamW updates those of a buffer in one launch. Gradients and moments have
+// the same order in buffers of their own.
+type layout struct {
+	o      *Options
+	params []Param
+	slots  map[string]*slot
+	groups []*group
+}
+
+// A group is the parameters that share buffers.
+type group struct {
+	frozen  bool
+	dtype   dtype.DType // of weights
+	size    int         // elements
+	weights vk.Tensor
+	rounded vk.Tensor // weights in 16 bits
+	grads   vk.Tensor // of a batch
+	total   vk.Tensor // of a step: grads, or one of sums
+	sums    sums
+	m, v    vk.Tensor
+}
+
+// A slot is where a parameter lies.
+type slot struct {
+	Param
+	group *group
+	first int // elements
+}
+
+// slotMultiple is the alignment of slots in elements: 256 bytes in 16-bit formats.
+const slotMultiple = 128
+
+// newLayout returns the layout of parameters, or an error if a kernel would see less than one of them.
+func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
+	l := &layout{o: o, params: params, slots: map[string]*slot{}}
+	limit := min(caps.MaxStorageBufferRange, caps.MaxBufferBytes, caps.MaxAllocationBytes)
+	last := map[dtype.DType]*group{} // of frozen parameters
+	var trained *group
+	for _, p := range params {
+		p.Frozen = o.frozen(p.Name)
+		size := (p.Size() + slotMultiple - 1) / slotMultiple * slotMultiple
+		g, element := trained, uint64(4*l.rows())
+		if p.Frozen {
+			g, element = last[p.DType], uint64(p.DType.Size())
+		}
+		if bytes := uint64(size) * element; bytes > limit {
+			help := "a smaller model would fit"
+			if !p.Frozen && bytes/uint64(l.rows()) <= limit {
+				help = "without accumulation it would fit"
+			}
+			return nil, argument.Unsupported("train", "parameter %s takes %d bytes, of which a kernel sees %d: %s", p.Name, bytes, limit, help)
+		}
+		if g == nil || uint64(g.size+size)*element > limit {
+			g = &group{frozen: p.Frozen, dtype: dtype.Float32}
+			l.groups = append(l.groups, g)
+			if p.Frozen {
+				g.dtype, last[p.DType] = p.DType, g
+			} else {
+				trained = g
+			}
+		}
+		l.slots[p.Name] = &slot{p, g, g.size}
+		g.size += size
+	}
+	return l, nil
+}
+
+// rows returns how often the memory of gradients has all parameters.
+func (l *layout) rows() int {
+	if l.o.batches() > 1 {
+		return sumsRows
+	}
+	return 1
+}
+
+// A part is one of the buffers of a model.
+type part struct {
+	name   string
+	dtype  dtype.DType
+	size   int // elements
+	tensor *vk.Tensor
+}
+
+// parts lists the buffers.
+func (l *layout) parts() (list []part) {
+	for _, g := range l.groups {
+		list = append(list, part{"weights", g.dtype, g.size, &g.weights})
+		if g.frozen {
+			continue
+		}
+		if l.o.DType != dtype.Float32 {
+			list = append(list, part{"weights, rounded", l.o.DType, g.size, &g.rounded})
+		}
+		if l.o.Pass >= Gradients {
+			to := &g.grads
+			if l.rows() > 1 {
+				to = &g.sums.all
+			}
+			list = append(list, part{"gradients", dtype.Float32, l.rows() * g.size, to})
+		}
+		if l.o.Pass >= Train {
+			list = append(list, part{"first moments", dtype.Float32, g.size, &g.m}, part{"second moments", dtype.Float32, g.size, &g.v})
+		}
+	}
+	return list
+}
+
+// bytes returns the bytes of a part.
+func (p *part) bytes() int64 { return int64(p.size) * int64(p.dtype.Size()) }
+
+// bytes returns the bytes of all parts.
+func (l *layout) bytes() (bytes int64) {
+	for _, x := range l.parts() {
+		bytes += x.bytes()
+	}
+	return bytes
+}
+
+// optimized lists the parameters for AdamW.
+func (l *layout) optimized() (list []optim.Param) {
+	for _, p := range l.params {
+		s := l.slots[p.Name]
+		if g := s.group; !g.frozen {
+			list = append(list, optim.Param{Name: p.Name, NoDecay: p.NoDecay, Tensors: optim.Tensors{
+				Param: s.of(g.weights), Grad: s.of(g.total), M: s.of(g.m), V: s.of(g.v), Copy: s.of(g.rounded),
+			}})
+		}
+	}
+	return list
+}
+
+// of returns the part of a buffer that the slot is. It is zero for a zero tensor.
+func (s *slot) of(all vk.Tensor) vk.Tensor {
+	if all.IsZero() {
+		return vk.Tensor{}
+	}
+	t := vk.View(all.Buffer, all.DType, s.Shape...)
+	t.Offset = all.Offset + s.first
+	return t
+}
+
+// sums is the memory of gradients that are added up over batches. It has three rows of all slots,
+//
+//	row 0  a sum          0        g0+g1
+//	row 1  of a batch     g0       g1       g2
+//	row 2  a sum          0+g0              g0+g1+g2
+//
+// Two neighbours are added up into the third: after the first batch rows 0 and 1 into row 2,
+// after the second rows 1 and 2 into row 0, and so on. Row 0 is 0 at first.
+type sums struct {
+	all  vk.Tensor
+	size int // of a row, elements
+}
+
+const sumsRows = 3
+
+func (s *sums) row(i int) vk.Tensor { return s.rows(i, 1) }
+
+func (s *sums) rows(first, n int) vk.Tensor {
+	t := vk.View(s.all.Buffer, s.all.DType, n*s.size)
+	t.Offset = first * s.size
+	return t.Narrow()
+}
+
+// into returns the row of the sum after batch i.
+func (s *sums) into(i int) int { return 2 * (1 - i%2) }
+
+// divide places the gradients of a batch and of a step.
+func (l *layout) divide() {
+	for _, g := range l.groups {
+		g.total = g.grads
+		if l.rows() == 1 || g.frozen {
+			continue
+		}
+		g.sums.size = g.size
+		// A view of the whole buffer: AdamW is one launch then.
+		at := func(row int) vk.Tensor {
+			t := vk.View(g.sums.all.Buffer, g.sums.all.DType, g.size)
+			t.Offset = row * g.size
+			return t
+		}
+		g.grads, g.total = at(1), at(g.sums.into(l.o.Accumulate-1))
+	}
+}
+
+// clear records that the sum is 0.
+func (s *sums) clear(c *vk.Cmd) {
+	b := s.row(0).Buffer
+	c.Fill(b, 0, 4*int64(s.size), 0)
+}
+
+// add records the sum of the gradients up to batch i.
+func (s *sums) add(c *vk.Cmd, i int) error {
+	to := s.into(i)
+	parts := s.rows(0, 2)
+	if to == 0 {
+		parts = s.rows(1, 2)
+	}
+	parts.Shape, parts.Strides = []int{2, s.size}, []int{s.size, 1}
+	return sumrows.Record(c, s.row(to), parts)
+}

@@ -1,0 +1,206 @@
+package train
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/internal/text"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Memory says how much memory a model and a plan of it take.
+type Memory struct {
+	Checkpoint Checkpoint // Auto's choice
+
+	Model int64           // weights, gradients and moments
+	Parts []record.Holder // of Model, by name
+	Plan  *record.Memory  // what lies between the kernels
+}
+
+// count adds the parts of a model.
+func (m *Memory) count(l *layout) {
+	for _, x := range l.parts() {
+		m.Parts, m.Model = hold(m.Parts, x.name, x.bytes()), m.Model+x.bytes()
+	}
+}
+
+// hold adds bytes to the holder with that name.
+func hold(list []record.Holder, name string, bytes int64) []record.Holder {
+	i := slices.IndexFunc(list, func(h record.Holder) bool { return h.Name == name })
+	if i < 0 {
+		return append(list, record.Holder{Name: name, Bytes: bytes})
+	}
+	list[i].Bytes += bytes
+	return list
+}
+
+// Bytes returns the sum of both.
+func (m *Memory) Bytes() int64 { return m.Model + m.Plan.Bytes }
+
+// String names both in a line.
+func (m *Memory) String() string {
+	return fmt.Sprintf("%s: model %s, activations %v", text.Bytes(m.Bytes()), text.Bytes(m.Model), m.Plan)
+}
+
+// ByName returns who holds Bytes, the parts of the model first, then the tensors that are needed
+// where a plan holds the most, the largest first: the tensors of all blocks as one, and all
+// workspaces as one. The bytes that the plan's other tensors take are of the name "gaps".
+func (m *Memory) ByName() []record.Holder {
+	var list []record.Holder
+	gaps := m.Plan.Bytes
+	for _, h := range m.Plan.Holders {
+		name := "workspaces"
+		if !strings.HasPrefix(h.Name, workspaceOf) {
+			name = StageOf(h.Name)
+		}
+		list = hold(list, name, h.Bytes)
+		gaps -= h.Bytes
+	}
+	if gaps > 0 {
+		list = append(list, record.Holder{Name: "gaps", Bytes: gaps})
+	}
+	slices.SortStableFunc(list, func(a, b record.Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return append(slices.Clone(m.Parts), list...)
+}
+
+// Measure returns the memory of a model and of a plan of pass o.Pass, without allocating it. Auto
+// compares with the memory that caps have; where nothing fits, it takes the checkpoint that needs
+// least.
+func Measure(caps *vk.Caps, f Func, o Options, p PlanOptions) (*Memory, error) {
+	_, m, err := choose(caps, f, o.Pass, o, p, func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 })
+	return m, err
+}
+
+// choose makes the program of a plan. Auto is the first checkpoint that fits, or else the
+// checkpoint that needs least.
+func choose(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions, fits func(*Memory) bool) (t *Tape, m *Memory, err error) {
+	if p.Checkpoint > Auto {
+		return nil, nil, fmt.Errorf("train: checkpoint=%v is not one of %v", p.Checkpoint, checkpointNames)
+	}
+	if p.Checkpoint != Auto {
+		return build(caps, f, pass, o, p)
+	}
+	for _, p.Checkpoint = range []Checkpoint{Off, Selective, Blocks} {
+		t, m, err = build(caps, f, pass, o, p)
+		if err != nil || fits(m) {
+			return t, m, err
+		}
+	}
+	return t, m, nil
+}
+
+// A Smaller is another forward pass of a model, which takes less memory: of half the batch, for
+// example. Its name completes "with … it would fit".
+type Smaller struct {
+	Name string
+	Func Func
+}
+
+// CheckFits returns an error if a device is known to have less memory left than a model and a plan
+// of pass o.Pass take. The error says how many bytes are missing, and which options would take
+// less. The error wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and
+// says with which checkpoint, or which of the smaller forward passes, all kernels see whole tensors.
+// CheckFits allocates nothing, and compiles the kernels of the plan. NewModel and NewPlan check only
+// the memory that they take themselves.
+func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller) error {
+	heaps, err := d.Heaps()
+	if err != nil {
+		return err
+	}
+	x := fit{d.Caps(), heaps, f, o.Pass, o, p}
+	const what = "model and activations"
+	t, _, err := x.choose(what, (*Memory).Bytes)
+	if err != nil {
+		return err
+	}
+	if err = x.record(d, t); !errors.Is(err, vk.ErrUnsupported) {
+		return err
+	}
+	fits := func() bool {
+		t, _, err := x.choose(what, (*Memory).Bytes)
+		return err == nil && x.record(d, t) == nil
+	}
+	for _, x.p.Checkpoint = range []Checkpoint{Selective, Blocks} {
+		if x.p.Checkpoint != p.Checkpoint && fits() {
+			return fmt.Errorf("%w; with checkpoint %v it would fit", err, x.p.Checkpoint)
+		}
+	}
+	x.p = p
+	for _, s := range smaller {
+		if x.f = s.Func; fits() {
+			return fmt.Errorf("%w; with %s it would fit", err, s.Name)
+		}
+	}
+	if len(smaller) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; no smaller batch would fit", err)
+}
+
+// A fit is a plan that heaps may have too little for.
+type fit struct {
+	caps  *vk.Caps
+	heaps []vk.Heap
+	f     Func
+	pass  Pass
+	o     Options
+	p     PlanOptions
+}
+
+// record records a plan without its memory, and returns the error of a kernel.
+func (x fit) record(d *vk.Device, t *Tape) error {
+	l, err := newLayout(x.caps, t.params, &x.o)
+	if err != nil {
+		return err
+	}
+	for _, part := range l.parts() {
+		*part.tensor = vk.View(d.Placeholder(part.name, part.bytes()), part.dtype, part.size)
+	}
+	l.divide()
+	t.model = &Model{d: d, o: x.o, layout: l}
+	if err := t.prog.Check(d); err != nil {
+		return fmt.Errorf("train: %w", err)
+	}
+	return nil
+}
+
+// choose makes the program of the plan, or returns an error that names what if the program's bytes
+// do not fit.
+func (x fit) choose(what string, bytes func(*Memory) int64) (*Tape, *Memory, error) {
+	fits := func(m *Memory) bool { return missing(x.heaps, bytes(m)) == 0 }
+	t, m, err := choose(x.caps, x.f, x.pass, x.o, x.p, fits)
+	if err != nil || fits(m) {
+		return t, m, err
+	}
+	help := "no other setting takes less"
+	x.p.Checkpoint = Auto
+	if _, less, err := choose(x.caps, x.f, x.pass, x.o, x.p, fits); err == nil && bytes(less) < bytes(m) {
+		help = fmt.Sprintf("with checkpoint %v it would fit, %d", less.Checkpoint, bytes(less))
+		if !fits(less) {
+			help = fmt.Sprintf("with checkpoint %v it would take %d, too many as well", less.Checkpoint, bytes(less))
+		}
+	}
+	return nil, nil, fmt.Errorf("train: %s take %d bytes, %d more than the device has left: %s", what, bytes(m), missing(x.heaps, bytes(m)), help)
+}
+
+// missing returns how many of the bytes a device is known not to have left.
+func missing(heaps []vk.Heap, bytes int64) uint64 {
+	var free uint64
+	for _, h := range heaps {
+		switch {
+		case !h.DeviceLocal:
+		case h.BudgetBytes == 0: // the device does not tell
+			free = max(free, h.SizeBytes)
+		case h.BudgetBytes > h.UsageBytes:
+			free = max(free, h.BudgetBytes-h.UsageBytes)
+		}
+	}
+	if free == 0 || uint64(bytes) <= free {
+		return 0
+	}
+	return uint64(bytes) - free
+}

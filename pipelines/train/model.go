@@ -1,0 +1,286 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Pass says how far a Plan goes, and for which plans a Model has memory.
+type Pass uint8
+
+// The passes. Each does what those before it do.
+const (
+	Forward   Pass = iota // what the forward pass writes
+	Gradients             // gradients by all parameters that are trained
+	Train                 // a step of AdamW
+)
+
+var passNames = enum.Names[Pass]{"loss", "gradients", "train"}
+
+// String returns loss, gradients or train.
+func (p Pass) String() string { return passNames.Of(p) }
+
+// A Param is a parameter of a model, as the forward pass names it (Tape.Weight, Tape.Vector).
+type Param struct {
+	Name    string
+	Shape   []int       // on the device
+	DType   dtype.DType // that ops read
+	NoDecay bool        // of AdamW
+	Frozen  bool        // not trained: no gradient, no moments, no float32 copy
+}
+
+// Size returns the number of elements.
+func (p Param) Size() int { return vk.View(nil, p.DType, p.Shape...).NumElements() }
+
+// Options are the formats, the passes and the training of a Model.
+type Options struct {
+	DType dtype.DType // of activations, and of the weights that products read
+	Pass  Pass        // the last pass that its plans may have
+	// Trained are patterns of path.Match for the names of the parameters that are trained. The last
+	// that matches decides, and "!" before a pattern freezes. Nil trains all. A frozen parameter
+	// is kept in the format that ops read alone.
+	Trained []string
+	// Optim has the constants of AdamW, for Train. Its Eps and MaxNorm are for gradients without
+	// the loss scale.
+	Optim optim.Problem
+	// LossScale multiplies the gradients, so that small ones are not lost in float16. It is a
+	// power of two; 0 is 1. It changes no result: AdamW's eps and the norm for clipping are
+	// multiplied likewise, and Model.Gradients divides by it.
+	LossScale float64
+	// Accumulate is the number of batches of a step, one Run each. Their gradients are added up
+	// in order, and the last Run makes the step with the mean. 0 is 1. More is for Train, and
+	// takes the memory of gradients two more times.
+	Accumulate int
+}
+
+// Validate returns an error that names the first option that breaks a rule.
+func (o Options) Validate() error {
+	switch scale := o.LossScale; {
+	case !o.DType.Float():
+		return fmt.Errorf("train: dtype=%v is not one of float32, float16, bfloat16", o.DType)
+	case o.Pass > Train:
+		return fmt.Errorf("train: pass=%v is not one of loss, gradients, train", o.Pass)
+	case o.Accumulate < 0 || o.Accumulate > 1<<16:
+		return fmt.Errorf("train: accumulate=%d is not from 0 to %d", o.Accumulate, 1<<16)
+	case o.Accumulate > 1 && o.Pass != Train:
+		return fmt.Errorf("train: accumulate=%d is of pass train, not %v", o.Accumulate, o.Pass)
+	case scale != 0 && !validScale(scale):
+		return fmt.Errorf("train: loss_scale=%g is not a power of two from 2^-20 to 2^40", scale)
+	}
+	for _, pattern := range o.Trained {
+		if _, err := path.Match(strings.TrimPrefix(pattern, "!"), ""); err != nil {
+			return fmt.Errorf("train: trained=%q: %w", pattern, err)
+		}
+	}
+	if o.Pass == Train {
+		return o.Optim.Validate()
+	}
+	return nil
+}
+
+// validScale reports whether a loss scale is a power of two of the range that is allowed.
+func validScale(scale float64) bool {
+	return scale >= 0x1p-20 && scale <= 0x1p40 && math.Exp2(math.Round(math.Log2(scale))) == scale
+}
+
+// frozen reports whether a parameter is not trained.
+func (o *Options) frozen(name string) bool {
+	frozen := o.Trained != nil
+	for _, pattern := range o.Trained {
+		pattern, freezes := strings.CutPrefix(pattern, "!")
+		if matches, _ := path.Match(pattern, name); matches {
+			frozen = freezes
+		}
+	}
+	return frozen
+}
+
+// scale returns LossScale, or 1 for 0.
+func (o *Options) scale() float64 {
+	if o.LossScale == 0 {
+		return 1
+	}
+	return o.LossScale
+}
+
+// batches returns how many Runs make a step.
+func (o *Options) batches() int { return max(o.Accumulate, 1) }
+
+// A Model has the parameters on a device, their gradients and moments. It is for one goroutine at a
+// time.
+type Model struct {
+	d      *vk.Device
+	o      Options
+	layout *layout
+	adam   *optim.AdamW
+}
+
+// NewModel returns a model whose parameters are 0. The caller sets them (SetWeights, or Tensor) before
+// a plan is run. Params are those of the forward pass: Params lists them. Close the model after its
+// plans.
+//
+// It returns an error before it allocates anything if the device is known to have less memory than
+// the model takes, with the number of missing bytes, or if a kernel would see less than a whole
+// parameter.
+func NewModel(ctx context.Context, d *vk.Device, params []Param, o Options) (_ *Model, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := newLayout(d.Caps(), params, &o)
+	if err != nil {
+		return nil, err
+	}
+	heaps, err := d.Heaps()
+	if err != nil {
+		return nil, err
+	}
+	if n := missing(heaps, l.bytes()); n > 0 {
+		return nil, fmt.Errorf("train: weights, gradients and moments take %d bytes, %d more than the device has left", l.bytes(), n)
+	}
+	m := &Model{d: d, o: o, layout: l}
+	defer func() {
+		if err != nil {
+			m.Close()
+		}
+	}()
+	for _, x := range l.parts() {
+		if *x.tensor, err = d.NewTensor(x.name, x.dtype, x.size); err != nil {
+			return nil, err
+		}
+		if err := x.tensor.Zero(ctx); err != nil {
+			return nil, err
+		}
+	}
+	l.divide()
+	if optimized := l.optimized(); o.Pass == Train && len(optimized) > 0 {
+		m.adam, err = optim.New(ctx, d, optimized, m.problem())
+	}
+	return m, err
+}
+
+// problem returns the constants of AdamW for gradients that are LossScale times as large. M and the
+// root of v are LossScale times as large, too.
+func (m *Model) problem() optim.Problem {
+	p := m.o.Optim
+	p.Eps *= m.o.scale()
+	p.MaxNorm *= m.o.scale()
+	return p
+}
+
+// Close frees the memory once the submissions so far have finished. It is idempotent and may be
+// called on nil.
+func (m *Model) Close() {
+	if m == nil {
+		return
+	}
+	m.adam.Close()
+	for _, x := range m.layout.parts() {
+		x.tensor.Close()
+	}
+}
+
+// Params lists the parameters.
+func (m *Model) Params() []Param { return m.layout.params }
+
+// Options returns the options.
+func (m *Model) Options() Options { return m.o }
+
+// Tensor returns the memory of a parameter: float32, or of a frozen one the format that ops read. It
+// is for uploads by pieces of frozen parameters; SetWeights also rounds the copy that products read.
+// It is zero for a name that is no parameter's.
+func (m *Model) Tensor(name string) vk.Tensor {
+	s := m.layout.slots[name]
+	if s == nil {
+		return vk.Tensor{}
+	}
+	return s.of(s.group.weights)
+}
+
+// weight returns a parameter as ops read it.
+func (m *Model) weight(name string) vk.Tensor {
+	s := m.layout.slots[name]
+	if s.group.rounded.IsZero() || s.DType == dtype.Float32 {
+		return s.of(s.group.weights).Narrow()
+	}
+	return s.of(s.group.rounded).Narrow()
+}
+
+// gradient returns where the gradient by a parameter is written.
+func (m *Model) gradient(name string) vk.Tensor {
+	s := m.layout.slots[name]
+	return s.of(s.group.grads).Narrow()
+}
+
+// SetWeights uploads parameters by name, and the rounded copies that products read. It returns an
+// error that names the first parameter that is missing or has another number of elements, or a name
+// that is no parameter's, before it changes any.
+func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
+	for _, p := range m.layout.params {
+		if x, ok := w[p.Name]; !ok {
+			return fmt.Errorf("train: parameter %s is missing", p.Name)
+		} else if len(x) != p.Size() {
+			return fmt.Errorf("train: parameter %s has %d elements, want %v", p.Name, len(x), p.Shape)
+		}
+	}
+	for name := range w {
+		if m.layout.slots[name] == nil {
+			return fmt.Errorf("train: %q is no parameter", name)
+		}
+	}
+	for name, x := range w {
+		if err := m.setWeight(ctx, m.layout.slots[name], x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Model) setWeight(ctx context.Context, s *slot, x []float32) error {
+	if err := s.of(s.group.weights).Upload(ctx, x); err != nil || s.group.rounded.IsZero() {
+		return err
+	}
+	return s.of(s.group.rounded).Upload(ctx, x)
+}
+
+// Weights downloads the parameters.
+func (m *Model) Weights(ctx context.Context) (map[string][]float32, error) {
+	return m.download(ctx, func(g *group) vk.Tensor { return g.weights }, 1)
+}
+
+// Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train. With
+// Options.Accumulate they are the gradients of the last step. Frozen parameters have none.
+func (m *Model) Gradients(ctx context.Context) (map[string][]float32, error) {
+	if m.o.Pass < Gradients {
+		return nil, fmt.Errorf("train: a model of pass %v has no gradients", m.o.Pass)
+	}
+	return m.download(ctx, func(g *group) vk.Tensor { return g.total }, float32(1/m.o.scale()))
+}
+
+// download returns the parameters' parts of buffers, multiplied by scale.
+func (m *Model) download(ctx context.Context, of func(*group) vk.Tensor, scale float32) (map[string][]float32, error) {
+	all := map[string][]float32{}
+	for _, p := range m.layout.params {
+		s := m.layout.slots[p.Name]
+		t := s.of(of(s.group))
+		if t.IsZero() {
+			continue
+		}
+		x := make([]float32, p.Size())
+		if err := t.Download(ctx, x); err != nil {
+			return nil, err
+		}
+		for i := range x {
+			x[i] *= scale
+		}
+		all[p.Name] = x
+	}
+	return all, nil
+}

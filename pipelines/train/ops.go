@@ -1,0 +1,264 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/pipelines/embed"
+	"github.com/flashvk/flashvk/pipelines/glu"
+	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A Norm is a normalization of rows, of package norm.
+type Norm struct {
+	RMS bool    // RMSNorm, not LayerNorm
+	Eps float64 // added to the variance
+	// Residual is added to the rows first, nil for nothing: the branch of a block is x, the stream
+	// Residual.
+	Residual *Value
+}
+
+// Norm appends y = norm(sum) * w of the rows of a matrix, with sum = x + o.Residual, or x without
+// it. W is a Vector. It returns y and sum; sum is the residual stream, and has a gradient of its own.
+func (t *Tape) Norm(name string, x, w *Value, o Norm) (y, sum *Value) {
+	if len(x.view.Shape) != 2 {
+		t.failf("%s: x has shape %v, want a matrix", name, x.view.Shape)
+		return x, x
+	}
+	rows, cols := x.view.Shape[0], x.view.Shape[1]
+	n := &normed{t: t, name: name, x: x, w: w, o: o, sum: x}
+	n.y = t.tensor(name+".y", rows, cols)
+	n.rstd = t.Tensor(name+".rstd", dtype.Float32, rows)
+	in, out := []*Value{x, w}, []*Value{n.y, n.rstd}
+	if !o.RMS {
+		n.mean = t.Tensor(name+".mean", dtype.Float32, rows)
+		out = append(out, n.mean)
+	}
+	if o.Residual != nil {
+		n.sum = t.tensor(name+".sum", rows, cols)
+		in, out = append(in, o.Residual), append(out, n.sum)
+	}
+	saved := append(slices.Clone(out[1:]), w, n.sum)
+	t.append(&op{name: name, in: in, out: out, saved: saved, again: n.reads, forward: n.forward, backward: n.backward})
+	return n.y, n.sum
+}
+
+// A normed is a call of Norm.
+type normed struct {
+	t                        *Tape
+	name                     string
+	x, w, y, sum, mean, rstd *Value
+	o                        Norm
+}
+
+// summed reports whether the second forward pass finds the sum as it was.
+func (n *normed) summed() bool { return !n.sum.node.lost(n.t.o.Checkpoint) }
+
+// reads lists what the second forward pass reads.
+func (n *normed) reads() []*Value {
+	if n.o.Residual == nil || n.summed() {
+		return []*Value{n.sum, n.w}
+	}
+	return []*Value{n.x, n.o.Residual, n.w}
+}
+
+func (n *normed) problem(residual bool) norm.Problem {
+	shape := n.x.view.Shape
+	return norm.Problem{Rows: shape[0], Cols: shape[1], RMS: n.o.RMS, Eps: n.o.Eps, DType: n.x.node.dtype,
+		WeightDType: n.w.node.dtype, Residual: residual}
+}
+
+func (n *normed) forward(again bool) {
+	t, x, residual, sum, mean := n.t, n.x, n.o.Residual, n.sum, n.mean
+	if residual == nil || again && n.summed() {
+		x, residual, sum = n.sum, nil, nil
+	}
+	made := []*Value{n.y}
+	if mean != nil {
+		made = append(made, mean)
+	}
+	made = append(made, n.rstd)
+	if sum != nil {
+		made = append(made, sum)
+	}
+	t.make(again, made...)
+	name, p := repeated(n.name, again), n.problem(residual != nil)
+	bytes, err := norm.Workspace(t.caps, p, kit.Forward, norm.Options{})
+	scratch := t.scratch(name, bytes, err)
+	in, out := t.all([]*Value{x, residual, n.w}), t.all([]*Value{n.y, mean, n.rstd, sum})
+	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
+		return norm.Forward(c, norm.Tensors{X: in[0].view(), Residual: in[1].view(), W: in[2].view(),
+			Y: out[0].view(), Mean: out[1].view(), RStd: out[2].view(), Sum: out[3].view()}, p, norm.Options{Workspace: scratch.Buffer()})
+	})
+}
+
+// backward appends the gradient through the norm, plus the gradient by the sum that is there: it
+// is the gradient by x and by the residual.
+func (n *normed) backward() {
+	t, name := n.t, n.name+", backward"
+	dy, dsum := grad(n.y), grad(n.sum)
+	if dy == nil { // of the sum alone
+		if n.o.Residual != nil {
+			t.share(n.o.Residual, dsum)
+			t.share(n.x, dsum)
+		}
+		return
+	}
+	whole := slices.Equal(n.x.view.Shape, n.x.node.shape)
+	var to *Value
+	done := func() {}
+	switch stream := n.o.Residual; {
+	case stream != nil && stream.node.wanted:
+		var add func()
+		to, add = t.fresh(t.into(stream)[0])
+		done = func() { add(); t.share(n.x, to); shared(stream) }
+	case stream == nil && dsum != nil && whole && n.x.node.wanted: // dsum is a part of the sum of gradients
+		g := n.x.node.gradient
+		t.begin(n.x.node)
+		n.x.node.gradient.written, to = g.written, n.x.node.gradient.v
+	default:
+		if stream == nil {
+			dsum = nil
+		}
+		to, done = t.fresh(t.into(n.x)[0])
+	}
+	dw, more := t.fresh(t.into(n.w)[0])
+	if to == nil { // a norm has no gradient by its weight alone
+		to = t.tensor("gradient of "+n.name+", unused", n.x.view.Shape...)
+		t.make(false, to)
+	}
+	if dw == nil {
+		dw = t.Tensor("gradient of "+n.name+".weight, unused", n.w.node.dtype, n.w.node.shape...)
+		t.make(false, dw)
+	}
+	p := n.problem(dsum != nil)
+	bytes, err := norm.Workspace(t.caps, p, kit.Backward, norm.Options{})
+	scratch := t.scratch(name, bytes, err)
+	in, out := t.all([]*Value{n.sum, n.w, n.mean, n.rstd, dy, dsum}), t.all([]*Value{to, dw})
+	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
+		x := norm.Tensors{W: in[1].view(), Mean: in[2].view(), RStd: in[3].view()}
+		g := norm.Gradients{DY: in[4].view(), DX: out[0].view(), DW: out[1].view()}
+		if p.Residual {
+			x.Sum, g.DSum = in[0].view(), in[5].view()
+		} else {
+			x.X = in[0].view()
+		}
+		return norm.Backward(c, x, g, p, norm.Options{Workspace: scratch.Buffer()})
+	})
+	more()
+	done()
+}
+
+// GLU appends y = a(g) * u, of package glu. G and u are matrices, often the halves of one.
+func (t *Tape) GLU(name string, g, u *Value, a glu.Activation) *Value {
+	if len(g.view.Shape) != 2 {
+		t.failf("%s: g has shape %v, want a matrix", name, g.view.Shape)
+		return g
+	}
+	p := glu.Problem{Rows: g.view.Shape[0], Cols: g.view.Shape[1], Activation: a, DType: g.node.dtype}
+	y := t.Tensor(name, p.DType, p.Rows, p.Cols)
+	t.Op(Op{Name: name, In: []*Value{g, u}, Out: []*Value{y}, Reads: []*Value{g, u},
+		Forward: func(c *vk.Cmd, m Call) error {
+			return glu.Forward(c, glu.Tensors{G: m.In[0], U: m.In[1], Y: m.Out[0]}, p, glu.Options{})
+		},
+		Backward: func(c *vk.Cmd, m Call) error {
+			if m.DIn[0].IsZero() || m.DIn[1].IsZero() {
+				return fmt.Errorf("one of g and u alone has a gradient")
+			}
+			x, d := glu.Tensors{G: m.In[0], U: m.In[1]}, glu.Gradients{DY: m.DOut[0], DG: m.DIn[0], DU: m.DIn[1]}
+			return glu.Backward(c, x, d, p, glu.Options{})
+		}})
+	return y
+}
+
+// Embed appends the rows of a table, (vocabulary, dim), with the numbers ids, int32: (len(ids), dim).
+func (t *Tape) Embed(name string, ids, table *Value) *Value {
+	if len(table.view.Shape) != 2 {
+		t.failf("%s: table has shape %v, want a matrix", name, table.view.Shape)
+		return table
+	}
+	p := embed.Problem{Tokens: ids.view.NumElements(), Vocabulary: table.view.Shape[0], Dim: table.view.Shape[1],
+		DType: table.node.dtype, Out: dtype.Some(t.format), Grad: dtype.Some(dtype.Float32)}
+	y := t.tensor(name, p.Tokens, p.Dim)
+	t.append(&op{name: name, in: []*Value{ids, table}, out: []*Value{y}, saved: []*Value{ids},
+		forward: func(again bool) {
+			t.make(again, y)
+			in, out := t.all([]*Value{ids, table}), t.at(y)
+			t.step(repeated(name, again), in, []operand{out}, nil, func(c *vk.Cmd) error {
+				return embed.Forward(c, embed.Tensors{IDs: in[0].view(), Table: in[1].view(), Out: out.view()}, p, embed.Options{})
+			})
+		},
+		backward: func() {
+			p, to := p, t.into(table)[0]
+			p.Accumulate = to.add
+			bytes, err := embed.Workspace(t.caps, p, kit.Backward, embed.Options{})
+			scratch := t.scratch(name+", backward", bytes, err)
+			in, out := t.all([]*Value{ids, grad(y)}), t.at(to.v)
+			reads := in
+			if to.add {
+				reads = append(in, out)
+			}
+			t.step(name+", backward", reads, []operand{out}, scratch, func(c *vk.Cmd) error {
+				x, g := embed.Tensors{IDs: in[0].view()}, embed.Gradients{DOut: in[1].view(), DTable: out.view()}
+				return embed.Backward(c, x, g, p, embed.Options{Workspace: scratch.Buffer()})
+			})
+		}})
+	return y
+}
+
+// Add appends x + y, of one shape. A residual stream is cheaper as Norm.Residual or Product.Plus.
+func (t *Tape) Add(name string, x, y *Value) *Value {
+	sum := t.Tensor(name, x.node.dtype, x.view.Shape...)
+	t.append(&op{name: name, in: []*Value{x, y}, out: []*Value{sum},
+		forward: func(again bool) {
+			t.make(again, sum)
+			t.rowsInto(repeated(name, again), sum, x, false)
+			t.rowsInto(repeated(name, again), sum, y, true)
+		},
+		backward: func() {
+			t.share(x, grad(sum))
+			t.share(y, grad(sum))
+			shared(sum)
+		}})
+	return sum
+}
+
+// Rows returns the rows from first to end-1 of each of so many tasks, which the rows of the matrix x
+// belong to, one task after the other: a view where these rows follow one another, else a copy.
+func (t *Tape) Rows(name string, x *Value, tasks, first, end int) *Value {
+	part := x.Split(tasks).Slice(1, first, end)
+	if v := part.flat(); v != nil {
+		return v
+	}
+	y := t.Tensor(name, x.node.dtype, tasks*(end-first), x.view.Shape[1])
+	y.node.rows = part
+	t.append(&op{name: name, in: []*Value{x}, out: []*Value{y},
+		forward: func(again bool) {
+			t.make(again, y)
+			t.copyRows(repeated(name, again), y.Split(tasks), part)
+		},
+		backward: func() { t.scatter(name, part, y.Split(tasks)) }})
+	return y
+}
+
+// scatter appends the copy of the gradient by rows to the gradient by what they are copies of.
+func (t *Tape) scatter(name string, part, rows *Value) {
+	to, from := t.into(part)[0], grad(rows)
+	if to.add {
+		t.failf("%s: an op before it reads these rows, too", name)
+		return
+	}
+	t.copyRows(name+", backward", to.v, from)
+}
+
+// copyRows appends to = from, (tasks, rows, columns).
+func (t *Tape) copyRows(name string, to, from *Value) {
+	dst, src := t.at(to), t.at(from)
+	t.step(name, []operand{src}, []operand{dst}, nil, func(c *vk.Cmd) error {
+		return engine.Pad(c, dst.view(), src.view())
+	})
+}

@@ -1,0 +1,349 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/enum"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Func is the forward pass of a model: it appends ops to a tape. For the passes beyond Forward it
+// ends with a loss (Tape.Loss).
+type Func func(t *Tape)
+
+// PlanOptions say how a plan is computed. The zero value is the default.
+type PlanOptions struct {
+	// Checkpoint says which tensors of blocks the forward pass keeps for the backward pass.
+	Checkpoint Checkpoint
+	Attention  attention.Options // of Tape.Attention
+	Products   gemm.Impl         // forces a path of the products
+}
+
+// A Checkpoint says which tensors of a block (Tape.Block) the forward pass keeps for the backward
+// pass, which computes the rest again. The results are the same, bit for bit.
+type Checkpoint uint8
+
+// The choices.
+const (
+	Off       Checkpoint = iota // all
+	Selective                   // those that Tape.Keep keeps for Selective or Blocks, and outputs of attention
+	Blocks                      // those that Tape.Keep keeps for Blocks
+	Auto                        // the first of them that fits into the device's memory
+)
+
+// String returns off, selective, blocks or auto.
+func (c Checkpoint) String() string { return checkpointNames.Of(c) }
+
+var checkpointNames = enum.Names[Checkpoint]{"off", "selective", "blocks", "auto"}
+
+// ParseCheckpoint accepts the names that String returns.
+func ParseCheckpoint(name string) (Checkpoint, error) {
+	return checkpointNames.Parse("train: checkpoint", name)
+}
+
+// Params lists the parameters that a forward pass names, in this order.
+func Params(caps *vk.Caps, f Func, o Options) ([]Param, error) {
+	t := newTape(caps, o, Forward, PlanOptions{})
+	f(t)
+	return t.params, t.err
+}
+
+// newTape returns a tape without ops.
+func newTape(caps *vk.Caps, o Options, pass Pass, p PlanOptions) *Tape {
+	return &Tape{
+		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"), nodes: map[string]*node{},
+		inputs: map[string]*Value{}, outputs: map[string]*Value{}, counts: map[int]*Value{},
+	}
+}
+
+// build makes the program of a plan, and plans its memory.
+func build(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions) (*Tape, *Memory, error) {
+	if err := o.Validate(); err != nil {
+		return nil, nil, err
+	}
+	if pass > o.Pass {
+		return nil, nil, fmt.Errorf("train: a plan of pass %v is beyond its model's, %v", pass, o.Pass)
+	}
+	t := newTape(caps, o, pass, p)
+	f(t)
+	if t.err == nil && pass >= Gradients {
+		t.derive()
+	}
+	if t.err != nil {
+		return nil, nil, t.err
+	}
+	plan, err := t.prog.Plan(int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("train: %w", err)
+	}
+	l, err := newLayout(caps, t.params, &o)
+	if err != nil {
+		return nil, nil, err
+	}
+	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
+	m.count(l)
+	return t, m, nil
+}
+
+// A Plan is a pass of a model over batches of one shape. It has the memory between kernels and
+// one recording of all of them, which Run submits. It is for one goroutine at a time.
+//
+// Start submits it and returns, so that the host can make and upload the next batch meanwhile:
+//
+//	upload batch 0 to the inputs (Tensor)
+//	for i := range steps {
+//		SetLR(of step i)
+//		Start                     the device works
+//		upload batch i+1          beside it; queued behind it
+//		download the loss         waits for step i
+//	}
+type Plan struct {
+	t       *Tape
+	m       *Model
+	pass    Pass
+	memory  *Memory
+	cmds    map[turn]*vk.Cmd
+	fresh   *vk.Cmd // of RunFresh
+	running *vk.Cmd // of the last batch
+	batch   int     // of the next step
+	host    time.Duration
+}
+
+// A turn is the place of a batch in its step: batches of the same turn share a recording.
+type turn struct {
+	first, last bool
+	row         int // of the sum of gradients that is written
+}
+
+func (p *Plan) turn(i int) turn {
+	n := p.batches()
+	if n == 1 {
+		return turn{first: true, last: true}
+	}
+	return turn{i == 0, i == n-1, (*sums)(nil).into(i)}
+}
+
+// NewPlan allocates the memory of a pass, and records it. Close it before the model.
+//
+// If the device is known to have less memory than the plan takes, it returns an error that says
+// how many bytes are missing, and allocates nothing. It returns an error that wraps
+// vk.ErrUnsupported if no kernel handles the sizes on the device.
+func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (_ *Plan, err error) {
+	heaps, err := m.d.Heaps()
+	if err != nil {
+		return nil, err
+	}
+	t, memory, err := fit{m.d.Caps(), heaps, f, pass, m.o, o}.choose("activations", func(m *Memory) int64 { return m.Plan.Bytes })
+	if err != nil {
+		return nil, err
+	}
+	if err := m.owns(t); err != nil {
+		return nil, err
+	}
+	t.model = m
+	p := &Plan{t: t, m: m, pass: pass, memory: memory, cmds: map[turn]*vk.Cmd{}}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if err := t.prog.Allocate(m.d); err != nil {
+		return nil, fmt.Errorf("train: %w", err)
+	}
+	if err := p.constants(ctx); err != nil {
+		return nil, err
+	}
+	for i := range p.batches() {
+		if _, ok := p.cmds[p.turn(i)]; ok {
+			continue
+		}
+		c, err := m.d.NewCmd("train " + pass.String())
+		if err != nil {
+			return nil, err
+		}
+		p.cmds[p.turn(i)] = c
+		if err := p.record(c, i, nil); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// owns returns an error if the forward pass has a parameter that the model has not, or another.
+func (m *Model) owns(t *Tape) error {
+	for _, p := range t.params {
+		s := m.layout.slots[p.Name]
+		if s == nil || s.Size() != p.Size() || s.DType != p.DType {
+			return fmt.Errorf("train: the model has no parameter %s of %v %v", p.Name, p.DType, p.Shape)
+		}
+	}
+	return nil
+}
+
+// constants uploads the inputs that no caller knows.
+func (p *Plan) constants(ctx context.Context) error {
+	for n, v := range p.t.counts {
+		rows := make([]int32, n)
+		for i := range rows {
+			rows[i] = int32(i)
+		}
+		if err := v.View().UploadInts(ctx, rows); err != nil {
+			return err
+		}
+	}
+	if p.t.scale == nil {
+		return nil
+	}
+	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.o.scale() / float64(p.batches()))})
+}
+
+// batches returns how many Runs make a step.
+func (p *Plan) batches() int {
+	if p.pass < Train {
+		return 1
+	}
+	return p.m.o.batches()
+}
+
+// record records all steps of a batch; before is called with the name of each.
+func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
+	if err := p.t.prog.Record(c, before); err != nil {
+		return fmt.Errorf("train: %w", err)
+	}
+	if before == nil {
+		before = func(string) {}
+	}
+	if p.pass < Train || p.m.adam == nil {
+		return nil
+	}
+	if n := p.batches(); n > 1 {
+		before("sum of gradients")
+		for _, g := range p.m.layout.groups {
+			if g.frozen {
+				continue
+			}
+			if batch == 0 {
+				g.sums.clear(c)
+			}
+			if err := g.sums.add(c, batch); err != nil {
+				return err
+			}
+		}
+		if batch < n-1 {
+			return nil
+		}
+	}
+	before("optimizer")
+	return p.m.adam.Step(c)
+}
+
+// Close frees the memory of the plan once the submissions so far have finished. It is idempotent
+// and may be called on nil.
+func (p *Plan) Close() {
+	if p == nil {
+		return
+	}
+	for _, c := range p.cmds {
+		c.Close()
+	}
+	p.fresh.Close()
+	p.t.prog.Close()
+}
+
+// Memory returns how much memory model and plan take.
+func (p *Plan) Memory() *Memory { return p.memory }
+
+// Tensor returns the memory of an input or output (Tape.Input, Tape.Output) by its name, zero for
+// another name. Uploads come behind the batches that were started, and do not wait for them.
+// Downloads wait.
+func (p *Plan) Tensor(name string) vk.Tensor {
+	if v := p.t.inputs[name]; v != nil {
+		return v.View()
+	}
+	if v := p.t.outputs[name]; v != nil {
+		return v.View()
+	}
+	return vk.Tensor{}
+}
+
+// Upload uploads an input of floating-point numbers by its name.
+func (p *Plan) Upload(ctx context.Context, name string, x []float32) error {
+	v := p.t.inputs[name]
+	if v == nil {
+		return fmt.Errorf("train: %q is no input", name)
+	}
+	return v.View().Upload(ctx, x)
+}
+
+// Download downloads an output of floating-point numbers by its name, of the last Run or Start, for
+// which it waits.
+func (p *Plan) Download(ctx context.Context, name string) ([]float32, error) {
+	v := p.t.outputs[name]
+	if v == nil {
+		return nil, fmt.Errorf("train: %q is no output", name)
+	}
+	x := make([]float32, v.view.NumElements())
+	return x, v.View().Download(ctx, x)
+}
+
+// Run computes a batch, and waits for it. With Options.Accumulate, the last Run of that many makes
+// the step. If ctx ends meanwhile, the batch runs on, and counts.
+func (p *Plan) Run(ctx context.Context) error {
+	if err := p.Start(ctx); err != nil {
+		return err
+	}
+	return p.running.Wait(ctx)
+}
+
+// Start is Run without the wait. Calls that read results wait, and read the results of the batch:
+// Download, Model.SaveState. Uploads, SetLR and the next Start are for the next batch. An error of
+// the device may come from any later call.
+//
+// If ctx has ended, nothing is submitted, and the batch remains to be run.
+func (p *Plan) Start(ctx context.Context) error {
+	c := p.cmds[p.turn(p.batch)]
+	if err := c.Wait(ctx); err != nil { // its runs do not overlap
+		return err
+	}
+	return p.start(ctx, c, time.Now())
+}
+
+// start submits the recording of a batch, on which the host has worked since begin.
+func (p *Plan) start(ctx context.Context, c *vk.Cmd, begin time.Time) error {
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	p.host, p.running = time.Since(begin), c
+	p.batch = (p.batch + 1) % p.batches()
+	return nil
+}
+
+// RunFresh is Run with a recording of its own, made now: HostTime includes the time to record. The
+// results are the results of Run, bit for bit.
+func (p *Plan) RunFresh(ctx context.Context) error {
+	begin := time.Now()
+	if p.fresh == nil {
+		c, err := p.m.d.NewCmd("train " + p.pass.String() + ", fresh")
+		if err != nil {
+			return err
+		}
+		p.fresh = c
+	}
+	p.fresh.Reset()
+	if err := p.record(p.fresh, p.batch, nil); err != nil {
+		return err
+	}
+	if err := p.start(ctx, p.fresh, begin); err != nil {
+		return err
+	}
+	return p.fresh.Wait(ctx)
+}
+
+// HostTime returns how long the host worked on the last Run or Start, until it had submitted the
+// recording. The device has the rest of a Run.
+func (p *Plan) HostTime() time.Duration { return p.host }

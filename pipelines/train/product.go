@@ -1,0 +1,270 @@
+package train
+
+import (
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// A Product is a product with a weight, of package gemm:
+//
+//	y = Alpha * x * w + Into, or + Plus
+//
+// LoRA is two of them on a product with a frozen weight:
+//
+//	y := t.Product("q", Product{X: x, W: w, TransW: true})
+//	h := t.Product("q.down", Product{X: x, W: a, TransW: true})
+//	y = t.Product("q.up", Product{X: h, W: b, TransW: true, Alpha: alpha / rank, Into: y})
+type Product struct {
+	X *Value // (rows, in), or rows of each of several tasks (Tape.Rows)
+	W *Value // (in, out); with TransW (out, in), as files of Hugging Face have it
+	// TransW says that W is (out, in).
+	TransW bool
+	Alpha  float64 // 0 is 1
+	// Into is a matrix (rows, out) whose memory takes the sum. No op may read it afterwards.
+	Into *Value
+	// Plus is a matrix (rows, out) that is added. It stays as it is. It may be a row that is
+	// repeated, such as a bias; a bias has no gradient.
+	Plus *Value
+	Out  dtype.Option // the format of y; the zero value is the format of activations
+}
+
+// Product appends a product with a weight, and returns y, (rows, out).
+func (t *Tape) Product(name string, p Product) *Value {
+	return t.Products(Named{name, name, p})[0]
+}
+
+// A Named product has the names of its step and of what it writes.
+type Named struct {
+	Step, Name string
+	Product
+}
+
+// Products appends products of which several have the same X, or parts of it, as queries, keys and
+// values have. The gradients by their weights then come first. The gradients by X are added up in the
+// order of the products.
+func (t *Tape) Products(list ...Named) []*Value {
+	o := &op{name: list[0].Step}
+	var calls []*product
+	for _, p := range list {
+		k := t.product(p)
+		if k == nil {
+			return make([]*Value, len(list))
+		}
+		calls = append(calls, k)
+		o.in, o.out, o.saved = append(o.in, k.X, k.W), append(o.out, k.y), append(o.saved, k.W, k.X)
+		if k.copy != nil {
+			o.out, o.saved[len(o.saved)-1] = append(o.out, k.copy), k.copy
+		}
+		for _, v := range []*Value{p.Into, p.Plus} {
+			if v != nil {
+				o.in = append(o.in, v)
+			}
+		}
+	}
+	o.forward = func(again bool) {
+		for _, k := range calls {
+			k.forward(again)
+		}
+	}
+	o.backward = func() { t.productsBackward(calls) }
+	t.append(o)
+	var y []*Value
+	for _, k := range calls {
+		y = append(y, k.y)
+		if k.Into != nil {
+			k.Into.node.consumed = true
+		}
+	}
+	return y
+}
+
+// leastRows is the least number of rows of a task for a product of each task, which reads them
+// without a copy. Products of fewer rows leave workgroups too empty: one product reads a copy of all.
+const leastRows = 32
+
+// A product is a call of Product.
+type product struct {
+	t *Tape
+	Named
+	y             *Value
+	tasks         int    // products of the forward pass
+	copy          *Value // of the rows of X, as a matrix; nil if X is one
+	rows, in, out int
+}
+
+// product returns the call, nil if its operands do not fit.
+func (t *Tape) product(p Named) *product {
+	k := &product{t: t, Named: p, tasks: 1}
+	if flat := k.X.flat(); len(k.X.view.Shape) == 3 && flat != nil {
+		k.X = flat
+	}
+	x, w := k.X.view.Shape, k.W.view.Shape
+	if len(w) == 2 {
+		k.in, k.out = w[0], w[1]
+		if k.TransW {
+			k.in, k.out = w[1], w[0]
+		}
+	}
+	if len(w) != 2 || len(x) != 2 && len(x) != 3 || x[len(x)-1] != k.in {
+		t.failf("%s%s: x has shape %v, w %v", t.scope, k.Step, x, w)
+		return nil
+	}
+	k.rows = k.X.view.NumElements() / k.in
+	k.y = t.Tensor(k.Name, k.Out.Or(t.format), k.rows, k.out)
+	k.y.node.grad = k.X.node.dtype
+	for _, v := range []*Value{k.Into, k.Plus} {
+		if v != nil && !slices.Equal(v.view.Shape, k.y.view.Shape) {
+			t.failf("%s%s: %s has shape %v, want %v", t.scope, k.Step, v.Name(), v.view.Shape, k.y.view.Shape)
+			return nil
+		}
+	}
+	if v := k.Into; v != nil && (v.node.memory == nil || !slices.Equal(v.view.Shape, v.node.shape)) {
+		t.failf("%s%s: %s is no whole tensor that an op wrote", t.scope, k.Step, v.Name())
+		return nil
+	}
+	if len(x) == 3 {
+		k.copy = t.Tensor("rows of "+k.Name, k.X.node.dtype, k.rows, k.in)
+		if x[1] >= leastRows {
+			k.tasks = x[0]
+		}
+	}
+	return k
+}
+
+// matrix returns X for a product of all tasks.
+func (k *product) matrix() *Value {
+	if k.copy != nil {
+		return k.copy
+	}
+	return k.X
+}
+
+// forward appends the product. Where it needs none of the copy, but the backward pass does, the copy
+// is made by the pass whose tensors are kept for it.
+func (k *product) forward(again bool) {
+	t, x := k.t, k.X
+	trained := t.pass >= Gradients && k.W.node.wanted && (t.o.Checkpoint == Off || t.block == nil)
+	if k.copy != nil && (k.tasks == 1 || again || trained) {
+		t.make(again, k.copy)
+		t.copyRows(repeated("rows of "+k.Name, again), k.copy.Split(x.view.Shape[0]), x)
+	}
+	if k.tasks == 1 {
+		x = k.matrix()
+	}
+	p := gemm.Problem{M: k.rows, N: k.out, K: k.in, TransB: k.TransW, Alpha: k.Alpha, Residual: k.Plus != nil}
+	if k.Into != nil {
+		p.Beta, k.y.node.memory = 1, k.Into.node.memory
+	} else {
+		t.make(again, k.y)
+	}
+	t.multiply(repeated(k.Step, again), k.y, x, k.W, k.Plus, k.tasks, p)
+}
+
+// multiply appends c = a * b of as many tasks, whose rows follow one another in matrices.
+func (t *Tape) multiply(name string, c, a, b, plus *Value, tasks int, p gemm.Problem) {
+	p.DType, p.Out = a.node.dtype, dtype.Some(c.node.dtype)
+	if tasks > 1 {
+		split := func(v *Value) *Value {
+			if v == nil || len(v.view.Shape) == 3 {
+				return v
+			}
+			return v.Split(tasks)
+		}
+		p.Batch, p.M = tasks, p.M/tasks
+		c, a, b, plus = split(c), split(a), b.repeated(tasks), split(plus)
+	}
+	opt := gemm.Options{Impl: t.o.Products}
+	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, opt)
+	scratch := t.scratch(name, bytes, err)
+	in, out := t.all([]*Value{a, b, plus}), t.at(c)
+	reads := in
+	if p.Beta != 0 {
+		reads = append(slices.Clone(in), out)
+	}
+	t.step(name, reads, []operand{out}, scratch, func(cmd *vk.Cmd) error {
+		opt.Workspace = scratch.Buffer()
+		return gemm.Forward(cmd, gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), C: out.view()}, p, opt)
+	})
+}
+
+// productsBackward appends the gradients of products. The gradient by x of a lone product comes
+// first, since the ops before it wait for it.
+func (t *Tape) productsBackward(calls []*product) {
+	calls = slices.DeleteFunc(slices.Clone(calls), func(k *product) bool { return grad(k.y) == nil })
+	if len(calls) == 1 {
+		t.inputGradients(calls)
+		t.weightGradients(calls)
+	} else {
+		t.weightGradients(calls)
+		t.inputGradients(calls)
+	}
+	for _, k := range calls {
+		for _, v := range []*Value{k.Into, k.Plus} {
+			if v == nil || !v.node.wanted {
+				continue
+			}
+			if v.view.Strides[0] == 0 {
+				t.failf("%s%s: %s is repeated, and has no gradient", t.scope, k.Step, v.Name())
+				return
+			}
+			t.share(v, grad(k.y))
+			shared(k.y)
+		}
+	}
+}
+
+func (t *Tape) weightGradients(calls []*product) {
+	var weights []*Value
+	for _, k := range calls {
+		weights = append(weights, k.W)
+	}
+	for i, to := range t.into(weights...) {
+		k := calls[i]
+		if to.v == nil {
+			continue
+		}
+		p := gemm.Problem{M: k.in, N: k.out, K: k.rows, TransA: true, Alpha: k.Alpha, Beta: beta(to)}
+		a, b := k.matrix(), grad(k.y)
+		if k.TransW {
+			p.M, p.N, a, b = k.out, k.in, b, a
+		}
+		t.multiply(k.Step+", gradient of the weight", to.v, a, b, nil, 1, p)
+	}
+}
+
+func (t *Tape) inputGradients(calls []*product) {
+	var inputs []*Value
+	for _, k := range calls {
+		x := k.X
+		if of := x.node.rows; of != nil && slices.Equal(x.view.Shape, x.node.shape) {
+			x = of // without a tensor for the copy
+		}
+		inputs = append(inputs, x)
+	}
+	for i, to := range t.into(inputs...) {
+		k := calls[i]
+		if to.v == nil {
+			continue
+		}
+		tasks := 1
+		if flat := to.v.flat(); flat != nil {
+			to.v = flat
+		} else {
+			tasks = to.v.view.Shape[0]
+		}
+		p := gemm.Problem{M: k.rows, N: k.in, K: k.out, TransB: !k.TransW, Alpha: k.Alpha, Beta: beta(to)}
+		t.multiply(k.Step+", backward", to.v, grad(k.y), k.W, nil, tasks, p)
+	}
+}
+
+// beta returns what multiplies what was there.
+func beta(to place) float64 {
+	if to.add {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,213 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Tape records the forward pass of a model, op after op, and derives the backward pass. The
+// functions that append an op return what it writes. They keep the first error, which NewPlan
+// returns: the author of a model checks none.
+//
+// The same function of a model serves training and prediction. It may be called several times for a
+// plan, as checkpoint Auto does, on a new tape each.
+type Tape struct {
+	caps   *vk.Caps
+	o      PlanOptions
+	format dtype.DType
+	pass   Pass
+	prog   *record.Program
+	err    error // the first
+
+	params  []Param
+	nodes   map[string]*node // of params
+	frozen  func(name string) bool
+	scope   string
+	block   *block // nil outside of blocks
+	ops     []*op
+	inputs  map[string]*Value
+	outputs map[string]*Value
+	counts  map[int]*Value
+	scale   *Value   // the gradient of the loss
+	order   []string // parameters, as their gradients begin
+	model   *Model   // nil until the program is recorded
+}
+
+// An op is appended to a tape.
+type op struct {
+	scope, name string
+	block       *block
+	in, out     []*Value
+	saved       []*Value // of in and out: what the backward pass reads
+	// again lists what forward(true) reads, if that is not in.
+	again    func() []*Value
+	forward  func(again bool)
+	backward func() // nil: gradients end here
+}
+
+// A block is a part of a model that is computed again with checkpoints.
+type block struct{ ops []*op }
+
+// Caps returns the capabilities of the device.
+func (t *Tape) Caps() *vk.Caps { return t.caps }
+
+// DType returns the format of activations, and of the weights that products read.
+func (t *Tape) DType() dtype.DType { return t.format }
+
+// Pass returns how far the plan goes.
+func (t *Tape) Pass() Pass { return t.pass }
+
+// Fail keeps an error, if it is the first.
+func (t *Tape) Fail(err error) {
+	if t.err == nil && err != nil {
+		t.err = err
+	}
+}
+
+func (t *Tape) failf(format string, args ...any) {
+	t.Fail(fmt.Errorf("train: "+format, args...))
+}
+
+// Block calls f, which appends a part of a model, such as a layer. Scope begins the names of its
+// steps and tensors, as "blocks.3." does. With a checkpoint the tensors of a block that it does not
+// keep (Keep) are computed again when the backward pass comes to the block.
+func (t *Tape) Block(scope string, f func()) {
+	outer, before := t.block, t.scope
+	t.block, t.scope = &block{}, before+scope
+	if outer != nil {
+		t.failf("block %s lies in another", scope)
+	}
+	f()
+	t.block, t.scope = outer, before
+}
+
+// Keep says that checkpoints up to c keep a tensor of a block: Blocks says so of the tensor from
+// which the block is computed again, Selective of what takes long to compute and little memory. It
+// returns v.
+func (t *Tape) Keep(v *Value, c Checkpoint) *Value {
+	v.node.kept = max(v.node.kept, c)
+	return v
+}
+
+// Input returns a tensor that the caller uploads before each run of a plan: Plan.Tensor has it by its
+// name.
+func (t *Tape) Input(name string, d dtype.DType, shape ...int) *Value {
+	n := &node{name: name, dtype: d, shape: shape, memory: t.prog.Input(name, d, shape...)}
+	v := newValue(n)
+	t.inputs[name] = v
+	return v
+}
+
+// Output keeps v until the next run, so that the caller can download it: Plan.Tensor has it by its
+// name. It returns v.
+func (t *Tape) Output(v *Value) *Value {
+	if v.node.memory != nil {
+		t.prog.Output(v.node.memory)
+	}
+	t.outputs[v.Name()] = v
+	return v
+}
+
+// Weight returns a parameter that products read, in the format of activations. Its name is its
+// name in files. Products take matrices as x * w, (in, out), or as files of Hugging Face have them,
+// (out, in): Product.TransW. A second call with a name returns the same parameter, whose gradient is
+// the sum of both.
+func (t *Tape) Weight(name string, shape ...int) *Value {
+	return t.param(Param{Name: name, Shape: shape, DType: t.format})
+}
+
+// Vector returns a parameter of n elements that is read in float32, as the weights of norms are. It
+// has no weight decay.
+func (t *Tape) Vector(name string, n int) *Value {
+	return t.param(Param{Name: name, Shape: []int{n}, NoDecay: true})
+}
+
+func (t *Tape) param(p Param) *Value {
+	n, ok := t.nodes[p.Name]
+	if !ok {
+		p.Frozen = t.frozen(p.Name)
+		n = &node{name: p.Name, dtype: p.DType, grad: dtype.Float32, shape: p.Shape, kept: Blocks}
+		n.weight = func() vk.Tensor { return t.model.weight(p.Name) }
+		n.wanted = t.pass >= Gradients && !p.Frozen
+		t.nodes[p.Name] = n
+		t.params = append(t.params, p)
+	}
+	if !slices.Equal(n.shape, p.Shape) || n.dtype != p.DType {
+		t.failf("parameter %s is %v %v and %v %v", p.Name, n.dtype, n.shape, p.DType, p.Shape)
+	}
+	return newValue(n)
+}
+
+// Tensor returns a tensor that an op is to write.
+func (t *Tape) Tensor(name string, d dtype.DType, shape ...int) *Value {
+	return newValue(&node{scope: t.scope, name: name, dtype: d, grad: d, shape: shape, block: t.block})
+}
+
+// tensor returns a tensor in the format of activations.
+func (t *Tape) tensor(name string, shape ...int) *Value { return t.Tensor(name, t.format, shape...) }
+
+// An Op is a call of kernels that a tape has no function for. Forward and Backward record it, and are
+// called once for each recording, after the tape is complete: they may not append to it. Tensors are
+// in the order of In and Out.
+//
+// Backward computes the gradients by In that are wanted; it does not add to what was there. An
+// op without Backward ends the gradients: what it writes has no gradient.
+type Op struct {
+	Name string
+	In   []*Value // read
+	Out  []*Value // written, of Tape.Tensor
+	// Reads are the In and Out that Backward reads. Nil is all of them. With checkpoints others
+	// need not be computed again.
+	Reads []*Value
+	// Workspace and BackwardWorkspace are the bytes of memory that the passes need.
+	Workspace, BackwardWorkspace int64
+	Forward                      func(c *vk.Cmd, m Call) error
+	Backward                     func(c *vk.Cmd, m Call) error
+}
+
+// A Call has the tensors of a call of an Op.
+type Call struct {
+	In, Out   []vk.Tensor // in Backward zero, but for those of Op.Reads
+	DOut      []vk.Tensor // of Backward: gradients by Out, read; zero where there is none
+	DIn       []vk.Tensor // of Backward: gradients by In, written; zero where nobody wants one
+	Workspace *vk.Buffer  // nil for 0 bytes
+}
+
+// Op appends a call of kernels.
+func (t *Tape) Op(x Op) {
+	if x.Reads == nil {
+		x.Reads = slices.Concat(x.In, x.Out)
+	}
+	o := &op{name: x.Name, in: x.In, out: x.Out, saved: x.Reads}
+	o.forward = func(again bool) {
+		t.make(again, x.Out...)
+		in, out := t.all(x.In), t.all(x.Out)
+		name := repeated(x.Name, again)
+		scratch := t.scratch(name, x.Workspace, nil)
+		t.step(name, in, out, scratch, func(c *vk.Cmd) error {
+			return x.Forward(c, Call{In: views(in), Out: views(out), Workspace: scratch.Buffer()})
+		})
+	}
+	if x.Backward != nil {
+		o.backward = func() { t.opBackward(o, x) }
+	}
+	t.append(o)
+}
+
+// Loss says that a tensor of one float32 is what training makes small, and an output. The backward
+// pass begins there. A loss is the last of a forward pass.
+func (t *Tape) Loss(v *Value) {
+	t.Output(v)
+	if v.node.dtype != dtype.Float32 || v.view.NumElements() != 1 {
+		t.failf("loss %s is %v %v, not one float32", v.Name(), v.node.dtype, v.view.Shape)
+	}
+	if t.pass < Gradients {
+		return
+	}
+	t.scale = t.Input("loss scale", dtype.Float32, v.view.Shape...)
+	v.node.gradient = &gradient{v: t.scale, written: runs{{0, 1}}}
+}

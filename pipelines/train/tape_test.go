@@ -1,0 +1,202 @@
+package train_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/glu"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/vk"
+)
+
+func TestMain(m *testing.M) { vktest.Main(m) }
+
+// A sample is a model that has every op of a tape, and its inputs.
+type sample struct {
+	tasks, rows, ids int
+	f                train.Func
+}
+
+const (
+	dim, heads, hidden, components, vocabulary = 16, 2, 24, 2, 7
+)
+
+// model returns a model of two blocks: tasks of rows tokens, of which the first half are keys and
+// values of all. Tied is read twice.
+func model(tasks, rows int) sample {
+	half := rows / 2
+	block := func(t *train.Tape, stream, branch *train.Value) (*train.Value, *train.Value) {
+		y, x := t.Norm("norm1", stream, t.Vector("N.norm1", dim), train.Norm{RMS: branch == nil, Eps: 1e-5})
+		if branch != nil {
+			y, x = t.Norm("norm1", branch, t.Vector("N.norm1", dim), train.Norm{Eps: 1e-5, Residual: stream})
+		}
+		t.Keep(x, train.Blocks)
+		w := t.Weight("N.qkv", dim, 3*dim)
+		qkv := t.Products(
+			train.Named{"project q", "q", train.Product{X: y, W: w.Slice(1, 0, dim)}},
+			train.Named{"project kv", "kv", train.Product{X: y.Split(tasks).Slice(1, 0, half), W: w.Slice(1, dim, 3*dim)}})
+		k, v := qkv[1].Slice(1, 0, dim).Heads(tasks, heads), qkv[1].Slice(1, dim, 2*dim).Heads(tasks, heads)
+		o := t.Attention("attention", qkv[0].Heads(tasks, heads), k, v, attention.Problem{Causal: true})
+		out := t.Product("out", train.Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true})
+		low := t.Product("low", train.Product{X: o, W: t.Weight("N.a", 8, dim), TransW: true})
+		out = t.Product("lora", train.Product{X: low, W: t.Weight("N.b", 8, dim), Alpha: 0.5, Into: out})
+		y, x = t.Norm("norm2", out, t.Vector("N.norm2", dim), train.Norm{RMS: true, Eps: 1e-5, Residual: x})
+		up := t.Product("up", train.Product{X: y, W: t.Weight("N.up", 2*hidden, dim), TransW: true})
+		g := t.GLU("glu", up.Slice(1, 0, hidden), up.Slice(1, hidden, 2*hidden), glu.SiLU)
+		return x, t.Product("down", train.Product{X: g, W: t.Weight("N.down", dim, hidden), TransW: true})
+	}
+	return sample{tasks, rows, vocabulary, func(t *train.Tape) {
+		table := t.Weight("tied", vocabulary, dim)
+		ids := t.Input("ids", dtype.Int32, tasks*rows)
+		x := t.Embed("embedding", ids, table)
+		var branch *train.Value
+		for i := range 2 {
+			t.Block(fmt.Sprintf("blocks.%d.", i), func() { x, branch = block(t, x, branch) })
+		}
+		x = t.Add("sum", x, branch)
+		x = t.Rows("targets", x, tasks, half, rows)
+		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5})
+		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z})
+		z = square(t, z)
+		logits := t.Product("logits", train.Product{X: z, W: table, TransW: true}) // tied
+		z = t.Product("outputs", train.Product{X: logits, W: t.Weight("outputs", vocabulary, 3*components), Out: dtype.Some(dtype.Float32)})
+		y := t.Input("y", dtype.Float32, tasks*(rows-half))
+		loss, _ := t.Mixture("loss", z.Reshape(tasks*(rows-half), components, 3), y)
+		t.Loss(loss)
+	}}
+}
+
+// square is an op of a caller: gelu(x) * x.
+func square(t *train.Tape, x *train.Value) *train.Value {
+	s := x.Shape()
+	p := glu.Problem{Rows: s[0], Cols: s[1], Activation: glu.GELU, DType: x.DType()}
+	a := t.Tensor("square", x.DType(), s...)
+	t.Op(train.Op{Name: "square", In: []*train.Value{x, x}, Out: []*train.Value{a}, Reads: []*train.Value{x},
+		Forward: func(c *vk.Cmd, m train.Call) error {
+			return glu.Forward(c, glu.Tensors{G: m.In[0], U: m.In[1], Y: m.Out[0]}, p, glu.Options{})
+		},
+		Backward: func(c *vk.Cmd, m train.Call) error {
+			g := glu.Gradients{DY: m.DOut[0], DG: m.DIn[0], DU: m.DIn[1]}
+			return glu.Backward(c, glu.Tensors{G: m.In[0], U: m.In[1]}, g, p, glu.Options{})
+		}})
+	return a
+}
+
+// A run is a model on a device with its inputs.
+type run struct {
+	t   *testing.T
+	m   *train.Model
+	w   map[string][]float32
+	ids []int32
+	y   []float32
+	s   sample
+}
+
+func newRun(t *testing.T, d *vk.Device, s sample, o train.Options) *run {
+	ctx := context.Background()
+	params, err := train.Params(d.Caps(), s.f, o)
+	require.NoError(t, err)
+	m, err := train.NewModel(ctx, d, params, o)
+	require.NoError(t, err)
+	t.Cleanup(m.Close)
+	r := &run{t: t, m: m, w: map[string][]float32{}, s: s}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, p := range params {
+		x := make([]float32, p.Size())
+		for i := range x {
+			x[i] = float32(0.5 * rng.NormFloat64() / math.Sqrt(float64(p.Shape[len(p.Shape)-1])))
+			if len(p.Shape) == 1 {
+				x[i]++
+			}
+		}
+		r.w[p.Name] = x
+	}
+	require.NoError(t, m.SetWeights(ctx, r.w))
+	for range s.tasks * s.rows {
+		r.ids = append(r.ids, int32(rng.IntN(s.ids)))
+	}
+	for range s.tasks * (s.rows - s.rows/2) {
+		r.y = append(r.y, float32(rng.NormFloat64()))
+	}
+	return r
+}
+
+// with runs a plan of a pass and returns it.
+func (r *run) with(pass train.Pass, o train.PlanOptions) *train.Plan {
+	ctx := context.Background()
+	plan, err := r.m.NewPlan(ctx, r.s.f, pass, o)
+	require.NoError(r.t, err)
+	r.t.Cleanup(plan.Close)
+	require.NoError(r.t, plan.Tensor("ids").UploadInts(ctx, r.ids))
+	require.NoError(r.t, plan.Upload(ctx, "y", r.y))
+	require.NoError(r.t, plan.Run(ctx))
+	return plan
+}
+
+func (r *run) gradients() map[string][]float32 {
+	g, err := r.m.Gradients(context.Background())
+	require.NoError(r.t, err)
+	return g
+}
+
+func loss(t *testing.T, p *train.Plan) float64 {
+	x, err := p.Download(context.Background(), "loss")
+	require.NoError(t, err)
+	return float64(x[0])
+}
+
+// TestDifferences compares the gradient by each parameter with differences of the loss, in a random
+// direction and for single elements.
+func TestDifferences(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, s := range []sample{model(2, 6), model(1, 6), model(2, 66)} {
+		r := newRun(t, d, s, train.Options{Pass: train.Gradients})
+		r.with(train.Gradients, train.PlanOptions{})
+		grads, plan := r.gradients(), r.with(train.Forward, train.PlanOptions{})
+		rng := rand.New(rand.NewPCG(3, 4))
+		for _, p := range r.m.Params() {
+			for try := range 3 {
+				direction, want, size := make([]float32, p.Size()), 0.0, 0.0
+				for i := range direction {
+					direction[i] = float32(rng.NormFloat64())
+					if try == 0 { // of the gradient itself: nothing cancels
+						direction[i] = grads[p.Name][i]
+					}
+					size += float64(direction[i]) * float64(direction[i])
+				}
+				step := 0.01 / math.Sqrt(size)
+				at := func(sign float64) float64 {
+					x := make([]float32, p.Size())
+					for i := range x {
+						x[i] = r.w[p.Name][i] + float32(sign*step)*direction[i]
+					}
+					w := map[string][]float32{}
+					for name, v := range r.w {
+						w[name] = v
+					}
+					w[p.Name] = x
+					require.NoError(t, r.m.SetWeights(ctx, w))
+					require.NoError(t, plan.Run(ctx))
+					return loss(t, plan)
+				}
+				scale := 0.0
+				for i, g := range grads[p.Name] {
+					want += float64(g) * float64(direction[i])
+					scale += float64(g) * float64(g)
+				}
+				got := (at(1) - at(-1)) / (2 * step)
+				require.InDelta(t, want, got, 0.02*math.Sqrt(scale*size)+1e-4*math.Sqrt(size), "%s of %dx%d", p.Name, s.tasks, s.rows)
+				require.Positive(t, scale, p.Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/record"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Value is a tensor of a Tape, or a view of one: an input, a parameter, or what an op writes. Its
+// shape and its format are known while the forward pass is written. Its memory is there once a Plan
+// is (View).
+type Value struct {
+	node *node
+	view vk.Tensor // shape, strides and offset in the node, which is contiguous; no buffer
+}
+
+// A node is a tensor of a tape.
+type node struct {
+	scope, name string
+	dtype       dtype.DType
+	grad        dtype.DType // of the gradient
+	shape       []int
+	weight      func() vk.Tensor // of a parameter; nil: of the program
+	memory      *record.Tensor   // of the program; nil until a step writes it
+	kept        Checkpoint       // the last checkpoint that keeps it
+	block       *block
+	wanted      bool   // a parameter that is trained has part in it
+	consumed    bool   // another op has written over it
+	rows        *Value // a copy of these rows of another tensor, which has the gradient
+	gradient    *gradient
+}
+
+// lost reports whether a checkpoint does not keep the node.
+func (n *node) lost(c Checkpoint) bool { return n.consumed || n.kept < c }
+
+// newValue returns the whole of a node.
+func newValue(n *node) *Value { return &Value{n, vk.View(nil, n.dtype, n.shape...)} }
+
+// Name returns the name of the tensor.
+func (v *Value) Name() string { return v.node.scope + v.node.name }
+
+// Shape returns the shape.
+func (v *Value) Shape() []int { return slices.Clone(v.view.Shape) }
+
+// DType returns the format.
+func (v *Value) DType() dtype.DType { return v.node.dtype }
+
+// View returns the tensor in its memory, once a Plan is there: to upload an input, or to download an
+// output (Tape.Output). It is zero before.
+func (v *Value) View() vk.Tensor { return v.node.operand().in(v.view).view() }
+
+// as returns another view of the same tensor.
+func (v *Value) as(view vk.Tensor) *Value { return &Value{v.node, view} }
+
+// Slice returns the view of the indices from first to end-1 of an axis. It panics if those are not
+// within the axis.
+func (v *Value) Slice(axis, first, end int) *Value { return v.as(v.view.Slice(axis, first, end)) }
+
+// Split returns the view of a matrix (n*rows, columns) as (n, rows, columns). It panics if n does
+// not divide the rows, or v is no matrix.
+func (v *Value) Split(n int) *Value {
+	rows, t := v.matrix("Split", n), v.view
+	t.Shape, t.Strides = []int{n, rows, t.Shape[1]}, []int{rows * t.Strides[0], t.Strides[0], t.Strides[1]}
+	return v.as(t)
+}
+
+// Heads returns the view of a matrix (tasks*rows, heads*dim) in the shape that package attention
+// has, (tasks, heads, rows, dim). It panics if tasks does not divide the rows, heads the columns,
+// or v is no matrix.
+func (v *Value) Heads(tasks, heads int) *Value {
+	rows, t := v.matrix("Heads", tasks), v.view
+	dim := t.Shape[1] / heads
+	if dim*heads != t.Shape[1] {
+		panic(fmt.Sprintf("train: %s has %d columns, which %d heads do not divide", v.Name(), t.Shape[1], heads))
+	}
+	t.Shape = []int{tasks, heads, rows, dim}
+	t.Strides = []int{rows * t.Strides[0], dim * t.Strides[1], t.Strides[0], t.Strides[1]}
+	return v.as(t)
+}
+
+// Reshape returns the view of a contiguous tensor with as many elements in another shape. It panics
+// if v is not contiguous, or has another number of elements.
+func (v *Value) Reshape(shape ...int) *Value {
+	t := vk.View(nil, v.view.DType, shape...)
+	if !v.view.Contiguous() || t.NumElements() != v.view.NumElements() {
+		panic(fmt.Sprintf("train: %s of shape %v has no view of shape %v", v.Name(), v.view.Shape, shape))
+	}
+	t.Offset = v.view.Offset
+	return v.as(t)
+}
+
+// matrix returns how many rows each of n parts of a matrix has.
+func (v *Value) matrix(call string, n int) int {
+	if len(v.view.Shape) != 2 || n < 1 || v.view.Shape[0]%n != 0 {
+		panic(fmt.Sprintf("train: %s(%d) of %s, whose shape is %v", call, n, v.Name(), v.view.Shape))
+	}
+	return v.view.Shape[0] / n
+}
+
+// repeated returns a matrix n times.
+func (v *Value) repeated(n int) *Value {
+	t := v.view
+	t.Shape, t.Strides = append([]int{n}, t.Shape...), append([]int{0}, t.Strides...)
+	return v.as(t)
+}
+
+// flat returns tasks of rows, (tasks, rows, columns), as a matrix. It is nil where the rows of a task
+// do not follow the rows of the task before.
+func (v *Value) flat() *Value {
+	t := v.view
+	if len(t.Shape) == 2 {
+		return v
+	}
+	if t.Shape[0] > 1 && t.Strides[0] != t.Shape[1]*t.Strides[1] {
+		return nil
+	}
+	t.Shape, t.Strides = []int{t.Shape[0] * t.Shape[1], t.Shape[2]}, t.Strides[1:]
+	return v.as(t)
+}
+
+// An operand is a view of memory that is there when a step is recorded: of a tensor of the program,
+// or of a parameter.
+type operand struct {
+	t    *record.Tensor // nil: of a parameter
+	view func() vk.Tensor
+}
+
+// operand returns the memory that the node has at this step.
+func (n *node) operand() operand {
+	if n.weight != nil {
+		return operand{nil, n.weight}
+	}
+	return operand{n.memory, n.memory.View}
+}
+
+// in returns a view of the operand.
+func (o operand) in(view vk.Tensor) operand {
+	return operand{o.t, func() vk.Tensor {
+		t := o.view()
+		if t.IsZero() {
+			return t
+		}
+		t.Shape, t.Strides = slices.Clone(view.Shape), slices.Clone(view.Strides)
+		t.Offset += view.Offset
+		return t
+	}}
+}
