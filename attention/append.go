@@ -311,14 +311,6 @@ func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *ap
 	return params, vk.Groups{X: kGroups + vGroups + qGroups, Y: min(uint32(p.Batch), caps.MaxWorkgroupCount[1])}
 }
 
-// orElse returns t, or another tensor if t is zero: every binding needs a tensor.
-func orElse(t, other vk.Tensor) vk.Tensor {
-	if t.IsZero() {
-		return other
-	}
-	return t
-}
-
 // Advance adds keys to all lengths, a contiguous int32 vector on the device. It lets a recorded
 // step run again on longer sequences. A negative number removes keys.
 func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {

@@ -83,57 +83,61 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if !caps.ScalarBlockLayout {
 		return unsupported("%v: the device has no scalar block layout", c.Impl)
 	}
+	var shared int
 	var err error
 	switch c.Impl {
 	case CoopMat2, CoopMat:
-		err = c.feasibleMatrix(caps, p)
+		shared, err = c.feasibleMatrix(caps, p)
 	case Scalar, Unfused:
-		err = c.feasibleScalar(caps, p)
+		shared, err = c.feasibleScalar(caps, p)
 	default:
 		return fmt.Errorf("attention: impl %v is not a path", c.Impl)
 	}
 	if err != nil {
 		return err
 	}
-	return c.feasibleSplits(caps, p)
+	if err := c.feasibleSplits(caps, p); err != nil {
+		return err
+	}
+	return argument.FitsShared("attention", caps, c.Impl, shared)
 }
 
-// feasibleMatrix is Feasible for the matrix paths.
-func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) error {
+// feasibleMatrix is what Feasible says of the matrix paths alone. It returns the bytes of shared memory.
+func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) (int, error) {
 	shape, err := matrixShape(caps, c.Impl, p.DType)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	m, n := int(shape.M), int(shape.N)
 	switch {
 	case c.Subgroups < 1 || c.RowTiles < 1 || c.BlockN < 1:
-		return unsupported("%v: a tile size of %v is not positive", c.Impl, c)
+		return 0, unsupported("%v: a tile size of %v is not positive", c.Impl, c)
 	case c.KeysFirst && !c.Prefetch:
-		return unsupported("%v: keys_first without prefetch", c.Impl)
+		return 0, unsupported("%v: keys_first without prefetch", c.Impl)
 	case c.BlockN%n != 0:
-		return unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
+		return 0, unsupported("%v: block_n=%d is not a multiple of the matrix size %d", c.Impl, c.BlockN, n)
 	case c.Impl == CoopMat && c.Subgroups == 1 && chips.LosesLoneIndex(caps):
-		return errLoneSubgroup
+		return 0, errLoneSubgroup
 	}
 	if err := argument.FitsWorkgroup("attention", caps, c.Impl, c.Subgroups*int(caps.SubgroupSize)); err != nil {
-		return err
+		return 0, err
 	}
 	if c.Stripes != 0 {
-		return c.feasibleDirect(caps, &p, shape)
+		return c.stripeBytes(&p, m), c.feasibleDirect(caps, &p, shape)
 	}
 	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
-		return err
+		return 0, err
 	}
 	shared, err := c.tileBytes(p, m, n)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	shared += featureBytes(&p, c.Subgroups*c.RowTiles*m, c.BlockN, c.BlockN)
 	if c.Impl == CoopMat {
 		shared += c.Subgroups * m * (n + 4) * 4 // scratch, lib/rows_coopmat.glsl
 		shared += c.Subgroups * m * n / 2 * 4   // packed, at most
 	}
-	return argument.FitsShared("attention", caps, c.Impl, shared)
+	return shared, nil
 }
 
 // tileBytes is the shared memory of a matrix kernel, but for the scratch of the
@@ -157,39 +161,37 @@ func (c Config) tileBytes(p Problem, m, n int) (int, error) {
 	return tile*16 + amax, nil
 }
 
-// feasibleScalar is Feasible for the scalar and unfused paths.
-func (c Config) feasibleScalar(caps *vk.Caps, p Problem) error {
+// feasibleScalar is feasibleMatrix for the scalar and unfused paths.
+func (c Config) feasibleScalar(caps *vk.Caps, p Problem) (int, error) {
 	if c.Threads < 1 || c.ThreadsX < 1 || c.BlockM < 1 || c.BlockN < 1 || c.Depth < 1 {
-		return unsupported("%v: a tile size of %v is not positive", c.Impl, c)
+		return 0, unsupported("%v: a tile size of %v is not positive", c.Impl, c)
 	}
 	threadsY := c.Threads / c.ThreadsX
 	switch {
 	case c.Threads%c.ThreadsX != 0:
-		return unsupported("%v: %d invocations are not rows of %d", c.Impl, c.Threads, c.ThreadsX)
+		return 0, unsupported("%v: %d invocations are not rows of %d", c.Impl, c.Threads, c.ThreadsX)
 	case c.BlockM%threadsY != 0 || c.BlockN%c.ThreadsX != 0:
-		return unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", c.Impl, c.BlockM, c.BlockN, threadsY, c.ThreadsX)
+		return 0, unsupported("%v: a tile of %dx%d does not divide among %dx%d invocations", c.Impl, c.BlockM, c.BlockN, threadsY, c.ThreadsX)
 	case c.BlockN%4 != 0 || c.Depth%4 != 0:
-		return unsupported("%v: block_n=%d or depth=%d is not a multiple of 4", c.Impl, c.BlockN, c.Depth)
+		return 0, unsupported("%v: block_n=%d or depth=%d is not a multiple of 4", c.Impl, c.BlockN, c.Depth)
 	}
 	if err := argument.FitsWorkgroup("attention", caps, c.Impl, c.Threads); err != nil {
-		return err
+		return 0, err
 	}
 	cols4 := (p.ValueHeadDim()/4 + c.ThreadsX - 1) / c.ThreadsX
 	qk := (c.BlockM + c.BlockN) * (c.Depth/4 + 1)
 	weights := c.BlockM * (c.BlockN/4 + 1)
 	if c.Impl == Unfused {
-		if err := feasibleFeatures[unfusedParams](c.Impl, caps, &p, 3); err != nil {
-			return err
-		}
-		return argument.FitsShared("attention", caps, c.Impl, max(qk, weights+c.BlockN*cols4*c.ThreadsX)*16)
+		return max(qk, weights+c.BlockN*cols4*c.ThreadsX) * 16, feasibleFeatures[unfusedParams](c.Impl, caps, &p, 3)
 	}
 	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
-		return err
+		return 0, err
 	}
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
-		return unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)
+		return 0, unsupported("scalar: value_rows=%d is not a multiple of 4 that divides block_n=%d", c.ValueRows, c.BlockN)
 	}
-	return argument.FitsShared("attention", caps, c.Impl, (max(qk, c.ValueRows*cols4*c.ThreadsX)+weights)*16+vk.SharedVariables(c.BlockM*c.ThreadsX*4)+featureBytes(&p, c.BlockM, c.BlockN, 0))
+	tiles := (max(qk, c.ValueRows*cols4*c.ThreadsX) + weights) * 16
+	return tiles + vk.SharedVariables(c.BlockM*c.ThreadsX*4) + featureBytes(&p, c.BlockM, c.BlockN, 0), nil
 }
 
 // matrixShape returns the cooperative-matrix shape that a matrix path uses for inputs of type t, or
@@ -231,7 +233,7 @@ func (c Config) feasibleDirect(caps *vk.Caps, p *Problem, shape vk.CoopMatShape)
 	case !c.Detour && (!chips.Quads(caps) || shape.M != 16 || caps.SubgroupSize != 32):
 		return unsupported("%v: stripes=%d: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others", c.Impl, c.Stripes)
 	}
-	return argument.FitsShared("attention", caps, c.Impl, c.stripeBytes(p, int(shape.M)))
+	return nil
 }
 
 // stripeBytes is the shared memory of attention_fwd_direct: lib/direct_sums.glsl.

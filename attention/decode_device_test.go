@@ -75,12 +75,14 @@ func sameBits(a, b []float32) bool {
 // TestDrawn compares drawn calls with float64: decoding on each path, appending, and both at once.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
+	s := call.Space{Wide: vktest.Thorough(d)}
+	require.NoError(t, call.TestDrawn(t, d, "append", 8, s, nil))
+	require.NoError(t, call.TestDrawn(t, d, "step", 2, s, nil))
 	for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
-		err := call.TestDrawn(t, d, "decode", 4, call.Space{Impls: []string{impl.String()}}, nil)
+		s.Impls = []string{impl.String()}
+		err := call.TestDrawn(t, d, "decode", 4, s, nil)
 		require.True(t, err == nil || impl == attention.CoopMat && !chips.Quads(d.Caps()), err)
 	}
-	require.NoError(t, call.TestDrawn(t, d, "append", 8, call.Space{}, nil))
-	require.NoError(t, call.TestDrawn(t, d, "step", 2, call.Space{}, nil))
 }
 
 // TestDecodeInfinite has an infinite value: its column of O is infinite or NaN in the rows that see

@@ -136,3 +136,9 @@ func fakeDevices() []fakeDevice {
 		{lavapipe, "lavapipe", everyPath, scalarPath, scalarPath},
 	}
 }
+
+// chooseForward returns the configuration of Forward's own kernels.
+func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
+	c, _, err := forwardConfig(caps, &p, &opt)
+	return c, err
+}

@@ -414,6 +414,14 @@ func aligned(n int, tensors ...*vk.Tensor) bool {
 	return true
 }
 
+// orElse returns t, or another tensor if t is zero: every binding needs a tensor.
+func orElse(t, other vk.Tensor) vk.Tensor {
+	if t.IsZero() {
+		return other
+	}
+	return t
+}
+
 // Packing (PackGQA in FlashAttention): with one query per head, the heads that share a key head
 // become the rows of one matrix. K and V are then read once for all of them, and rows that would be
 // empty are used:

@@ -9,8 +9,8 @@ import (
 // Forward takes the kernels of Decode for few queries with many keys where they are faster. K and V
 // are then a full cache: SeqLens is 0, and all keys are new.
 
-// asDecode returns p as a problem of Decode, or an error if Decode cannot compute it.
-func (p *Problem) asDecode() (DecodeProblem, error) {
+// asDecode returns p as a problem of Decode, which is not valid if Decode cannot compute p.
+func (p *Problem) asDecode() DecodeProblem {
 	d := DecodeProblem{Problem: *p, NewKeys: p.SeqKV}
 	if p.SeqQ == 1 && p.CausalAlign == BottomRight { // no key comes after the last position
 		d.Causal = false
@@ -18,7 +18,7 @@ func (p *Problem) asDecode() (DecodeProblem, error) {
 			d.Window.Right = Unlimited
 		}
 	}
-	return d, d.Validate()
+	return d
 }
 
 // forwardAsDecode returns how Forward runs p on the kernels of Decode; false if it takes its own
@@ -26,13 +26,11 @@ func (p *Problem) asDecode() (DecodeProblem, error) {
 func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, origin table.Origin, ok bool, err error) {
 	forced := opt.DecodeConfig != nil
 	few := opt.Impl == Auto && opt.Config == nil && p.SeqQ <= MaxDecodeQueries && p.SeqKV >= decodeFewestKeys
-	if !forced && !few || p.Validate() != nil {
+	if !forced && !few {
 		return c, origin, false, nil
 	}
-	d, err := p.asDecode()
-	if err == nil {
-		c, origin, err = chooseDecode(caps, d, *opt)
-	}
+	d := p.asDecode()
+	c, origin, err = chooseDecode(caps, d, *opt)
 	if forced {
 		if err != nil {
 			err = unsupported("decode_config: %v", err)
@@ -88,10 +86,7 @@ func decodesFaster(caps *vk.Caps, p *Problem, impl Impl) bool {
 
 // forwardDecode records the kernel of Decode for p, with memory of c.
 func forwardDecode(c *vk.Cmd, t *Tensors, p *Problem, config DecodeConfig) error {
-	d, err := p.asDecode()
-	if err != nil {
-		return err
-	}
+	d := p.asDecode()
 	// State is zeros between calls, and so are the lengths.
 	states, lengths := d.StateShape()[0], d.SeqLensShape()[0]
 	zeros := c.Zeros("attention.state", 4*int64(states+lengths))

@@ -196,18 +196,9 @@ func fwdF32x2Rows() []fwdRow {
 	}
 }
 
-// chooseForward returns the configuration that Forward takes for p on a device. Its
-// error wraps vk.ErrUnsupported if no path, or not the forced one, handles p.
-func chooseForward(caps *vk.Caps, p Problem, opt Options) (Config, error) {
-	c, _, err := forwardConfig(caps, &p, &opt)
-	return c, err
-}
-
-// forwardConfig is chooseForward with the origin of the configuration.
+// forwardConfig returns the configuration of Forward's own kernels for p on a device, and its origin.
+// The error wraps vk.ErrUnsupported if no path, or not the forced one, handles p.
 func forwardConfig(caps *vk.Caps, p *Problem, opt *Options) (Config, table.Origin, error) {
-	if err := p.Validate(); err != nil {
-		return Config{}, table.Origin{}, err
-	}
 	if opt.Config != nil {
 		return *opt.Config, table.Origin{}, opt.Config.Feasible(caps, *p)
 	}

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // HostTensors are Tensors on the host, for ForwardHost: whole tensors of the same shapes in
@@ -43,7 +44,7 @@ type HostTensors struct {
 // vk.ErrOutOfDeviceMemory, or ctx's error. O and LSE are undefined then, and nothing stays
 // allocated.
 func ForwardHost(ctx context.Context, d *vk.Device, t HostTensors, p Problem, opt Options) error {
-	if _, _, err := forwardConfig(d.Caps(), &p, &opt); err != nil {
+	if err := Supports(d.Caps(), p, kit.Forward, opt); err != nil {
 		return err
 	}
 	parts, slices := p.parts(), reflect.ValueOf(t)

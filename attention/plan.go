@@ -70,6 +70,9 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, opt Options) (plan Plan, er
 // planForward is Choose for the forward pass. Asks finds out what only the device knows; nil: the
 // plan goes by caps.
 func planForward(caps *vk.Caps, p *Problem, opt *Options, asks layoutQuestion) (plan Plan, err error) {
+	if err := p.Validate(); err != nil {
+		return plan, err
+	}
 	decode, origin, decodes, err := forwardAsDecode(caps, p, opt)
 	if err != nil {
 		return plan, err
