@@ -61,7 +61,7 @@ func TestStep(t *testing.T) {
 		most = 24
 	}
 	if !vktest.Thorough(dev) {
-		most = 12
+		most = 8
 	}
 	for ; n < 1000 && ran < most; n++ {
 		c := stepCase{Step: draw(rand.New(rand.NewPCG(7, uint64(n/2))), rand.New(rand.NewPCG(8, uint64(n))), space).(*call.Step), odd: n%5 == 0}
