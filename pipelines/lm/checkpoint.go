@@ -1,0 +1,263 @@
+package lm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// A Checkpoint is a folder with config.json and weights: model.safetensors, or the shards that
+// model.safetensors.index.json lists. Its methods may be called by several goroutines at once,
+// except Close.
+type Checkpoint struct {
+	Config Config
+	Dir    string
+	DType  dtype.DType // of most of the weights
+
+	files   []*safetensors.File
+	tensors map[string]source // by the name of the parameter
+}
+
+// A source is where a tensor lies.
+type source struct {
+	file   *safetensors.File
+	tensor safetensors.Tensor
+}
+
+const (
+	weightsFile = "model.safetensors"
+	indexFile   = "model.safetensors.index.json"
+)
+
+// Open opens a checkpoint and checks all names, shapes and sizes: reading it can only fail where the
+// device of the files does. Its error names the first tensor or file that is wrong.
+func Open(dir string) (_ *Checkpoint, err error) {
+	config, err := ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{Config: config, Dir: dir, tensors: map[string]source{}}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	shards, index, err := shardsOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range shards {
+		f, err := safetensors.Open(filepath.Join(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		c.files = append(c.files, f)
+		for _, t := range f.Tensors() {
+			if index != nil && index[t.Name] != name {
+				return nil, fmt.Errorf("lm: %s: tensor %q is in %s, but the index says %q", dir, t.Name, name, index[t.Name])
+			}
+			if key := config.key(t.Name); key != "" {
+				c.tensors[key] = source{f, t}
+			}
+		}
+	}
+	return c, c.check()
+}
+
+// shardsOf returns the files of weights, and the file of each tensor if there is an index.
+func shardsOf(dir string) (shards []string, index map[string]string, err error) {
+	if _, err := os.Stat(filepath.Join(dir, weightsFile)); err == nil {
+		return []string{weightsFile}, nil, nil
+	}
+	var x struct {
+		Map map[string]string `json:"weight_map"`
+	}
+	path := filepath.Join(dir, indexFile)
+	if err := readJSON(path, &x); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("lm: %s has neither %s nor %s", dir, weightsFile, indexFile)
+	} else if err != nil {
+		return nil, nil, err
+	}
+	for tensor, name := range x.Map {
+		if filepath.Base(name) != name {
+			return nil, nil, fmt.Errorf("lm: %s: tensor %q is in %q, which is no name of a file in the folder", path, tensor, name)
+		}
+		if !slices.Contains(shards, name) {
+			shards = append(shards, name)
+		}
+	}
+	slices.Sort(shards)
+	return shards, x.Map, nil
+}
+
+// key returns the name in Params of a tensor of a file, and "" for a tensor that is no parameter:
+// masks and angles, which old checkpoints have, and the head of a model that has none of its own.
+func (c *Config) key(name string) string {
+	if c.GPT2() && !strings.HasPrefix(name, "transformer.") && name != headName {
+		name = "transformer." + name // checkpoints of the model without its head
+	}
+	switch {
+	case strings.HasSuffix(name, ".rotary_emb.inv_freq"), c.Tied && name == headName,
+		c.GPT2() && (strings.HasSuffix(name, ".attn.bias") || strings.HasSuffix(name, ".attn.masked_bias")):
+		return ""
+	}
+	return name
+}
+
+// check compares tensors with parameters.
+func (c *Checkpoint) check() error {
+	params := map[string]bool{}
+	bytes := map[dtype.DType]int64{}
+	for _, p := range c.Config.Params() {
+		params[p.Name] = true
+		s, ok := c.tensors[p.Name]
+		if !ok {
+			return fmt.Errorf("lm: %s: tensor %q is missing: %s with num_hidden_layers=%d has it", c.Dir, p.Name, c.Config.Architecture, c.Config.Layers)
+		}
+		if !slices.Equal(s.tensor.Shape, p.Shape) {
+			return fmt.Errorf("lm: %s: tensor %q has shape %v, config.json wants %v", c.Dir, s.tensor.Name, s.tensor.Shape, p.Shape)
+		}
+		format, ok := formats[s.tensor.DType]
+		if !ok {
+			return fmt.Errorf("lm: %s: tensor %q is %s, want F32, F16 or BF16", c.Dir, s.tensor.Name, s.tensor.DType)
+		}
+		bytes[format] += s.tensor.Bytes()
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.tensors)) {
+		if !params[key] {
+			return fmt.Errorf("lm: %s: tensor %q is none of the parameters that config.json describes", c.Dir, c.tensors[key].tensor.Name)
+		}
+	}
+	for format, n := range bytes {
+		if n > bytes[c.DType] {
+			c.DType = format
+		}
+	}
+	return nil
+}
+
+var formats = map[safetensors.DType]dtype.DType{
+	safetensors.F32: dtype.Float32, safetensors.F16: dtype.Float16, safetensors.BF16: dtype.BFloat16,
+}
+
+// Format returns the format in which the file has a parameter.
+func (c *Checkpoint) Format(name string) dtype.DType { return formats[c.tensors[name].tensor.DType] }
+
+// ReadAt fills p with the bytes of a parameter from byte offset on, in the format of the file.
+func (c *Checkpoint) ReadAt(name string, p []byte, offset int64) error {
+	s, ok := c.tensors[name]
+	if !ok {
+		return fmt.Errorf("lm: %s: there is no parameter %q", c.Dir, name)
+	}
+	return s.file.ReadAt(s.tensor, p, offset)
+}
+
+// Read is of Weights. An element that the format cannot hold is an error.
+func (c *Checkpoint) Read(x Param, t dtype.DType, p []byte, first int64) error {
+	format := c.Format(x.Name)
+	if format == t {
+		return c.ReadAt(x.Name, p, first*int64(t.Size()))
+	}
+	n := len(p) / t.Size()
+	raw, values := make([]byte, n*format.Size()), make([]float32, n)
+	if err := c.ReadAt(x.Name, raw, first*int64(format.Size())); err != nil {
+		return err
+	}
+	storage.Decode(format, values, raw)
+	if t == dtype.Float16 {
+		for i, v := range values {
+			if a := math.Abs(float64(v)); a > 65504 && !math.IsInf(a, 1) {
+				return fmt.Errorf("lm: tensor %q: element %d is %v, beyond the 65504 of float16: take bfloat16 or float32", x.Name, first+int64(i), v)
+			}
+		}
+	}
+	storage.Encode(t, p, values)
+	return nil
+}
+
+// Close closes the files. It may be called again, and on nil.
+func (c *Checkpoint) Close() {
+	if c == nil {
+		return
+	}
+	for _, f := range c.files {
+		f.Close()
+	}
+}
+
+// Write writes weights into the safetensors files of a folder, of at most shardBytes each, with an
+// index if there are several.
+func Write(dir string, params []Param, format dtype.DType, shardBytes int64, w Weights) error {
+	shards := [][]Param{nil}
+	var bytes int64
+	for _, p := range params {
+		n := p.elements() * int64(format.Size())
+		if last := len(shards) - 1; bytes+n > shardBytes && len(shards[last]) > 0 {
+			shards, bytes = append(shards, nil), 0
+		}
+		shards[len(shards)-1] = append(shards[len(shards)-1], p)
+		bytes += n
+	}
+	index := map[string]string{}
+	for i, shard := range shards {
+		name := weightsFile
+		if len(shards) > 1 {
+			name = fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(shards))
+		}
+		for _, p := range shard {
+			index[p.Name] = name
+		}
+		if err := writeShard(filepath.Join(dir, name), shard, format, w); err != nil {
+			return err
+		}
+	}
+	if len(shards) == 1 {
+		return nil
+	}
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{}, "weight_map": index})
+	if err != nil {
+		return err
+	}
+	if err := files.Write(filepath.Join(dir, indexFile), text); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	return nil
+}
+
+// writeShard writes a file. Its metadata is what Transformers wants.
+func writeShard(path string, params []Param, format dtype.DType, weights Weights) error {
+	var list []safetensors.Tensor
+	for _, p := range params {
+		list = append(list, safetensors.Tensor{Name: p.Name, DType: safetensors.DType(strings.ToUpper(format.Short())), Shape: p.Shape})
+	}
+	w, err := safetensors.Create(path, list, map[string]string{"format": "pt"})
+	if err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	defer w.Close()
+	for _, p := range params {
+		to, err := w.Tensor(p.Name)
+		if err != nil {
+			return fmt.Errorf("lm: %w", err)
+		}
+		if err := Pieces(p, format, weights, func(b []byte, _ int64) error {
+			_, err := to.Write(b)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return w.Commit()
+}

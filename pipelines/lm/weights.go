@@ -1,0 +1,73 @@
+package lm
+
+import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
+)
+
+// Weights are the elements of a model's parameters.
+type Weights interface {
+	// Read fills p with elements of a parameter in a format, from element first on.
+	Read(x Param, t dtype.DType, p []byte, first int64) error
+}
+
+// Pieces calls f with all bytes of a parameter in a format, a piece after the other.
+func Pieces(x Param, t dtype.DType, w Weights, f func(piece []byte, offset int64) error) error {
+	const piece = 8 << 20 // bytes
+	size := int64(t.Size())
+	b := make([]byte, min(piece, x.elements()*size))
+	for at := int64(0); at < x.elements()*size; at += piece {
+		b = b[:min(piece, x.elements()*size-at)]
+		if err := w.Read(x, t, b, at/size); err != nil {
+			return err
+		}
+		if err := f(b, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Random are weights for tests and measurements: of matrices uniform numbers whose deviation is the
+// inverse root of the inner dimension, of tables and biases numbers of deviation 1 and 0.1, and of
+// norms 1.
+type Random struct{ Seed uint64 }
+
+// Read is of Weights. The number of an element does not depend on how much is read.
+func (r Random) Read(x Param, t dtype.DType, p []byte, first int64) error {
+	h := fnv.New64a()
+	h.Write([]byte(x.Name))
+	scale := 0.1
+	switch table := strings.Contains(x.Name, "embed_tokens") || strings.Contains(x.Name, ".wte") || strings.Contains(x.Name, ".wpe"); {
+	case len(x.Shape) == 1 && !strings.HasSuffix(x.Name, "bias"):
+		scale = 0
+	case table:
+		scale = 1
+	case len(x.Shape) == 2:
+		scale = 1 / math.Sqrt(float64(min(x.Shape[0], x.Shape[1])))
+	}
+	n := int64(len(p) / t.Size())
+	values := make([]float32, n)
+	const run = 1 << 12 // numbers of a generator
+	var source *rand.PCG
+	for i := range values {
+		at := first + int64(i)
+		if source == nil || at%run == 0 {
+			source = rand.NewPCG(r.Seed, h.Sum64()+uint64(at/run))
+			for range at % run {
+				source.Uint64()
+			}
+		}
+		values[i] = float32(scale * math.Sqrt(12) * (float64(source.Uint64()>>11)/(1<<53) - 0.5))
+		if scale == 0 {
+			values[i] = 1
+		}
+	}
+	storage.Encode(t, p, values)
+	return nil
+}
