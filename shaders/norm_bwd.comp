@@ -4,11 +4,13 @@
 //     g  = dy * w
 //     ds = rstd * (g - mean(g) - z * mean(g * z)) + dsum     mean(g) is left out for RMSNorm
 //     dw = sum over rows of dy * z
+//     db = sum over rows of dy                               with BIAS
 //
 //     s, dy, dsum, dx, dresidual  (rows, cols)  ELEM, row strides, last axis contiguous
 //     w                           (cols)        f32 or ELEM, contiguous
 //     mean, rstd                  (rows)        f32, contiguous
 //     parts                       (workgroups, cols rounded up to 4)  f32: sums of dw
+//                                 and, from a multiple of 16 rows on, as many rows: sums of db
 //
 // The given mean is rounded. If neighbouring float32 numbers are as far apart as the
 // elements of a row, its error is up to one deviation. So in float32 the mean of z, which
@@ -17,7 +19,7 @@
 //
 // dx is ds, and so is dresidual; some callers want it in memory of its own.
 //
-// A team sums dw of its rows in registers, or with LOADS 0 in its workgroup's row of parts.
+// A team sums dw and db of its rows in registers, or with LOADS 0 in its workgroup's row of parts.
 // The teams of a workgroup are then added in order, and sum_rows adds the workgroups: no
 // atomics, the same bits on every run.
 //
@@ -49,10 +51,7 @@ layout(push_constant, scalar) uniform Params {
 READ16(0, S, s)
 READ16(1, DY, dy)
 READ16(2, DSum, dsum)
-layout(binding = 3, scalar) readonly buffer W { float w_f32[]; };
-layout(binding = 3, scalar) readonly buffer W4 { vec4 w_f32x4[]; };
-layout(binding = 3, scalar) readonly buffer WElem { ELEM w_elem[]; };
-layout(binding = 3, scalar) readonly buffer WElem4 { ELEM4 w_elem4[]; };
+COLUMN_BUFFERS(3, W, w)
 layout(binding = 4, scalar) readonly buffer Mean { float mean_in[]; };
 layout(binding = 5, scalar) readonly buffer Rstd { float rstd_in[]; };
 WRITE16(6, DX, dx)
@@ -94,37 +93,49 @@ Row load_row(const uint row) {
 // parts_at returns the index of column c in the workgroup's row of parts.
 uint parts_at(const uint c) { return gl_WorkGroupID.x * ((p.cols + 3) / 4) + c / 4; }
 
+#ifdef BIAS
+// bias_parts_at returns the index of column c in the workgroup's row of sums of db.
+uint bias_parts_at(const uint c) { return parts_at(c) + (gl_NumWorkGroups.x + 15) / 16 * 16 * ((p.cols + 3) / 4); }
+#endif
+
 // normalized returns z of four columns from c on, with the given mean; 0 past the end.
 vec4 normalized(const vec4 s, const float mean, const float rstd, const uint c) {
     const vec4 z = apart(s, mean) * rstd;
     return CENTERED ? within(z, c) : z;
 }
 
-// write_parts sums quad q of vector l over the teams of the workgroup. Every invocation of
-// the workgroup calls it.
-void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {
-    if (!SUBGROUP_TEAM) {
-        const uint c = (lane + l * TEAM) * VEC + 4 * q;
-        if (c < p.cols) {
-            parts[parts_at(c)] = sum;
-        }
-        return;
+// WRITE_PARTS makes write_parts, which sums quad q of vector l over the teams of the workgroup.
+// Every invocation of the workgroup calls it. Staged is read, by an earlier call, before it is
+// written, and written before it is read.
+#define WRITE_PARTS(write_parts, parts_at)                                            \
+    void write_parts(const uint lane, const uint l, const uint q, const vec4 sum) {   \
+        if (!SUBGROUP_TEAM) {                                                         \
+            const uint c = (lane + l * TEAM) * VEC + 4 * q;                           \
+            if (c < p.cols) {                                                         \
+                parts[parts_at(c)] = sum;                                             \
+            }                                                                         \
+            return;                                                                   \
+        }                                                                             \
+        barrier();                                                                    \
+        staged[gl_SubgroupID * TEAM + lane] = sum;                                    \
+        barrier();                                                                    \
+        const uint c = (lane + l * TEAM) * VEC + 4 * q;                               \
+        if (gl_SubgroupID == 0 && c < p.cols) {                                       \
+            vec4 total = sum;                                                         \
+            for (uint t = 1; t < gl_NumSubgroups; t++) {                              \
+                total += staged[t * TEAM + lane];                                     \
+            }                                                                         \
+            parts[parts_at(c)] = total;                                               \
+        }                                                                             \
     }
-    barrier();  // staged read, by an earlier call, before it is written
-    staged[gl_SubgroupID * TEAM + lane] = sum;
-    barrier();  // staged written before it is read
-    const uint c = (lane + l * TEAM) * VEC + 4 * q;
-    if (gl_SubgroupID == 0 && c < p.cols) {
-        vec4 total = sum;
-        for (uint t = 1; t < gl_NumSubgroups; t++) {
-            total += staged[t * TEAM + lane];
-        }
-        parts[parts_at(c)] = total;
-    }
-}
 
-// ADD_DW adds x to dw of quad q of vector l, which begins at column c.
-#define ADD_DW(l, q, c, x)                    \
+WRITE_PARTS(write_parts, parts_at)
+#ifdef BIAS
+WRITE_PARTS(write_bias_parts, bias_parts_at)
+#endif
+
+// ADD adds x to quad q of vector l, which begins at column c, of dw or db.
+#define ADD(dw, parts_at, l, q, c, x)         \
     if (!WIDE) {                              \
         dw[(l) * QUADS + (q)] += x;           \
     } else if ((c) + 4 * (q) < p.cols) {      \
@@ -138,11 +149,20 @@ void main() {
     [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
         dw[i] = vec4(0.0);
     }
+#ifdef BIAS
+    vec4 db[MAX_LOADS * QUADS];
+    [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
+        db[i] = vec4(0.0);
+    }
+#endif
     if (WIDE) {
         for (uint c = lane * VEC; c < p.cols; c += TEAM * VEC) {
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
                 if (c + 4 * q < p.cols) {
                     parts[parts_at(c + 4 * q)] = vec4(0.0);
+#ifdef BIAS
+                    parts[bias_parts_at(c + 4 * q)] = vec4(0.0);
+#endif
                 }
             }
         }
@@ -175,13 +195,16 @@ void main() {
             [[unroll]] for (uint q = 0; q < QUADS; q++) {
                 const vec4 z = normalized(quad(s, q), r.mean, r.rstd, c + 4 * q);
                 const vec4 d = quad(dy, q);  // 0 past the end
+#ifdef BIAS
+                ADD(db, bias_parts_at, l, q, c, d)
+#endif
                 const vec4 g = d * weights_of(w, l, c, q);
                 sum_g += g;
                 sum_gz += g * z;
                 if (RECENTERED) {
                     sum_z += z;
                 } else {
-                    ADD_DW(l, q, c, d * z)
+                    ADD(dw, parts_at, l, q, c, d * z)
                 }
             }
         }
@@ -205,7 +228,7 @@ void main() {
                 const vec4 d = quad(dy, q);
                 if (RECENTERED) {
                     z -= means.z;
-                    ADD_DW(l, q, c, d * z)
+                    ADD(dw, parts_at, l, q, c, d * z)
                 }
                 const vec4 g = d * weights_of(w, l, c, q);
                 dx[q] = (g - means.x - z * means.y) * r.rstd + quad(more, q);
@@ -220,6 +243,9 @@ void main() {
     if (!WIDE) {
         [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
             write_parts(lane, i / QUADS, i % QUADS, dw[i]);
+#ifdef BIAS
+            write_bias_parts(lane, i / QUADS, i % QUADS, db[i]);
+#endif
         }
     }
 }

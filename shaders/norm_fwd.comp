@@ -3,10 +3,10 @@
 //     s       = x + residual              rounded to ELEM, if there is a residual; else x
 //     mean[r] = mean(s[r,:])              0 for RMSNorm
 //     rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])^2) + eps)
-//     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//     y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c] + b[c]      with BIAS, else without b
 //
 //     x, residual, sum, y  (rows, cols)  ELEM, row strides, last axis contiguous
-//     w                    (cols)        f32 or ELEM, contiguous
+//     w, b                 (cols)        f32 or ELEM, contiguous
 //     mean, rstd           (rows)        f32, contiguous, saved for the backward pass
 //
 // A row stays in the registers of its team, a subgroup or the workgroup, from the first sum
@@ -40,16 +40,16 @@ layout(push_constant, scalar) uniform Params {
     uint w_offset;
     uint mean_offset;
     uint rstd_offset;
+#ifdef BIAS
+    uint b_offset;
+#endif
 } p;
 
 #include "lib/vec16.glsl"
 
 READ16(0, X, x)
 READ16(1, Residual, residual)
-layout(binding = 2, scalar) readonly buffer W { float w_f32[]; };
-layout(binding = 2, scalar) readonly buffer W4 { vec4 w_f32x4[]; };
-layout(binding = 2, scalar) readonly buffer WElem { ELEM w_elem[]; };
-layout(binding = 2, scalar) readonly buffer WElem4 { ELEM4 w_elem4[]; };
+COLUMN_BUFFERS(2, W, w)
 TENSOR16(4, , Sum, sum)
 LOAD16(sum)
 STORE16(sum)
@@ -58,6 +58,18 @@ layout(binding = 5, scalar) writeonly buffer Mean { float mean_out[]; };
 layout(binding = 6, scalar) writeonly buffer Rstd { float rstd_out[]; };
 
 #include "lib/norm.glsl"
+
+#ifdef BIAS
+COLUMN_BUFFERS(7, B, b)
+COLUMNS(bias_at, biases, hold_biases, biases_of, b)
+#define BIAS_ARGUMENT , const Weights b
+#define BIAS_OF(l, c, q) +biases_of(b, l, c, q)
+#define HELD_BIAS , b
+#else
+#define BIAS_ARGUMENT
+#define BIAS_OF(l, c, q)
+#define HELD_BIAS
+#endif
 
 const bool LOW = CENTERED && VEC == 4;  // the mean has a low part
 
@@ -113,10 +125,10 @@ uvec4 load_again(const uint row, const uint c) {
 }
 
 // normalize writes vector l of y, at column c.
-void normalize(const uint row, const uint l, const uint c, const uvec4 s, const float high, const float low, const float rstd, const Weights w) {
+void normalize(const uint row, const uint l, const uint c, const uvec4 s, const float high, const float low, const float rstd, const Weights w BIAS_ARGUMENT) {
     vec4 y[2];
     [[unroll]] for (uint q = 0; q < QUADS; q++) {
-        y[q] = centered(quad(s, q), high, low) * rstd * weights_of(w, l, c, q);
+        y[q] = centered(quad(s, q), high, low) * rstd * weights_of(w, l, c, q) BIAS_OF(l, c, q);
     }
     store_y(p.y_offset + row * p.y_stride + c, rest(c), pack(y[0], y[QUADS - 1]));
 }
@@ -125,6 +137,9 @@ void main() {
     const uint lane = lane_of_team();
     const float scale = 1.0 / float(p.cols);
     const Weights w = hold_weights();
+#ifdef BIAS
+    const Weights b = hold_biases();
+#endif
     for (uint row0 = first_row(); row0 < p.rows; row0 += ROWS * row_step()) {
         uvec4 held[MAX_ROWS * MAX_LOADS];
         float first[MAX_ROWS];
@@ -182,7 +197,7 @@ void main() {
             }
             for (uint l = 0; l < loads(); l++) {
                 const uint c = (lane + l * TEAM) * VEC;
-                normalize(row, l, c, WIDE ? load_again(row, c) : held[i * MAX_LOADS + l], high[i], low[i], rstd, w);
+                normalize(row, l, c, WIDE ? load_again(row, c) : held[i * MAX_LOADS + l], high[i], low[i], rstd, w HELD_BIAS);
             }
             if (SAVE && lane == 0) {
                 rstd_out[p.rstd_offset + row] = rstd;

@@ -6,8 +6,8 @@ import (
 )
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
-// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, PACKED, STORE, MATRIX
-// and CACHE8, which is a cache of keys and values in 8 bits; everything
+// macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, PACKED, STORE, MATRIX,
+// BIAS and CACHE8, which is a cache of keys and values in 8 bits; everything
 // else that shapes the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
@@ -89,6 +89,8 @@ var variants = slices.Concat(
 	single("gemm_amax", "gemm_f32x2"),
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
+	as(forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"), "norm_fwd_bias", "BIAS"),
+	as(forEach("norm_bwd", "vulkan1.2", "f16", "bf16", "f32"), "norm_bwd_bias", "BIAS"),
 	forEach("sum_rows", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("glu_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("glu_bwd", "vulkan1.2", "f16", "bf16", "f32"),

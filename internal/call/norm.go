@@ -48,6 +48,8 @@ func (n *Norm) Tensors() []Tensor {
 		{Name: "dx", DType: t, Shape: rows, Role: Gradient},
 		{Name: "dresidual", DType: t, Shape: rows, Role: Gradient, Off: !n.DResidual || !n.Residual},
 		{Name: "dw", DType: w, Shape: cols, Role: Gradient},
+		{Name: "b", DType: w, Shape: cols, Scale: n.Second, Once: true, Off: !n.Bias},
+		{Name: "db", DType: w, Shape: cols, Role: Gradient, Off: !n.Bias},
 	}
 }
 
@@ -85,8 +87,8 @@ func kernelNorm() Kernel {
 		Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawNorm, Backward: "norm.Backward",
 		Contract: Contract{norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil},
 	}
-	for i := range 4 {
-		p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: i%2 > 0, Residual: i/2 > 0}
+	for i := range 5 {
+		p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: i%2 > 0, Residual: i/2 == 1, Bias: i > 2}
 		k.Gradients = append(k.Gradients, &Norm{Problem: p, Save: true, DResidual: true})
 	}
 	return k
@@ -103,6 +105,7 @@ func drawNorm(family, rng *rand.Rand, s Space) Call {
 		p.WeightDType = p.DType
 	}
 	p.RMS, p.Residual, p.Backward = family.IntN(2) == 0, family.IntN(3) == 0, family.IntN(2) == 0
+	p.Bias = chance(family, 3)
 	if p.Backward {
 		p.DResidual = p.Residual && family.IntN(2) == 0
 	} else {

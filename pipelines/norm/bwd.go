@@ -17,20 +17,21 @@ import (
 //	g  = dy * w
 //	dx = rstd * (g - mean(g) - z * mean(g * z)) + dsum    mean(g) is left out for RMSNorm
 //	dw = sum over rows of dy * z
+//	db = sum over rows of dy
 //
 // DX is the gradient of X and of Residual. Backward writes it to DResidual, too, if that is
 // given.
 //
 // X or Sum, DY, DSum, DX and DResidual are (rows, cols) of p.DType with any row stride and a
-// contiguous last axis. W and DW are (cols) of p.WeightDType. Mean and RStd are (rows), float32,
-// as Forward wrote them. These four tensors are contiguous. Sums are float32.
+// contiguous last axis. W, DW and DB are (cols) of p.WeightDType. Mean and RStd are (rows), float32,
+// as Forward wrote them. These five tensors are contiguous. Sums are float32. B is not read.
 //
 // The mean that Forward wrote is rounded to float32. In float32 rows this does not show: the mean
 // of z must be 0, so its actual value is taken off z. The numbers of 16-bit rows are at least
 // 2^13 times as far apart. Their z is off by at most 2^-14 of the distance of two such numbers,
 // times rstd.
 //
-// Each workgroup adds up dw of its rows, and a second kernel adds these sums in order: the same
+// Each workgroup adds up dw and db of its rows, and a second kernel adds these sums in order: the same
 // call on the same device gives the same bits. The sums need Workspace bytes of memory:
 // o.Workspace, or memory of c (vk.Cmd.Scratch).
 //
@@ -50,7 +51,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		normalized, s = "sum", t.Sum
 	}
 	w, mean, rstd := t.W, t.Mean, t.RStd
-	dy, dsum, dx, dresidual, dw := g.DY, g.DSum, g.DX, g.DResidual, g.DW
+	dy, dsum, dx, dresidual, dw, db := g.DY, g.DSum, g.DX, g.DResidual, g.DW, g.DB
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
 	inputs := [...]argument.Argument{
 		argument.New(normalized, s, true, p.DType, rows),
@@ -60,7 +61,8 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		argument.New("mean", mean, !p.RMS, dtype.Float32, row),
 		argument.New("rstd", rstd, true, dtype.Float32, row),
 	}
-	parts, err := sumrows.Workspace(c, "norm", o.Workspace, config.parts(d.Caps(), &p), p.Cols)
+	groups, count := config.parts(d.Caps(), &p)
+	parts, err := sumrows.Workspace(c, "norm", o.Workspace, count, p.Cols)
 	if err != nil {
 		return err
 	}
@@ -68,20 +70,17 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		argument.New("dx", dx, true, p.DType, rows),
 		argument.New("dresidual", dresidual, p.Residual && !dresidual.IsZero(), p.DType, rows),
 		argument.New("dw", dw, true, p.WeightDType, []int{p.Cols}),
+		argument.New("db", db, p.Bias, p.WeightDType, []int{p.Cols}),
 		argument.New("workspace", parts, true, dtype.Float32, parts.Shape),
 	}
 	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
 		return err
 	}
-	vk.Narrow(&s, &dy, &dsum, &w, &mean, &rstd, &dx, &dresidual, &dw)
+	vk.Narrow(&s, &dy, &dsum, &w, &mean, &rstd, &dx, &dresidual, &dw, &db)
 	spec := bwdSpec{
 		shared:         newSharedSpec(d.Caps(), &p, config, w, s, dy, dsum, dx, dresidual),
 		WriteDResidual: !dresidual.IsZero(),
 		Ahead:          config.Ahead && config.Loads > 0,
-	}
-	k, err := kernel[bwdParams](d, "norm_bwd", p.DType, spec, config)
-	if err != nil {
-		return err
 	}
 	params := bwdParams{
 		Rows: uint32(p.Rows), Cols: uint32(p.Cols),
@@ -100,16 +99,33 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.BackwardFLOPs(), Bytes: vk.Traffic(s, dy, dsum, w, mean, rstd, dx, dresidual, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(parts.Shape[0])}, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
-	return sumrows.Record(c, dw, parts)
+	err = dispatch(c, p.kernel(kit.Backward), &p, config, uint32(groups), spec, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
+	if err != nil {
+		return err
+	}
+	for i, sums := range []vk.Tensor{dw, db} {
+		if sums.IsZero() {
+			continue
+		}
+		b, err := parts.Buffer.Slice(sumrows.Bytes(i*(count-groups), p.Cols), sumrows.Bytes(groups, p.Cols))
+		if err != nil {
+			return err
+		}
+		if err := sumrows.Record(c, sums, vk.View(b, dtype.Float32, groups, parts.Shape[1])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // defaultUnits stands for the compute units of a device that does not say how many it has.
 const defaultUnits = 32
 
 // parts returns how many workgroups the backward pass has. The device at its fullest gives each
-// some number of turns; parts is the fewest workgroups that need no more turns.
-func (c *Config) parts(caps *vk.Caps, p *Problem) int {
+// some number of turns; groups is the fewest workgroups that need no more turns. Rows are those of
+// their sums: with a bias the last groups rows are of db, from a multiple of 16 rows on, since
+// tensors begin at multiples of 256 bytes.
+func (c *Config) parts(caps *vk.Caps, p *Problem) (groups, rows int) {
 	units := int(caps.ComputeUnits)
 	if units == 0 {
 		units = defaultUnits
@@ -117,7 +133,11 @@ func (c *Config) parts(caps *vk.Caps, p *Problem) int {
 	most := min(max(units*c.Groups, 1), int(caps.MaxWorkgroupCount[0]))
 	all := (p.Rows + c.rowsPerGroup(caps) - 1) / c.rowsPerGroup(caps) // turns of one workgroup
 	turns := (all + most - 1) / most
-	return (all + turns - 1) / turns
+	groups = (all + turns - 1) / turns
+	if !p.Bias {
+		return groups, groups
+	}
+	return groups, (groups+15)/16*16 + groups
 }
 
 // bwdParams is the push-constant block of norm_bwd.comp.

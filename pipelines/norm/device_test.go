@@ -85,7 +85,7 @@ func TestMean(t *testing.T) {
 			if !vktest.Thorough(d) && (i+j)%6 != 0 {
 				continue // on lavapipe a sixth of the kinds with each configuration, all kinds with some
 			}
-			p := norm.Problem{Rows: 5, Cols: config.Most(d.Caps(), m.format, m.cols), Eps: m.eps, DType: m.format, Residual: i%3 == 1}
+			p := norm.Problem{Rows: 5, Cols: config.Most(d.Caps(), m.format, m.cols), Eps: m.eps, DType: m.format, Residual: i%3 == 1, Bias: i%4 == 2}
 			if err := config.Feasible(d.Caps(), p); err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				continue

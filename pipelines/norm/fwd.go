@@ -15,22 +15,22 @@ import (
 //	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
-//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c] + b[c]    without b unless p.Bias
 //
 // X, Residual, Sum and Y are (rows, cols) of p.DType with any row stride and a contiguous last
-// axis. Offsets and strides that are multiples of 16 bytes are fastest. W is (cols) of
-// p.WeightDType. Mean and RStd are (rows), float32. These three tensors are contiguous.
+// axis. Offsets and strides that are multiples of 16 bytes are fastest. W and B are (cols) of
+// p.WeightDType. Mean and RStd are (rows), float32. These four tensors are contiguous.
 //
 // Sums are float32. The mean is computed from differences from the row's first element, the
 // variance from differences from the mean. So y and rstd are exact to some roundoffs of float32,
-// relative to the largest y/w of the row, even where the mean is large against the deviation.
+// relative to the largest (y-b)/w of the row, even where the mean is large against the deviation.
 // Mean is rounded to float32; in such rows it may be off by up to a deviation. In float32 rows y
 // is computed from a more exact mean. In 16-bit rows it is computed from Mean, which is enough:
 // their numbers are at least 2^13 times as far apart.
 //
 // With p.Residual, Sum is s, the residual stream. It is the Residual of the next call.
 //
-// In LayerNorm a row of equal elements is exactly 0 if eps is 2^-126 or more; a device may take a
+// In LayerNorm a row of equal elements is exactly 0, or b, if eps is 2^-126 or more; a device may take a
 // smaller eps for 0. A row with an infinity or a NaN is NaN.
 //
 // Forward records into c and returns; outputs are valid once c has completed, and have memory of
@@ -43,13 +43,14 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	x, residual, w, y, sum, mean, rstd := t.X, t.Residual, t.W, t.Y, t.Sum, t.Mean, t.RStd
+	x, residual, w, b, y, sum, mean, rstd := t.X, t.Residual, t.W, t.B, t.Y, t.Sum, t.Mean, t.RStd
 	save := !rstd.IsZero()
 	rows, row := []int{p.Rows, p.Cols}, []int{p.Rows}
 	inputs := [...]argument.Argument{
 		argument.New("x", x, true, p.DType, rows),
 		argument.New("residual", residual, p.Residual, p.DType, rows),
 		argument.New("w", w, true, p.WeightDType, []int{p.Cols}),
+		argument.New("b", b, p.Bias, p.WeightDType, []int{p.Cols}),
 	}
 	outputs := [...]argument.Argument{
 		argument.New("y", y, true, p.DType, rows),
@@ -60,16 +61,13 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
 		return err
 	}
-	vk.Narrow(&x, &residual, &w, &y, &sum, &mean, &rstd)
+	vk.Narrow(&x, &residual, &w, &b, &y, &sum, &mean, &rstd)
 	spec := fwdSpec{
 		shared: newSharedSpec(d.Caps(), &p, config, w, x, residual, y, sum),
 		Save:   save,
 		Rows:   uint32(config.Rows),
 	}
-	k, err := kernel[fwdParams](d, "norm_fwd", p.DType, spec, config)
-	if err != nil {
-		return err
-	}
+	spec.shared.WeightAligned = spec.shared.WeightAligned && b.Offset%4 == 0
 	params := fwdParams{
 		Rows: uint32(p.Rows), Cols: uint32(p.Cols), Eps: float32(p.Eps),
 		XOffset: uint32(x.Offset), XStride: stride(x),
@@ -82,10 +80,14 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		params.SumOffset, params.SumStride = uint32(sum.Offset), stride(sum)
 	}
 	c.Note(func() vk.Note {
-		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.FLOPs(), Bytes: vk.Traffic(x, residual, w, y, sum, mean, rstd)}
+		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.FLOPs(), Bytes: vk.Traffic(x, residual, w, b, y, sum, mean, rstd)}
 	})
-	k.Dispatch(c, vk.Groups{X: config.groups(d.Caps(), &p)}, params, x, or(residual, x), w, y, or(sum, y), or(mean, y), or(rstd, y))
-	return c.Err()
+	groups := config.groups(d.Caps(), &p)
+	tensors := []vk.Tensor{x, or(residual, x), w, y, or(sum, y), or(mean, y), or(rstd, y)}
+	if p.Bias {
+		return dispatch(c, "norm_fwd_bias", &p, config, groups, spec, fwdBiasParams{params, uint32(b.Offset)}, append(tensors, b)...)
+	}
+	return dispatch(c, "norm_fwd", &p, config, groups, spec, params, tensors...)
 }
 
 // fwdParams is the push-constant block of norm_fwd.comp.
@@ -104,6 +106,12 @@ type fwdParams struct {
 	WOffset        uint32  `glsl:"w_offset"`
 	MeanOffset     uint32  `glsl:"mean_offset"`
 	RstdOffset     uint32  `glsl:"rstd_offset"`
+}
+
+// fwdBiasParams is the push-constant block of norm_fwd_bias.
+type fwdBiasParams struct {
+	fwdParams
+	BOffset uint32 `glsl:"b_offset"`
 }
 
 // sharedSpec holds the specialization constants that norm_fwd.comp and norm_bwd.comp have in
@@ -151,12 +159,18 @@ func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows .
 	return s
 }
 
-func kernel[P any](d *vk.Device, name string, t dtype.DType, spec any, config Config) (*vk.Kernel[P], error) {
+// dispatch runs a kernel of this package.
+func dispatch[P any](c *vk.Cmd, name string, p *Problem, config Config, groups uint32, spec any, params P, t ...vk.Tensor) error {
 	var o vk.KernelOptions
 	if config.SubgroupTeam {
-		o = vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true}
+		o = vk.KernelOptions{SubgroupSize: c.Device().Caps().SubgroupSize, FullSubgroups: true}
 	}
-	return chips.Kernel[P](d, name, t.Short(), spec, o)
+	k, err := chips.Kernel[P](c.Device(), name, p.DType.Short(), spec, o)
+	if err != nil {
+		return err
+	}
+	k.Dispatch(c, vk.Groups{X: groups}, params, t...)
+	return c.Err()
 }
 
 // rowsPerGroup returns how many rows a workgroup has at a time.

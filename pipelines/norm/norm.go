@@ -1,14 +1,14 @@
 // Package norm normalizes the rows of a matrix by mean and deviation (LayerNorm) or by
-// the root mean square (RMSNorm), with a weight and no bias, and computes the gradients.
+// the root mean square (RMSNorm), with a weight and an optional bias, and computes the gradients.
 //
 //	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
-//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c] + b[c]    without b unless Problem.Bias
 //
 //	tensor                                       shape         format
 //	X, Residual, Sum, Y, DY, DSum, DX, DResidual  (rows, cols)  Problem.DType, any row stride
-//	W, DW                                        (cols)        Problem.WeightDType, contiguous
+//	W, B, DW, DB                                  (cols)        Problem.WeightDType, contiguous
 //	Mean, RStd                                   (rows)        float32, contiguous
 //
 // [Forward] and [Backward] record kernels. [Choose] decides how many invocations share a
@@ -36,11 +36,12 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// Tensors are what Forward reads and writes. Backward reads them again, but for Residual and Y.
+// Tensors are what Forward reads and writes. Backward reads them again, but for Residual, B and Y.
 type Tensors struct {
 	X        vk.Tensor
 	Residual vk.Tensor // exactly if Problem.Residual
 	W        vk.Tensor
+	B        vk.Tensor // exactly if Problem.Bias
 	Y        vk.Tensor // written
 	Sum      vk.Tensor // written; exactly if Problem.Residual
 	Mean     vk.Tensor // written; not of RMSNorm
@@ -56,6 +57,7 @@ type Gradients struct {
 	DX        vk.Tensor
 	DResidual vk.Tensor // a copy of DX; may be left out
 	DW        vk.Tensor
+	DB        vk.Tensor // exactly if Problem.Bias
 }
 
 func unsupported(format string, args ...any) error {
@@ -171,22 +173,17 @@ func fullSubgroups(caps *vk.Caps) bool {
 // A Plan says how a problem runs on a device. It is a kit.Plan.
 type Plan struct {
 	Config
-	Origin kit.Origin // of Config
-	pass   kit.Pass
-	bytes  int64
+	Origin  kit.Origin // of Config
+	kernels []string
+	bytes   int64
 }
 
 // Workspace is how many bytes of memory a call needs: for Backward 4 for each column and
-// workgroup, else 0.
+// workgroup, with a bias twice as many, else 0.
 func (p Plan) Workspace() int64 { return p.bytes }
 
 // Kernels lists the modules that run, in order.
-func (p Plan) Kernels() []string {
-	if p.pass == kit.Backward {
-		return []string{"norm_bwd", "sum_rows"}
-	}
-	return []string{"norm_fwd"}
-}
+func (p Plan) Kernels() []string { return p.kernels }
 
 // Choose returns how p would run on a device. Errors about p and o are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
@@ -194,9 +191,10 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	plan := Plan{Config: config, Origin: origin, pass: pass}
+	plan := Plan{Config: config, Origin: origin, kernels: []string{p.kernel(pass)}}
 	if pass == kit.Backward {
-		plan.bytes = sumrows.Bytes(config.parts(caps, &p), p.Cols)
+		_, rows := config.parts(caps, &p)
+		plan.kernels, plan.bytes = append(plan.kernels, "sum_rows"), sumrows.Bytes(rows, p.Cols)
 	}
 	return plan, nil
 }
@@ -239,10 +237,21 @@ type Problem struct {
 	Eps float64
 	// DType is the format of all tensors but the weight and the statistics.
 	DType dtype.DType
-	// WeightDType is the format of the weight and its gradient: Float32 or DType.
+	// WeightDType is the format of weight and bias and of their gradients: Float32 or DType.
 	WeightDType dtype.DType
 	// Residual adds a second tensor to x before the normalization.
 	Residual bool
+	// Bias adds a row to each row of y, as GPT-2's LayerNorm does.
+	Bias bool
+}
+
+// kernel returns the name of the module of a pass.
+func (p *Problem) kernel(pass kit.Pass) string {
+	name := map[kit.Pass]string{kit.Forward: "norm_fwd", kit.Backward: "norm_bwd"}[pass]
+	if p.Bias {
+		name += "_bias"
+	}
+	return name
 }
 
 // maxElements bounds the elements of a tensor: kernels count them in 32 bits.
@@ -273,10 +282,14 @@ func (p Problem) String() string {
 	if p.RMS {
 		kind = "rms"
 	}
-	return fmt.Sprintf("kind=%s/dtype=%v/weight=%v/rows=%d/cols=%d/residual=%v", kind, p.DType, p.WeightDType, p.Rows, p.Cols, p.Residual)
+	s := fmt.Sprintf("kind=%s/dtype=%v/weight=%v/rows=%d/cols=%d/residual=%v", kind, p.DType, p.WeightDType, p.Rows, p.Cols, p.Residual)
+	if p.Bias {
+		s += "/bias=true"
+	}
+	return s
 }
 
-// Bytes returns the least traffic of the forward pass: x, residual and weight read, y,
+// Bytes returns the least traffic of the forward pass: x, residual, weight and bias read, y,
 // sum and the statistics written.
 func (p Problem) Bytes() float64 {
 	n := float64(p.Rows) * float64(p.Cols) * float64(p.DType.Size())
@@ -284,18 +297,26 @@ func (p Problem) Bytes() float64 {
 	if p.Residual {
 		tensors = 4
 	}
-	return tensors*n + float64(p.Cols*p.WeightDType.Size()) + p.statBytes()
+	return tensors*n + p.columns()*float64(p.Cols*p.WeightDType.Size()) + p.statBytes()
 }
 
 // BackwardBytes returns the memory traffic of the backward pass: dy, the normalized rows, weight and statistics
-// are read, dx and the gradient of the weight written. With a residual, dsum is read, too.
+// are read, dx and the gradients of weight and bias written. With a residual, dsum is read, too.
 func (p Problem) BackwardBytes() float64 {
 	n := float64(p.Rows) * float64(p.Cols) * float64(p.DType.Size())
 	tensors := 3.0
 	if p.Residual {
 		tensors = 4
 	}
-	return tensors*n + 2*float64(p.Cols*p.WeightDType.Size()) + p.statBytes()
+	return tensors*n + (1+p.columns())*float64(p.Cols*p.WeightDType.Size()) + p.statBytes()
+}
+
+// columns returns how many rows of p.Cols weights and biases there are.
+func (p Problem) columns() float64 {
+	if p.Bias {
+		return 2
+	}
+	return 1
 }
 
 func (p Problem) statBytes() float64 {
@@ -307,7 +328,7 @@ func (p Problem) statBytes() float64 {
 
 // FLOPs returns the operations of the forward pass, counted as the formulas are
 // written: 7 for each element (sum, difference, square, sum, difference, two products),
-// 4 without the mean, and 1 more for a residual.
+// 4 without the mean, and 1 more each for a residual and a bias.
 func (p Problem) FLOPs() float64 {
 	per := 7.0
 	if p.RMS {
@@ -316,11 +337,11 @@ func (p Problem) FLOPs() float64 {
 	if p.Residual {
 		per++
 	}
-	return per * float64(p.Rows) * float64(p.Cols)
+	return (per + p.columns() - 1) * float64(p.Rows) * float64(p.Cols)
 }
 
 // BackwardFLOPs returns the operations of the backward pass: 13 for each element, 9 without
-// the mean, and 1 more for a residual.
+// the mean, and 1 more each for a residual and a bias.
 func (p Problem) BackwardFLOPs() float64 {
 	per := 13.0
 	if p.RMS {
@@ -329,5 +350,5 @@ func (p Problem) BackwardFLOPs() float64 {
 	if p.Residual {
 		per++
 	}
-	return per * float64(p.Rows) * float64(p.Cols)
+	return (per + p.columns() - 1) * float64(p.Rows) * float64(p.Cols)
 }

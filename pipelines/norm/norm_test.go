@@ -22,9 +22,12 @@ func (c *Config) Most(caps *vk.Caps, format dtype.DType, cols int) int {
 
 // TestLayouts compares every Go mirror of this package with its shader.
 func TestLayouts(t *testing.T) {
+	bwd := layouttest.Of(bwdParams{}, bwdSpec{}, "S", "DY", "DSum", "W", "Mean", "Rstd", "DX", "DResidual", "Parts")
 	layouttest.CheckAll(t, "norm_", map[string]layouttest.Row{
-		"norm_fwd": layouttest.Of(fwdParams{}, fwdSpec{}, "X", "Residual", "W", "Y", "Sum", "Mean", "Rstd"),
-		"norm_bwd": layouttest.Of(bwdParams{}, bwdSpec{}, "S", "DY", "DSum", "W", "Mean", "Rstd", "DX", "DResidual", "Parts"),
+		"norm_fwd":      layouttest.Of(fwdParams{}, fwdSpec{}, "X", "Residual", "W", "Y", "Sum", "Mean", "Rstd"),
+		"norm_fwd_bias": layouttest.Of(fwdBiasParams{}, fwdSpec{}, "X", "Residual", "W", "Y", "Sum", "Mean", "Rstd", "B"),
+		"norm_bwd":      bwd,
+		"norm_bwd_bias": bwd,
 	})
 }
 

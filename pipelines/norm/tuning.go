@@ -12,8 +12,8 @@ import (
 // The tables of the passes have a rule instead of rows: the best configuration follows from the
 // length of a row and from the device.
 var (
-	fwdTable = newTable(kit.Forward, "norm_fwd")
-	bwdTable = newTable(kit.Backward, "norm_bwd", "sum_rows")
+	fwdTable = newTable(kit.Forward)
+	bwdTable = newTable(kit.Backward, "sum_rows")
 )
 
 // onlyPath is the name of norm's single path.
@@ -22,7 +22,7 @@ const onlyPath = "auto"
 // manyRows are enough for any device.
 const manyRows = 1 << 16
 
-func newTable(pass kit.Pass, kernels ...string) *table.Table[Problem, Config, anyShape] {
+func newTable(pass kit.Pass, more ...string) *table.Table[Problem, Config, anyShape] {
 	return table.New(table.Table[Problem, Config, anyShape]{
 		Kernel: "norm", Pass: pass, Paths: []string{onlyPath}, Family: chips.Family, Rule: rule,
 		Format:     func(p *Problem) dtype.DType { return p.DType },
@@ -34,7 +34,9 @@ func newTable(pass kit.Pass, kernels ...string) *table.Table[Problem, Config, an
 			kind.Rows, kind.Eps = 0, 0
 			return table.Likeness{Kind: kind, Sizes: [4]table.Size{{N: float64(p.Rows), Enough: manyRows}}}
 		},
-		Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), kernels...) },
+		Module: func(p *Problem, _ *Config) string {
+			return shaders.Hash(p.DType.Short(), append([]string{p.kernel(pass)}, more...)...)
+		},
 		Validate: func(p *Problem) error { return p.Validate() },
 	})
 }

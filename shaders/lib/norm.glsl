@@ -6,8 +6,7 @@
 // from memory each time.
 //
 // The includer includes lib/norm_constants.glsl, lib/element.glsl and lib/vec16.glsl
-// first and declares `p` with cols and w_offset, and the buffers w_f32, w_f32x4, w_elem
-// and w_elem4 at one binding.
+// first and declares `p` with cols and w_offset, and COLUMN_BUFFERS of W.
 
 const bool WIDE = LOADS == 0;
 const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
@@ -15,7 +14,7 @@ const uint HELD = WIDE ? 1 : LOADS;  // vectors in registers
 // Arrays have the host's largest LOADS; elements beyond HELD are never used.
 const uint MAX_LOADS = 4;
 
-// The part of the weight that an invocation keeps.
+// The part of the weight, or of the bias, that an invocation keeps.
 struct Weights { vec4 quads[MAX_LOADS * QUADS]; };
 
 shared vec3 partial[WORKGROUP_SIZE];
@@ -44,32 +43,34 @@ uint rest(const uint c) {
     return c < p.cols ? p.cols - c : 0;
 }
 
-float weight_at(const uint c) {
-    return c < p.cols ? (WEIGHT_F32 ? w_f32[p.w_offset + c] : WIDEN(w_elem[p.w_offset + c])) : 0.0;
-}
-
-// weights returns the weights of columns c to c+3, 0 past the end.
-vec4 weights(const uint c) {
-    if (WEIGHT_ALIGNED && (EXACT || c + 4 <= p.cols)) {
-        const uint at = (p.w_offset + c) / 4;
-        return WEIGHT_F32 ? w_f32x4[at] : widen(w_elem4[at]);
+// COLUMNS makes functions of the weight w, or of the bias b:
+//
+//     weights       returns the weights of columns c to c+3, 0 past the end
+//     hold_weights  returns the weights of the invocation's columns, which are the same for all rows
+//     weights_of    returns the weights of quad q of vector l, which begins at column c
+#define COLUMNS(weight_at, weights, hold_weights, weights_of, w)                                                                  \
+    float weight_at(const uint c) {                                                                                               \
+        return c < p.cols ? (WEIGHT_F32 ? w##_f32[p.w##_offset + c] : WIDEN(w##_elem[p.w##_offset + c])) : 0.0;                   \
+    }                                                                                                                             \
+    vec4 weights(const uint c) {                                                                                                  \
+        if (WEIGHT_ALIGNED && (EXACT || c + 4 <= p.cols)) {                                                                       \
+            const uint at = (p.w##_offset + c) / 4;                                                                               \
+            return WEIGHT_F32 ? w##_f32x4[at] : widen(w##_elem4[at]);                                                             \
+        }                                                                                                                         \
+        return vec4(weight_at(c), weight_at(c + 1), weight_at(c + 2), weight_at(c + 3));                                          \
+    }                                                                                                                             \
+    Weights hold_weights() {                                                                                                      \
+        Weights w;                                                                                                                \
+        [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {                                                                      \
+            w.quads[i] = WIDE || !HOLD_WEIGHTS ? vec4(0.0) : weights((lane_of_team() + i / QUADS * TEAM) * VEC + i % QUADS * 4);  \
+        }                                                                                                                         \
+        return w;                                                                                                                 \
+    }                                                                                                                             \
+    vec4 weights_of(const Weights held, const uint l, const uint c, const uint q) {                                               \
+        return WIDE || !HOLD_WEIGHTS ? weights(c + 4 * q) : held.quads[l * QUADS + q];                                            \
     }
-    return vec4(weight_at(c), weight_at(c + 1), weight_at(c + 2), weight_at(c + 3));
-}
 
-// hold_weights returns the weights of the invocation's columns, which are the same for all rows.
-Weights hold_weights() {
-    Weights w;
-    [[unroll]] for (uint i = 0; i < HELD * QUADS; i++) {
-        w.quads[i] = WIDE || !HOLD_WEIGHTS ? vec4(0.0) : weights((lane_of_team() + i / QUADS * TEAM) * VEC + i % QUADS * 4);
-    }
-    return w;
-}
-
-// weights_of returns the weights of quad q of vector l, which begins at column c.
-vec4 weights_of(const Weights held, const uint l, const uint c, const uint q) {
-    return WIDE || !HOLD_WEIGHTS ? weights(c + 4 * q) : held.quads[l * QUADS + q];
-}
+COLUMNS(weight_at, weights, hold_weights, weights_of, w)
 
 // apart returns s - from; s for RMSNorm, which subtracts nothing. It is precise: in another order
 // of differences and sums, which a compiler may choose, its purpose would be lost.

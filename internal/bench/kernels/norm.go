@@ -24,7 +24,7 @@ func normalization() Kernel {
 			return newNorm(205000, 512, dtype.BFloat16)
 		},
 		file: func(s *Source, n *call.Norm) error {
-			n.Residual = s.has("residual")
+			n.Residual, n.Bias = s.has("residual"), s.has("b")
 			return cmp.Or(s.into(n, "x", "dtype", "rows", "cols"), s.into(n, "w", "weight_dtype", "cols"))
 		},
 		shrink: func(n *call.Norm, _ [3]int) { n.Rows /= 100 },

@@ -15,9 +15,9 @@ import (
 	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
-// Inputs are the tensors of a call, row-major: X and Residual (rows, cols), W (cols).
-// Residual is nil if the problem has none.
-type Inputs struct{ X, Residual, W []float64 }
+// Inputs are the tensors of a call, row-major: X and Residual (rows, cols), W and B (cols).
+// Residual and B are nil if the problem has none.
+type Inputs struct{ X, Residual, W, B []float64 }
 
 // Outputs are the results of the forward pass: Y and Sum (rows, cols), Mean and Rstd
 // (rows).
@@ -28,8 +28,8 @@ type Outputs struct{ Y, Sum, Mean, Rstd []float64 }
 type Upstream struct{ DY, DSum []float64 }
 
 // Gradients are the results of the backward pass: DX (rows, cols), the gradient of x
-// and of residual, and DW (cols).
-type Gradients struct{ DX, DW []float64 }
+// and of residual, and DW and DB (cols).
+type Gradients struct{ DX, DW, DB []float64 }
 
 // A number is a format that formulas are computed in. Conversions around products forbid fused
 // multiply-add, which some architectures' compilers would use.
@@ -40,7 +40,7 @@ type number interface{ float32 | float64 }
 //	s       = round(x + residual)                    to the format of x, if there is a residual; else x
 //	mean[r] = mean(s[r,:])                           0 for RMSNorm
 //	rstd[r] = 1 / sqrt(mean((s[r,:] - mean[r])²) + eps)
-//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c]
+//	y[r,c]  = (s[r,c] - mean[r]) * rstd[r] * w[c] + b[c]    without b unless p.Bias
 //
 // in float64; Sum is s. A residual stream is stored, so the rest is computed from the rounded s,
 // as in a kernel.
@@ -75,13 +75,16 @@ func forward[F number](in Inputs, p norm.Problem) Outputs {
 		round(out.Sum, p.DType)
 	}
 	parallel.Pieces(p.Rows, func(from, to int) {
-		w := narrow[F](in.W)
+		w, b := narrow[F](in.W), make([]F, n)
+		if p.Bias {
+			b = narrow[F](in.B)
+		}
 		for r := from; r < to; r++ {
 			s := out.Sum[r*n : (r+1)*n]
 			mean, rstd := statistics[F](s, &p)
 			out.Mean[r], out.Rstd[r] = float64(F(mean)), float64(rstd)
 			for c, x := range s {
-				out.Y[r*n+c] = float64(F(F(x-mean)*rstd) * w[c])
+				out.Y[r*n+c] = float64(F(F(F(x-mean)*rstd)*w[c]) + b[c])
 			}
 		}
 	})
@@ -131,12 +134,13 @@ func PlainBackward(s []float64, w []float64, up Upstream, p norm.Problem) Gradie
 	g := backward[float32](s, w, up, p)
 	round(g.DX, p.DType)
 	round(g.DW, p.WeightDType)
+	round(g.DB, p.WeightDType)
 	return g
 }
 
 func backward[F number](s, w []float64, up Upstream, p norm.Problem) Gradients {
 	n := p.Cols
-	out := Gradients{DX: make([]float64, len(s)), DW: make([]float64, n)}
+	out := Gradients{DX: make([]float64, len(s)), DW: make([]float64, n), DB: make([]float64, n)}
 	mean, rstd := make([]float64, p.Rows), make([]F, p.Rows)
 	parallel.Pieces(p.Rows, func(from, to int) {
 		weight, z, g := narrow[F](w), make([]F, n), make([]F, n)
@@ -164,15 +168,16 @@ func backward[F number](s, w []float64, up Upstream, p norm.Problem) Gradients {
 		}
 	})
 	parallel.Pieces(n, func(from, to int) {
-		dw := make([]F, to-from)
+		dw, db := make([]F, to-from), make([]F, to-from)
 		for r := range p.Rows {
 			for c := from; c < to; c++ {
 				z := F(s[r*n+c]-mean[r]) * rstd[r]
 				dw[c-from] += F(F(up.DY[r*n+c]) * z)
+				db[c-from] += F(up.DY[r*n+c])
 			}
 		}
 		for i, x := range dw {
-			out.DW[from+i] = float64(x)
+			out.DW[from+i], out.DB[from+i] = float64(x), float64(db[i])
 		}
 	})
 	return out
@@ -181,7 +186,7 @@ func backward[F number](s, w []float64, up Upstream, p norm.Problem) Gradients {
 // OutputBounds and GradientBounds are the largest absolute errors of results.
 type (
 	OutputBounds   struct{ Y, Sum, Mean, Rstd float64 }
-	GradientBounds struct{ DX, DW float64 }
+	GradientBounds struct{ DX, DW, DB float64 }
 )
 
 // Bounds returns how far a kernel may be from want, what Forward computes, by the rule
@@ -201,10 +206,10 @@ func Bounds(want, plain Outputs, p norm.Problem) OutputBounds {
 // rule. In dx, g and its projections cancel, in a short row all of it. So rounding the largest
 // rstd * g counts as plain's error at least, and so does rounding dsum, before dx is rounded to
 // its format. In dw one rounding of each term counts: an H200 was off by a fourth more than
-// allowed with nine terms, where plain's error was small by luck. In 16-bit rows the rounding of
+// allowed with nine terms, where plain's error was small by luck. The same holds for db. In 16-bit rows the rounding of
 // the means that a kernel is given counts, too. In float32 rows it must not show.
 func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p norm.Problem) GradientBounds {
-	term, rounding := 0.0, make([]float64, p.Cols)
+	term, rounding, biases := 0.0, make([]float64, p.Cols), make([]float64, p.Cols)
 	for r := range p.Rows {
 		row := s[r*p.Cols : (r+1)*p.Cols]
 		mean, rstd := statistics[float64](row, &p)
@@ -213,6 +218,7 @@ func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p norm.P
 			if t := math.Abs(rstd * dy * w[c]); !math.IsInf(t, 0) {
 				term = max(term, t)
 			}
+			biases[c] += tolerance.Roundoff32 * math.Abs(dy)
 			if x := math.Abs(dy * (row[c] - mean) * rstd); !math.IsInf(x, 0) {
 				rounding[c] += tolerance.Roundoff32 * x
 			}
@@ -224,5 +230,6 @@ func BackwardBounds(want, plain Gradients, s, w []float64, up Upstream, p norm.P
 	return GradientBounds{
 		DX: tolerance.Plain(p.DType, want.DX, plain.DX, tolerance.Roundoff32*(term+tolerance.Largest(up.DSum))),
 		DW: tolerance.Plain(p.WeightDType, want.DW, plain.DW, tolerance.Largest(rounding)),
+		DB: tolerance.Plain(p.WeightDType, want.DB, plain.DB, tolerance.Largest(biases)),
 	}
 }
