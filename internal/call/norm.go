@@ -105,7 +105,6 @@ func drawNorm(family, rng *rand.Rand, s Space) Call {
 		p.WeightDType = p.DType
 	}
 	p.RMS, p.Residual, p.Backward = family.IntN(2) == 0, family.IntN(3) == 0, family.IntN(2) == 0
-	p.Bias = chance(family, 3)
 	if p.Backward {
 		p.DResidual = p.Residual && family.IntN(2) == 0
 	} else {
@@ -128,6 +127,7 @@ func drawNorm(family, rng *rand.Rand, s Space) Call {
 	}
 	Within(rng, s.Budget(rng), func() float64 { return cost * float64(p.Rows) * float64(p.Cols) }, &p.Rows, &p.Cols)
 	p.Config = drawNormConfig(family, s)
+	p.Bias = chance(family, 3)
 	if p.Config != nil && p.Config.Loads > 0 { // no longer than what invocations keep
 		team := p.Config.Threads
 		if p.Config.SubgroupTeam {
