@@ -165,7 +165,7 @@ func (v Variant) String() string { return variantNames.Of(v) }
 func ParseVariant(name string) (Variant, error) { return variantNames.Parse("tnp: variant", name) }
 
 // attention, mlp and mixture return the options of these packages.
-func (o *PlanOptions) attention() attention.Options {
+func (o PlanOptions) attention() attention.Options {
 	if o.Variant == Unfused {
 		return attention.Options{Impl: attention.Unfused}
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -56,7 +57,7 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 		if err != nil {
 			return nil, c, err
 		}
-		if err := checkSaved("", p.Name, x); err != nil {
+		if err := train.CheckFinite(p.Name, x); err != nil {
 			return nil, c, err
 		}
 		w[p.Name] = x
@@ -148,16 +149,4 @@ func readParam(f *safetensors.File, p Param) ([]float32, error) {
 		return nil, err
 	}
 	return f.Float32s(t)
-}
-
-// checkSaved returns an error that names the first element that no model has, of a parameter
-// or, by its prefix, of moments of it.
-func checkSaved(prefix, name string, x []float32) error {
-	rule := map[string]string{"": "parameters are finite", firstMoment: "moments are finite", secondMoment: "second moments are finite and not negative"}[prefix]
-	for i, v := range x {
-		if v-v != 0 || prefix == secondMoment && v < 0 {
-			return fmt.Errorf("tnp: %s%s[%d] is %v: %s", prefix, name, i, v, rule)
-		}
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package tnp
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -54,95 +53,6 @@ func TestMemory(t *testing.T) {
 			require.Equal(t, c, m.Checkpoint, "%s in %d", name, room)
 		}
 	}
-}
-
-// TestTooLarge wants an error that says how many bytes are missing, and what would fit.
-func TestTooLarge(t *testing.T) {
-	d := vktest.Open(t)
-	p, err := PresetOf("tiny")
-	require.NoError(t, err)
-	o := ModelOptions{Pass: Gradients}
-	var memory [Auto]*Memory
-	for c := range Auto {
-		_, memory[c], err = build(d.Caps(), p.Config, p.Shape, Gradients, o, PlanOptions{Checkpoint: c})
-		require.NoError(t, err)
-	}
-	choose := func(room int64, c Checkpoint, what string, bytes func(*Memory) int64) error {
-		heaps := []vk.Heap{{SizeBytes: uint64(room), DeviceLocal: true}}
-		_, m, err := fit{d.Caps(), heaps, p.Config, p.Shape, Gradients, o, PlanOptions{Checkpoint: c}}.choose(what, bytes)
-		if err == nil {
-			require.LessOrEqual(t, bytes(m), room)
-		}
-		return err
-	}
-	for what, bytes := range map[string]func(*Memory) int64{
-		"activations":           func(m *Memory) int64 { return m.Plan.Bytes },
-		"model and activations": (*Memory).Bytes,
-	} {
-		off, selective, blocks := bytes(memory[Off]), bytes(memory[Selective]), bytes(memory[Blocks])
-		require.EqualError(t, choose(selective, Off, what, bytes),
-			fmt.Sprintf("tnp: %s take %d bytes, %d more than the device has left: with checkpoint selective it would fit, %d", what, off, off-selective, selective))
-		require.EqualError(t, choose(blocks-1, Off, what, bytes),
-			fmt.Sprintf("tnp: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would take %d, too many as well", what, off, off-blocks+1, blocks))
-		for _, c := range []Checkpoint{Blocks, Auto} {
-			require.EqualError(t, choose(blocks-1, c, what, bytes),
-				fmt.Sprintf("tnp: %s take %d bytes, 1 more than the device has left: no other setting takes less", what, blocks))
-			require.NoError(t, choose(blocks, c, what, bytes))
-		}
-	}
-	require.NoError(t, CheckFits(d, p.Config, p.Shape, o, PlanOptions{}))
-	most := int64(0)
-	for _, h := range d.Caps().Heaps {
-		most = max(most, int64(h.SizeBytes))
-	}
-	require.EqualError(t, checkModel(d.Caps().Heaps, 2*most+1e9), fmt.Sprintf("tnp: weights, gradients and moments take %d bytes, %d more than the device has left", 2*most+int64(1e9), missing(d.Caps().Heaps, 2*most+1e9)))
-
-	// No device has the memory of as many blocks and heads as there may be.
-	p.Layers, p.DModel, p.Components, p.DFF = 1024, 1<<16, 1024, 1<<18
-	before := d.Memory().Bytes
-	_, err = NewModel(t.Context(), d, p.Config, ModelOptions{Pass: Train, Optim: optim.Default()})
-	require.ErrorContains(t, err, "tnp: weights, gradients and moments take ")
-	require.Equal(t, before, d.Memory().Bytes)
-}
-
-// TestRanges: a model and a plan with a tensor that a kernel does not see whole are refused without
-// any memory, with a batch that has none.
-func TestRanges(t *testing.T) {
-	d := vktest.Open(t)
-	p, err := PresetOf("tiny")
-	require.NoError(t, err)
-	o := ModelOptions{Pass: Train, Optim: optim.Default(), Accumulate: 2}
-	_, n := p.slots()
-	caps := *d.Caps()
-	for limit, want := range map[int]string{
-		12 * n:   "",
-		12*n - 1: fmt.Sprintf("tnp: gradients take %d bytes, of which AdamW sees %d: without accumulation they would fit: unsupported on this device", 12*n, 12*n-1),
-		4*n - 1:  fmt.Sprintf("tnp: weights take %d bytes, of which AdamW sees %d: a smaller model would fit: unsupported on this device", 4*n, 4*n-1),
-	} {
-		caps.MaxStorageBufferRange = uint64(limit)
-		if err := checkRanges(&caps, p.Config, o); want != "" {
-			require.EqualError(t, err, want)
-			require.ErrorIs(t, err, vk.ErrUnsupported)
-		} else {
-			require.NoError(t, err)
-		}
-	}
-
-	const small = 128 << 20
-	if d.Caps().MaxStorageBufferRange > small {
-		t.Skip("kernels see more than tests fill")
-	}
-	const most = 8192 // hidden units of its heads take 96 MiB, of twice as many 192 MiB
-	p.Batch = 2 * most
-	before := d.Memory().Bytes
-	d.ResetPeak()
-	err = CheckFits(d, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto})
-	require.ErrorIs(t, err, vk.ErrUnsupported)
-	require.Regexp(t, fmt.Sprintf(`^tnp: \S+: .* a kernel sees %d: .*; with batch %d it would fit$`, small, most), err.Error())
-	p.Batch = most
-	require.NoError(t, CheckFits(d, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto}))
-	require.Equal(t, before, d.Memory().Bytes)
-	require.LessOrEqual(t, d.Memory().Peak, before)
 }
 
 // TestByName: the holders of a plan's memory are all of it, each name once.

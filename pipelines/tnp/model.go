@@ -2,47 +2,50 @@ package tnp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/enum"
-	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
-	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Pass says how far a Plan goes, and for which plans a Model has memory.
-type Pass uint8
+// These types are the types of package train.
+type (
+	Pass         = train.Pass
+	ModelOptions = train.Options // Trained is not for these models
+	Checkpoint   = train.Checkpoint
+	Memory       = train.Memory
+	Stage        = train.Stage
+)
 
 // The passes. Each does what those before it do.
 const (
-	Loss      Pass = iota // the loss, log p of each target, and the mixtures
-	Gradients             // gradients by all parameters
-	Train                 // a step of AdamW
+	Loss      = train.Forward   // the loss, log p of each target, and the mixtures
+	Gradients = train.Gradients // gradients by all parameters
+	Train     = train.Train     // a step of AdamW
 )
 
-// String returns the name.
-func (p Pass) String() string { return passNames.Of(p) }
+// The checkpoints.
+//
+//	           kept of a token, in elements of 16 bits            computed again
+//	Off        8*d_model + 3*heads*head_dim + 2*d_ff, about       nothing, but hidden units of more than 2 GiB
+//	Selective  d_model + heads*head_dim + 2*heads                 norms, projections, hidden units
+//	Blocks     d_model                                            these, and attention
+//	Auto       the first of them that fits into the device's memory
+const (
+	Off       = train.Off
+	Selective = train.Selective
+	Blocks    = train.Blocks
+	Auto      = train.Auto
+)
 
-var passNames = enum.Names[Pass]{"loss", "gradients", "train"}
-
-// ModelOptions are the formats, the passes and the training of a Model.
-type ModelOptions struct {
-	DType dtype.DType // of activations, and of the weights that products read
-	Pass  Pass        // the last pass that its plans may have
-	// Optim has the constants of AdamW, for Train. Its Eps and MaxNorm are for gradients without
-	// the loss scale.
-	Optim optim.Problem
-	// LossScale multiplies the gradients, so that small ones are not lost in float16. It is a
-	// power of two; 0 is 1. It changes no result: AdamW's eps and the norm for clipping are
-	// multiplied likewise, and Model.Gradients divides by it.
-	LossScale float64
-	// Accumulate is the number of batches of a step, one Run each. Their gradients are added up
-	// in order, and the last Run makes the step with the mean. 0 is 1. More is for Train, and
-	// takes the memory of gradients two more times.
-	Accumulate int
-}
+// ParseCheckpoint accepts the names of checkpoints.
+func ParseCheckpoint(name string) (Checkpoint, error) { return train.ParseCheckpoint(name) }
 
 // DefaultLossScale returns a scale that suits a batch. For float16 it is the number of targets
 // rounded to a power of two, since the loss is a mean over them. For formats with the exponents
@@ -54,279 +57,196 @@ func DefaultLossScale(t dtype.DType, s Shape) float64 {
 	return math.Exp2(math.Ceil(math.Log2(float64(s.Batch) * float64(s.Targets))))
 }
 
-// Validate returns an error that names the first option that breaks a rule.
-func (o ModelOptions) Validate() error {
-	switch scale := o.LossScale; {
-	case !o.DType.Float():
-		return fmt.Errorf("tnp: dtype=%v is not one of float32, float16, bfloat16", o.DType)
-	case o.Pass > Train:
-		return fmt.Errorf("tnp: pass=%v is not one of loss, gradients, train", o.Pass)
-	case o.Accumulate < 0 || o.Accumulate > 1<<16:
-		return fmt.Errorf("tnp: accumulate=%d is not from 0 to %d", o.Accumulate, 1<<16)
-	case o.Accumulate > 1 && o.Pass != Train:
-		return fmt.Errorf("tnp: accumulate=%d is of pass train, not %v", o.Accumulate, o.Pass)
-	case scale != 0 && (scale < 0x1p-20 || scale > 0x1p40 || math.Exp2(math.Round(math.Log2(scale))) != scale):
-		return fmt.Errorf("tnp: loss_scale=%g is not a power of two from 2^-20 to 2^40", scale)
-	}
-	if o.Pass == Train {
-		return o.Optim.Validate()
+// PlanOptions say how a plan is computed. The zero value is the default.
+type PlanOptions struct {
+	// Checkpoint says which tensors the forward pass keeps for the backward pass.
+	Checkpoint Checkpoint
+	Variant    Variant        // which kernels are fused; for comparisons
+	Attention  attention.Impl // forces a path of attention
+	Products   gemm.Impl      // forces a path of the other products
+}
+
+func (o PlanOptions) validate() error {
+	if o.Variant > Fused {
+		return fmt.Errorf("tnp: variant=%v is not one of %v", o.Variant, variantNames)
 	}
 	return nil
 }
 
-// scale returns LossScale, or 1 for 0.
-func (o ModelOptions) scale() float64 {
-	if o.LossScale == 0 {
-		return 1
-	}
-	return o.LossScale
+// plan returns the options of package train.
+func (o PlanOptions) plan() train.PlanOptions {
+	return train.PlanOptions{Checkpoint: o.Checkpoint, Attention: o.attention(), Products: o.Products}
 }
 
-// A Model has the weights on a device, their gradients and moments, each in a buffer. It is for
-// one goroutine at a time.
+// Measure is train.Measure for a model and batches of a shape.
+func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*Memory, error) {
+	return train.Measure(caps, c.forward(s, p), o, p.plan())
+}
+
+// CheckFits is train.CheckFits for a model and batches of a shape. Where a kernel would see less than
+// its whole tensors, the error says with which checkpoint or batch all kernels see whole tensors.
+func CheckFits(d *vk.Device, c Config, s Shape, o ModelOptions, p PlanOptions) error {
+	var smaller []train.Smaller
+	for half := s; half.Batch > 1; {
+		half.Batch /= 2
+		smaller = append(smaller, train.Smaller{Name: fmt.Sprintf("batch %d", half.Batch), Func: c.forward(half, p)})
+	}
+	return train.CheckFits(d, c.forward(s, p), o, p.plan(), smaller)
+}
+
+// A Model has the weights on a device, their gradients and moments. It is for one goroutine at a
+// time. Names and shapes of parameters are those of Config.Params.
 type Model struct {
-	d       *vk.Device
-	c       Config
-	o       ModelOptions
-	slots   map[string]*slot
-	params  vk.Tensor // float32, of all slots
-	grads   vk.Tensor // of a batch
-	total   vk.Tensor // of a step: grads, or one of sums
-	sums    sums
-	m, v    vk.Tensor
-	rounded vk.Tensor // params in 16 bits
-	adam    *optim.AdamW
+	*train.Model
+	c Config
 }
 
 // NewModel returns a model whose weights are 0. The caller sets them (SetWeights) before a plan
-// is run. Close it after its plans. It returns an error with the number of missing bytes if the device is known
-// to have less memory than the model takes, before it allocates any.
-func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (_ *Model, err error) {
+// is run. Close it after its plans. It returns an error with the number of missing bytes if the device
+// is known to have less memory than the model takes, before it allocates any.
+func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	m := &Model{d: d, c: c, o: o}
-	defer func() {
-		if err != nil {
-			m.Close()
-		}
-	}()
-	slots, n := c.slots()
-	m.slots = slots
-	heaps, err := d.Heaps()
+	m, err := train.NewModel(ctx, d, c.parameters(o.DType), o)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkModel(heaps, m.bytes(n)); err != nil {
-		return nil, err
-	}
-	if err := checkRanges(d.Caps(), c, o); err != nil {
-		return nil, err
-	}
-	for _, x := range m.memory() {
-		if *x.tensor, err = d.NewTensor(x.name, x.dtype, x.times*n); err != nil {
-			return nil, err
-		}
-		if err := x.tensor.Zero(ctx); err != nil {
-			return nil, err
-		}
-	}
-	m.divide(n)
-	if o.Pass == Train {
-		m.adam, err = optim.New(ctx, d, m.optimized(), m.problem())
-	}
-	return m, err
-}
-
-// A part is one of the buffers of a model.
-type part struct {
-	name   string
-	dtype  dtype.DType
-	times  int // how often it has all slots
-	tensor *vk.Tensor
-}
-
-func (m *Model) memory() []part {
-	list := []part{{"weights", dtype.Float32, 1, &m.params}}
-	if m.o.DType != dtype.Float32 {
-		list = append(list, part{"weights, rounded", m.o.DType, 1, &m.rounded})
-	}
-	if m.o.Pass >= Gradients {
-		if m.o.Accumulate > 1 {
-			list = append(list, part{"gradients", dtype.Float32, sumsRows, &m.sums.all})
-		} else {
-			list = append(list, part{"gradients", dtype.Float32, 1, &m.grads})
-		}
-	}
-	if m.o.Pass >= Train {
-		list = append(list, part{"first moments", dtype.Float32, 1, &m.m}, part{"second moments", dtype.Float32, 1, &m.v})
-	}
-	return list
-}
-
-// bytes returns the bytes of all parts, of slots of n elements in all.
-func (m *Model) bytes(n int) (bytes int64) {
-	for _, x := range m.memory() {
-		bytes += x.bytes(n)
-	}
-	return bytes
-}
-
-// bytes returns the bytes of a part, of slots of n elements in all.
-func (p *part) bytes(n int) int64 { return int64(p.times) * int64(n) * int64(p.dtype.Size()) }
-
-// optimized lists the parameters for AdamW.
-func (m *Model) optimized() (list []optim.Param) {
-	for _, p := range m.c.Params() {
-		s := m.slots[p.Name]
-		list = append(list, optim.Param{Name: p.Name, NoDecay: p.kind == normWeight, Tensors: optim.Tensors{
-			Param: s.of(m.params), Grad: s.of(m.total), M: s.of(m.m), V: s.of(m.v), Copy: s.of(m.rounded),
-		}})
-	}
-	return list
-}
-
-// problem returns the constants of AdamW for gradients that are LossScale times as large. M and the
-// root of v are LossScale times as large, too.
-func (m *Model) problem() optim.Problem {
-	p := m.o.Optim
-	p.Eps *= m.o.scale()
-	p.MaxNorm *= m.o.scale()
-	return p
+	return &Model{m, c}, nil
 }
 
 // Close frees the memory once the submissions so far have finished. It is idempotent and may be
 // called on nil.
 func (m *Model) Close() {
-	if m == nil {
-		return
-	}
-	m.adam.Close()
-	for _, t := range []vk.Tensor{m.params, m.grads, m.sums.all, m.m, m.v, m.rounded} {
-		t.Close()
+	if m != nil {
+		m.Model.Close()
 	}
 }
 
 // Config returns the sizes.
 func (m *Model) Config() Config { return m.c }
 
-// of returns the part of a buffer that the slot is. It is zero for a zero tensor.
-func (s *slot) of(all vk.Tensor) vk.Tensor {
-	if all.IsZero() {
-		return vk.Tensor{}
+// SaveState is train.Model.SaveState, with the metadata that Save writes.
+func (m *Model) SaveState(ctx context.Context, path string, more map[string]string) error {
+	metadata := m.c.metadata()
+	for name, text := range more {
+		if _, ok := metadata[name]; !ok {
+			metadata[name] = text
+		}
 	}
-	t := vk.View(all.Buffer, all.DType, s.shape...)
-	t.Offset = all.Offset + s.first
-	return t
+	return m.Model.SaveState(ctx, path, metadata)
 }
 
-// weight returns a parameter as products read it.
-func (m *Model) weight(name string) vk.Tensor {
-	s := m.slots[name]
-	if s.kind == normWeight || m.rounded.IsZero() {
-		return s.of(m.params).Narrow()
-	}
-	return s.of(m.rounded).Narrow()
-}
-
-// gradient returns where the gradient by a parameter is written.
-func (m *Model) gradient(name string) vk.Tensor { return m.slots[name].of(m.grads).Narrow() }
-
-// SetWeights uploads weights.
-func (m *Model) SetWeights(ctx context.Context, w Weights) error {
-	if err := w.Validate(m.c); err != nil {
+// LoadState reads what SaveState wrote of a model of the same sizes. The next steps have the same
+// bits as without the file. A value that is infinite, NaN, or a negative second moment is an error
+// that names it.
+func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
+	c, err := ReadConfig(f, 0)
+	if err != nil {
 		return err
 	}
-	return m.setParams(ctx, m.c.pack(w))
-}
-
-// setParams uploads parameters in the layout of the device, and the rounded copy that products
-// read.
-func (m *Model) setParams(ctx context.Context, flat []float32) error {
-	if err := m.params.Upload(ctx, flat); err != nil || m.rounded.IsZero() {
-		return err
+	if c != m.c {
+		return fmt.Errorf("tnp: the file has a model of %v, want %v", c, m.c)
 	}
-	return m.rounded.Upload(ctx, flat)
+	return m.Model.LoadState(ctx, f)
 }
 
-// Weights downloads the weights.
-func (m *Model) Weights(ctx context.Context) (Weights, error) { return m.download(ctx, m.params, 1) }
-
-// Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train. With
-// ModelOptions.Accumulate they are the gradients of the last step.
-func (m *Model) Gradients(ctx context.Context) (Weights, error) {
-	if m.grads.IsZero() {
-		return nil, fmt.Errorf("tnp: a model of pass %v has no gradients", m.o.Pass)
-	}
-	return m.download(ctx, m.total, float32(1/m.o.scale()))
+// A Plan is a pass of a model over batches of one shape: a train.Plan.
+type Plan struct {
+	*train.Plan
+	c    Config
+	s    Shape
+	pass Pass
 }
 
-func (m *Model) download(ctx context.Context, t vk.Tensor, scale float32) (Weights, error) {
-	flat := make([]float32, t.NumElements())
-	if err := t.Download(ctx, flat); err != nil {
+// NewPlan is train.Model.NewPlan for batches of a shape.
+func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) (*Plan, error) {
+	p, err := m.Model.NewPlan(ctx, m.c.forward(s, o), pass, o.plan())
+	if err != nil {
 		return nil, err
 	}
-	return m.c.unpack(flat, scale), nil
+	return &Plan{p, m.c, s, pass}, nil
 }
 
-// sums is the memory of gradients that are added up over batches. It has three rows of all slots,
-//
-//	row 0  a sum          0        g0+g1
-//	row 1  of a batch     g0       g1       g2
-//	row 2  a sum          0+g0              g0+g1+g2
-//
-// Two neighbours are added up into the third: after the first batch rows 0 and 1 into row 2,
-// after the second rows 1 and 2 into row 0, and so on. Row 0 is 0 at first.
-type sums struct {
-	all  vk.Tensor
-	size int // of a row, elements
+// Close frees the memory of the plan once the submissions so far have finished. It is idempotent
+// and may be called on nil.
+func (p *Plan) Close() {
+	if p != nil {
+		p.Plan.Close()
+	}
 }
 
-const sumsRows = 3
+// Shape returns the sizes of the batches.
+func (p *Plan) Shape() Shape { return p.s }
 
-func (s *sums) row(i int) vk.Tensor { return s.rows(i, 1) }
-
-func (s *sums) rows(first, n int) vk.Tensor {
-	t := vk.View(s.all.Buffer, s.all.DType, n*s.size)
-	t.Offset = first * s.size
-	return t.Narrow()
-}
-
-// into returns the row of the sum after batch i.
-func (s *sums) into(i int) int { return 2 * (1 - i%2) }
-
-// divide places the gradients of a batch and of a step.
-func (m *Model) divide(n int) {
-	if m.o.Accumulate > 1 {
-		m.sums.size = n
-		// A view of the whole buffer: AdamW is one launch then.
-		at := func(row int) vk.Tensor {
-			t := vk.View(m.sums.all.Buffer, m.sums.all.DType, n)
-			t.Offset = row * n
-			return t
+// SetInputs uploads a batch. X is (batch, context+targets, input_dim), the tokens of the package
+// documentation. Y is (batch, targets). It does not wait for the device: the upload comes behind
+// the batches that were started, so the caller may call SetInputs while a batch runs, and change x
+// and y then. It returns an error that names the first element that is not finite, and uploads
+// nothing.
+func (p *Plan) SetInputs(ctx context.Context, x, y []float32) error {
+	c, s := p.c, p.s
+	for _, in := range []struct {
+		name string
+		v    []float32
+		want int
+	}{{"x", x, s.Tokens() * c.InputDim}, {"y", y, s.Batch * s.Targets}} {
+		if len(in.v) != in.want {
+			return fmt.Errorf("tnp: %s has %d elements, want %d for %v", in.name, len(in.v), in.want, s)
 		}
-		m.grads, m.total = at(1), at(m.sums.into(m.o.Accumulate-1))
-		return
+		if i := train.NotFinite(in.v); i >= 0 {
+			return fmt.Errorf("tnp: %s[%d] is %g: data must be finite", in.name, i, in.v[i])
+		}
 	}
-	m.total = m.grads
+	rows := make([]float32, s.Tokens()*c.input())
+	for i := range s.Tokens() {
+		copy(rows[i*c.input():], x[i*c.InputDim:(i+1)*c.InputDim])
+	}
+	if err := p.Upload(ctx, "x", rows); err != nil {
+		return err
+	}
+	return p.Upload(ctx, "y", y)
 }
 
-// clear records that the sum is 0.
-func (s *sums) clear(c *vk.Cmd) {
-	b := s.row(0).Buffer
-	c.Fill(b, 0, 4*int64(s.size), 0)
+// Loss returns the loss of the last Run or Start, for which it waits.
+func (p *Plan) Loss(ctx context.Context) (float64, error) {
+	x, err := p.Download(ctx, "loss")
+	if err != nil {
+		return 0, err
+	}
+	return float64(x[0]), nil
 }
 
-// add records the sum of the gradients up to batch i.
-func (s *sums) add(c *vk.Cmd, i int) error {
-	to := s.into(i)
-	parts := s.rows(0, 2)
-	if to == 0 {
-		parts = s.rows(1, 2)
+// LogP returns log p of each target of the last Run or Start, (batch, targets).
+func (p *Plan) LogP(ctx context.Context) ([]float32, error) { return p.Download(ctx, "log p") }
+
+// Predict returns mean and standard deviation of the prediction for each target of the last Run
+// of a plan of pass Loss, (batch, targets).
+func (p *Plan) Predict(ctx context.Context) (mean, deviation []float64, err error) {
+	if p.pass != Loss {
+		return nil, nil, errors.New("tnp: a plan that computes gradients keeps no predictions")
 	}
-	parts.Shape, parts.Strides = []int{2, s.size}, []int{s.size, 1}
-	return sumrows.Record(c, s.row(to), parts)
+	heads, err := p.Download(ctx, "heads")
+	if err != nil {
+		return nil, nil, err
+	}
+	for k := p.c.Components; len(heads) > 0; heads = heads[3*k:] {
+		m, d := moments(heads[:3*k])
+		mean, deviation = append(mean, m), append(deviation, d)
+	}
+	return mean, deviation, nil
+}
+
+// moments returns mean and standard deviation of a mixture of components (logit, mu, log sigma).
+func moments(heads []float32) (mean, deviation float64) {
+	top, sum, square := math.Inf(-1), 0.0, 0.0
+	for i := 0; i < len(heads); i += 3 {
+		top = max(top, float64(heads[i]))
+	}
+	for i := 0; i < len(heads); i += 3 {
+		w, mu, sigma := math.Exp(float64(heads[i])-top), float64(heads[i+1]), math.Exp(float64(heads[i+2]))
+		sum, mean, square = sum+w, mean+w*mu, square+w*(mu*mu+sigma*sigma)
+	}
+	mean /= sum
+	return mean, math.Sqrt(max(square/sum-mean*mean, 0))
 }

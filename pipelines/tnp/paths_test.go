@@ -30,7 +30,7 @@ func TestPathsRun(t *testing.T) {
 			return nil, err
 		}
 		defer plan.Close()
-		for _, x := range plan.cmds[turn{first: true, last: true}].Modules() {
+		for _, x := range plan.Modules() {
 			names = append(names, x.Name)
 		}
 		return names, nil

@@ -101,19 +101,19 @@ func TestStateErrors(t *testing.T) {
 		`metadata heads="1e3" is not a number`: func(_ map[string][]float32, m map[string]string) { m["heads"] = "1e3" },
 		`metadata heads="2 "`:                  func(_ map[string][]float32, m map[string]string) { m["heads"] = "2 " },
 	} {
-		require.ErrorContains(t, x.model.LoadState(ctx, changed(t, f, change)), "tnp: "+want)
+		require.ErrorContains(t, x.model.LoadState(ctx, changed(t, f, change)), ": "+want)
 		require.Equal(t, before, x.weights())
 	}
 	large := changed(t, f, func(v map[string][]float32, _ map[string]string) { v["adamw.v.embed.weight"][2] = 1e30 })
 	require.NoError(t, x.model.LoadState(ctx, large))
-	require.EqualError(t, scaled(t, 1<<20).model.LoadState(ctx, large), "tnp: adamw.v.embed.weight[2] is beyond float32 with loss scale 1.048576e+06; the file has 1")
+	require.EqualError(t, scaled(t, 1<<20).model.LoadState(ctx, large), "train: adamw.v.embed.weight[2] is beyond float32 with loss scale 1.048576e+06; the file has 1")
 
 	// No state is written that would be refused.
 	saved, err := os.ReadFile(path)
 	require.NoError(t, err)
 	before["norm.weight"][3] = float32(math.Inf(-1))
 	require.NoError(t, x.model.SetWeights(ctx, before))
-	require.EqualError(t, x.model.SaveState(ctx, path, nil), "tnp: norm.weight[3] is -Inf: parameters are finite")
+	require.EqualError(t, x.model.SaveState(ctx, path, nil), "train: norm.weight[3] is -Inf: parameters are finite")
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, saved, after)

@@ -130,6 +130,6 @@ func TestFileNotFinite(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "weights.safetensors")
 		require.NoError(t, tnp.Save(path, w, c))
 		_, _, err = tnp.Load(opened(t, path), 0)
-		require.EqualError(t, err, "tnp: norm.weight[3] is "+text+": parameters are finite")
+		require.EqualError(t, err, "train: norm.weight[3] is "+text+": parameters are finite")
 	}
 }

@@ -121,7 +121,7 @@ func TestContinued(t *testing.T) {
 	require.Equal(t, before, b.weights())
 	weights := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, tnp.Save(weights, a.weights(), a.p.Config))
-	require.EqualError(t, a.model.LoadState(ctx, opened(t, weights)), `tnp: metadata steps="" is not a number of steps`)
+	require.EqualError(t, a.model.LoadState(ctx, opened(t, weights)), `train: metadata steps="" is not a number of steps`)
 	require.FileExists(t, path)
 }
 

@@ -24,16 +24,11 @@ func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Valu
 		p.ValueDim = d[3]
 	}
 	opt := t.o.Attention
-	if err := attention.Supports(t.caps, p, kit.Forward, opt); err != nil {
-		t.failf("%s%s: %w", t.scope, name, err)
-		return q
-	}
+	t.Bytes(name, 0, attention.Supports(t.caps, p, kit.Forward, opt))
 	var bytes int64
 	if t.pass >= Gradients {
-		var err error
-		if bytes, err = attention.Workspace(t.caps, p, kit.Backward, opt); err != nil {
-			t.failf("%s%s, backward: %w", t.scope, name, err)
-		}
+		n, err := attention.Workspace(t.caps, p, kit.Backward, opt)
+		bytes = t.Bytes(name+", backward", n, err)
 	}
 	o := t.Keep(t.tensor(name+".o", p.Batch*p.SeqQ, p.NumHeads*d[3]), Selective)
 	lse := t.Keep(t.Tensor(name+".lse", dtype.Float32, p.Batch, p.NumHeads, p.SeqQ), Selective)
@@ -63,7 +58,7 @@ func (t *Tape) Mixture(name string, outputs, y *Value) (loss, logP *Value) {
 	p := gmm.Problem{Tokens: shape[0], Components: shape[1], DType: outputs.node.dtype, Grad: dtype.Some(outputs.node.grad)}
 	loss, logP = t.Tensor(name, dtype.Float32, 1), t.Tensor("log p", dtype.Float32, p.Tokens)
 	bytes, err := gmm.Workspace(t.caps, p, kit.Forward, gmm.Options{})
-	t.Fail(err)
+	t.Bytes(name, bytes, err)
 	tensors := func(m Call) gmm.Tensors {
 		x := gmm.Tensors{Y: m.In[1]}
 		x.Logit, x.Mu, x.LogSigma = gmm.Interleaved(m.In[0])

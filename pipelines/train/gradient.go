@@ -12,10 +12,9 @@ import (
 
 // A gradient is the gradient by a node, as far as the backward pass has come.
 type gradient struct {
-	v       *Value // in the shape of the node
-	shared  bool   // its memory is the gradient by another node, too
-	zeroed  bool   // what is not written is 0
-	written runs
+	v       *Value   // in the shape of the node
+	shared  bool     // its memory is the gradient by another node, too
+	written []region // the rest is 0
 }
 
 // A place is where an op writes the gradient by one of its inputs, or adds it to what is there.
@@ -24,31 +23,46 @@ type place struct {
 	add bool
 }
 
-// runs are parts of a node, from an element to just before another, in order.
+// A region is the rows of a node, counted by its first axis, and the elements of a row that a view
+// has.
+type region struct{ rows, cols runs }
+
+// runs are numbers, each run from a first one to just before another, in order.
 type runs [][2]int
 
-// runsOf returns the elements of a view.
-func runsOf(view vk.Tensor) runs {
-	type axis struct{ n, stride int }
-	var axes []axis
-	for i, n := range view.Shape {
-		if n > 1 && view.Strides[i] != 0 {
-			axes = append(axes, axis{n, view.Strides[i]})
+// regionOf returns the region of a view of a node.
+func (t *Tape) regionOf(v *Value) region {
+	whole := v.node.whole()
+	row := whole.cols.size()
+	size := v.view.NumElements()
+	if at := v.view.Offset; v.view.Contiguous() && at%row == 0 && size%row == 0 {
+		return region{runs{{at / row, (at + size) / row}}, whole.cols}
+	}
+	r := region{runs{{v.view.Offset / row, v.view.Offset/row + 1}}, runs{{v.view.Offset % row, v.view.Offset%row + 1}}}
+	for i, n := range v.view.Shape {
+		if stride := v.view.Strides[i]; stride >= row {
+			r.rows = r.rows.repeated(n, stride/row)
+		} else {
+			r.cols = r.cols.repeated(n, stride)
 		}
 	}
-	slices.SortFunc(axes, func(a, b axis) int { return cmp.Compare(a.stride, b.stride) })
-	length := 1
-	for len(axes) > 0 && axes[0].stride == length {
-		length *= axes[0].n
-		axes = axes[1:]
+	if r.cols[len(r.cols)-1][1] > row || r.rows.size()*r.cols.size() != size {
+		t.failf("%s has a view of shape %v and strides %v that is no rows and columns: it has no gradient", v.Name(), v.view.Shape, v.view.Strides)
 	}
-	list := runs{{view.Offset, view.Offset + length}}
-	for _, a := range axes {
-		part := slices.Clone(list)
-		for i := 1; i < a.n; i++ {
-			for _, r := range part {
-				list = append(list, [2]int{r[0] + i*a.stride, r[1] + i*a.stride})
-			}
+	return r
+}
+
+// whole returns the region of all elements.
+func (n *node) whole() region {
+	row := max(elements(n.shape)/n.shape[0], 1)
+	return region{runs{{0, n.shape[0]}}, runs{{0, row}}}
+}
+
+// repeated returns the runs n times, each stride after the one before.
+func (r runs) repeated(n, stride int) (list runs) {
+	for i := range n {
+		for _, x := range r {
+			list = append(list, [2]int{x[0] + i*stride, x[1] + i*stride})
 		}
 	}
 	return list.merged()
@@ -67,7 +81,7 @@ func (r runs) merged() (list runs) {
 	return list
 }
 
-// size returns the number of elements.
+// size returns how many numbers there are.
 func (r runs) size() (n int) {
 	for _, x := range r {
 		n += x[1] - x[0]
@@ -75,11 +89,32 @@ func (r runs) size() (n int) {
 	return n
 }
 
-// with returns the elements of both.
-func (r runs) with(other runs) runs { return slices.Concat(r, other).merged() }
+// meets reports whether both have a number.
+func (r runs) meets(other runs) bool {
+	return slices.Concat(r, other).merged().size() < r.size()+other.size()
+}
 
-// common returns how many elements both have.
-func (r runs) common(other runs) int { return r.size() + other.size() - r.with(other).size() }
+// meets reports whether an element of x is in one of the regions.
+func meets(list []region, x region) bool {
+	return slices.ContainsFunc(list, func(r region) bool { return r.rows.meets(x.rows) && r.cols.meets(x.cols) })
+}
+
+// with adds a region. Regions of the same rows or of the same columns become one.
+func with(list []region, x region) []region {
+	for i, r := range list {
+		rows, cols := slices.Equal(r.rows, x.rows), slices.Equal(r.cols, x.cols)
+		if !rows && !cols {
+			continue
+		}
+		if cols {
+			r.rows = slices.Concat(r.rows, x.rows).merged()
+		} else {
+			r.cols = slices.Concat(r.cols, x.cols).merged()
+		}
+		return with(slices.Delete(slices.Clone(list), i, i+1), r)
+	}
+	return append(slices.Clone(list), x)
+}
 
 // grad returns the gradient by a value, nil if no op has written one.
 func grad(v *Value) *Value {
@@ -128,10 +163,10 @@ func (t *Tape) begin(n *node) {
 // into returns where an op writes the gradients by some of its inputs, in this order. Parts of one
 // tensor that no op writes are 0.
 func (t *Tape) into(values ...*Value) []place {
-	parts := map[*node]runs{}
+	parts := map[*node][]region{}
 	for _, v := range values {
 		if n := v.node; n.wanted {
-			parts[n] = parts[n].with(runsOf(v.view))
+			parts[n] = with(parts[n], t.regionOf(v))
 		}
 	}
 	places := make([]place, len(values))
@@ -141,29 +176,29 @@ func (t *Tape) into(values ...*Value) []place {
 			continue
 		}
 		t.reach(n, parts[n])
-		part := runsOf(v.view)
-		places[i] = place{v.in(n.gradient.v), n.gradient.written.common(part) > 0}
-		n.gradient.written = n.gradient.written.with(part)
+		part := t.regionOf(v)
+		places[i] = place{v.in(n.gradient.v), meets(n.gradient.written, part)}
+		n.gradient.written = with(n.gradient.written, part)
 	}
 	return places
 }
 
-// reach makes the gradient by a node ready to be written in a part: zeros go before a part that
-// leaves something out, a copy before an addition to memory that another gradient shares.
-func (t *Tape) reach(n *node, part runs) {
-	all := runsOf(vk.View(nil, n.dtype, n.shape...)).size()
+// reach makes the gradient by a node ready to be written in some regions: zeros go before regions
+// that leave something out, a copy before an addition to memory that another gradient shares.
+func (t *Tape) reach(n *node, parts []region) {
+	all := []region{n.whole()}
 	switch g := n.gradient; {
 	case g == nil:
 		if n.rows != nil {
-			t.reach(n.rows.node, runsOf(n.rows.view))
+			t.reach(n.rows.node, []region{t.regionOf(n.rows)})
 		}
 		t.begin(n)
-		if n.gradient.zeroed = part.size() < all; n.gradient.zeroed {
+		if !slices.EqualFunc(parts, all, func(a, b region) bool { return slices.Equal(a.rows, b.rows) && slices.Equal(a.cols, b.cols) }) {
 			t.zero(n.gradient.v)
 		}
 	case g.shared:
 		t.begin(n)
-		n.gradient.written = runs{{0, all}}
+		n.gradient.written = all
 		t.rowsInto("copy of "+n.gradient.v.node.name, n.gradient.v, g.v, false)
 	}
 }
@@ -179,7 +214,7 @@ func (t *Tape) share(from *Value, v *Value) {
 		t.rowsInto(p.v.node.name+", more", p.v, v, p.add)
 		return
 	}
-	n.gradient = &gradient{v: v, shared: true, written: runs{{0, newValue(n).view.NumElements()}}}
+	n.gradient = &gradient{v: v, shared: true, written: []region{n.whole()}}
 }
 
 // shared notes that the gradient by v is the gradient by another tensor, too.

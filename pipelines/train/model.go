@@ -35,10 +35,35 @@ type Param struct {
 	DType   dtype.DType // that ops read
 	NoDecay bool        // of AdamW
 	Frozen  bool        // not trained: no gradient, no moments, no float32 copy
+	// File says how files and the maps of SetWeights and Weights have the parameter. Nil is as on the
+	// device.
+	File *Layout
 }
 
-// Size returns the number of elements.
-func (p Param) Size() int { return vk.View(nil, p.DType, p.Shape...).NumElements() }
+// A Layout is another order of the elements of a parameter. Elements of the device that it leaves
+// out are 0.
+type Layout struct {
+	Shape []int
+	Each  func(f func(device, file int)) // calls f with the two indices of each element
+}
+
+// file returns the layout in files.
+func (p Param) file() *Layout {
+	if p.File != nil {
+		return p.File
+	}
+	return &Layout{p.Shape, func(f func(device, file int)) {
+		for i := range p.Size() {
+			f(i, i)
+		}
+	}}
+}
+
+// elements returns the product of a shape.
+func elements(shape []int) int { return vk.View(nil, dtype.Float32, shape...).NumElements() }
+
+// Size returns the number of elements on the device.
+func (p Param) Size() int { return elements(p.Shape) }
 
 // Options are the formats, the passes and the training of a Model.
 type Options struct {
@@ -226,8 +251,8 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 	for _, p := range m.layout.params {
 		if x, ok := w[p.Name]; !ok {
 			return fmt.Errorf("train: parameter %s is missing", p.Name)
-		} else if len(x) != p.Size() {
-			return fmt.Errorf("train: parameter %s has %d elements, want %v", p.Name, len(x), p.Shape)
+		} else if shape := p.file().Shape; len(x) != elements(shape) {
+			return fmt.Errorf("train: parameter %s has %d elements, want %v", p.Name, len(x), shape)
 		}
 	}
 	for name := range w {
@@ -236,18 +261,44 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 		}
 	}
 	for name, x := range w {
-		if err := m.setWeight(ctx, m.layout.slots[name], x); err != nil {
-			return err
+		for _, of := range []func(*group) vk.Tensor{func(g *group) vk.Tensor { return g.weights }, func(g *group) vk.Tensor { return g.rounded }} {
+			if err := m.write(ctx, name, of, x); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (m *Model) setWeight(ctx context.Context, s *slot, x []float32) error {
-	if err := s.of(s.group.weights).Upload(ctx, x); err != nil || s.group.rounded.IsZero() {
-		return err
+// write uploads a parameter's part of a buffer, if there is the buffer.
+func (m *Model) write(ctx context.Context, name string, of func(*group) vk.Tensor, x []float32) error {
+	s := m.layout.slots[name]
+	t := s.of(of(s.group))
+	if t.IsZero() {
+		return nil
 	}
-	return s.of(s.group.rounded).Upload(ctx, x)
+	if s.File != nil {
+		device := make([]float32, s.Size())
+		s.File.Each(func(i, j int) { device[i] = x[j] })
+		x = device
+	}
+	return t.Upload(ctx, x)
+}
+
+// read downloads a parameter's part of a buffer, multiplied by scale; nil if there is no such buffer.
+func (m *Model) read(ctx context.Context, name string, of func(*group) vk.Tensor, scale float32) ([]float32, error) {
+	s := m.layout.slots[name]
+	t := s.of(of(s.group))
+	if t.IsZero() {
+		return nil, nil
+	}
+	device, layout := make([]float32, s.Size()), s.file()
+	if err := t.Download(ctx, device); err != nil {
+		return nil, err
+	}
+	x := make([]float32, elements(layout.Shape))
+	layout.Each(func(i, j int) { x[j] = scale * device[i] })
+	return x, nil
 }
 
 // Weights downloads the parameters.
@@ -268,19 +319,13 @@ func (m *Model) Gradients(ctx context.Context) (map[string][]float32, error) {
 func (m *Model) download(ctx context.Context, of func(*group) vk.Tensor, scale float32) (map[string][]float32, error) {
 	all := map[string][]float32{}
 	for _, p := range m.layout.params {
-		s := m.layout.slots[p.Name]
-		t := s.of(of(s.group))
-		if t.IsZero() {
-			continue
-		}
-		x := make([]float32, p.Size())
-		if err := t.Download(ctx, x); err != nil {
+		x, err := m.read(ctx, p.Name, of, scale)
+		if err != nil {
 			return nil, err
 		}
-		for i := range x {
-			x[i] *= scale
+		if x != nil {
+			all[p.Name] = x
 		}
-		all[p.Name] = x
 	}
 	return all, nil
 }

@@ -255,6 +255,9 @@ func (p *Plan) Close() {
 	p.t.prog.Close()
 }
 
+// Modules lists the kernels of the recording.
+func (p *Plan) Modules() []vk.ModuleInfo { return p.cmds[p.turn(0)].Modules() }
+
 // Memory returns how much memory model and plan take.
 func (p *Plan) Memory() *Memory { return p.memory }
 

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/pipelines/record"
@@ -87,6 +86,9 @@ func (t *Tape) make(again bool, outputs ...*Value) {
 	for _, v := range outputs {
 		if n := v.node; !again || n.lost(t.o.Checkpoint) {
 			n.memory = t.prog.Tensor(repeated(n.scope+n.name, again), n.dtype, n.shape...)
+			if n.output {
+				t.prog.Output(n.memory)
+			}
 		}
 	}
 }
@@ -125,12 +127,18 @@ func views(list []operand) (tensors []vk.Tensor) {
 // workspaceOf begins the names of workspaces.
 const workspaceOf = "workspace of "
 
-// scratch returns the workspace of a step. Bytes and err are what Workspace of a package returned.
-func (t *Tape) scratch(step string, bytes int64, err error) *record.Tensor {
+// Bytes returns the bytes of memory that a step needs, for Op. Bytes and err are what Workspace of a
+// package returned; the tape keeps the error, with the name of the step.
+func (t *Tape) Bytes(step string, bytes int64, err error) int64 {
 	if err != nil {
-		t.Fail(fmt.Errorf("train: %s%s: %w", t.scope, step, err))
+		t.failf("%s%s: %w", t.scope, step, err)
 	}
-	return t.prog.Scratch(workspaceOf+t.scope+step, bytes)
+	return bytes
+}
+
+// scratch returns the workspace of a step.
+func (t *Tape) scratch(step string, bytes int64, err error) *record.Tensor {
+	return t.prog.Scratch(workspaceOf+t.scope+step, t.Bytes(step, bytes, err))
 }
 
 // step appends a step, whose name begins with the scope.

@@ -58,6 +58,9 @@ func (t *Tape) Caps() *vk.Caps { return t.caps }
 // DType returns the format of activations, and of the weights that products read.
 func (t *Tape) DType() dtype.DType { return t.format }
 
+// Checkpoint returns Off, Selective or Blocks: what Auto has chosen for this tape.
+func (t *Tape) Checkpoint() Checkpoint { return t.o.Checkpoint }
+
 // Pass returns how far the plan goes.
 func (t *Tape) Pass() Pass { return t.pass }
 
@@ -105,6 +108,7 @@ func (t *Tape) Input(name string, d dtype.DType, shape ...int) *Value {
 // Output keeps v until the next run, so that the caller can download it: Plan.Tensor has it by its
 // name. It returns v.
 func (t *Tape) Output(v *Value) *Value {
+	v.node.output = true
 	if v.node.memory != nil {
 		t.prog.Output(v.node.memory)
 	}
@@ -209,5 +213,5 @@ func (t *Tape) Loss(v *Value) {
 		return
 	}
 	t.scale = t.Input("loss scale", dtype.Float32, v.view.Shape...)
-	v.node.gradient = &gradient{v: t.scale, written: runs{{0, 1}}}
+	v.node.gradient = &gradient{v: t.scale, written: []region{v.node.whole()}}
 }

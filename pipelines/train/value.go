@@ -29,12 +29,13 @@ type node struct {
 	block       *block
 	wanted      bool   // a parameter that is trained has part in it
 	consumed    bool   // another op has written over it
+	output      bool   // the caller downloads it
 	rows        *Value // a copy of these rows of another tensor, which has the gradient
 	gradient    *gradient
 }
 
 // lost reports whether a checkpoint does not keep the node.
-func (n *node) lost(c Checkpoint) bool { return n.consumed || n.kept < c }
+func (n *node) lost(c Checkpoint) bool { return n.consumed || n.kept < c && !n.output }
 
 // newValue returns the whole of a node.
 func newValue(n *node) *Value { return &Value{n, vk.View(nil, n.dtype, n.shape...)} }
@@ -51,6 +52,12 @@ func (v *Value) DType() dtype.DType { return v.node.dtype }
 // View returns the tensor in its memory, once a Plan is there: to upload an input, or to download an
 // output (Tape.Output). It is zero before.
 func (v *Value) View() vk.Tensor { return v.node.operand().in(v.view).view() }
+
+// GradientIn says that the gradient by v, which an op writes, has another format than v. It returns v.
+func (v *Value) GradientIn(d dtype.DType) *Value {
+	v.node.grad = d
+	return v
+}
 
 // as returns another view of the same tensor.
 func (v *Value) as(view vk.Tensor) *Value { return &Value{v.node, view} }

@@ -77,7 +77,7 @@ func TestBenchUnsupported(t *testing.T) {
 	require.Contains(t, report.Failed(), "float32 matrices have no kernel")
 	var table bytes.Buffer
 	require.NoError(t, report.Write(&table, bench.Table))
-	require.Contains(t, table.String(), "\nflashvk fused, auto, once: tnp: blocks.0.perceptron: ")
+	require.Contains(t, table.String(), "\nflashvk fused, auto, once: train: blocks.0.perceptron: ")
 	require.Empty(t, report.Charts())
 
 	// Likewise what does not fit, before anything is allocated.
@@ -88,7 +88,7 @@ func TestBenchUnsupported(t *testing.T) {
 	r, err = Bench(context.Background(), d, c, func(m *tnp.Memory) { lines++; require.Greater(t, m.Bytes(), int64(50e9)) }, func(string) {})
 	if err == nil { // else a tensor is larger than a buffer may be, which the error says
 		require.Equal(t, 1, lines)
-		require.Regexp(t, `^tnp: model and activations take [0-9]+ bytes, [0-9]+ more than the device has left: `, r.Timings[0].Failed)
+		require.Regexp(t, `^train: model and activations take [0-9]+ bytes, [0-9]+ more than the device has left: `, r.Timings[0].Failed)
 	}
 	require.Equal(t, before, d.Memory().Bytes)
 }

@@ -146,7 +146,7 @@ func TestNotFinite(t *testing.T) {
 	// A state that nothing goes on from is not written over one of before.
 	o.Save, o.SaveEvery = inFolder(t)("state"), 1
 	_, err = Run(context.Background(), d, o, nothing)
-	require.Regexp(t, `^step [0-9]+ is not saved: tnp: \S+ is (NaN|[+-]Inf): `, err.Error())
+	require.Regexp(t, `^step [0-9]+ is not saved: train: \S+ is (NaN|[+-]Inf): `, err.Error())
 	f, err := safetensors.Open(o.Save)
 	require.NoError(t, err)
 	defer f.Close()
@@ -249,14 +249,14 @@ func TestEachItsBatch(t *testing.T) {
 // tests/cli/testdata/nodevice.
 func TestValidate(t *testing.T) {
 	for want, change := range map[string]func(o *Options){
-		"train: input_dim=4 is not 3: tasks are of one x":           func(o *Options) { o.InputDim = 4 },
-		"train: batches=-1 is negative":                             func(o *Options) { o.Batches = -1 },
-		"train: held_out=-8 is not a multiple of batch=8":           func(o *Options) { o.HeldOut = -8 },
-		"train: save_every=-1 is negative":                          func(o *Options) { o.SaveEvery = -1 },
-		"tnp: dtype=int32 is not one of float32, float16, bfloat16": func(o *Options) { o.DType = dtype.Int32 },
-		"gp: exact=-1 is not from 0 to 8192":                        func(o *Options) { o.Data.Exact = -1 },
-		"train: csv and load are the same file, a":                  func(o *Options) { o.CSV, o.Load = "a", "a" },
-		"train: csv and start are the same file, a":                 func(o *Options) { o.CSV, o.Start = "a", "a" },
+		"train: input_dim=4 is not 3: tasks are of one x":             func(o *Options) { o.InputDim = 4 },
+		"train: batches=-1 is negative":                               func(o *Options) { o.Batches = -1 },
+		"train: held_out=-8 is not a multiple of batch=8":             func(o *Options) { o.HeldOut = -8 },
+		"train: save_every=-1 is negative":                            func(o *Options) { o.SaveEvery = -1 },
+		"train: dtype=int32 is not one of float32, float16, bfloat16": func(o *Options) { o.DType = dtype.Int32 },
+		"gp: exact=-1 is not from 0 to 8192":                          func(o *Options) { o.Data.Exact = -1 },
+		"train: csv and load are the same file, a":                    func(o *Options) { o.CSV, o.Load = "a", "a" },
+		"train: csv and start are the same file, a":                   func(o *Options) { o.CSV, o.Start = "a", "a" },
 		"":  func(o *Options) { o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a" },
 		" ": func(o *Options) { o.Save, o.Start, o.Weights = "a", "b", "b" },
 	} {

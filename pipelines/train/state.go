@@ -1,0 +1,224 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Prefixes of moments in a file. The name of the parameter follows.
+const (
+	firstMoment  = "adamw.m."
+	secondMoment = "adamw.v."
+)
+
+// A saved tensor is one of the model's, which a file has parameter by parameter.
+type saved struct {
+	prefix string
+	of     func(*group) vk.Tensor
+}
+
+func state() []saved {
+	return []saved{
+		{"", func(g *group) vk.Tensor { return g.weights }},
+		{firstMoment, func(g *group) vk.Tensor { return g.m }},
+		{secondMoment, func(g *group) vk.Tensor { return g.v }},
+	}
+}
+
+// trained lists the parameters that are trained.
+func (m *Model) trained() []Param {
+	return slices.DeleteFunc(slices.Clone(m.layout.params), func(p Param) bool { return m.layout.slots[p.Name].group.frozen })
+}
+
+// errUntrained is for calls that need an optimizer.
+func (m *Model) untrained() error {
+	if m.adam == nil {
+		return fmt.Errorf("train: a model of pass %v is not trained", m.o.Pass)
+	}
+	return nil
+}
+
+// SaveState writes all that a training needs to go on: the parameters that are trained under their
+// names, moments as adamw.m.NAME and adamw.v.NAME. Metadata has the number of steps, the loss scale of
+// the moments, and what the caller adds. The file appears whole or not at all, even if the program is
+// killed meanwhile. A state that is not finite, from which no training goes on, is an error that names
+// the tensor, and leaves the file as it was.
+func (m *Model) SaveState(ctx context.Context, path string, more map[string]string) error {
+	steps, err := m.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	metadata := map[string]string{}
+	maps.Copy(metadata, more)
+	metadata["steps"], metadata["loss_scale"] = strconv.Itoa(steps), strconv.FormatFloat(m.o.scale(), 'g', -1, 64)
+	var tensors []safetensors.Tensor
+	for _, x := range state() {
+		for _, p := range m.trained() {
+			tensors = append(tensors, safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.file().Shape})
+		}
+	}
+	out, err := safetensors.Create(path, tensors, metadata)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	for _, x := range state() {
+		for _, p := range m.trained() {
+			v, err := m.read(ctx, p.Name, x.of, 1)
+			if err == nil {
+				err = checkSaved(x.prefix, p.Name, v)
+			}
+			if err == nil {
+				err = out.WriteFloat32s(x.prefix+p.Name, v)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return out.Commit()
+}
+
+// LoadState reads what SaveState wrote of a model of the same parameters. The next steps have the same
+// bits as without the file. A parameter that is missing or has another shape, and a value that is
+// infinite, NaN, or a negative second moment, is an error that names it, and changes nothing.
+func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
+	if err := m.untrained(); err != nil {
+		return err
+	}
+	steps, err := strconv.Atoi(f.Metadata["steps"])
+	if err != nil || steps < 0 {
+		return fmt.Errorf("train: metadata steps=%q is not a number of steps", f.Metadata["steps"])
+	}
+	scale, err := strconv.ParseFloat(f.Metadata["loss_scale"], 64)
+	if err != nil || !validScale(scale) {
+		return fmt.Errorf("train: metadata loss_scale=%q is not a power of two from 2^-20 to 2^40", f.Metadata["loss_scale"])
+	}
+	ratio := float32(m.o.scale() / scale)
+	factors := []float32{1, ratio, ratio * ratio}
+	values := make([]map[string][]float32, len(factors))
+	for i, x := range state() {
+		values[i] = map[string][]float32{}
+		for _, p := range m.trained() {
+			v, err := readSaved(f, x.prefix, p)
+			if err != nil {
+				return err
+			}
+			for j := range v {
+				v[j] *= factors[i]
+			}
+			if j := NotFinite(v); j >= 0 {
+				return fmt.Errorf("train: %s%s[%d] is beyond float32 with loss scale %g; the file has %g", x.prefix, p.Name, j, m.o.scale(), scale)
+			}
+			values[i][p.Name] = v
+		}
+	}
+	for i, x := range state() {
+		for name, v := range values[i] {
+			if err := m.write(ctx, name, x.of, v); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range m.trained() {
+		if err := m.write(ctx, p.Name, func(g *group) vk.Tensor { return g.rounded }, values[0][p.Name]); err != nil {
+			return err
+		}
+	}
+	return m.adam.SetStep(ctx, steps)
+}
+
+// readSaved reads a tensor of a parameter.
+func readSaved(f *safetensors.File, prefix string, p Param) ([]float32, error) {
+	name, shape := prefix+p.Name, p.file().Shape
+	t, ok := f.Tensor(name)
+	if !ok {
+		return nil, fmt.Errorf("train: tensor %q is missing", name)
+	}
+	if !slices.Equal(t.Shape, shape) {
+		return nil, fmt.Errorf("train: tensor %q has shape %v, want %v", name, t.Shape, shape)
+	}
+	v, err := f.Float32s(t)
+	if err != nil {
+		return nil, err
+	}
+	return v, checkSaved(prefix, p.Name, v)
+}
+
+// checkSaved returns an error that names the first element that no model has, of a parameter
+// or, by its prefix, of moments of it.
+func checkSaved(prefix, name string, x []float32) error {
+	rule := map[string]string{"": "parameters are finite", firstMoment: "moments are finite", secondMoment: "second moments are finite and not negative"}[prefix]
+	for i, v := range x {
+		if v-v != 0 || prefix == secondMoment && v < 0 {
+			return fmt.Errorf("train: %s%s[%d] is %v: %s", prefix, name, i, v, rule)
+		}
+	}
+	return nil
+}
+
+// CheckFinite returns an error that names the first element of a parameter that is infinite or NaN.
+func CheckFinite(name string, x []float32) error { return checkSaved("", name, x) }
+
+// NotFinite returns the index of the first element that is infinite or NaN, -1 if there is none.
+func NotFinite(x []float32) int {
+	return slices.IndexFunc(x, func(v float32) bool { return v-v != 0 })
+}
+
+// NotFinite returns the name of the first tensor with an infinity or a NaN, or "". Gradients come
+// first, in the order of the backward pass, then weights and moments.
+func (m *Model) NotFinite(ctx context.Context) (string, error) {
+	list := append([]saved{{"the gradient of ", func(g *group) vk.Tensor { return g.grads }}}, state()...)
+	for _, x := range list {
+		for _, p := range slices.Backward(m.layout.params) {
+			v, err := m.read(ctx, p.Name, x.of, 1)
+			if err != nil {
+				return "", err
+			}
+			if NotFinite(v) >= 0 {
+				return x.prefix + p.Name, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// SetLR sets the learning rate of the steps that are run or started from now on, Optim.LR until
+// then. It does not wait.
+func (m *Model) SetLR(ctx context.Context, lr float64) error {
+	if err := m.untrained(); err != nil {
+		return err
+	}
+	return m.adam.SetLR(ctx, lr)
+}
+
+// Skipped returns how many steps were skipped because their gradients were not finite. It is 0 if
+// Optim.MaxNorm is, see package optim.
+func (m *Model) Skipped(ctx context.Context) (int, error) {
+	if err := m.untrained(); err != nil {
+		return 0, err
+	}
+	return readInt(ctx, m.adam.Skipped())
+}
+
+// Steps returns the number of steps so far.
+func (m *Model) Steps(ctx context.Context) (int, error) {
+	if err := m.untrained(); err != nil {
+		return 0, err
+	}
+	return readInt(ctx, m.adam.Count())
+}
+
+func readInt(ctx context.Context, t vk.Tensor) (int, error) {
+	b := make([]byte, dtype.Int32.Size())
+	err := t.DownloadRaw(ctx, b)
+	return int(int32(binary.LittleEndian.Uint32(b))), err
+}
