@@ -13,6 +13,10 @@ const (
 	embedName = "model.embed_tokens.weight"
 	normName  = "model.norm.weight"
 	headName  = "lm_head.weight"
+
+	gpt2Embed     = "transformer.wte.weight"
+	gpt2Positions = "transformer.wpe.weight"
+	gpt2Norm      = "transformer.ln_f.weight"
 )
 
 // layer returns the name of a parameter of a layer.
@@ -27,8 +31,8 @@ func (c *Config) layer(i int, name string) string {
 func (c *Config) Params() (list []Param) {
 	add := func(name string, shape ...int) { list = append(list, Param{name, shape}) }
 	if c.GPT2() {
-		add("transformer.wte.weight", c.Vocabulary, c.Width)
-		add("transformer.wpe.weight", c.Positions, c.Width)
+		add(gpt2Embed, c.Vocabulary, c.Width)
+		add(gpt2Positions, c.Positions, c.Width)
 	} else {
 		add(embedName, c.Vocabulary, c.Width)
 	}
@@ -41,7 +45,7 @@ func (c *Config) Params() (list []Param) {
 		}
 	}
 	if c.GPT2() {
-		add("transformer.ln_f.weight", c.Width)
+		add(gpt2Norm, c.Width)
 		add("transformer.ln_f.bias", c.Width)
 	} else {
 		add(normName, c.Width)

@@ -1,0 +1,102 @@
+package lm
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// smallConfig returns a named model, small.
+func smallConfig(t *testing.T, name string) *Config {
+	t.Helper()
+	fields := map[string]any{}
+	require.NoError(t, json.Unmarshal(models()[name], &fields))
+	maps.Copy(fields, small(name))
+	text, err := json.Marshal(fields)
+	require.NoError(t, err)
+	c, err := parseConfig(text)
+	require.NoError(t, err)
+	return &c
+}
+
+func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int) *Generator {
+	t.Helper()
+	g, err := NewGenerator(context.Background(), d, c, Random{1}, Options{DType: dtype.Float32, Batch: batch, Context: 32})
+	require.NoError(t, err)
+	t.Cleanup(g.Close)
+	return g
+}
+
+// TestLogits compares the logits of prompts and of tokens behind them with the reference, for sequences
+// of different lengths in one batch.
+func TestLogits(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, name := range families {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t, name)
+			g := newGenerator(t, d, c, 2)
+			ref, err := newReference(c, Random{1})
+			require.NoError(t, err)
+			texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4}}
+			err = g.Generate(ctx, texts, 4, func(b int, logits []float32) int32 {
+				want := ref.logits(texts[b])
+				compare(t, want[len(want)-1], logits)
+				return Argmax(b, logits)
+			}, func(b int, id int32) bool {
+				texts[b] = append(texts[b], id)
+				return false
+			})
+			require.NoError(t, err)
+		})
+	}
+}
+
+// compare wants logits within 2^-18 of the largest, a bound for these sizes: sums of at most 96 products in
+// float32, each off by 2^-24 of its terms, through eleven sums and norms one behind the other.
+func compare(t *testing.T, want []float64, got []float32) {
+	t.Helper()
+	largest := 0.0
+	for _, x := range want {
+		largest = max(largest, math.Abs(x))
+	}
+	for i, x := range want {
+		if e := math.Abs(float64(got[i]) - x); !(e <= largest*0x1p-18) {
+			t.Fatalf("logit %d is %v, want %v: off by %.3g, allowed %.3g", i, got[i], x, e, largest*0x1p-18)
+		}
+	}
+}
+
+// TestCached generates with the cache, and again with a new prompt for each token: the tokens agree.
+func TestCached(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, name := range []string{"llama-3.2-1b", "mistral-7b", "qwen3-0.6b"} {
+		t.Run(name, func(t *testing.T) {
+			g := newGenerator(t, d, smallConfig(t, name), 1)
+			text := []int32{7, 3, 200}
+			var cached, uncached []int32
+			require.NoError(t, g.Generate(ctx, [][]int32{text}, 12, Argmax, func(_ int, id int32) bool {
+				cached = append(cached, id)
+				return false
+			}))
+			for range cached {
+				require.NoError(t, g.Generate(ctx, [][]int32{text}, 1, Argmax, func(_ int, id int32) bool {
+					text, uncached = append(text, id), append(uncached, id)
+					return true
+				}))
+			}
+			require.Equal(t, uncached, cached)
+		})
+	}
+}
+
+func TestMain(m *testing.M) { vktest.Main(m) }

@@ -1,0 +1,348 @@
+package lm
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Cache has the keys and values of sequences, and the angles of their positions.
+type Cache struct {
+	*attention.KVCache
+	cos, sin vk.Tensor // zero without RoPE
+	context  int
+}
+
+// NewCache returns an empty cache.
+func NewCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t dtype.DType) (_ *Cache, err error) {
+	x := &Cache{context: length}
+	defer func() {
+		if err != nil {
+			x.Close()
+		}
+	}()
+	if x.KVCache, err = attention.NewKVCache(ctx, d, c.cacheConfig(batch, length, t)); err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	if c.GPT2() {
+		return x, nil
+	}
+	angles := c.RoPE.Frequencies(c.HeadDim)
+	cos, sin := make([]float32, 0, length*len(angles)), make([]float32, 0, length*len(angles))
+	for p := range length {
+		for _, f := range angles {
+			s, c := math.Sincos(float64(p) * f)
+			cos, sin = append(cos, float32(c)), append(sin, float32(s))
+		}
+	}
+	for _, table := range []struct {
+		to   *vk.Tensor
+		data []float32
+	}{{&x.cos, cos}, {&x.sin, sin}} {
+		if *table.to, err = d.NewTensor("angles", dtype.Float32, length, len(angles)); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		if err = table.to.Upload(ctx, table.data); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+	}
+	return x, nil
+}
+
+func (c *Config) cacheConfig(batch, length int, t dtype.DType) attention.KVCacheConfig {
+	p := c.decodeProblem(batch, 1, length, t)
+	p.NewKeys, p.CacheRows = 0, 0
+	return attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers}
+}
+
+// Close frees the memory. It may be called on nil.
+func (x *Cache) Close() {
+	if x == nil {
+		return
+	}
+	if x.KVCache != nil {
+		x.KVCache.Close()
+	}
+	for _, t := range []vk.Tensor{x.cos, x.sin} {
+		if !t.IsZero() {
+			t.Close()
+		}
+	}
+}
+
+// Options are the sizes and the format of a Generator.
+type Options struct {
+	DType   dtype.DType // of weights, activations and cache
+	Batch   int         // sequences
+	Context int         // tokens of the longest sequence, prompt and answer
+	// Progress is called with the bytes of weights that are loaded; nil is not.
+	Progress func(done, all int64)
+}
+
+// A Generator continues sequences of tokens. A step of all sequences is recorded once and replayed. It
+// is for one goroutine at a time.
+type Generator struct {
+	Config *Config
+
+	d     *vk.Device
+	o     Options
+	model *train.Model
+	cache *Cache
+	step  *train.Plan
+}
+
+// NewGenerator loads a model. Its error says before anything is allocated which number breaks a rule, and
+// how many bytes are missing.
+func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Options) (_ *Generator, err error) {
+	if err := o.check(d, c); err != nil {
+		return nil, err
+	}
+	g := &Generator{Config: c, d: d, o: o}
+	defer func() {
+		if err != nil {
+			g.Close()
+		}
+	}()
+	if g.model, err = NewModel(ctx, d, c, w, o.DType, o.Progress); err != nil {
+		return nil, err
+	}
+	if g.cache, err = NewCache(ctx, d, c, o.Batch, o.Context, o.DType); err != nil {
+		return nil, err
+	}
+	if g.step, err = g.plan(ctx, 1); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// check returns an error if the sizes break a rule, or are known not to fit.
+func (o *Options) check(d *vk.Device, c *Config) error {
+	switch most, err := MaxContext(d, c, o.Batch, o.DType); {
+	case err != nil:
+		return err
+	case o.Batch < 1:
+		return fmt.Errorf("lm: batch=%d is not positive", o.Batch)
+	case o.Context < 1 || o.Context > c.Positions:
+		return fmt.Errorf("lm: context=%d is not from 1 to the model's max_position_embeddings=%d", o.Context, c.Positions)
+	case o.Context > most:
+		return fmt.Errorf("lm: context=%d of %d sequences is more than the %d that fit into the device's memory beside the weights", o.Context, o.Batch, most)
+	}
+	return nil
+}
+
+// MaxContext returns how many tokens of each sequence fit into the memory of a device, at most the
+// positions of the model. Weights, cache, and the activations of a prompt of that length take it.
+func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) {
+	heaps, err := d.Heaps()
+	if err != nil {
+		return 0, fmt.Errorf("lm: %w", err)
+	}
+	var free int64
+	for _, h := range heaps {
+		if h.DeviceLocal && h.BudgetBytes > 0 {
+			free = max(free, int64(h.BudgetBytes)-int64(h.UsageBytes))
+		} else if h.DeviceLocal {
+			free = max(free, int64(h.SizeBytes))
+		}
+	}
+	size, batch64 := int64(t.Size()), int64(max(batch, 1))
+	row := batch64 * int64(c.KVHeads*c.HeadDim) * size // of keys or of values, in a layer
+	// About what a prompt keeps at a time: the stream, two branches and the products of a layer.
+	activations := batch64 * size * int64(4*c.Width+3*max(c.Hidden, c.Heads*c.HeadDim))
+	left := free - c.NumParams()*size - 4*batch64*int64(c.Vocabulary)
+	most := min(left/(2*row*int64(c.Layers)+activations), int64(d.Caps().MaxStorageBufferRange)/row)
+	return int(max(0, min(most, int64(c.Positions)))), nil
+}
+
+// NewModel returns a model with weights on a device, frozen.
+func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.DType, progress func(done, all int64)) (_ *train.Model, err error) {
+	o := train.Options{DType: t, Pass: train.Forward, Trained: []string{}}
+	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}}
+	params, err := train.Params(d.Caps(), f.Tape, o)
+	if err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	m, err := train.NewModel(ctx, d, params, o)
+	if err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	var done, all int64
+	for _, p := range params {
+		all += int64(p.Size()) * int64(p.DType.Size())
+	}
+	for _, p := range params {
+		to := m.Tensor(p.Name)
+		to.Shape, to.Strides = []int{p.Size()}, []int{1}
+		err := Pieces(Param{p.Name, p.Shape}, p.DType, w, func(piece []byte, offset int64) error {
+			size := p.DType.Size()
+			first := int(offset) / size
+			if progress != nil {
+				done += int64(len(piece))
+				progress(done, all)
+			}
+			return to.Slice(0, first, first+len(piece)/size).UploadRaw(ctx, piece)
+		})
+		if err != nil {
+			m.Close()
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// plan records a pass over so many tokens of each sequence.
+func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
+	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache}
+	p, err := g.model.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	return p, nil
+}
+
+// Close frees the memory. It may be called on nil.
+func (g *Generator) Close() {
+	if g == nil {
+		return
+	}
+	g.step.Close()
+	g.cache.Close()
+	if g.model != nil {
+		g.model.Close()
+	}
+}
+
+// Generate continues prompts, one for each sequence of the batch, by at most tokens tokens. Pick chooses the
+// next token of a sequence by its logits. Each is called with every token, and says whether its sequence
+// ends there. The others then go on, until all have ended.
+func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int, pick func(sequence int, logits []float32) int32, each func(sequence int, token int32) (end bool)) error {
+	if err := g.checkPrompts(prompts, tokens); err != nil {
+		return err
+	}
+	logits, err := g.prefill(ctx, prompts)
+	if err != nil {
+		return err
+	}
+	ended, next, length := make([]bool, len(prompts)), make([]int32, len(prompts)), make([]int32, len(prompts))
+	for b, p := range prompts {
+		length[b] = int32(len(p))
+	}
+	for n := range tokens {
+		for b := range prompts {
+			if ended[b] {
+				continue
+			}
+			next[b] = pick(b, logits[b*g.Config.Vocabulary:][:g.Config.Vocabulary])
+			ended[b] = each(b, next[b])
+		}
+		if n == tokens-1 || !slices.Contains(ended, false) {
+			return nil
+		}
+		if err := g.run(ctx, g.step, next, length, nil, logits); err != nil {
+			return err
+		}
+		for b := range length {
+			length[b]++
+		}
+	}
+	return nil
+}
+
+func (g *Generator) checkPrompts(prompts [][]int32, tokens int) error {
+	if len(prompts) != g.o.Batch {
+		return fmt.Errorf("lm: %d prompts for a batch of %d", len(prompts), g.o.Batch)
+	}
+	for b, p := range prompts {
+		switch {
+		case len(p) == 0:
+			return fmt.Errorf("lm: prompt %d has no tokens", b)
+		case tokens < 1 || len(p)+tokens > g.o.Context:
+			return fmt.Errorf("lm: prompt %d of %d tokens and %d new ones are more than the context of %d", b, len(p), tokens, g.o.Context)
+		}
+		for _, id := range p {
+			if id < 0 || int(id) >= g.Config.Vocabulary {
+				return fmt.Errorf("lm: prompt %d has token %d, which is not from 0 to vocab_size-1=%d", b, id, g.Config.Vocabulary-1)
+			}
+		}
+	}
+	return nil
+}
+
+// prefill fills the cache with prompts, and returns the logits of their last tokens. Shorter prompts have
+// tokens of no meaning behind them, which no token before them sees.
+func (g *Generator) prefill(ctx context.Context, prompts [][]int32) ([]float32, error) {
+	if err := g.cache.Reset(ctx); err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	seq := 0
+	for _, p := range prompts {
+		seq = max(seq, len(p))
+	}
+	logits := make([]float32, len(prompts)*g.Config.Vocabulary)
+	if seq == 1 {
+		first := make([]int32, 0, len(prompts))
+		for _, p := range prompts {
+			first = append(first, p[0])
+		}
+		return logits, g.run(ctx, g.step, first, make([]int32, len(prompts)), nil, logits)
+	}
+	plan, err := g.plan(ctx, seq)
+	if err != nil {
+		return nil, err
+	}
+	defer plan.Close()
+	ids, positions := make([]int32, seq*len(prompts)), make([]int32, seq*len(prompts))
+	var last, lengths []int32
+	for b, p := range prompts {
+		copy(ids[b*seq:], p)
+		for i := range seq {
+			positions[b*seq+i] = int32(i)
+		}
+		last, lengths = append(last, int32(b*seq+len(p)-1)), append(lengths, int32(len(p)))
+	}
+	if err := g.run(ctx, plan, ids, positions, last, logits); err != nil {
+		return nil, err
+	}
+	if err := g.cache.SeqLens.UploadInts(ctx, lengths); err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	return logits, nil
+}
+
+// run runs a plan on its inputs, of which nil are none, and downloads the logits.
+func (g *Generator) run(ctx context.Context, p *train.Plan, ids, positions, last []int32, logits []float32) error {
+	for _, in := range []struct {
+		name string
+		data []int32
+	}{{"ids", ids}, {"positions", positions}, {"last", last}} {
+		if t := p.Tensor(in.name); !t.IsZero() {
+			if err := t.UploadInts(ctx, in.data); err != nil {
+				return fmt.Errorf("lm: %w", err)
+			}
+		}
+	}
+	if err := p.Start(ctx); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	if err := p.Tensor("logits").Download(ctx, logits); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	return nil
+}
+
+// Argmax is a pick of Generate: the most probable token, the first of several.
+func Argmax(_ int, logits []float32) int32 {
+	best := 0
+	for i, x := range logits {
+		if x > logits[best] {
+			best = i
+		}
+	}
+	return int32(best)
+}
