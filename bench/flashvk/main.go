@@ -12,6 +12,7 @@
 //	flashvk sweep --csv x, sweep gemm --csv y       time it at many sizes; goes on after an interruption
 //	flashvk plot x --out dir                        draw that
 //	flashvk train, bench train                      train a transformer neural process; time a step of it
+//	flashvk generate DIR --prompt TEXT              continue a text with a language model
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
@@ -140,7 +141,7 @@ func newRoot(a *app) *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newGenerate(a), newVersion(a))
 	describe(root)
 	completeFlags(root)
 	return root

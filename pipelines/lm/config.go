@@ -283,12 +283,28 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Heads%c.KVHeads != 0:
 		return fmt.Errorf("lm: num_attention_heads=%d is not a multiple of num_key_value_heads=%d", c.Heads, c.KVHeads)
-	case c.HeadDim%2 != 0:
-		return fmt.Errorf("lm: head_dim=%d is odd", c.HeadDim)
+	case c.HeadDim%8 != 0: // of package attention
+		return fmt.Errorf("lm: head_dim=%d is not a multiple of 8", c.HeadDim)
 	case !(c.Eps > 0):
 		return fmt.Errorf("lm: rms_norm_eps=%v is not positive", c.Eps)
 	case c.Window < 0:
 		return fmt.Errorf("lm: sliding_window=%d is negative", c.Window)
 	}
 	return nil
+}
+
+// StopTokens returns the tokens that end a text: those of generation_config.json, if there is one, and of
+// the configuration.
+func StopTokens(dir string, c *Config) ([]int32, error) {
+	var more struct {
+		EOS intList `json:"eos_token_id"`
+	}
+	if err := readJSON(filepath.Join(dir, "generation_config.json"), &more); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var list []int32
+	for _, id := range append(more.EOS, c.EOS...) {
+		list = append(list, int32(id))
+	}
+	return list, nil
 }

@@ -31,6 +31,10 @@ type Forward struct {
 // Tape appends the forward pass.
 func (f *Forward) Tape(t *train.Tape) {
 	c, rows := f.Config, f.Batch*f.Seq
+	if c.Bias {
+		t.Fail(fmt.Errorf("lm: no kernel runs the biases of %s yet", c.Architecture))
+		return
+	}
 	ids := t.Input("ids", dtype.Int32, rows)
 	table := embedName
 	if c.GPT2() {

@@ -222,7 +222,10 @@ func (g *Generator) Close() {
 // next token of a sequence by its logits. Each is called with every token, and says whether its sequence
 // ends there. The others then go on, until all have ended.
 func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int, pick func(sequence int, logits []float32) int32, each func(sequence int, token int32) (end bool)) error {
-	if err := g.checkPrompts(prompts, tokens); err != nil {
+	if len(prompts) != g.o.Batch {
+		return fmt.Errorf("lm: %d prompts for a batch of %d", len(prompts), g.o.Batch)
+	}
+	if err := g.Config.CheckPrompts(prompts, tokens, g.o.Context); err != nil {
 		return err
 	}
 	logits, err := g.prefill(ctx, prompts)
@@ -254,20 +257,22 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 	return nil
 }
 
-func (g *Generator) checkPrompts(prompts [][]int32, tokens int) error {
-	if len(prompts) != g.o.Batch {
-		return fmt.Errorf("lm: %d prompts for a batch of %d", len(prompts), g.o.Batch)
+// CheckPrompts returns an error if prompts with so many tokens behind them do not fit into a context, or
+// have tokens that the model does not.
+func (c *Config) CheckPrompts(prompts [][]int32, tokens, context int) error {
+	if context > c.Positions {
+		return fmt.Errorf("lm: context=%d is more than the model's max_position_embeddings=%d", context, c.Positions)
 	}
 	for b, p := range prompts {
 		switch {
 		case len(p) == 0:
 			return fmt.Errorf("lm: prompt %d has no tokens", b)
-		case tokens < 1 || len(p)+tokens > g.o.Context:
-			return fmt.Errorf("lm: prompt %d of %d tokens and %d new ones are more than the context of %d", b, len(p), tokens, g.o.Context)
+		case tokens < 1 || len(p)+tokens > context:
+			return fmt.Errorf("lm: prompt %d of %d tokens and %d new ones are more than the context of %d", b, len(p), tokens, context)
 		}
 		for _, id := range p {
-			if id < 0 || int(id) >= g.Config.Vocabulary {
-				return fmt.Errorf("lm: prompt %d has token %d, which is not from 0 to vocab_size-1=%d", b, id, g.Config.Vocabulary-1)
+			if id < 0 || int(id) >= c.Vocabulary {
+				return fmt.Errorf("lm: prompt %d has token %d, which is not from 0 to vocab_size-1=%d", b, id, c.Vocabulary-1)
 			}
 		}
 	}

@@ -356,3 +356,21 @@ func (t *bpe) template(s *stage) {
 		}
 	}
 }
+
+// A Stream turns tokens into text as they come. A character may be of several tokens.
+type Stream struct {
+	Tokenizer
+	rest []byte // of a character
+}
+
+// Next returns the text that a token completes.
+func (s *Stream) Next(id int32) string {
+	s.rest = append(s.rest, s.Token(id)...)
+	var b strings.Builder
+	for utf8.FullRune(s.rest) {
+		r, n := utf8.DecodeRune(s.rest)
+		b.WriteRune(r)
+		s.rest = s.rest[n:]
+	}
+	return b.String()
+}

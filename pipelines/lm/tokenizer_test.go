@@ -165,3 +165,12 @@ func TestChat(t *testing.T) {
 	_, err = chat.Text(talk[:2])
 	require.EqualError(t, err, "lm: the last message is not the user's")
 }
+
+func TestStream(t *testing.T) {
+	s := Stream{Tokenizer: Bytes{}}
+	text := ""
+	for _, b := range []byte("aé\xff世b") {
+		text += s.Next(int32(b)) + "|"
+	}
+	require.Equal(t, "a||é|\ufffd|||世|b|", text)
+}
