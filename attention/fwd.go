@@ -21,8 +21,8 @@ import (
 // head_dim), with any strides and a contiguous last axis, all of p.DType. Sums are float32. LSE is
 // (batch, num_heads, seq_q) float32; the zero Tensor leaves it out. Query head h reads key head h /
 // (num_heads/num_kv_heads). Strides and offsets that are multiples of 8 elements are fastest. The
-// memory of O and of LSE, from the first to the last element with all gaps, must not overlap that
-// of another tensor.
+// memory of O and of LSE, from the first to the last element with all gaps, must not overlap the
+// memory of another tensor.
 //
 // If p.Causal, p.CausalAlign aligns the mask. For seq_q = 2 and seq_kv = 5 the keys seen are
 //

@@ -41,7 +41,7 @@ func ExampleParse() {
 	// float32 dtype: "int8" is not one of float32, float16, bfloat16
 }
 
-// The format of an output that has that of an input where nothing else is said.
+// An output has the format of an input, unless an Option says another.
 func ExampleSome() {
 	var none dtype.Option
 	fmt.Println(none.Or(dtype.BFloat16), dtype.Some(dtype.Float32).Or(dtype.BFloat16))

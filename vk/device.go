@@ -65,8 +65,8 @@ type Options struct {
 	CompileOnly bool
 	// Fault, if it is not nil, is called before calls that fail on a device that is full or lost:
 	// vkCreateBuffer, vkAllocateMemory, vkCreateCommandPool, vkCreateDescriptorPool,
-	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result replaces that
-	// of the call, which is not made. It is for tests; any goroutine may call it.
+	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result replaces
+	// the call's, and the call is not made. It is for tests; any goroutine may call it.
 	Fault func(call string) Result
 }
 

@@ -88,7 +88,7 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 	return tokens
 }
 
-// weights are those of the layer, row-major.
+// weights are the weights of the layer, row-major.
 type weights struct{ qkv, o, embed, head []float32 }
 
 func newWeights() weights {

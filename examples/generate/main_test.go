@@ -10,7 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 )
 
-// TestGenerate compares the tokens with those of float64 on the host.
+// TestGenerate compares the tokens with the tokens of float64 on the host.
 func TestGenerate(t *testing.T) {
 	d := vktest.Open(t)
 	w := newWeights()

@@ -128,8 +128,8 @@ type embedSum struct {
 	dim          int
 }
 
-// add appends a row of the output: the sum of terms. Each term takes part in additions in float32,
-// those of a block of 32 terms and one for each further block; the sum is rounded to another format.
+// add appends a row of the output: the sum of terms. Each term takes part in additions in float32, in as
+// many as its block of 32 terms has and one for each further block; the sum is rounded to another format.
 func (s *embedSum) add(w *Wanted, row int, terms []int) {
 	n, additions := len(terms), min(len(terms)-1, 32+len(terms)/32)
 	if s.held != nil {

@@ -15,7 +15,7 @@ import (
 type GLU struct {
 	glu.Problem
 	Direction
-	Beside bool // g and u are the halves of the columns of gu, and their gradients those of dgu
+	Beside bool // g and u are the halves of the columns of gu, and their gradients the halves of dgu
 	Data
 }
 

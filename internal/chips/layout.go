@@ -63,9 +63,9 @@ func LayoutOf(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (MatrixLayout,
 type quadsKey layoutKey
 
 // AsksQuads asks the device whether matrices of a shape and format are 16x16 by 16x16, or by 16x8, and
-// kept as NVIDIA's are: element i of invocation 4g + t, of accumulators and left matrices, is that of row
+// kept as NVIDIA's are: element i of invocation 4g + t, of accumulators and left matrices, is of row
 // g + i/4*8 and column 2t + i%2 + i%4/2*8, and right matrices are left ones with rows and columns
-// exchanged. Of accumulators 8 wide it is that of row g + i/2*8 and column 2t + i%2, and right matrices 8
+// exchanged. Of accumulators 8 wide it is of row g + i/2*8 and column 2t + i%2, and right matrices 8
 // wide are the left halves of those 16 wide. It runs matrix_layout.comp and matrix_right.comp once for
 // each device, format and shape.
 func AsksQuads(d *vk.Device, t dtype.DType, shape vk.CoopMatShape) (bool, error) {

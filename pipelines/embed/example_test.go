@@ -21,8 +21,8 @@ func ints(e *vktest.Example, values ...int32) vk.Tensor {
 	return t
 }
 
-// Tokens and positions have a table each; the second call adds its rows to those of the first. The last
-// token is ignored.
+// Tokens and positions have a table each; the second call adds its rows to the rows of the first. The
+// last token is ignored.
 func ExampleForward() {
 	e := vktest.NewExample()
 	defer e.Close()

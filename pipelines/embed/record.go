@@ -21,7 +21,7 @@ import (
 //
 // Elements are exact, or rounded to nearest even where Out has another format with fewer digits. With
 // p.Accumulate they are added to what Out held, in float32, and the sum is rounded; rows of ids
-// outside of the table stay as they are. No row but those of ids is read.
+// outside of the table stay as they are. Of Table only the rows of ids are read.
 //
 // Forward records into c and returns; Out is valid once c has completed, and has memory of its own. It
 // returns an error that wraps vk.ErrUnsupported if the device cannot do it, for example because the table
@@ -70,14 +70,14 @@ func rows(c *vk.Cmd, t Tensors, accumulate, zero bool) error {
 // p.GradDType(), with any row stride and a contiguous last axis. With p.Accumulate the sums are added to
 // what DTable held, and rows without tokens stay as they are.
 //
-// The tokens are sorted by id, those of an id in their own order, and divided into blocks of 32. The
+// The tokens are sorted by id, tokens of one id in their own order, and divided into blocks of 32. The
 // tokens of a row in a block are added in order, in float32, then the sums of blocks in order, then what
 // DTable held; the result is rounded to nearest even. So a sum of n elements is off by at most
 // min(n-1, 32+n/32) * 2^-24 times the sum of their magnitudes, with p.Accumulate one more 2^-24, and
 // the rounding. There are no atomics: the bits depend on nothing but ids and elements.
 //
-// The time is that of reading DOut and writing DTable, and of the sort, which takes about tokens² / 100
-// loads of 8 bytes from caches.
+// The call takes the time to read DOut, to write DTable, and to sort, which is about tokens² / 100 loads
+// of 8 bytes from caches.
 //
 // Backward records into c and returns; DTable is valid once c has completed, and has memory of its own.
 // Errors are as in Forward, with dtable for the table.

@@ -166,8 +166,8 @@ func (p Plan) Workspace() int64 { return p.bytes }
 func (Plan) Kernels() []string { return []string{"quantize"} }
 
 const (
-	// threads are the invocations of a workgroup that has a unit, or a part of one, at most.
-	// leastThreads are those of a workgroup of smaller teams.
+	// threads are the invocations of a workgroup that has a unit, or a part of one, at most;
+	// leastThreads the invocations of a workgroup of smaller teams.
 	threads, leastThreads = 256, 128
 	// maxLoads is MAX_LOADS of the shader.
 	maxLoads = 4

@@ -9,7 +9,7 @@ import (
 )
 
 // A layout says where parameters lie on a device. Parameters follow one another in buffers, each of
-// which a kernel sees whole: AdamW updates those of a buffer in one launch. Gradients and moments have
+// which a kernel sees whole: AdamW updates all parameters of a buffer in one launch. Gradients and moments have
 // the same order in buffers of their own.
 type layout struct {
 	o      *Options

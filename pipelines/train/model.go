@@ -149,7 +149,7 @@ type Model struct {
 }
 
 // NewModel returns a model whose parameters are 0. The caller sets them (SetWeights, or Tensor) before
-// a plan is run. Params are those of the forward pass: Params lists them. Close the model after its
+// a plan is run. Params lists the parameters of the forward pass. Close the model after its
 // plans.
 //
 // It returns an error before it allocates anything if the device is known to have less memory than

@@ -175,7 +175,7 @@ type Op struct {
 
 // A Call has the tensors of a call of an Op.
 type Call struct {
-	In, Out   []vk.Tensor // in Backward zero, but for those of Op.Reads
+	In, Out   []vk.Tensor // in Backward zero, but for the tensors of Op.Reads
 	DOut      []vk.Tensor // of Backward: gradients by Out, read; zero where there is none
 	DIn       []vk.Tensor // of Backward: gradients by In, written; zero where nobody wants one
 	Workspace *vk.Buffer  // nil for 0 bytes

@@ -72,7 +72,7 @@ func attentionCalls() *calls[*attending] {
 	}
 }
 
-// scoreValues returns values with those of all kernels with scores.
+// scoreValues adds the values of all kernels with scores.
 func scoreValues(more map[string]value) map[string]value {
 	more["window"] = parsed(parseWindow, "L,R")
 	more["alibi"] = named("SLOPES", attention.ALiBiPerHead, attention.ALiBiPerBatchHead)

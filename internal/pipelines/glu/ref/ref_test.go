@@ -13,8 +13,8 @@ import (
 
 var all = []glu.Activation{glu.SiLU, glu.GELU, glu.GELUTanh}
 
-// TestActivations wants values from tables, slopes that are the slopes of the values, and bounds that
-// are those of the same formulas and narrow where the values are not.
+// TestActivations wants values from tables, slopes that are the slopes of the values, and bounds of the
+// same formulas, narrow where the values are not.
 func TestActivations(t *testing.T) {
 	at1 := []float64{1 / (1 + math.Exp(-1)), 0.8413447460685429, 0.8411919906082768}
 	for i, a := range all {
