@@ -75,7 +75,7 @@ func sameBits(a, b []float32) bool {
 // TestDrawn compares drawn calls with float64: decoding on each path, appending, and both at once.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
-	s := call.Space{Wide: vktest.Thorough(d)}
+	s := call.Space{Thorough: vktest.Thorough(d)}
 	require.NoError(t, call.TestDrawn(t, d, "append", 8, s, nil))
 	require.NoError(t, call.TestDrawn(t, d, "step", 2, s, nil))
 	for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {

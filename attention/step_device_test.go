@@ -56,7 +56,7 @@ func TestStep(t *testing.T) {
 	dev := vktest.Open(t)
 	ran, n, all := 0, 0, call.All()
 	draw := all[slices.IndexFunc(all, func(k call.Kernel) bool { return k.Name == "step" })].Draw
-	space, most := call.Space{Soft: software(dev), Wide: vktest.Thorough(dev), Work: 2e6}, 200
+	space, most := call.Space{Soft: software(dev), Thorough: vktest.Thorough(dev), Work: 2e6}, 200
 	if space.Soft {
 		most = 24
 	}

@@ -52,11 +52,11 @@ func storedConfigs(d *vk.Device) []bwdConfig {
 // f32x2Configs are tiles for float32 on matrices, the last with a detour on coopmat.
 func f32x2Configs(d *vk.Device) []bwdConfig {
 	n := matrixSize(d)
-	rows, both := heavy(d)
+	rows, keys, both := heavy(d)
 	return []bwdConfig{
 		{
 			Impl: attention.CoopMat2,
-			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: both, LoadAhead: 2},
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, BlockN: keys, Prefetch: true, PeelMask: both, LoadAhead: 2},
 			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, BlockN: n, Prefetch: true, PeelMask: true},
 		},
 		{
@@ -78,8 +78,9 @@ func f32x2Configs(d *vk.Device) []bwdConfig {
 func TestBackwardConfigs(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
 	n := matrixSize(d)
-	rows, both := heavy(d)
+	rows, keys, both := heavy(d)
 	const m2, m1, scalar = attention.CoopMat2, attention.CoopMat, attention.Scalar
+	wide := 32 * rows // columns of a block of the scalar path
 	list := []bwdConfig{
 		{
 			Impl: scalar,
@@ -88,17 +89,17 @@ func TestBackwardConfigs(t *testing.T) {
 		},
 		{ // all weights are read by the last product before the next ones are written
 			Impl: scalar,
-			DKV:  bwdTile{Threads: 128, ThreadsX: 16, BlockM: 16, BlockN: 64, Depth: 16, StageRows: 64},
-			DQ:   bwdTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: 64, Depth: 32, StageRows: 32},
+			DKV:  bwdTile{Threads: 128, ThreadsX: 16, BlockM: 16, BlockN: wide, Depth: 16, StageRows: wide},
+			DQ:   bwdTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: wide, Depth: wide / 2, StageRows: wide / 2},
 		},
 		{
 			Impl: scalar,
 			DKV:  bwdTile{Threads: 128, ThreadsX: 16, BlockM: 48, BlockN: 16, Depth: 16, StageRows: 16},
-			DQ:   bwdTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: 64, Depth: 32, StageRows: 32},
+			DQ:   bwdTile{Threads: 64, ThreadsX: 16, BlockM: 8, BlockN: wide, Depth: wide / 2, StageRows: wide / 2},
 		},
 		{
 			Impl: m2,
-			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, BlockN: 16, Prefetch: true, PeelMask: both},
+			DKV:  bwdTile{Subgroups: 4, RowTiles: 1, BlockN: keys, Prefetch: true, PeelMask: both},
 			DQ:   bwdTile{Subgroups: 2, RowTiles: rows, BlockN: n, Prefetch: true, PeelMask: true},
 		},
 		{Impl: m2, DKV: bwdTile{Subgroups: 2, RowTiles: 2, BlockN: n, Detour: true}, DQ: bwdTile{Subgroups: 4, RowTiles: 1, BlockN: n, Detour: true, Prefetch: true}},

@@ -175,14 +175,14 @@ func matrixSize(d *vk.Device) int {
 	return 16
 }
 
-// heavy returns how many rows of matrices a subgroup of a test's tiles has, and whether a large
-// kernel has two loops: lavapipe compiles a kernel with both for half a minute, so unless there is
-// time a test spreads them over its tiles.
-func heavy(d *vk.Device) (rows int, both bool) {
+// heavy returns how many rows of matrices a subgroup of a test's tiles has, how many keys a tile, and
+// whether a large kernel has two loops: lavapipe compiles a kernel with all of it for half a minute, so
+// unless there is time a test spreads them over its tiles.
+func heavy(d *vk.Device) (rows, keys int, both bool) {
 	if vktest.Thorough(d) {
-		return 2, true
+		return 2, 16, true
 	}
-	return 1, false
+	return 1, matrixSize(d), false
 }
 
 // TestForward runs the suite on every path of the device.
@@ -192,7 +192,8 @@ func TestForward(t *testing.T) { testPaths(t, kit.Forward) }
 func TestBackward(t *testing.T) { testPaths(t, kit.Backward) }
 
 // testPaths runs the suite of a pass. The unfused path has three to five kernels for each choice of
-// features, which are the same with a causal mask and without: attntest.KernelStandIns.
+// features, which are the same with a causal mask and without, and where layouts of matrices are known,
+// coopmat computes as coopmat2 does: attntest.KernelStandIns is for both.
 func testPaths(t *testing.T, pass kit.Pass) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
@@ -200,7 +201,7 @@ func testPaths(t *testing.T, pass kit.Pass) {
 			d := vktest.Open(t, vktest.WholeBuffers)
 			vktest.Require(t, impl.String(), pathError(d.Caps(), impl))
 			choose := attntest.StandIns
-			if impl == attention.Unfused {
+			if impl == attention.Unfused || impl == attention.CoopMat {
 				choose = attntest.KernelStandIns
 			}
 			suite(d, pass).run(t, d, attention.Options{Impl: impl}, choose)
@@ -213,7 +214,7 @@ func testPaths(t *testing.T, pass kit.Pass) {
 func drawn(t *testing.T, d *vk.Device, pass kit.Pass, impl attention.Impl, n, skip int, set func(a *call.Attention)) {
 	t.Helper()
 	calls := 0
-	require.NoError(t, call.TestDrawn(t, d, "attention", n, call.Space{Impls: []string{impl.String()}}, func(c call.Call) {
+	require.NoError(t, call.TestDrawn(t, d, "attention", n, call.Space{Impls: []string{impl.String()}, Thorough: vktest.Thorough(d)}, func(c call.Call) {
 		a := c.(*call.Attention)
 		if calls++; calls <= 2*skip {
 			a.HeadDim = 0 // which no device takes
@@ -229,7 +230,7 @@ func drawn(t *testing.T, d *vk.Device, pass kit.Pass, impl attention.Impl, n, sk
 // TestConfigs runs drawn calls on configurations that the tuning table does not take on this device.
 func TestConfigs(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	rows, _ := heavy(d)
+	rows, _, _ := heavy(d)
 	type config = attention.Config
 	const m2, m1, scalar = attention.CoopMat2, attention.CoopMat, attention.Scalar
 	list := []config{
@@ -282,7 +283,7 @@ func TestConfigs(t *testing.T) {
 			if c.Impl == m1 && !chips.Quads(d.Caps()) {
 				t.Skip("not NVIDIA's matrices")
 			}
-			drawn(t, d, kit.Forward, attention.Auto, 4, i, func(a *call.Attention) { a.DecodeConfig = &c })
+			drawn(t, d, kit.Forward, attention.Auto, 2*rows, i, func(a *call.Attention) { a.DecodeConfig = &c })
 		})
 	}
 }

@@ -368,14 +368,18 @@ func Test(t guard.T, d *vk.Device, c Call, x Values, passes ...kit.Pass) {
 }
 
 // TestDrawn checks n drawn calls of a kernel that the device takes, four times as many where that is a
-// GPU. Two draws each share what a pipeline is compiled for. Change, if it is not nil, changes a drawn
-// call before the test. If the device takes no call, the error is the error of Choose.
+// GPU, half of them on a software driver without Space.Thorough. Two draws each share what a pipeline is
+// compiled for. Change, if it is not nil, changes a drawn call before the test. If the device takes no
+// call, the error is the error of Choose.
 func TestDrawn(t guard.T, d *vk.Device, kernel string, n int, s Space, change func(c Call)) (err error) {
 	t.Helper()
 	all := All()
 	k := all[slices.IndexFunc(all, func(k Kernel) bool { return k.Name == kernel })]
-	if s.Work, s.Soft = 2e6, d.Caps().Type == vk.CPU; !s.Soft {
+	switch s.Work, s.Soft = 2e6, d.Caps().Type == vk.CPU; {
+	case !s.Soft:
 		n *= 4
+	case !s.Thorough:
+		n = (n + 1) / 2
 	}
 	ran := 0
 	for i := uint64(0); ran < n && i < 400; i++ {

@@ -58,7 +58,7 @@ func drawGroups(rng *rand.Rand, c *attention.DecodeConfig, s Space) {
 // of head_dim 176 for a minute and a half.
 func decodeDim(family *rand.Rand, s Space) int {
 	switch {
-	case s.Soft && !s.Wide:
+	case s.Soft && !s.Thorough:
 		return 8 * (1 + family.IntN(9))
 	case family.IntN(3) > 0:
 		return one(family, 64, 64, 128, 128, 128, 96, 80, 256, 192, 40)

@@ -17,8 +17,9 @@ type Space struct {
 	// Soft is for software drivers, which compile matrix kernels for seconds and compute
 	// at 1 GFLOP/s: narrow heads, small tiles, small sizes.
 	Soft bool
-	// Wide draws wide heads for decoding with Soft, too.
-	Wide bool
+	// Thorough is for software drivers that have time: wide heads for decoding, too, and TestDrawn
+	// checks all calls.
+	Thorough bool
 	// Work bounds the float64 operations of the references of an average problem. One problem
 	// in eight may take eight times as many. Larger problems are compared on a sample.
 	Work float64

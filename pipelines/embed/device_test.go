@@ -15,7 +15,7 @@ import (
 // TestDrawn checks drawn calls.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	require.NoError(t, call.TestDrawn(t, d, "embed", 40, call.Space{}, nil))
+	require.NoError(t, call.TestDrawn(t, d, "embed", 40, call.Space{Thorough: vktest.Thorough(d)}, nil))
 }
 
 // TestEdges has both passes at the edges of blocks and tiles: of tokens of one row, of two, and of a row

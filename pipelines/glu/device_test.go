@@ -15,7 +15,8 @@ import (
 
 // TestDrawn checks drawn calls.
 func TestDrawn(t *testing.T) {
-	require.NoError(t, call.TestDrawn(t, vktest.Open(t, vktest.WholeBuffers), "glu", 60, call.Space{}, nil))
+	d := vktest.Open(t, vktest.WholeBuffers)
+	require.NoError(t, call.TestDrawn(t, d, "glu", 60, call.Space{Thorough: vktest.Thorough(d)}, nil))
 }
 
 // TestExtremes has gates up to the largest numbers of each format, and those where activations change,

@@ -25,7 +25,7 @@ func newCall(p gmm.Problem) *call.GMM { return &call.GMM{Problem: p, LogP: true,
 // more components than a batch of loads.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	require.NoError(t, call.TestDrawn(t, d, "gmm", 40, call.Space{}, nil))
+	require.NoError(t, call.TestDrawn(t, d, "gmm", 40, call.Space{Thorough: vktest.Thorough(d)}, nil))
 	for i, components := range []int{1, 16, 17, 1000} {
 		c := newCall(gmm.Problem{Tokens: 64 + i, Components: components, DType: dtype.All()[i%3]})
 		c.Magnitude, c.DLoss, c.Layout = 1e4, -2.5, string("pao"[i%3])

@@ -25,7 +25,7 @@ import (
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	for impl, n := range map[engine.Impl]int{engine.Scalar: 24, engine.CoopMat: 5} {
-		vktest.Require(t, impl.String(), call.TestDrawn(t, d, "mixture", n, call.Space{Impls: []string{impl.String()}}, nil))
+		vktest.Require(t, impl.String(), call.TestDrawn(t, d, "mixture", n, call.Space{Impls: []string{impl.String()}, Thorough: vktest.Thorough(d)}, nil))
 	}
 }
 

@@ -38,14 +38,14 @@ func TestDrawn(t *testing.T) {
 			if impl == engine.CoopMat {
 				n = 4
 			}
-			vktest.Require(t, impl.String(), call.TestDrawn(t, d, kernel, n, call.Space{Impls: []string{impl.String()}}, change))
+			vktest.Require(t, impl.String(), call.TestDrawn(t, d, kernel, n, call.Space{Impls: []string{impl.String()}, Thorough: vktest.Thorough(d)}, change))
 		}
 	}
 	for _, config := range []string{
 		"pair s2 t2x2 h1x1 x4 ahead2", "pair s2 t1x3 h1x3 x0 ahead3 loadahead1 double", "pair s3 t2x2 h2x2 x1 ahead2 splits2 rows32",
 		"pair s4 t2x1 h1x2 x2 ahead4 double splits3", "",
 	} {
-		s := call.Space{Impls: []string{engine.CoopMat.String()}, DTypes: []dtype.DType{dtype.Float16, dtype.BFloat16}}
+		s := call.Space{Impls: []string{engine.CoopMat.String()}, DTypes: []dtype.DType{dtype.Float16, dtype.BFloat16}, Thorough: vktest.Thorough(d)}
 		vktest.Require(t, engine.CoopMat.String(), call.TestDrawn(t, d, "mlp", 2, s, func(c call.Call) {
 			m := c.(*call.MLP)
 			m.Backward, m.Keep, m.Fused, m.FusedConfig, m.Float32 = false, mlp.KeepNothing, mlp.FusedOn, config, m.Tokens%2 > 0

@@ -25,9 +25,9 @@ func newCall(p norm.Problem) *call.Norm { return &call.Norm{Problem: p, Save: tr
 // TestDrawn checks drawn calls, and drawn rows in every way to share them that the device can take.
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t, vktest.WholeBuffers)
-	require.NoError(t, call.TestDrawn(t, d, "norm", 40, call.Space{}, nil))
+	require.NoError(t, call.TestDrawn(t, d, "norm", 40, call.Space{Thorough: vktest.Thorough(d)}, nil))
 	for _, config := range configs(int(d.Caps().SubgroupSize)) {
-		err := call.TestDrawn(t, d, "norm", 3, call.Space{}, func(c call.Call) { c.(*call.Norm).Config = &config })
+		err := call.TestDrawn(t, d, "norm", 3, call.Space{Thorough: vktest.Thorough(d)}, func(c call.Call) { c.(*call.Norm).Config = &config })
 		require.True(t, err == nil || config.Loads > 0, "%v: %v", config, err)
 	}
 }

@@ -20,7 +20,8 @@ import (
 // TestDrawn makes drawn steps: of tensors of one element to several pieces, with gradients and copies of
 // every format.
 func TestDrawn(t *testing.T) {
-	require.NoError(t, call.TestDrawn(t, vktest.Open(t), "optim", 40, call.Space{}, func(c call.Call) { c.(*call.Optim).Strict = true }))
+	d := vktest.Open(t)
+	require.NoError(t, call.TestDrawn(t, d, "optim", 40, call.Space{Thorough: vktest.Thorough(d)}, func(c call.Call) { c.(*call.Optim).Strict = true }))
 }
 
 // count reads a tensor of one element.

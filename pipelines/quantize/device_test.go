@@ -17,7 +17,8 @@ func TestMain(m *testing.M) { vktest.Main(m) }
 
 // TestDrawn checks drawn calls.
 func TestDrawn(t *testing.T) {
-	require.NoError(t, call.TestDrawn(t, vktest.Open(t, vktest.WholeBuffers), "quantize", 40, call.Space{}, nil))
+	d := vktest.Open(t, vktest.WholeBuffers)
+	require.NoError(t, call.TestDrawn(t, d, "quantize", 40, call.Space{Thorough: vktest.Thorough(d)}, nil))
 }
 
 // TestEdges has rows whose scale is 1, with numbers in the middle of two elements, or at the edge of

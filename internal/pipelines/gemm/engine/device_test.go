@@ -83,7 +83,7 @@ func TestDrawn(t *testing.T) {
 		t.Run(x.kernel+" "+x.config, func(t *testing.T) {
 			d := vktest.Open(t)
 			impl, config := on(d, x.config)
-			s := call.Space{Impls: []string{impl}}
+			s := call.Space{Impls: []string{impl}, Thorough: vktest.Thorough(d)}
 			if impl == "coopmat" && row%5 > 1 && !vktest.Thorough(d) { // what the format does not change
 				s.DTypes = []dtype.DType{dtype.Float16}
 			}

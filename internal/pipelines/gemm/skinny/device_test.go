@@ -59,7 +59,7 @@ func each(t *testing.T, d *vk.Device, f func(format dtype.DType, config func(str
 func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	each(t, d, func(format dtype.DType, config func(string) string) {
-		s := call.Space{Impls: []string{"coopmat"}, DTypes: []dtype.DType{format}}
+		s := call.Space{Impls: []string{"coopmat"}, DTypes: []dtype.DType{format}, Thorough: vktest.Thorough(d)}
 		for i, words := range []string{"", strips, wide, stages, high, packed, alone, runs} {
 			for _, backward := range []bool{false, true} {
 				if backward && strings.Contains(words, "packb") {
