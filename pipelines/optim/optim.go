@@ -197,6 +197,18 @@ func (a *AdamW) Norm() vk.Tensor { return a.view(stateNorm, dtype.Float32) }
 // Skipped is the tensor of one int32 with the number of steps that were skipped.
 func (a *AdamW) Skipped() vk.Tensor { return a.view(stateSkipped, dtype.Int32) }
 
+// SetScale changes Eps and MaxNorm of the steps that are recorded from now on: they are multiplied by
+// scale, as they must be if gradients, M and the root of V are.
+func (a *AdamW) SetScale(scale float64) error {
+	p := a.p
+	p.Eps, p.MaxNorm = p.Eps*scale, p.MaxNorm*scale
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	a.p = p
+	return nil
+}
+
 // SetLR sets the learning rate of the steps that are submitted from now on.
 func (a *AdamW) SetLR(ctx context.Context, lr float64) error {
 	if math.IsNaN(lr) || lr < 0 || lr > math.MaxFloat32 {

@@ -219,6 +219,12 @@ func (p *Program) place(newBuffer func(name string, bytes int64) (*vk.Buffer, er
 // (vk.Cmd.Reorder). If before is not nil, it is called with the name of each step before that
 // step, and the kernels keep the order of the steps.
 func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
+	return p.RecordPart(c, 0, len(p.steps), before)
+}
+
+// RecordPart is Record of the steps from first to end-1. The parts of a program are submitted in
+// order; what runs between them sees the tensors of the steps before (Tensor.View).
+func (p *Program) RecordPart(c *vk.Cmd, first, end int, before func(step string)) (err error) {
 	defer c.Keep(&err)
 	if p.buffers == nil {
 		return errors.New("record: Record comes after Allocate")
@@ -229,7 +235,7 @@ func (p *Program) Record(c *vk.Cmd, before func(step string)) (err error) {
 	if before == nil {
 		defer c.Reorder()()
 	}
-	for _, s := range p.steps {
+	for _, s := range p.steps[first:end] {
 		if before != nil {
 			before(s.name)
 		}

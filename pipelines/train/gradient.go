@@ -153,7 +153,7 @@ func (t *Tape) begin(n *node) {
 	if n.weight != nil {
 		name := n.name
 		g.weight = func() vk.Tensor { return t.model.gradient(name) }
-		t.order = append(t.order, name)
+		g.gradientOf = name
 	} else {
 		g.memory = t.prog.Tensor(g.scope+g.name, g.dtype, g.shape...)
 	}

@@ -161,7 +161,7 @@ func (x fit) record(d *vk.Device, t *Tape) error {
 		*part.tensor = vk.View(d.Placeholder(part.name, part.bytes()), part.dtype, part.size)
 	}
 	l.divide()
-	t.model = &Model{d: d, o: x.o, layout: l}
+	t.model = &Model{d: d, o: x.o, layout: l, scale: x.o.scale()}
 	if err := t.prog.Check(d); err != nil {
 		return fmt.Errorf("train: %w", err)
 	}

@@ -80,6 +80,11 @@ type Options struct {
 	// power of two; 0 is 1. It changes no result: AdamW's eps and the norm for clipping are
 	// multiplied likewise, and Model.Gradients divides by it.
 	LossScale float64
+	// GoodSteps lets the loss scale follow the gradients, for float16: it begins with LossScale,
+	// doubles after so many steps in a row, and halves after a step that was skipped since a
+	// gradient was not finite. Then a step waits for the step before it. It needs an Optim.MaxNorm
+	// that is not 0; +Inf clips nothing. 0 is a scale that stays.
+	GoodSteps int
 	// Accumulate is the number of batches of a step, one Run each. Their gradients are added up
 	// in order, and the last Run makes the step with the mean. 0 is 1. More is for Train, and
 	// takes the memory of gradients two more times.
@@ -99,6 +104,10 @@ func (o Options) Validate() error {
 		return fmt.Errorf("train: accumulate=%d is of pass train, not %v", o.Accumulate, o.Pass)
 	case scale != 0 && !validScale(scale):
 		return fmt.Errorf("train: loss_scale=%g is not a power of two from 2^-20 to 2^40", scale)
+	case o.GoodSteps < 0:
+		return fmt.Errorf("train: good_steps=%d is negative", o.GoodSteps)
+	case o.GoodSteps > 0 && o.Pass == Train && o.Optim.MaxNorm == 0:
+		return fmt.Errorf("train: good_steps=%d needs a max_norm, without which no step is skipped", o.GoodSteps)
 	}
 	for _, pattern := range o.Trained {
 		if _, err := path.Match(strings.TrimPrefix(pattern, "!"), ""); err != nil {
@@ -146,6 +155,10 @@ type Model struct {
 	o      Options
 	layout *layout
 	adam   *optim.AdamW
+	scale  float64 // of the loss
+
+	// These are of a scale that follows the gradients: steps in a row, and all steps so far.
+	good, steps, skipped int
 }
 
 // NewModel returns a model whose parameters are 0. The caller sets them (SetWeights, or Tensor) before
@@ -170,7 +183,7 @@ func NewModel(ctx context.Context, d *vk.Device, params []Param, o Options) (_ *
 	if n := missing(heaps, l.bytes()); n > 0 {
 		return nil, fmt.Errorf("train: weights, gradients and moments take %d bytes, %d more than the device has left", l.bytes(), n)
 	}
-	m := &Model{d: d, o: o, layout: l}
+	m := &Model{d: d, o: o, layout: l, scale: o.scale()}
 	defer func() {
 		if err != nil {
 			m.Close()
@@ -312,7 +325,7 @@ func (m *Model) Gradients(ctx context.Context) (map[string][]float32, error) {
 	if m.o.Pass < Gradients {
 		return nil, fmt.Errorf("train: a model of pass %v has no gradients", m.o.Pass)
 	}
-	return m.download(ctx, func(g *group) vk.Tensor { return g.total }, float32(1/m.o.scale()))
+	return m.download(ctx, func(g *group) vk.Tensor { return g.total }, float32(1/m.scale))
 }
 
 // download returns the parameters' parts of buffers, multiplied by scale.

@@ -22,6 +22,14 @@ type PlanOptions struct {
 	Checkpoint Checkpoint
 	Attention  attention.Options // of Tape.Attention
 	Products   gemm.Impl         // forces a path of the products
+	// Reduce is called by the Run that makes a step, of a plan of pass Train, with gradients that
+	// no kernel of the step still writes: several devices add them up there. It is called for each
+	// bucket, in the order of the backward pass, once the kernels that write it were submitted, and
+	// before those that follow. It need not wait for the device: a download does. AdamW is
+	// submitted after the last call.
+	Reduce func(ctx context.Context, bucket []vk.Tensor) error
+	// Bucket is how many bytes of gradients are at least in each call of Reduce but the last.
+	Bucket int64
 }
 
 // A Checkpoint says which tensors of a block (Tape.Block) the forward pass keeps for the backward
@@ -57,7 +65,7 @@ func Params(caps *vk.Caps, f Func, o Options) ([]Param, error) {
 func newTape(caps *vk.Caps, o Options, pass Pass, p PlanOptions) *Tape {
 	return &Tape{
 		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"), nodes: map[string]*node{},
-		inputs: map[string]*Value{}, outputs: map[string]*Value{}, counts: map[int]*Value{},
+		inputs: map[string]*Value{}, outputs: map[string]*Value{}, counts: map[int]*Value{}, complete: map[string]int{},
 	}
 }
 
@@ -107,10 +115,12 @@ type Plan struct {
 	m       *Model
 	pass    Pass
 	memory  *Memory
-	cmds    map[turn]*vk.Cmd
-	fresh   *vk.Cmd // of RunFresh
-	running *vk.Cmd // of the last batch
-	batch   int     // of the next step
+	parts   []bucket
+	cmds    map[turn][]*vk.Cmd // of each part, then AdamW's if it is apart
+	fresh   []*vk.Cmd          // of RunFresh
+	scale   float64            // the loss scale of the recordings
+	running *vk.Cmd            // of the last batch
+	batch   int                // of the next step
 	host    time.Duration
 }
 
@@ -146,7 +156,7 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 		return nil, err
 	}
 	t.model = m
-	p := &Plan{t: t, m: m, pass: pass, memory: memory, cmds: map[turn]*vk.Cmd{}}
+	p := &Plan{t: t, m: m, pass: pass, memory: memory, parts: m.buckets(t, o), cmds: map[turn][]*vk.Cmd{}}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -158,20 +168,54 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 	if err := p.constants(ctx); err != nil {
 		return nil, err
 	}
+	return p, p.recordAll()
+}
+
+// recordAll records the batches of all turns.
+func (p *Plan) recordAll() (err error) {
+	p.scale = p.m.scale
+	done := map[turn]bool{}
 	for i := range p.batches() {
-		if _, ok := p.cmds[p.turn(i)]; ok {
-			continue
-		}
-		c, err := m.d.NewCmd("train " + pass.String())
-		if err != nil {
-			return nil, err
-		}
-		p.cmds[p.turn(i)] = c
-		if err := p.record(c, i, nil); err != nil {
-			return nil, err
+		if turn := p.turn(i); !done[turn] {
+			done[turn] = true
+			if p.cmds[turn], err = p.recordParts(p.cmds[turn], "train "+p.pass.String(), i); err != nil {
+				return err
+			}
 		}
 	}
-	return p, nil
+	return nil
+}
+
+// recordParts records a batch into its Cmds, which it makes if there are none.
+func (p *Plan) recordParts(cmds []*vk.Cmd, name string, batch int) ([]*vk.Cmd, error) {
+	n := 1
+	if p.reduces(batch) {
+		n = len(p.parts) + 1
+	}
+	for len(cmds) < n {
+		c, err := p.m.d.NewCmd(name)
+		if err != nil {
+			return cmds, err
+		}
+		cmds = append(cmds, c)
+	}
+	for _, c := range cmds {
+		c.Reset()
+	}
+	if n == 1 {
+		return cmds, p.record(cmds[0], batch, nil)
+	}
+	first := 0
+	for i, x := range p.parts {
+		if err := p.t.prog.RecordPart(cmds[i], first, x.end, nil); err != nil {
+			return cmds, fmt.Errorf("train: %w", err)
+		}
+		first = x.end
+	}
+	if err := p.sum(cmds[len(p.parts)-1], batch); err != nil {
+		return cmds, err
+	}
+	return cmds, p.m.adam.Step(cmds[n-1])
 }
 
 // owns returns an error if the forward pass has a parameter that the model has not, or another.
@@ -199,7 +243,7 @@ func (p *Plan) constants(ctx context.Context) error {
 	if p.t.scale == nil {
 		return nil
 	}
-	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.o.scale() / float64(p.batches()))})
+	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.scale / float64(p.batches()))})
 }
 
 // batches returns how many Runs make a step.
@@ -221,25 +265,33 @@ func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
 	if p.pass < Train || p.m.adam == nil {
 		return nil
 	}
-	if n := p.batches(); n > 1 {
+	if p.batches() > 1 {
 		before("sum of gradients")
-		for _, g := range p.m.layout.groups {
-			if g.frozen {
-				continue
-			}
-			if batch == 0 {
-				g.sums.clear(c)
-			}
-			if err := g.sums.add(c, batch); err != nil {
-				return err
-			}
-		}
-		if batch < n-1 {
-			return nil
-		}
+	}
+	if err := p.sum(c, batch); err != nil || batch < p.batches()-1 {
+		return err
 	}
 	before("optimizer")
 	return p.m.adam.Step(c)
+}
+
+// sum records the sum of the gradients of a step up to a batch, if it has several.
+func (p *Plan) sum(c *vk.Cmd, batch int) error {
+	if p.batches() == 1 {
+		return nil
+	}
+	for _, g := range p.m.layout.groups {
+		if g.frozen {
+			continue
+		}
+		if batch == 0 {
+			g.sums.clear(c)
+		}
+		if err := g.sums.add(c, batch); err != nil {
+			return fmt.Errorf("train: %w", err)
+		}
+	}
+	return nil
 }
 
 // Close frees the memory of the plan once the submissions so far have finished. It is idempotent
@@ -248,15 +300,26 @@ func (p *Plan) Close() {
 	if p == nil {
 		return
 	}
-	for _, c := range p.cmds {
-		c.Close()
+	for _, cmds := range p.cmds {
+		closeAll(cmds)
 	}
-	p.fresh.Close()
+	closeAll(p.fresh)
 	p.t.prog.Close()
 }
 
+func closeAll(cmds []*vk.Cmd) {
+	for _, c := range cmds {
+		c.Close()
+	}
+}
+
 // Modules lists the kernels of the recording.
-func (p *Plan) Modules() []vk.ModuleInfo { return p.cmds[p.turn(0)].Modules() }
+func (p *Plan) Modules() (list []vk.ModuleInfo) {
+	for _, c := range p.cmds[p.turn(0)] {
+		list = append(list, c.Modules()...)
+	}
+	return list
+}
 
 // Memory returns how much memory model and plan take.
 func (p *Plan) Memory() *Memory { return p.memory }
@@ -309,42 +372,49 @@ func (p *Plan) Run(ctx context.Context) error {
 //
 // If ctx has ended, nothing is submitted, and the batch remains to be run.
 func (p *Plan) Start(ctx context.Context) error {
-	c := p.cmds[p.turn(p.batch)]
-	if err := c.Wait(ctx); err != nil { // its runs do not overlap
+	if err := p.rescale(ctx); err != nil {
 		return err
 	}
-	return p.start(ctx, c, time.Now())
+	cmds := p.cmds[p.turn(p.batch)]
+	for _, c := range cmds {
+		if err := c.Wait(ctx); err != nil { // its runs do not overlap
+			return err
+		}
+	}
+	return p.start(ctx, cmds, time.Now())
 }
 
 // start submits the recording of a batch, on which the host has worked since begin.
-func (p *Plan) start(ctx context.Context, c *vk.Cmd, begin time.Time) error {
-	if err := c.Start(ctx); err != nil {
-		return err
+func (p *Plan) start(ctx context.Context, cmds []*vk.Cmd, begin time.Time) error {
+	for i, c := range cmds {
+		if err := c.Start(ctx); err != nil {
+			return err
+		}
+		if i < len(cmds)-1 {
+			if err := p.t.o.Reduce(ctx, p.parts[i].gradients); err != nil {
+				return err
+			}
+		}
 	}
-	p.host, p.running = time.Since(begin), c
+	p.host, p.running = time.Since(begin), cmds[len(cmds)-1]
 	p.batch = (p.batch + 1) % p.batches()
 	return nil
 }
 
 // RunFresh is Run with a recording of its own, made now: HostTime includes the time to record. The
 // results are the results of Run, bit for bit.
-func (p *Plan) RunFresh(ctx context.Context) error {
-	begin := time.Now()
-	if p.fresh == nil {
-		c, err := p.m.d.NewCmd("train " + p.pass.String() + ", fresh")
-		if err != nil {
-			return err
-		}
-		p.fresh = c
+func (p *Plan) RunFresh(ctx context.Context) (err error) {
+	if err := p.rescale(ctx); err != nil {
+		return err
 	}
-	p.fresh.Reset()
-	if err := p.record(p.fresh, p.batch, nil); err != nil {
+	begin := time.Now()
+	if p.fresh, err = p.recordParts(p.fresh, "train "+p.pass.String()+", fresh", p.batch); err != nil {
 		return err
 	}
 	if err := p.start(ctx, p.fresh, begin); err != nil {
 		return err
 	}
-	return p.fresh.Wait(ctx)
+	return p.running.Wait(ctx)
 }
 
 // HostTime returns how long the host worked on the last Run or Start, until it had submitted the

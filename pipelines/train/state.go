@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -58,7 +59,11 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, more)
-	metadata["steps"], metadata["loss_scale"] = strconv.Itoa(steps), strconv.FormatFloat(m.o.scale(), 'g', -1, 64)
+	if err := m.adjust(ctx); err != nil { // as the next step would
+		return err
+	}
+	metadata["steps"] = strconv.Itoa(steps)
+	m.scaleMetadata(metadata)
 	var tensors []safetensors.Tensor
 	for _, x := range state() {
 		for _, p := range m.trained() {
@@ -102,7 +107,14 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	if err != nil || !validScale(scale) {
 		return fmt.Errorf("train: metadata loss_scale=%q is not a power of two from 2^-20 to 2^40", f.Metadata["loss_scale"])
 	}
-	ratio := float32(m.o.scale() / scale)
+	target, good := m.scale, 0
+	if m.o.GoodSteps > 0 { // it goes on with the scale that it had
+		target = scale
+		if good, err = strconv.Atoi(cmp.Or(f.Metadata["good_steps"], "0")); err != nil || good < 0 {
+			return fmt.Errorf("train: metadata good_steps=%q is not a number of steps", f.Metadata["good_steps"])
+		}
+	}
+	ratio := float32(target / scale)
 	factors := []float32{1, ratio, ratio * ratio}
 	values := make([]map[string][]float32, len(factors))
 	for i, x := range state() {
@@ -116,7 +128,7 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 				v[j] *= factors[i]
 			}
 			if j := NotFinite(v); j >= 0 {
-				return fmt.Errorf("train: %s%s[%d] is beyond float32 with loss scale %g; the file has %g", x.prefix, p.Name, j, m.o.scale(), scale)
+				return fmt.Errorf("train: %s%s[%d] is beyond float32 with loss scale %g; the file has %g", x.prefix, p.Name, j, target, scale)
 			}
 			values[i][p.Name] = v
 		}
@@ -132,6 +144,10 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 		if err := m.write(ctx, p.Name, func(g *group) vk.Tensor { return g.rounded }, values[0][p.Name]); err != nil {
 			return err
 		}
+	}
+	m.steps, m.good = steps, good
+	if err := m.rescaled(target); err != nil {
+		return err
 	}
 	return m.adam.SetStep(ctx, steps)
 }

@@ -143,6 +143,11 @@ func (t *Tape) scratch(step string, bytes int64, err error) *record.Tensor {
 
 // step appends a step, whose name begins with the scope.
 func (t *Tape) step(name string, reads, writes []operand, scratch *record.Tensor, f func(c *vk.Cmd) error) {
+	for _, o := range writes {
+		if o.gradientOf != "" {
+			t.complete[o.gradientOf] = t.prog.Steps() + 1
+		}
+	}
 	t.prog.Step(t.scope+name, memoryOf(reads), append(memoryOf(writes), scratch), f)
 }
 

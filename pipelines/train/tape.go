@@ -32,9 +32,10 @@ type Tape struct {
 	inputs  map[string]*Value
 	outputs map[string]*Value
 	counts  map[int]*Value
-	scale   *Value   // the gradient of the loss
-	order   []string // parameters, as their gradients begin
-	model   *Model   // nil until the program is recorded
+	scale   *Value // the gradient of the loss
+	// complete has the number of steps after which the gradient by a parameter is complete.
+	complete map[string]int
+	model    *Model // nil until the program is recorded
 }
 
 // An op is appended to a tape.

@@ -30,6 +30,7 @@ type node struct {
 	wanted      bool   // a parameter that is trained has part in it
 	consumed    bool   // another op has written over it
 	output      bool   // the caller downloads it
+	gradientOf  string // the name of the parameter whose gradient it is
 	rows        *Value // a copy of these rows of another tensor, which has the gradient
 	gradient    *gradient
 }
@@ -133,14 +134,16 @@ func (v *Value) flat() *Value {
 type operand struct {
 	t    *record.Tensor // nil: of a parameter
 	view func() vk.Tensor
+	// gradientOf is the name of the parameter whose gradient it is.
+	gradientOf string
 }
 
 // operand returns the memory that the node has at this step.
 func (n *node) operand() operand {
 	if n.weight != nil {
-		return operand{nil, n.weight}
+		return operand{view: n.weight, gradientOf: n.gradientOf}
 	}
-	return operand{n.memory, n.memory.View}
+	return operand{t: n.memory, view: n.memory.View}
 }
 
 // in returns a view of the operand.
@@ -153,5 +156,5 @@ func (o operand) in(view vk.Tensor) operand {
 		t.Shape, t.Strides = slices.Clone(view.Shape), slices.Clone(view.Strides)
 		t.Offset += view.Offset
 		return t
-	}}
+	}, o.gradientOf}
 }

@@ -1,0 +1,127 @@
+package train
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// chain returns a model of blocks of a norm and a product, over some rows.
+func chain(rows, cols int) Func {
+	return func(t *Tape) {
+		x, branch := t.Input("x", t.DType(), rows, cols), (*Value)(nil)
+		for i := range 4 {
+			t.Block(fmt.Sprintf("blocks.%d.", i), func() {
+				y, sum := t.Norm("norm", x, t.Vector(fmt.Sprint(i, ".norm"), cols), Norm{Eps: 1e-5, Residual: branch})
+				t.Keep(sum, Blocks)
+				h := t.Product("up", Product{X: y, W: t.Weight(fmt.Sprint(i, ".up"), cols, 2*cols)})
+				x, branch = sum, t.Product("down", Product{X: h, W: t.Weight(fmt.Sprint(i, ".down"), 2*cols, cols)})
+			})
+		}
+		outputs := t.Product("head", Product{X: t.Add("sum", x, branch), W: t.Weight("head", cols, 3), Out: dtype.Some(dtype.Float32)})
+		loss, _ := t.Mixture("loss", outputs.Reshape(rows, 1, 3), t.Input("y", dtype.Float32, rows))
+		t.Loss(loss)
+	}
+}
+
+// TestTooLarge wants an error that says how many bytes are missing, and what would fit.
+func TestTooLarge(t *testing.T) {
+	d := vktest.Open(t)
+	f, o := chain(64, 32), Options{Pass: Gradients}
+	var memory [Auto]*Memory
+	for c := range Auto {
+		var err error
+		_, memory[c], err = build(d.Caps(), f, Gradients, o, PlanOptions{Checkpoint: c})
+		require.NoError(t, err)
+	}
+	choose := func(room int64, c Checkpoint, what string, bytes func(*Memory) int64) error {
+		heaps := []vk.Heap{{SizeBytes: uint64(room), DeviceLocal: true}}
+		_, m, err := fit{d.Caps(), heaps, f, Gradients, o, PlanOptions{Checkpoint: c}}.choose(what, bytes)
+		if err == nil {
+			require.LessOrEqual(t, bytes(m), room)
+		}
+		return err
+	}
+	for what, bytes := range map[string]func(*Memory) int64{
+		"activations":           func(m *Memory) int64 { return m.Plan.Bytes },
+		"model and activations": (*Memory).Bytes,
+	} {
+		off, blocks := bytes(memory[Off]), bytes(memory[Blocks])
+		require.EqualError(t, choose(blocks, Off, what, bytes),
+			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint selective it would fit, %d", what, off, off-blocks, blocks))
+		require.EqualError(t, choose(blocks-1, Off, what, bytes),
+			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would take %d, too many as well", what, off, off-blocks+1, blocks))
+		for _, c := range []Checkpoint{Blocks, Auto} {
+			require.EqualError(t, choose(blocks-1, c, what, bytes),
+				fmt.Sprintf("train: %s take %d bytes, 1 more than the device has left: no other setting takes less", what, blocks))
+			require.NoError(t, choose(blocks, c, what, bytes))
+		}
+	}
+	require.NoError(t, CheckFits(d, f, o, PlanOptions{}, nil))
+
+	// No device has the memory of such a model.
+	before := d.Memory().Bytes
+	list := []Param{{Name: "a", Shape: []int{1 << 10, 1 << 10}}}
+	for i := range 1 << 19 {
+		list = append(list, Param{Name: fmt.Sprint(i), Shape: []int{1 << 10, 1 << 10}})
+	}
+	_, err := NewModel(t.Context(), d, list, Options{Pass: Train, Optim: optim.Default()})
+	require.ErrorContains(t, err, "train: weights, gradients and moments take 8796")
+	require.Equal(t, before, d.Memory().Bytes)
+}
+
+// TestRanges: parameters share buffers that a kernel sees whole. One that no kernel sees whole is
+// refused, and so is a plan with such a tensor, without any memory, with what would fit.
+func TestRanges(t *testing.T) {
+	caps := *vktest.Open(t).Caps()
+	params := []Param{{Name: "a", Shape: []int{10, 100}}, {Name: "b", Shape: []int{1000}}, {Name: "c", Shape: []int{2, 128}}}
+	o := Options{Pass: Train, Optim: optim.Default()}
+	for limit, want := range map[uint64][]int{4096: {1024, 1024, 256}, 5120: {1024, 1280}, 9216: {2304}} {
+		caps.MaxStorageBufferRange = limit
+		l, err := newLayout(&caps, params, &o)
+		require.NoError(t, err)
+		var sizes []int
+		for _, g := range l.groups {
+			sizes = append(sizes, g.size)
+		}
+		require.Equal(t, want, sizes)
+		for _, p := range l.parts() {
+			require.LessOrEqual(t, p.bytes(), int64(limit))
+		}
+	}
+	caps.MaxStorageBufferRange = 4095
+	_, err := newLayout(&caps, params, &o)
+	require.EqualError(t, err, "train: parameter a takes 4096 bytes, of which a kernel sees 4095: a smaller model would fit: unsupported on this device")
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	caps.MaxStorageBufferRange, o.Accumulate = 3*4096-1, 2
+	_, err = newLayout(&caps, params, &o)
+	require.EqualError(t, err, "train: parameter a takes 12288 bytes, of which a kernel sees 12287: without accumulation it would fit: unsupported on this device")
+	o.Accumulate, o.Trained, o.DType = 0, []string{}, dtype.Float16
+	params[0].DType, params[2].DType = o.DType, o.DType
+	l, err := newLayout(&caps, params, &o)
+	require.NoError(t, err)
+	require.Equal(t, []part{{"weights", dtype.Float16, 1280, &l.groups[0].weights}, {"weights", dtype.Float32, 1024, &l.groups[1].weights}}, l.parts())
+
+	d := vktest.Open(t)
+	const small = 128 << 20
+	if d.Caps().MaxStorageBufferRange > small {
+		t.Skip("kernels see more than tests fill")
+	}
+	o = Options{Pass: Train, Optim: optim.Default()}
+	const most = small / 4 / 64 // rows of 64 elements
+	before := d.Memory().Bytes
+	d.ResetPeak()
+	smaller := []Smaller{{"half the rows", chain(most, 32)}}
+	err = CheckFits(d, chain(2*most, 32), o, PlanOptions{Checkpoint: Auto}, smaller)
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.Regexp(t, fmt.Sprintf(`^train: \S+: .* a kernel sees %d: .*; with half the rows it would fit$`, small), err.Error())
+	require.NoError(t, CheckFits(d, chain(most, 32), o, PlanOptions{Checkpoint: Auto}, nil))
+	require.Equal(t, before, d.Memory().Bytes)
+	require.LessOrEqual(t, d.Memory().Peak, before)
+}

@@ -1,0 +1,148 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A bucket is the gradients that are complete after some steps of a program.
+type bucket struct {
+	end       int // steps
+	gradients []vk.Tensor
+}
+
+// buckets divides a plan where gradients are reduced. Gradients that are added up over batches are
+// complete at the end.
+func (m *Model) buckets(t *Tape, o PlanOptions) []bucket {
+	var list []bucket
+	last, bytes := bucket{end: t.prog.Steps()}, int64(0)
+	params := slices.DeleteFunc(m.trained(), func(p Param) bool { return t.complete[p.Name] == 0 })
+	slices.SortStableFunc(params, func(a, b Param) int { return cmp.Compare(t.complete[a.Name], t.complete[b.Name]) })
+	for i, p := range params {
+		s := m.layout.slots[p.Name]
+		last.gradients = append(last.gradients, s.of(s.group.total))
+		bytes += 4 * int64(p.Size())
+		end := t.complete[p.Name]
+		if i == len(params)-1 || m.o.batches() > 1 || bytes < o.Bucket || o.Bucket <= 0 || t.complete[params[i+1].Name] == end {
+			continue
+		}
+		list = append(list, bucket{end, last.gradients})
+		last.gradients, bytes = nil, 0
+	}
+	return append(list, last)
+}
+
+// reduces reports whether gradients are reduced behind a batch.
+func (p *Plan) reduces(batch int) bool {
+	return p.t.o.Reduce != nil && p.pass == Train && p.m.adam != nil && batch == p.batches()-1
+}
+
+// adjust changes a loss scale that follows the gradients (Options.GoodSteps), for which it waits for
+// the last step.
+func (m *Model) adjust(ctx context.Context) error {
+	if m.o.GoodSteps == 0 || m.adam == nil {
+		return nil
+	}
+	steps, err := m.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	skipped, err := m.Skipped(ctx)
+	if err != nil {
+		return err
+	}
+	m.good += steps - m.steps
+	was := m.skipped
+	m.steps, m.skipped = steps, skipped
+	switch {
+	case skipped > was:
+		m.good = 0
+		return m.setScale(ctx, m.scale/2)
+	case m.good >= m.o.GoodSteps:
+		m.good = 0
+		return m.setScale(ctx, m.scale*2)
+	}
+	return nil
+}
+
+// setScale multiplies the moments as the loss scale changes, so that no step does. A scale at the end
+// of its range stays, and so does one that a moment has no room for.
+func (m *Model) setScale(ctx context.Context, scale float64) error {
+	if !validScale(scale) {
+		return nil
+	}
+	ratio := float32(scale / m.scale)
+	moments := map[*vk.Tensor][]float32{}
+	for _, g := range m.layout.groups {
+		for t, factor := range map[*vk.Tensor]float32{&g.m: ratio, &g.v: ratio * ratio} {
+			if t.IsZero() {
+				continue
+			}
+			x := make([]float32, g.size)
+			if err := t.Download(ctx, x); err != nil {
+				return err
+			}
+			for i := range x {
+				x[i] *= factor
+			}
+			if NotFinite(x) >= 0 {
+				return nil
+			}
+			moments[t] = x
+		}
+	}
+	for t, x := range moments {
+		if err := t.Upload(ctx, x); err != nil {
+			return err
+		}
+	}
+	return m.rescaled(scale)
+}
+
+// rescaled takes a loss scale, which the moments have.
+func (m *Model) rescaled(scale float64) error {
+	if err := m.adam.SetScale(scale / m.scale); err != nil {
+		return err
+	}
+	m.scale = scale
+	return nil
+}
+
+// rescale adjusts the loss scale before a step, and records anew if it is another.
+func (p *Plan) rescale(ctx context.Context) error {
+	if p.pass == Train && p.batch == 0 {
+		if err := p.m.adjust(ctx); err != nil {
+			return err
+		}
+	}
+	if p.scale == p.m.scale || p.batch != 0 {
+		return nil
+	}
+	for _, cmds := range p.cmds {
+		for _, c := range cmds {
+			if err := c.Wait(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.constants(ctx); err != nil {
+		return err
+	}
+	return p.recordAll()
+}
+
+// LossScale returns what the gradients are multiplied by. It is Options.LossScale but for
+// Options.GoodSteps.
+func (m *Model) LossScale() float64 { return m.scale }
+
+// scaleMetadata is how a state file has the loss scale.
+func (m *Model) scaleMetadata(metadata map[string]string) {
+	metadata["loss_scale"] = strconv.FormatFloat(m.scale, 'g', -1, 64)
+	if m.o.GoodSteps > 0 {
+		metadata["good_steps"] = strconv.Itoa(m.good)
+	}
+}

@@ -1,0 +1,235 @@
+package train_test
+
+import (
+	"context"
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TestCheckpoint wants the same gradients, bit for bit, with every checkpoint.
+func TestCheckpoint(t *testing.T) {
+	d := vktest.Open(t)
+	for _, s := range []sample{model(2, 6), model(2, 66)} {
+		r := newRun(t, d, s, train.Options{Pass: train.Gradients})
+		r.with(train.Gradients, train.PlanOptions{})
+		want := r.gradients()
+		for _, c := range []train.Checkpoint{train.Selective, train.Blocks} {
+			r.with(train.Gradients, train.PlanOptions{Checkpoint: c})
+			require.Equal(t, want, r.gradients(), c)
+		}
+	}
+}
+
+// trainOptions are for steps of a model of this package's tests.
+func trainOptions() train.Options {
+	o := train.Options{Pass: train.Train, Optim: optim.Default()}
+	o.Optim.MaxNorm = 1
+	return o
+}
+
+// weights returns all parameters.
+func (r *run) weights() map[string][]float32 {
+	w, err := r.m.Weights(context.Background())
+	require.NoError(r.t, err)
+	return w
+}
+
+// TestFrozen: what is frozen stays, and has neither gradient nor kernels for one. The rest has the
+// gradient that it has without.
+func TestFrozen(t *testing.T) {
+	d := vktest.Open(t)
+	all := newRun(t, d, model(2, 6), train.Options{Pass: train.Gradients})
+	full := all.with(train.Gradients, train.PlanOptions{})
+	want := all.gradients()
+	for _, patterns := range [][]string{{"N.[ab]"}, {"*", "!N.*", "!tied"}, {"tied"}} {
+		o := trainOptions()
+		o.Trained = patterns
+		r := newRun(t, d, model(2, 6), o)
+		before := r.weights()
+		gradients := r.with(train.Gradients, train.PlanOptions{})
+		got, trained := r.gradients(), 0
+		for _, p := range r.m.Params() {
+			require.Equal(t, p.Frozen, got[p.Name] == nil, p.Name)
+			if !p.Frozen {
+				require.InDeltaSlice(t, want[p.Name], got[p.Name], 1e-4*norm(want[p.Name]), p.Name)
+				trained++
+			}
+		}
+		require.NotZero(t, trained, patterns)
+		require.Less(t, len(gradients.Modules()), len(full.Modules())+1)
+		require.Less(t, gradients.Memory().Model, full.Memory().Model*4)
+		r.with(train.Train, train.PlanOptions{})
+		for name, x := range r.weights() {
+			require.Equal(t, got[name] == nil, equal(before[name], x), name)
+		}
+	}
+	_, err := train.NewModel(t.Context(), d, nil, train.Options{Trained: []string{"[", "a"}})
+	require.ErrorContains(t, err, `train: trained="[": `)
+}
+
+func equal(a, b []float32) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func norm(x []float32) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += float64(v) * float64(v)
+	}
+	return math.Sqrt(sum)
+}
+
+// TestReduce: a step that is cut has the bits of one that is not, and what Reduce changes is what
+// AdamW sees. Buckets have every gradient once.
+func TestReduce(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, n := range []int{1, 2} {
+		for _, bytes := range []int64{0, 1, 4000, 1 << 30} {
+			o := trainOptions()
+			o.Accumulate = n
+			r := newRun(t, d, model(2, 6), o)
+			plan := r.with(train.Train, train.PlanOptions{})
+			for range 2*n - 1 {
+				require.NoError(t, plan.Run(ctx))
+			}
+			want := r.weights()
+
+			elements, calls := 0, 0
+			x := newRun(t, d, model(2, 6), o)
+			half := train.PlanOptions{Bucket: bytes, Reduce: func(ctx context.Context, bucket []vk.Tensor) error {
+				calls++
+				for _, g := range bucket {
+					elements += g.NumElements()
+					v := make([]float32, g.NumElements())
+					require.NoError(t, g.Download(ctx, v))
+					require.Positive(t, norm(v))
+					require.NoError(t, g.Upload(ctx, v))
+				}
+				return nil
+			}}
+			plan = x.with(train.Train, half)
+			require.NoError(t, plan.RunFresh(ctx))
+			for range 2*n - 2 {
+				require.NoError(t, plan.Run(ctx))
+			}
+			require.Equal(t, want, x.weights(), "%d batches, buckets of %d", n, bytes)
+			all := 0
+			for _, p := range x.m.Params() {
+				all += p.Size()
+			}
+			require.Equal(t, 2*all, elements)
+			require.Equal(t, n == 1 && bytes > 0 && bytes < 1<<20, calls > 2, "%d calls", calls)
+		}
+	}
+}
+
+// TestGoodSteps: a loss scale that follows the gradients halves with an overflow, which changes
+// nothing else, and doubles after good steps. Training goes on as with a scale that stays, and from a
+// file with the same bits.
+func TestGoodSteps(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "state")
+	start := func(scale float64, good int) (*run, *train.Plan) {
+		o := trainOptions()
+		o.DType, o.LossScale, o.GoodSteps = dtype.Float16, scale, good
+		r := newRun(t, d, model(2, 6), o)
+		return r, r.with(train.Train, train.PlanOptions{})
+	}
+	r, plan := start(0x1p40, 3)
+	steps := func(n int) {
+		for range n {
+			require.NoError(t, plan.Run(ctx))
+		}
+	}
+	before := r.w
+	for range 60 { // until a step is made
+		n, err := r.m.Steps(ctx)
+		require.NoError(t, err)
+		if n > 0 {
+			break
+		}
+		require.True(t, equal(before["head"], r.weights()["head"]), "a step that was skipped")
+		steps(1)
+	}
+	first := r.m.LossScale()
+	require.Less(t, first, 0x1p30)
+	skipped, err := r.m.Skipped(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 0x1p40/math.Exp2(float64(skipped)), first)
+
+	fixed, other := start(16, 0)
+	r, plan = start(16, 3)
+	for range 2 {
+		require.NoError(t, other.Run(ctx))
+		steps(1)
+	}
+	require.Equal(t, fixed.weights(), r.weights())
+	require.NoError(t, r.m.SaveState(ctx, path, nil))
+	require.EqualValues(t, 32, r.m.LossScale())
+	steps(4)
+	require.EqualValues(t, 64, r.m.LossScale())
+	file, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer file.Close()
+	again, plan2 := start(1, 3)
+	plan = plan2
+	require.NoError(t, again.m.LoadState(ctx, file))
+	require.EqualValues(t, 32, again.m.LossScale())
+	steps(4)
+	require.Equal(t, r.weights(), again.weights())
+	require.Equal(t, r.m.LossScale(), again.m.LossScale())
+
+	o := trainOptions()
+	o.Optim.MaxNorm, o.GoodSteps = 0, 1
+	require.EqualError(t, o.Validate(), "train: good_steps=1 needs a max_norm, without which no step is skipped")
+}
+
+// TestErrors: mistakes of an author have one line, with the name of the op.
+func TestErrors(t *testing.T) {
+	d := vktest.Open(t)
+	for want, f := range map[string]train.Func{
+		"train: up: x has shape [4 8], w [4 8]": func(t *train.Tape) {
+			t.Product("up", train.Product{X: t.Input("x", dtype.Float32, 4, 8), W: t.Weight("w", 4, 8)})
+		},
+		"train: a plan of pass gradients needs a loss: Tape.Loss": func(t *train.Tape) { t.Input("x", dtype.Float32, 4) },
+		"train: parameter w is float32 [4 8] and float32 [8 4]": func(t *train.Tape) {
+			t.Weight("w", 4, 8)
+			t.Weight("w", 8, 4)
+		},
+		"train: block b lies in another": func(t *train.Tape) { t.Block("a", func() { t.Block("b", func() {}) }) },
+	} {
+		_, err := train.Measure(d.Caps(), f, train.Options{Pass: train.Gradients}, train.PlanOptions{})
+		require.EqualError(t, err, want)
+	}
+	o := train.Options{Pass: train.Gradients}
+	params, err := train.Params(d.Caps(), model(2, 6).f, o)
+	require.NoError(t, err)
+	m, err := train.NewModel(t.Context(), d, params[1:], o)
+	require.NoError(t, err)
+	defer m.Close()
+	_, err = m.NewPlan(t.Context(), model(2, 6).f, train.Forward, train.PlanOptions{})
+	require.EqualError(t, err, "train: the model has no parameter tied of float32 [7 16]")
+	w, err := m.Weights(t.Context())
+	require.NoError(t, err)
+	w["head"] = w["head"][1:]
+	require.EqualError(t, m.SetWeights(t.Context(), w), "train: parameter head has 255 elements, want [16 16]")
+	require.True(t, strings.HasPrefix(params[0].Name, "tied"))
+}
