@@ -12,17 +12,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
-// TestExample: the losses of the program fall, its file is a model, and it has 80 lines at most.
+// TestExample: the losses of the program fall, its file is a state, and the model with its training has fewer than 100 lines.
 func TestExample(t *testing.T) {
 	t.Setenv("GALLIVM_PERF", "") // 300 steps take lavapipe longer than optimizing their kernels
 	vktest.Open(t)               // skips
 	source, err := os.ReadFile("main.go")
 	require.NoError(t, err)
-	require.LessOrEqual(t, strings.Count(string(source), "\n"), 80)
+	require.Less(t, strings.Count(string(source), "\n"), 100)
 	file, args := filepath.Join(t.TempDir(), "waves.safetensors"), os.Args
 	os.Args = []string{"train", file}
 	defer func() { os.Args = args }()
@@ -55,7 +54,5 @@ func TestExample(t *testing.T) {
 	f, err := safetensors.Open(file)
 	require.NoError(t, err)
 	defer f.Close()
-	_, c, err := tnp.Load(f, 0)
-	require.NoError(t, err)
-	require.Equal(t, 48, c.DModel)
+	require.Equal(t, "300", f.Metadata["steps"])
 }
