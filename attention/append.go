@@ -351,25 +351,6 @@ type advanceParams struct {
 	SeqLensOffset uint32 `glsl:"seq_lens_offset"` // elements
 }
 
-// RoPETable returns the tables Cos and Sin of Append for positions 0 to positions-1, (positions,
-// dims/2): the cosine and sine of position * base^(-2i/dims) for pair i, computed in float64. Base
-// is 10000 in Su et al., RoFormer (arXiv:2104.09864). It panics unless positions is positive and
-// dims is positive and even.
-func RoPETable(positions, dims int, base float64) (cos, sin []float32) {
-	if positions < 1 || dims < 2 || dims%2 != 0 {
-		panic("attention: RoPETable: positions and dims must be positive, dims even")
-	}
-	cos, sin = make([]float32, positions*dims/2), make([]float32, positions*dims/2)
-	for i := range dims / 2 {
-		turn := math.Pow(base, -2*float64(i)/float64(dims))
-		for p := range positions {
-			s, c := math.Sincos(float64(p) * turn)
-			cos[p*dims/2+i], sin[p*dims/2+i] = float32(c), float32(s)
-		}
-	}
-	return cos, sin
-}
-
 // Bits of State[0], as lib/cache_status.glsl has them.
 const (
 	badLength = 1 << iota

@@ -47,7 +47,7 @@ func TestAppendFused(t *testing.T) {
 				fused[name] = all.Permute(0, 2, 1, 3).Slice(1, first, first+heads)
 				first += heads
 			}
-			cos, sin := attention.RoPETable(c.SeqKV+3, rope.Dims, 10000)
+			cos, sin := attention.Frequencies{Dims: rope.Dims}.Table(c.SeqKV + 3)
 			fused["cos"] = vktest.Values(t, dev, dtype.Float32, cos, c.SeqKV+3, rope.Dims/2)
 			fused["sin"] = vktest.Values(t, dev, dtype.Float32, sin, c.SeqKV+3, rope.Dims/2)
 			submit(t, dev, &c, apart)
@@ -129,17 +129,4 @@ func TestAdvanceRefuses(t *testing.T) {
 	t.Cleanup(cmd.Close)
 	require.ErrorContains(t, attention.Advance(cmd, vk.View(lens.Buffer, dtype.Float32, 3), 1), "attention: advance: seq_lens is float32, want int32")
 	require.ErrorContains(t, attention.Advance(cmd, lens, 1<<31), "attention: advance: keys=2147483648 is not from")
-}
-
-// TestRoPETable compares with what the paper says.
-func TestRoPETable(t *testing.T) {
-	cos, sin := attention.RoPETable(5, 6, 1000)
-	for p := range 5 {
-		for i, turn := range []float64{1, 0.1, 0.01} {
-			require.InDelta(t, math.Cos(float64(p)*turn), float64(cos[p*3+i]), 1e-7)
-			require.InDelta(t, math.Sin(float64(p)*turn), float64(sin[p*3+i]), 1e-7)
-		}
-	}
-	require.Panics(t, func() { attention.RoPETable(5, 3, 1000) })
-	require.Panics(t, func() { attention.RoPETable(0, 4, 1000) })
 }

@@ -81,7 +81,7 @@ func ExampleAppend() {
 		Cos: d.tensor(dtype.Float32, 0, 8, 2), Sin: d.tensor(dtype.Float32, 0, 8, 2),
 		SeqLens: d.tensor(dtype.Int32, 3, p.SeqLensShape()...), State: d.tensor(dtype.Int32, 0, 1),
 	}
-	cos, sin := attention.RoPETable(8, 4, 10000)
+	cos, sin := attention.Frequencies{Dims: 4}.Table(8)
 	vktest.Must(t.Cos.Upload(context.Background(), cos))
 	vktest.Must(t.Sin.Upload(context.Background(), sin))
 	d.Run(func(c *vk.Cmd) error {
@@ -89,6 +89,16 @@ func ExampleAppend() {
 	})
 	fmt.Printf("%.3f\n", d.Values(t.K)[3*8:4*8]) // cos 3 - sin 3, cos 3 + sin 3, the same of 0.03, and what is not turned
 	// Output: [-1.131 -0.849 0.970 1.030 1.000 1.000 1.000 1.000]
+}
+
+// The fastest pair of Llama 3 turns by a radian with each position, the slowest by 32 times less than it did.
+func ExampleParseScaling() {
+	scaling, err := attention.ParseScaling("llama3")
+	f := attention.Frequencies{Dims: 64, Base: 500000, Scaling: scaling, Factor: 32, Original: 8192}
+	turns := f.Turns()
+	slow := attention.Angle(attention.Frequencies{Dims: 64, Base: 500000}.Turns()[31], 1000)
+	fmt.Printf("%v %.3f %.3f\n", err, attention.Angle(turns[0], 3), slow/attention.Angle(turns[31], 1000))
+	// Output: <nil> 3.000 32.000
 }
 
 // A step writes a key and its value after three others, and a query of each head sees all four.

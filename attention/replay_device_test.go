@@ -31,7 +31,7 @@ func newStepper(t *testing.T, dev *vk.Device, config attention.KVCacheConfig, ro
 	s.q, s.k, s.v = tensor(s.p.DType, s.p.QShape()...), tensor(s.p.DType, s.p.NewKShape()...), tensor(s.p.DType, s.p.NewVShape()...)
 	s.o, s.lse = tensor(s.p.DType, s.p.OShape()...), tensor(dtype.Float32, s.p.LSEShape()...)
 	s.cos, s.sin = tensor(dtype.Float32, s.p.SeqKV, rope.Dims/2), tensor(dtype.Float32, s.p.SeqKV, rope.Dims/2)
-	cos, sin := attention.RoPETable(s.p.SeqKV, rope.Dims, 10000)
+	cos, sin := attention.Frequencies{Dims: rope.Dims}.Table(s.p.SeqKV)
 	require.NoError(t, s.cos.Upload(t.Context(), cos))
 	require.NoError(t, s.sin.Upload(t.Context(), sin))
 	return s

@@ -21,6 +21,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/quantize"
+	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -33,7 +34,7 @@ func refusing() map[string]call.Call {
 	decode := attention.DecodeProblem{Problem: scores, NewKeys: 1, CacheRows: 1, LeftPad: true, Cache: attention.CacheQ8_0}
 	paged := attention.DecodeProblem{Problem: scores, NewKeys: 1, PageSize: 8, Pages: 4, LeftPad: true, Cache: attention.CacheE4M3}
 	tree := attention.DecodeProblem{Problem: plain, NewKeys: 1, Tree: true}
-	rope := attention.RoPE{Dims: 32}
+	rotary := attention.RoPE{Dims: 32}
 	lens := []int{3}
 	back := call.Direction{Backward: true}
 	one := mlp.Problem{Tokens: 2, In: 3, Hidden: 4, Out: 5, Keep: mlp.KeepHidden}
@@ -43,6 +44,7 @@ func refusing() map[string]call.Call {
 	mixtures := gmm.Problem{Tokens: 4, Components: 2}
 	layer, rms := norm.Problem{Rows: 3, Cols: 8, DType: dtype.Float16}, norm.Problem{Rows: 3, Cols: 8, RMS: true, Residual: true}
 	table := embed.Problem{Tokens: 4, Vocabulary: 3, Dim: 8, DType: dtype.Float16}
+	turned := rope.Problem{Batch: 1, Seq: 3, Heads: 2, KVHeads: 1, HeadDim: 8, Frequencies: attention.Frequencies{Dims: 8}, DType: dtype.Float16}
 	product := problem.Problem{M: 3, N: 4, K: 5, Beta: 1}
 	full := scores
 	full.SeqQ, full.KeyMask = 9, true
@@ -71,11 +73,13 @@ func refusing() map[string]call.Call {
 		"embed":                &call.Embed{Problem: table},
 		"embed, backward":      &call.Embed{Problem: table, Direction: back},
 		"gemm":                 &call.Gemm{Problem: product},
+		"rope":                 &call.Rope{Problem: turned},
+		"rope, backward":       &call.Rope{Problem: turned, Direction: back},
 		"quantize":             &call.Quantize{Problem: quantize.Problem{Batch: 1, Heads: 1, Rows: 8, Cols: 24, Quant: dtype.QuantE4M3, Block: 3}},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},
-		"append":               &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rope}},
+		"append":               &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rotary}},
 		"append, pages":        &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: paged, Lens: lens}}, NoQ: true},
-		"step":                 &call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rope},
+		"step":                 &call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rotary},
 		"step, pages":          &call.Step{Decode: call.Decode{DecodeProblem: paged, Lens: lens}},
 		"step, one's own tree": &call.Step{Decode: call.Decode{DecodeProblem: tree, Lens: lens}},
 	}
@@ -183,7 +187,7 @@ func TestFormats(t *testing.T) {
 
 // written reports whether a call writes a tensor. Append writes q where it rotates it.
 func written(c call.Call, x call.Tensor) bool {
-	if rope := call.Field(c, "rope"); x.Name == "q" && rope.IsValid() && rope.IsZero() {
+	if rotary := call.Field(c, "rope"); x.Name == "q" && rotary.IsValid() && rotary.IsZero() {
 		return false
 	}
 	return x.Role == call.Gradient || c.Pass() == kit.Forward && (x.Role == call.Output || x.Role == call.Update)

@@ -44,7 +44,7 @@ func generate(ctx context.Context, d *vk.Device, w weights, token int) (tokens [
 	defer cache.Close()
 	check(cache.Reserve(ctx, steps))
 	p := attention.AppendProblem{DecodeProblem: cache.Problem(1, 1), RoPE: attention.RoPE{Dims: dim}}
-	cosines, sines := attention.RoPETable(p.SeqKV, dim, 10000)
+	cosines, sines := attention.Frequencies{Dims: dim}.Table(p.SeqKV)
 	var all []vk.Tensor // float32 on the device
 	defer func() {
 		for _, x := range all {

@@ -87,7 +87,7 @@ func (a *Append) Adjust(x Values) {
 		}
 	}
 	if a.RoPE.Dims > 0 {
-		cos, sin := attention.RoPETable(p.SeqKV, a.RoPE.Dims, 10000)
+		cos, sin := attention.Frequencies{Dims: a.RoPE.Dims}.Table(p.SeqKV)
 		for i := range cos {
 			x["cos"], x["sin"] = append(x["cos"], float64(cos[i])), append(x["sin"], float64(sin[i]))
 		}

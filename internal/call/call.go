@@ -108,7 +108,7 @@ type Tensor struct {
 	Lines bool         // rows lie at whole lines of memory in benchmarks
 	// Memory names a buffer that it shares with others, one after the other; "": it has its own.
 	Memory string
-	State  bool   // zeros, which calls leave as zeros: a command makes it
+	State  bool   // zeros, or Ints, which calls leave as they are: a command makes it
 	File   string // its name in files, if it has another
 	// Values returns what benchmarks measure with, or Ints for a tensor of integers. Free says that
 	// integers of a file may be anything. The others are counts up to Most.

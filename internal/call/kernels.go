@@ -91,6 +91,7 @@ func All() []Kernel {
 		kernelEmbed(),
 		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
 		kernelQuantize(),
+		kernelRope(),
 	}
 	for _, x := range Lines(cases) {
 		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}

@@ -19,14 +19,7 @@
 DEFINE_ANGLES(cos_of, cos_table, cos_table4)
 DEFINE_ANGLES(sin_of, sin_table, sin_table4)
 
-// turn rotates pairs x and y. It is precise: the same key must have the same bits in every
-// specialization, with pages or without.
-void turn(inout vec4 x, inout vec4 y, const vec4 c, const vec4 s) {
-    precise const vec4 a = x * c - y * s;
-    precise const vec4 b = y * c + x * s;
-    x = a;
-    y = b;
-}
+#include "turn.glsl"
 
 // turn_halves rotates VEC pairs, a and b, from a column of a position on.
 void turn_halves(inout uvec4 a, inout uvec4 b, const uint position, const uint column) {

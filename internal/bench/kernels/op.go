@@ -162,7 +162,7 @@ func (o calledOp[C]) Bind(d *vk.Device, t map[string]vk.Tensor, workspace *vk.Bu
 	return of.Bind(t, workspace, p.Kit()), nil
 }
 
-// state returns a tensor of zeros, which is made once.
+// state returns a tensor of zeros, or of Ints, which is made once.
 func (o calledOp[C]) state(d *vk.Device, x *call.Tensor) (t vk.Tensor, err error) {
 	if t, ok := o.states[x.Name]; ok {
 		return t, nil
@@ -171,6 +171,9 @@ func (o calledOp[C]) state(d *vk.Device, x *call.Tensor) (t vk.Tensor, err error
 		return t, err
 	}
 	o.states[x.Name] = t
+	if x.Ints != nil {
+		return t, t.UploadInts(context.Background(), x.Ints)
+	}
 	return t, t.Zero(context.Background())
 }
 
