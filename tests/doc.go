@@ -27,6 +27,7 @@
 //	partial-left          has no case of norm                      3 in 40
 //	vector-past-the-row   has no case of glu                       10 in 23
 //	rest-subtracted       has no case of glu                       1 in 30
+//	far-position          has no case of rope                      1 in 30
 //	loss-left             has no case of gmm                       10 in 30
 //	branch-before-max     hidden: lavapipe runs a subgroup in lockstep
 //	columns-left          hidden: every head_dim fills lavapipe's matrices

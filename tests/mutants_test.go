@@ -42,6 +42,7 @@ var hunts = map[string]struct {
 	"loss-left":           {30, 1, nil, ""},
 	"amax-early":          {30, 1, nil, ""},
 	"row-of-three-blocks": {30, 1, nil, ""},
+	"far-position":        {30, 1, nil, ""},
 	"keys-past-the-last":  {24, 1, []string{"--impl", "scalar"}, ""},
 	"key-after-the-query": {120, 1, []string{"--impl", "scalar"}, ""},
 	"counter-left":        {24, 1, []string{"--impl", "scalar"}, ""},
