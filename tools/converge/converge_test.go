@@ -178,16 +178,17 @@ func TestParseJudged(t *testing.T) {
 	}
 }
 
-// The command as it is started, without arguments, names a line that excuses nothing.
-func TestRunUnused(t *testing.T) {
-	defer func(text string) { judgedText = text }(judgedText)
-	if ok, err := run(false, false, core, []string{}); !ok || err != nil {
-		t.Errorf("judged.txt as it is: ok %v, err %v", ok, err)
-	}
-	judgedText += "\ninside never( barrier#1: a finding that there is not.\n"
-	if ok, err := run(false, false, core, []string{}); ok || err != nil {
-		t.Errorf("with a line that excuses nothing: ok %v, err %v", ok, err)
-	}
+// Nothing is open in any module, and a line that excuses nothing is named, no other.
+func TestUnused(t *testing.T) {
+	j, err := parseJudged("judged.txt", judgedText+"\ninside never( barrier#1: a finding that there is not.\n")
+	require.NoError(t, err)
+	modules, err := load(nil)
+	require.NoError(t, err)
+	r, err := report(modules, j, false, core)
+	require.NoError(t, err)
+	require.Empty(t, r.open)
+	require.Len(t, j.unused(), 1)
+	require.Equal(t, fmt.Sprintf("judged.txt:%d: excuses nothing: no module has this finding", strings.Count(judgedText, "\n")+2), j.unused()[0])
 }
 
 // Every module can be read: there is nothing in it that the analysis does not know. And
