@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -96,10 +97,7 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if err != nil {
 		return err
 	}
-	if err := c.feasibleSplits(caps, p); err != nil {
-		return err
-	}
-	return argument.FitsShared("attention", caps, c.Impl, shared)
+	return cmp.Or(c.feasibleSplits(caps, p), argument.FitsShared("attention", caps, c.Impl, shared))
 }
 
 // feasibleMatrix is what Feasible says of the matrix paths alone. It returns the bytes of shared memory.

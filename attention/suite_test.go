@@ -191,9 +191,8 @@ func TestForward(t *testing.T) { testPaths(t, kit.Forward) }
 // TestBackward is TestForward for gradients.
 func TestBackward(t *testing.T) { testPaths(t, kit.Backward) }
 
-// testPaths runs the suite of a pass. The unfused path has three to five kernels for each choice of
-// features, which are the same with a causal mask and without, and where layouts of matrices are known,
-// coopmat computes as coopmat2 does: attntest.KernelStandIns is for both.
+// testPaths runs the suite of a pass. Unfused has three to five kernels for each choice of features, the
+// same with a causal mask and without; coopmat computes as coopmat2 does: attntest.KernelStandIns.
 func testPaths(t *testing.T, pass kit.Pass) {
 	for _, impl := range attention.Impls() {
 		t.Run(impl.String(), func(t *testing.T) {
