@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
@@ -125,6 +126,9 @@ func chooseBackward(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, erro
 func backwardConfig(caps *vk.Caps, p Problem, opt Options) (BackwardConfig, table.Origin, error) {
 	if err := p.Validate(); err != nil {
 		return BackwardConfig{}, table.Origin{}, err
+	}
+	if p.Quant != dtype.NoQuant {
+		return BackwardConfig{}, table.Origin{}, unsupported("quant=%v has no backward pass", p.Quant)
 	}
 	if opt.Config != nil {
 		return BackwardConfig{}, table.Origin{}, errors.New("attention: Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig")

@@ -84,6 +84,9 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if !caps.ScalarBlockLayout {
 		return unsupported("%v: the device has no scalar block layout", c.Impl)
 	}
+	if p.Quant != dtype.NoQuant && c.Impl != Scalar {
+		return unsupported("%v: no kernel for quant=%v", c.Impl, p.Quant)
+	}
 	var shared int
 	var err error
 	switch c.Impl {
@@ -123,7 +126,7 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) (int, error) {
 	if c.Stripes != 0 {
 		return c.stripeBytes(&p, m), c.feasibleDirect(caps, &p, shape)
 	}
-	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
+	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, fwdTensors(&p)); err != nil {
 		return 0, err
 	}
 	shared, err := c.tileBytes(p, m, n)
@@ -182,7 +185,7 @@ func (c Config) feasibleScalar(caps *vk.Caps, p Problem) (int, error) {
 	if c.Impl == Unfused {
 		return max(qk, weights+c.BlockN*cols4*c.ThreadsX) * 16, feasibleFeatures[unfusedParams](c.Impl, caps, &p, 3)
 	}
-	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, 5); err != nil {
+	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, fwdTensors(&p)); err != nil {
 		return 0, err
 	}
 	if c.ValueRows < 4 || c.ValueRows%4 != 0 || c.BlockN%c.ValueRows != 0 {
@@ -270,6 +273,14 @@ func feasibleFeatures[P any](impl Impl, caps *vk.Caps, p *Problem, tensors int) 
 		return unsupported("%v: %s take %d bytes of push constants, more than the device's %d", impl, strings.Join(p.Features(), ", "), n, caps.MaxPushConstantsBytes)
 	}
 	return nil
+}
+
+// fwdTensors is how many tensors a fused kernel takes beside those of features.
+func fwdTensors(p *Problem) int {
+	if p.Quant != dtype.NoQuant {
+		return 7
+	}
+	return 5
 }
 
 // featureBytes returns the shared memory of the features of fused kernels: bits for tiles of rows

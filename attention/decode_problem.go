@@ -60,6 +60,7 @@ func (p DecodeProblem) Validate() error {
 		name string
 	}{
 		{p.KeyMask, "key_mask"}, {p.Varlen.On, "varlen"}, {p.Dropout.On(), "dropout"}, {p.CausalAlign != BottomRight, "causal_align=top-left"},
+		{p.Quant != dtype.NoQuant, "quant"},
 		{p.Tree && p.Window.On, "window with a tree mask"},
 		{!p.Causal && p.Window.On && p.Window.Right != Unlimited, "window with a right side but without causal"},
 		{p.Tree && p.ALiBi != ALiBiOff, "alibi with a tree mask"},

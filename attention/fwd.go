@@ -60,7 +60,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, opt Options) (err error) {
 		return forwardDecode(c, &t, &p, plan.Decode)
 	}
 	vk.Narrow(t.all()...)
-	f := forward{c, t.O, t.LSE, t.Q, t.K, t.V, p, &t, plan.Config}
+	f := forward{c: c, o: t.O, lse: t.LSE, q: t.Q, k: t.K, v: t.V, p: p, tensors: &t, config: plan.Config}
 	return f.record()
 }
 
@@ -72,6 +72,7 @@ type forward struct {
 	p               Problem
 	tensors         *Tensors // of features
 	config          Config
+	quant           quantTensors // with Quant
 }
 
 // record records the kernels.
@@ -91,6 +92,13 @@ func (f *forward) record() error {
 	if packs(p) {
 		f.o, f.lse, f.q, f.p = packHeads(f.o, p), packHeads(f.lse, p), packHeads(f.q, p), packProblem(*p)
 	}
+	if p.Quant != dtype.NoQuant {
+		var err error
+		if f.quant, err = f.quantize(scalarCells(p.HeadDim)); err != nil {
+			return err
+		}
+		f.q, f.k = f.quant.q, f.quant.k
+	}
 	if f.config.Splits > 1 {
 		return f.splits()
 	}
@@ -102,10 +110,14 @@ func (f *forward) record() error {
 func (f *forward) fused() error {
 	config, p := &f.config, &f.p
 	if config.Impl == Scalar {
-		return recordFwd(f, fwdScalarSpec{
+		spec := fwdScalarSpec{
 			blockSpec: config.blockSpec(), Depth: uint32(config.Depth), ValueRows: uint32(config.ValueRows), HeadDim: uint32(p.HeadDim),
 			Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k, &f.v), WriteLSE: !f.lse.IsZero(), SplitKV: config.Splits > 1,
-		}, vk.KernelOptions{})
+		}
+		if p.Quant != dtype.NoQuant {
+			return recordFwd(f, fwdScalarQuantSpec{spec, uint32(p.Quant)}, vk.KernelOptions{})
+		}
+		return recordFwd(f, spec, vk.KernelOptions{})
 	}
 	d := f.c.Device()
 	spec, err := f.matrixSpec(d)
@@ -142,33 +154,48 @@ func recordFwd[S any](f *forward, spec S, options vk.KernelOptions) error {
 	if p.NumHeads > int(limit[1]) {
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
 	}
-	kernel, err := newKernel[fwdParams](c.Device(), config.kernel(p.DType), p.DType.Short(), p, spec, options)
+	kernel, err := newKernel[fwdParams](c.Device(), config.kernel(p), p.DType.Short(), p, spec, options)
 	if err != nil {
 		return err
 	}
 	params := f.params(splits)
-	lse := orElse(f.lse, f.o) // every binding needs a tensor; the kernel does not touch it
-	var features *boundFeatures
-	if !p.Plain() {
-		features = newBoundFeatures(p, f.tensors, f.q)
+	tensors := []vk.Tensor{f.q, f.k, f.v, f.o, orElse(f.lse, f.o)} // every binding needs a tensor; the kernel does not touch it
+	if p.Quant != dtype.NoQuant {
+		params.QSign = 0 // it is in Q
+		tensors = append(tensors, f.quant.qRows, f.quant.kScales)
 	}
 	if group := rowGroup(p, blocks, limit); group > 0 {
 		params.GroupHeads = uint32(group)
-		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, features, f.q, f.k, f.v, f.o, lse)
+		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, f.features(), tensors...)
 		return c.Err()
 	}
-	step := int(limit[2])
-	for first := 0; first < p.Batch; first += step {
-		n := min(step, p.Batch-first)
-		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, f.q, f.k, f.v, f.o, lse)
+	f.overBatches(params, func(n int, params fwdParams, features *boundFeatures) {
+		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, tensors...)
+	})
+	return c.Err()
+}
+
+// features returns the arguments of features, nil for a plain problem.
+func (f *forward) features() *boundFeatures {
+	if f.p.Plain() {
+		return nil
+	}
+	return newBoundFeatures(&f.p, f.tensors, f.v)
+}
+
+// overBatches calls dispatch for the batches, as many at a time as the device allows.
+func (f *forward) overBatches(params fwdParams, dispatch func(n int, params fwdParams, features *boundFeatures)) {
+	features, step := f.features(), int(f.c.Device().Caps().MaxWorkgroupCount[2])
+	for first := 0; first < f.p.Batch; first += step {
+		n := min(step, f.p.Batch-first)
+		dispatch(n, params, features)
 		for _, x := range []*place{&params.Q, &params.K, &params.V, &params.O, &params.LSE} {
 			x.skip(uint32(n))
 		}
 		if features != nil {
-			features.skip(p, first, n)
+			features.skip(&f.p, first, n)
 		}
 	}
-	return c.Err()
 }
 
 // fwdParams is the push-constant block of lib/params_fwd.glsl.
@@ -376,6 +403,12 @@ type fwdScalarSpec struct {
 	SplitKV   bool   `glsl:"SPLIT_KV"`
 }
 
+// fwdScalarQuantSpec is fwdScalarSpec with QUANT.
+type fwdScalarQuantSpec struct {
+	fwdScalarSpec
+	Format uint32 `glsl:"FORMAT"`
+}
+
 // fwdDirectSpec is the specialization of attention_fwd_direct.comp, for small problems: K and V go from
 // memory straight to operands of products, without a barrier, and Config.Stripes subgroups of a
 // workgroup divide the keys of the same rows.
@@ -393,12 +426,18 @@ var fwdKernels = [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "atten
 // fwdF32x2Kernels names the kernels of float32 tensors on matrices.
 var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
 
+// fwdQuantKernels names the kernels of Q and K in 8 bits.
+var fwdQuantKernels = [...]string{Scalar: "attention_fwd_quant_scalar"}
+
 // kernel returns the name of the fused kernel.
-func (c *Config) kernel(t dtype.DType) string {
-	if c.Stripes > 0 {
+func (c *Config) kernel(p *Problem) string {
+	switch {
+	case c.Stripes > 0:
 		return "attention_fwd_direct"
+	case p.Quant != dtype.NoQuant:
+		return fwdQuantKernels[c.Impl]
 	}
-	if t == dtype.Float32 && onMatrices(c.Impl) {
+	if p.DType == dtype.Float32 && onMatrices(c.Impl) {
 		return fwdF32x2Kernels[c.Impl]
 	}
 	return fwdKernels[c.Impl]

@@ -27,7 +27,12 @@ var fwdTable = table.New(table.Table[Problem, Config, shape]{
 	},
 	Candidates: candidates, Variants: variants,
 	Likeness: likeness, Same: sameButScale, Validate: validateProblem,
-	Module: func(p *Problem, c *Config) string { return moduleHash(fwdModules, c.Impl, p.DType) },
+	Module: func(p *Problem, c *Config) string {
+		if p.Quant != dtype.NoQuant {
+			return moduleHash(fwdQuantModules, c.Impl, p.DType)
+		}
+		return moduleHash(fwdModules, c.Impl, p.DType)
+	},
 })
 
 type fwdRow = table.Row[shape, Config]

@@ -22,6 +22,7 @@ type layout struct {
 func TestLayouts(t *testing.T) {
 	features := []string{"Bias", "ALiBiSlopes", "Sinks", "KeyMask", "CuSeqlensQ", "CuSeqlensKV"}
 	fwd := []string{"Q", "K", "V", "O", "LSE"}
+	quant := append(slices.Clone(fwd), "QRows", "KScales")
 	scales := []string{"KScale", "VScale"}
 	appended := []string{"NewK", "NewV", "K", "V", "Q", "SeqLens", "BlockTable", "State", "Cos", "Sin", "BatchIdx"}
 	decode := []string{"Q", "K", "V", "O", "LSE", "SeqLens", "BlockTable", "State", "Parts", "TreeMask", "ALiBiSlopes", "Bias", "Sinks", "LeftPad", "BatchIdx"}
@@ -37,6 +38,10 @@ func TestLayouts(t *testing.T) {
 		{"fwd_coopmat2_features fwd_coopmat_features fwd_f32x2_coopmat2_features fwd_f32x2_coopmat_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, with(fwd)}},
 		{"fwd_scalar", layout{fwdParams{}, fwdScalarSpec{}, fwd}},
 		{"fwd_scalar_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, with(fwd)}},
+		{"fwd_quant_scalar", layout{fwdParams{}, fwdScalarQuantSpec{}, quant}},
+		{"fwd_quant_scalar_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarQuantSpec]{}, with(quant)}},
+		{"quantize", layout{fwdParams{}, quantSpec{}, []string{"X", "Y", "Values", "Sums"}}},
+		{"quantize_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[quantSpec]{}, with([]string{"X", "Y", "Values", "Sums"})}},
 		{"fwd_direct", layout{fwdParams{}, fwdDirectSpec{}, fwd}},
 		{"combine", layout{combineParams{}, combineSpec{}, []string{"PartO", "PartML", "O", "LSE"}}},
 		{"unfused_scores", layout{unfusedParams{}, unfusedScoresSpec{}, []string{"Q", "K", "S2"}}},

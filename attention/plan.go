@@ -1,6 +1,7 @@
 package attention
 
 import (
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
@@ -123,7 +124,10 @@ func (m *modules) add(name string, features bool) {
 func (c *Config) kernels(p Problem) []string {
 	m := modules{p: &p}
 	if c.Impl != Unfused {
-		m.add(c.kernel(p.DType), true)
+		if p.Quant != dtype.NoQuant {
+			m.add("attention_quantize", true)
+		}
+		m.add(c.kernel(&p), true)
 		if c.Splits > 1 {
 			m.add("attention_combine", false)
 		}

@@ -113,6 +113,24 @@ type Problem struct {
 
 	// Dropout drops weights at random.
 	Dropout Dropout
+
+	// Quant is the format in which Q and K are multiplied, none or
+	//
+	//	int8  8-bit integers
+	//	e4m3  8-bit floating-point numbers
+	//
+	// With the elements and scales of dtype.Quant,
+	//
+	//	mean   = the mean of K                 over the keys of a head that some row sees; 0 with Softcap
+	//	Q̂[i]   = scale * element               of Q[i], one scale for each row
+	//	K̂[j]   = mean + scale * element        of K[j] - mean, one scale for the keys 64*n to 64*n+63
+	//	S      = Scale * Q̂ * K̂ᵀ                with dot(Q[i], mean) for dot(Q̂[i], mean)
+	//
+	// P * V is as without. Keys that masks hide from every row count nowhere. Q, and K where some row
+	// sees it, have to be finite. Forward alone has Quant, of float16 and bfloat16.
+	//
+	// docs/kernels.md says how near O is to attention.
+	Quant dtype.Quant
 }
 
 // EffectiveScale returns the factor that the scores are multiplied by.

@@ -140,6 +140,7 @@ func (p Problem) features() []feature {
 		{p.Sinks, "sinks", true},
 		{p.Varlen.On, "varlen", p.Varlen},
 		{p.Dropout.On(), "dropout", p.Dropout.P},
+		{p.Quant != dtype.NoQuant, "quant", p.Quant},
 	}
 }
 

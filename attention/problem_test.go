@@ -67,6 +67,9 @@ func TestValidate(t *testing.T) {
 		{func(p *Problem) { p.Dropout = Dropout{P: 1, Seeded: true} }, "attention: dropout p=1 is not in [0, 1)"},
 		{func(p *Problem) { p.Dropout = Dropout{P: -0.1, Seeded: true} }, "attention: dropout p=-0.1 is not in [0, 1)"},
 		{func(p *Problem) { p.Dropout.P = math.NaN() }, "attention: dropout p=NaN is not in [0, 1)"},
+		{func(p *Problem) { p.Quant = dtype.QuantInt8 }, ""},
+		{func(p *Problem) { p.Quant = dtype.QuantQ8 }, "attention: quant=q8_0 is not one of none, int8, e4m3"},
+		{func(p *Problem) { p.Quant, p.DType = dtype.QuantE4M3, dtype.Float32 }, "attention: quant=e4m3 of float32 tensors: it takes float16 or bfloat16"},
 		{func(p *Problem) { p.Dropout.Seed = 5 }, "attention: dropout seed=5, offset=0 are set but not seeded"},
 		{func(p *Problem) { p.Bias.On, p.SeqQ, p.SeqKV = true, math.MaxInt32, math.MaxInt32 }, "attention: batch*num_heads*seq_q*seq_kv=4.61e+18 elements of a bias is larger than 2^52"},
 		{func(p *Problem) { p.DType = 9 }, "attention: dtype=DType(9) is not a known floating-point format"},
@@ -124,12 +127,13 @@ func TestFeatures(t *testing.T) {
 		{"bias", "bias=float32+heads", 4 * 3 * 20, func(p *Problem) { p.Bias = Bias{On: true, Heads: true} }},
 		{"key_mask", "key_mask=true", 2 * 20, func(p *Problem) { p.KeyMask = true }},
 		{"sinks", "sinks=true", 4 * 3, func(p *Problem) { p.Sinks = true }},
+		{"quant", "quant=int8", 0, func(p *Problem) { p.Quant = dtype.QuantInt8 }},
 		{"dropout", "dropout=0.25", 0, func(p *Problem) { p.Dropout = Dropout{P: 0.25, Seeded: true, Seed: 7} }},
 	} {
 		p := plain
 		c.change(&p)
 		require.NoError(t, p.Validate())
-		require.False(t, p.Plain(), c.key)
+		require.Equal(t, c.name == "quant", p.Plain(), c.key) // which is no module with features
 		require.Equal(t, []string{c.name}, p.Features())
 		require.Equal(t, plain.String()+"/"+c.key, p.String())
 		require.Equal(t, plain.Bytes()+c.bytes, p.Bytes(), c.key)

@@ -18,16 +18,17 @@ const (
 	manyKeys = 1 << 9  // several tiles of keys, or several blocks of rows: the last one matters little
 )
 
-// likeness says which problems a measurement stands for: problems of the same dtype, head_dim and
-// mask whose batch*num_heads*seq_q, seq_q and seq_kv are about as large.
+// likeness says which problems a measurement stands for: problems of the same dtype, head_dim,
+// quant and mask whose batch*num_heads*seq_q, seq_q and seq_kv are about as large.
 func likeness(p *Problem) table.Likeness {
 	type kind struct {
 		dtype   dtype.DType
 		headDim int
 		causal  bool
+		quant   dtype.Quant
 	}
 	return table.Likeness{
-		Kind: kind{p.DType, p.HeadDim, p.Causal},
+		Kind: kind{p.DType, p.HeadDim, p.Causal, p.Quant},
 		Sizes: [4]table.Size{
 			{N: float64(p.Batch) * float64(p.NumHeads) * float64(p.SeqQ), Enough: manyRows},
 			{N: float64(p.SeqQ), Enough: manyKeys},
@@ -61,6 +62,10 @@ var (
 		CoopMat:  {"attention_fwd_coopmat", "attention_fwd_f32x2_coopmat", "attention_combine"},
 		Scalar:   {"attention_fwd_scalar", "attention_combine"},
 		Unfused:  {"attention_unfused_scores", "attention_unfused_softmax", "attention_unfused_values"},
+	}
+	fwdQuantModules = [...][]string{
+		Scalar:  {"attention_quantize", "attention_fwd_quant_scalar", "attention_combine"},
+		Unfused: nil,
 	}
 	bwdModules = [...][]string{
 		CoopMat2: {

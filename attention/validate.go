@@ -12,7 +12,7 @@ func (p Problem) Validate() error {
 	if !p.DType.Float() {
 		return fmt.Errorf("attention: dtype=%v is not a known floating-point format", p.DType)
 	}
-	for _, check := range []func() error{p.checkMask, p.checkScores, p.checkSizes, p.checkDims, p.checkVarlen, p.checkDropout, p.checkElements} {
+	for _, check := range []func() error{p.checkMask, p.checkScores, p.checkSizes, p.checkDims, p.checkVarlen, p.checkDropout, p.checkQuant, p.checkElements} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@
 // Every value between load and store is a float32. It uses no subgroup operation.
 //
 // With FEATURES, lib/features.glsl changes scores, weights and sums, and the last axis of V
-// and O is value_dim long.
+// and O is value_dim long. With QUANT, attention_quantize.comp has made Q and K.
 //
 // Dispatch: (ceil(seq_q / BLOCK_M), num_heads, batch). With SPLIT_KV x is multiplied by
 // splits, and o and lse are the partial results of lib/split_kv.glsl.
@@ -33,13 +33,22 @@ layout(constant_id = 9) const bool WRITE_LSE = true;
 layout(constant_id = 10) const bool SPLIT_KV = false;  // writes partial results, see lib/split_kv.glsl
 layout(local_size_x_id = 0) in;
 
+#ifdef QUANT
+layout(constant_id = 11) const uint FORMAT = 1;
+#define FEATURES_ID 12
+#define FEATURES_BINDING 7
+#include "lib/quant_rows.glsl"
+#else
 #define FEATURES_ID 11
 #define FEATURES_BINDING 5
+#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
+#ifndef QUANT
 READ4(0, Q, q)
 READ4(1, K, k)
+#endif
 READ4(2, V, v)
 layout(binding = 3, scalar) writeonly buffer O { ELEM o[]; };
 layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
@@ -138,6 +147,14 @@ void main() {
             product_nt(S, 0, K_AT, QK_LD, DEPTH / 4);
         }
 
+#ifdef QUANT
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const float scale = q_rows[(q_base + (ty * ROWS + i) * p.q_stride_s) / ROW_BYTES].x;
+            [[unroll]] for (uint j = 0; j < COLS; j++) {
+                S.at[i * COLS + j] *= scale * k_scales[(k_base + (col0 + tx + j * THREADS_X) * p.k_stride_s) / ROW_BYTES];
+            }
+        }
+#endif
         RowValues row_max;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const int keys = visible_keys(int(row0 + ty * ROWS + i));
@@ -205,6 +222,9 @@ void main() {
         if (row >= p.seq_q) {
             continue;
         }
+#ifdef QUANT
+        m[i] += q_rows[(q_base + (ty * ROWS + i) * p.q_stride_s) / ROW_BYTES].y;
+#endif
 #ifdef FEATURES
         const float inverse = finish_row(block, m[i], sum);
 #else

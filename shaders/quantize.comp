@@ -59,11 +59,8 @@ layout(binding = 2, scalar) writeonly buffer Scale { float scale_f32[]; };
 layout(binding = 2, scalar) writeonly buffer Scale1 { uint16_t scale_f16[]; };
 layout(binding = 3, scalar) buffer Parts { uint parts[]; };
 
-const uint Q8_0 = 2;  // FORMAT
-const uint E4M3 = 3;
 const uint AMAX = 1;  // STEP, of two; 0: there is one
 const uint CAST = 2;
-const float LARGEST = FORMAT == E4M3 ? 448.0 : 127.0;
 
 // Arrays have the host's largest LOADS; elements beyond LOADS are never used.
 const uint MAX_LOADS = 4;
@@ -147,33 +144,7 @@ uint team_max(const uint x) {
     return most;
 }
 
-// scale_of returns amax / LARGEST, rounded to nearest. A device's own division may be off. Here the
-// first quotient is off by two units at most, and what it leaves of amax is exact: the terms are
-// 128 of 127 and 512 of 448, a difference of two numbers of which none is twice the other.
-float scale_of(const float amax) {
-    if (amax < uintBitsToFloat(0x0d800000u)) {  // 2^-100
-        return 0.0;
-    }
-    const bool small = amax < 1.0;  // powers of two, so that nothing overflows or is subnormal
-    const float x = amax * (small ? 4294967296.0 * 4294967296.0 : 1.0 / 65536.0);
-    const float quotient = x * (1.0 / LARGEST);
-    precise const float above = x - quotient * (FORMAT == E4M3 ? 512.0 : 128.0);
-    precise const float rest = above + quotient * (FORMAT == E4M3 ? 64.0 : 1.0);
-    precise const float rounded = quotient + rest * (1.0 / LARGEST);
-    return rounded * (small ? 1.0 / (4294967296.0 * 4294967296.0) : 65536.0);
-}
-
-// narrowed returns four elements as bytes.
-uint narrowed(const vec4 x, const float inverse) {
-    uvec4 y;
-    if (FORMAT == E4M3) {
-        y = uvec4(to_e4m3(x.x * inverse), to_e4m3(x.y * inverse), to_e4m3(x.z * inverse), to_e4m3(x.w * inverse));
-    } else {
-        const bvec4 nan = greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
-        y = uvec4(ivec4(clamp(roundEven(mix(x, vec4(0.0), nan) * inverse), -127.0, 127.0))) & 0xffu;
-    }
-    return y.x | y.y << 8 | y.z << 16 | y.w << 24;
-}
+#include "lib/quant.glsl"
 
 void store_y(const uint i, const uint n, const uvec4 v, const float inverse) {
     const uvec2 words = uvec2(narrowed(quad(v, 0), inverse), QUADS == 1 ? 0 : narrowed(quad(v, QUADS - 1), inverse));

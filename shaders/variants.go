@@ -7,7 +7,7 @@ import (
 
 // A Variant is one SPIR-V module: one kernel file compiled with one set of
 // macros. Macros are the element type, COOPMAT2, F32X2, FEATURES, GROUP, PACKED, STORE, MATRIX,
-// BIAS and CACHE8, which is a cache of keys and values in 8 bits; everything
+// BIAS, QUANT, which is Q and K in 8 bits, and CACHE8, which is a cache of keys and values in 8 bits; everything
 // else that shapes the code is a specialization constant, set by the host at run time.
 //
 // FEATURES makes a second kernel of a file, NAME_features, for what attention may
@@ -44,6 +44,8 @@ var variants = slices.Concat(
 	withFeatures(matrix("attention_fwd")),
 	withFeatures(f32x2("attention_fwd")),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
+	withFeatures(forEach("attention_quantize", "vulkan1.2", "f16", "bf16")),
+	withFeatures(as(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16"), "attention_fwd_quant_scalar", "QUANT")),
 	as(forEach("attention_fwd_direct", "vulkan1.3", "f16", "bf16"), "attention_fwd_direct", "COOPMAT2"),
 	forEach("attention_combine", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("attention_decode", "vulkan1.2", "f16", "bf16", "f32"),

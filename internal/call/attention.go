@@ -77,6 +77,9 @@ func (a *Attention) Tidy() {
 	if !p.Dropout.On() {
 		p.Dropout = attention.Dropout{}
 	}
+	if p.DType == dtype.Float32 || a.Backward || a.Impl == attention.Unfused || a.DecodeConfig != nil {
+		p.Quant = dtype.NoQuant
+	}
 	if !p.Bias.On {
 		p.Bias, a.HidingBias, a.Sizes.Bias = attention.Bias{}, false, 0
 	}
@@ -241,6 +244,10 @@ func (a *Attention) wantForward(in ref.Inputs[float64]) (Outputs, error) {
 		return nil, err
 	}
 	b := ref.PlainBound(o.Want, plain, lse.Want, ref.Measure(in, p), p)
+	if p.Quant != dtype.NoQuant {
+		doubt := ref.QuantBound(in, p, rows)
+		b.O, b.LSE = b.O+doubt.O, b.LSE+doubt.LSE
+	}
 	fill(o.Bounds, b.O)
 	fill(lse.Bounds, b.LSE)
 	for _, r := range rows {
@@ -322,7 +329,7 @@ func (a *Attention) exactGradients(in ref.Inputs[float64], out Outputs) {
 			zero("dq", at, p.HeadDim)
 		}
 	}
-	a.hidden(in, func(row int, slack bool) {
+	in.Hidden(p, func(row int, slack bool) {
 		if !slack {
 			zero("dk", row, p.HeadDim)
 			zero("dv", row, p.ValueHeadDim())

@@ -6,7 +6,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/enum"
 )
 
@@ -389,56 +388,11 @@ func (g attentionValues) visible(n int) []bool {
 	return keys
 }
 
-// hidden calls f for every key that masks hide from all rows, with the number of its row in K and V,
-// and whether it is in no sequence.
-func (a *Attention) hidden(in ref.Inputs[float64], f func(row int, slack bool)) {
-	p := &a.Problem
-	seen := make([]bool, Product(p.KShape())/p.HeadDim)
-	end := len(seen)
-	for b := range p.Batch {
-		mask := p.Mask()
-		if p.Varlen.On {
-			mask = p.MaskOf(a.Lengths[b][0], a.Lengths[b][1])
-			end = int(in.CuSeqlensKV[b+1]) * p.NumKVHeads
-		}
-		lo, hi := mask.KeyTiles(0, max(mask.SeqQ-1, 0), 1)
-		for j := range mask.SeqKV {
-			visible := mask.SeqQ > 0 && lo <= j && j < hi && (!p.KeyMask || in.KeyMask[b*p.SeqKV+j])
-			for h := range p.NumKVHeads {
-				seen[in.KeyAt(*p, ref.Key{Batch: b, Head: h, Key: j})] = visible && !a.hiddenByBias(in, b, h, j)
-			}
-		}
-	}
-	for at, s := range seen {
-		if !s {
-			f(at, at >= end)
-		}
-	}
-}
-
-// hiddenByBias reports whether a bias that all rows share is -Inf for a key, in all heads that read
-// a key head. If rows do not share the bias the result is false: then kernels multiply V by weights
-// of 0.
-func (a *Attention) hiddenByBias(in ref.Inputs[float64], b, kvHead, key int) bool {
-	p := &a.Problem
-	if !p.Bias.On || p.Bias.Rows {
-		return false
-	}
-	shape, group := p.BiasShape(), p.NumHeads/p.NumKVHeads
-	for h := kvHead * group; h < (kvHead+1)*group; h++ {
-		at := min(b, shape[0]-1)*shape[1] + min(h, shape[1]-1)
-		if !math.IsInf(in.Bias[at*p.SeqKV+key], -1) {
-			return false
-		}
-	}
-	return true
-}
-
 // Hide fills keys and values that masks hide from all rows with NaN.
 func (a *Attention) Hide(x Values) Values {
 	in, _ := a.inputs(x)
 	hidden := Values{"k": append([]float64(nil), x["k"]...), "v": append([]float64(nil), x["v"]...)}
-	a.hidden(in, func(row int, _ bool) {
+	in.Hidden(a.Problem, func(row int, _ bool) {
 		fill(hidden["k"][row*a.HeadDim:][:a.HeadDim], math.NaN())
 		fill(hidden["v"][row*a.ValueHeadDim():][:a.ValueHeadDim()], math.NaN())
 	})

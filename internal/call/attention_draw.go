@@ -127,6 +127,9 @@ func (d *attentionDraw) features(family *rand.Rand) {
 	if (p.Causal || p.Window.On || p.ALiBi != attention.ALiBiOff) && chance(family, 4) {
 		p.CausalAlign = attention.TopLeft
 	}
+	if chance(family, 6) && !d.Backward && d.Impl != attention.Unfused && p.DType != dtype.Float32 {
+		p.Quant = one(family, dtype.QuantInt8, dtype.QuantInt8, dtype.QuantE4M3)
+	}
 }
 
 // feature turns on a feature and draws the choices that kernels are compiled for.
@@ -173,7 +176,7 @@ func (d *attentionDraw) shape(family *rand.Rand) {
 
 // config draws a configuration that devices like typicalCaps can run.
 func (d *attentionDraw) config(family *rand.Rand) {
-	if d.Impl == attention.Auto && d.decode && !d.Backward && chance(family, 2) {
+	if d.Impl == attention.Auto && d.decode && !d.Backward && d.Problem.Quant == dtype.NoQuant && chance(family, 2) {
 		path := attention.Scalar
 		if !d.space.Soft && d.Problem.DType != dtype.Float32 && chance(family, 2) {
 			path = attention.CoopMat

@@ -11,15 +11,7 @@ const uint Q8_0 = 1;
 
 const uint BLOCK = 32;
 
-// Moved to where float16 has them, the bits of an e4m3 number are 2^-8 times it, subnormals too. NaN,
-// 0x7f, becomes 480.
-const float E4M3_UNIT = 256.0;
-
-// e4m3_halves returns the four elements of a word times 2^-8 as float16: bytes 0 and 2 in
-// x, bytes 1 and 3 in y.
-uvec2 e4m3_halves(const uint w) {
-    return uvec2((w & 0x007f007fu) << 7 | (w & 0x00800080u) << 8, (w & 0x7f007f00u) >> 1 | w & 0x80008000u);
-}
+#include "from_e4m3.glsl"
 
 // to_float16 rounds products of an integer of 8 bits and a float16 to float16, ties to even: the last
 // place of 1.5 * 2^13 times a power of two is the place of a float16 with this exponent. Subnormal ones

@@ -94,7 +94,7 @@ func Cases(set Set, pass kit.Pass) (list []*Case) {
 	text := strings.NewReplacer(append(slices.Clone(words[set]), "$packed", packed, "$seeded", seeded)...)
 	for _, line := range call.Lines(text.Replace(table)) {
 		group, of, name := line.Section[0], line.Section[1], line.Words[0]
-		if of == "full" && set == Short || of == "backward" && pass == kit.Forward {
+		if of == "full" && set == Short || of == "backward" && pass == kit.Forward || of == "forward" && pass == kit.Backward {
 			continue
 		}
 		for _, t := range dtype.All() {

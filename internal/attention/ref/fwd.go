@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
@@ -27,7 +28,7 @@ import (
 //
 // The error names the argument that is not valid.
 func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
-	return forward(o, lse, &in, p, rows, exact)
+	return forward(o, lse, &in, p, rows, exact, nil)
 }
 
 // Plain evaluates the formula of Forward as a straightforward program in the storage type would, one
@@ -41,7 +42,7 @@ func Forward[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows 
 // For float32 nothing is rounded further. The difference from Forward is the error of the format
 // itself, from which PlainBound derives a kernel's tolerance. Inputs are rounded to float32.
 func Plain[T Float](o, lse []float64, in Inputs[T], p attention.Problem, rows []Row) error {
-	return forward(o, lse, &in, p, rows, p.DType.Round)
+	return forward(o, lse, &in, p, rows, p.DType.Round, nil)
 }
 
 // exact rounds nothing.
@@ -50,8 +51,9 @@ func exact(x float64) float64 { return x }
 // chunkRows rows of a key head are computed by one goroutine.
 const chunkRows = 64
 
-// forward computes in arithmetic F; round rounds as the storage type does.
-func forward[F, T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row, round func(F) F) error {
+// forward computes in arithmetic F; round rounds as the storage type does. Doubt gets what the scores of
+// each row may be off by, if it is not nil.
+func forward[F, T Float](o, lse []float64, in *Inputs[T], p attention.Problem, rows []Row, round func(F) F, doubt func(float64)) error {
 	if err := in.check(p); err != nil {
 		return err
 	}
@@ -61,6 +63,11 @@ func forward[F, T Float](o, lse []float64, in *Inputs[T], p attention.Problem, r
 	}
 	if err := checkSlices(false, []slice{{"o", true, len(o), []int{n, p.ValueHeadDim()}}, {"lse", lse != nil, len(lse), []int{n}}}); err != nil {
 		return err
+	}
+	var quant *quantised[T]
+	if p.Quant != dtype.NoQuant {
+		quant = quantise(in, p)
+		in = &quant.in
 	}
 	l, heads := in.places(p), make([][]int, p.Batch*p.NumKVHeads) // numbers of rows by key head
 	for x, r := range rows {
@@ -76,7 +83,7 @@ func forward[F, T Float](o, lse []float64, in *Inputs[T], p attention.Problem, r
 		chunks = slices.AppendSeq(chunks, slices.Chunk(head, chunkRows))
 	}
 	parallel.Workers(len(chunks), func() func(int) {
-		w := fwdWorker[F, T]{p: p, in: in, s: make([]F, p.SeqKV), o: make([]F, p.ValueHeadDim()), round: round}
+		w := fwdWorker[F, T]{p: p, in: in, s: make([]F, p.SeqKV), o: make([]F, p.ValueHeadDim()), round: round, quant: quant, doubt: doubt}
 		return func(i int) {
 			w.load(rows, chunks[i])
 			for _, x := range chunks[i] {
@@ -101,6 +108,8 @@ type fwdWorker[F, T Float] struct {
 	p     attention.Problem
 	in    *Inputs[T]
 	round func(F) F
+	quant *quantised[T] // nil without Quant
+	doubt func(float64)
 
 	mask             attention.Mask
 	first            int // the first key in k and v
@@ -132,7 +141,8 @@ func (w *fwdWorker[F, T]) row(r Row) F {
 	p, d, dv := w.p, w.p.HeadDim, len(w.o)
 	score := newScorer[F](w.in, p, w.mask, r)
 	q, s := gather(&w.qbuf, w.in.Q, w.in.places(p).query(r), 1, 1, d), w.s[:score.hi-score.lo]
-	first, sink := score.lo-w.first, sinkOf[F](w.in, p, r.Head)
+	first, shift := score.lo-w.first, w.shift(r)
+	sink := sinkOf[F](w.in, p, r.Head) - shift
 	most := sink
 	for j := range s {
 		s[j] = score.score(F(score.factor*dot(q, w.k[(first+j)*d:][:d])), score.lo+j)
@@ -140,7 +150,7 @@ func (w *fwdWorker[F, T]) row(r Row) F {
 	}
 	clear(w.o)
 	if math.IsInf(float64(most), -1) { // no key is seen: S - max would be -Inf - -Inf
-		return most
+		return most + shift
 	}
 	sum := F(math.Exp(float64(sink - most)))
 	for j, x := range s {
@@ -162,5 +172,16 @@ func (w *fwdWorker[F, T]) row(r Row) F {
 	for i, x := range w.o {
 		w.o[i] = w.round(x)
 	}
-	return most + F(math.Log(float64(sum)))
+	if w.doubt != nil {
+		w.doubt(w.quant.doubts(r, score.lo, func(j int) float64 { return float64(s[j] / sum) }, len(s)))
+	}
+	return most + F(math.Log(float64(sum))) + shift
+}
+
+// shift returns the score of a row of Q and the mean key, which scores of a Quant are without.
+func (w *fwdWorker[F, T]) shift(r Row) F {
+	if w.quant == nil {
+		return 0
+	}
+	return F(w.p.EffectiveScale()) * F(w.quant.shift[w.in.places(w.p).query(r)])
 }

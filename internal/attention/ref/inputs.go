@@ -2,6 +2,7 @@ package ref
 
 import (
 	"fmt"
+	"math"
 	"sort"
 
 	"github.com/flashvk/flashvk/attention"
@@ -156,6 +157,48 @@ func (in Inputs[T]) SeesNothing(p attention.Problem, r Row) bool {
 	s := newScorer[float64](&in, p, in.places(p).mask(r.Batch), r)
 	for j := s.lo; j < s.hi; j++ {
 		if s.sees(j) {
+			return false
+		}
+	}
+	return true
+}
+
+// Hidden calls f for every key that masks hide from all rows, with the number of its row in K and V,
+// and whether it is in no sequence.
+func (in Inputs[T]) Hidden(p attention.Problem, f func(row int, slack bool)) {
+	l, seen := in.places(p), make([]bool, product(p.KShape())/p.HeadDim)
+	end := len(seen)
+	for b := range p.Batch {
+		mask := l.mask(b)
+		if p.Varlen.On {
+			end = int(in.CuSeqlensKV[b+1]) * p.NumKVHeads
+		}
+		lo, hi := mask.KeyTiles(0, max(mask.SeqQ-1, 0), 1)
+		for j := range mask.SeqKV {
+			visible := mask.SeqQ > 0 && lo <= j && j < hi && (!p.KeyMask || in.KeyMask[b*p.SeqKV+j])
+			for h := range p.NumKVHeads {
+				seen[in.KeyAt(p, Key{Batch: b, Head: h, Key: j})] = visible && !in.hiddenByBias(p, b, h, j)
+			}
+		}
+	}
+	for at, s := range seen {
+		if !s {
+			f(at, at >= end)
+		}
+	}
+}
+
+// hiddenByBias reports whether a bias that all rows share is -Inf for a key, in all heads that read
+// a key head. If rows do not share the bias the result is false: then kernels multiply V by weights
+// of 0.
+func (in *Inputs[T]) hiddenByBias(p attention.Problem, b, kvHead, key int) bool {
+	if !p.Bias.On || p.Bias.Rows {
+		return false
+	}
+	shape, group := p.BiasShape(), p.NumHeads/p.NumKVHeads
+	for h := kvHead * group; h < (kvHead+1)*group; h++ {
+		at := min(b, shape[0]-1)*shape[1] + min(h, shape[1]-1)
+		if !math.IsInf(float64(in.Bias[at*p.SeqKV+key]), -1) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -51,6 +52,7 @@ func attentionCalls() *calls[*attending] {
 			"seed":         parsed(parseSeed, intKind),
 			"bias":         biasValue,
 			"config":       parsed(parseAttentionConfig, "CONFIG"),
+			"quant":        named("FORMAT", dtype.QuantInt8, dtype.QuantE4M3),
 		}),
 		base: newAttending,
 		unsaid: func(a *attending, f *pflag.FlagSet) {

@@ -255,6 +255,8 @@ func (a *attending) work(kernel string, c attention.Config) (flops, bytes float6
 	partial := float64(c.Splits) * (4*o + 2*lse)
 	is := func(name string) bool { return strings.HasPrefix(kernel, "attention_"+name) }
 	switch {
+	case is("quantize"):
+		return 0, (size + 1) * (q + k) / 3 // three dispatches
 	case is("fwd_") && c.Splits > 1:
 		return a.FLOPs(), size*(q+k+v) + partial
 	case is("fwd_"), is("decode"):

@@ -1,0 +1,195 @@
+package ref
+
+import (
+	"math"
+	"sync"
+
+	"github.com/flashvk/flashvk/attention"
+)
+
+// quantised has Q and K as attention.Problem.Quant has them.
+type quantised[T Float] struct {
+	p     attention.Problem
+	in    Inputs[T] // Q and K are elements times their scales, K without its mean
+	shift []float64 // of each row of Q: dot(Q, mean)
+	q, k  rounded
+
+	mean, meanOff float64 // the largest length of a mean, and what its largest element may be off by
+	scaleOff      float64 // what a scale may be off by, relatively
+}
+
+// rounded are rows of elements, each with its scale.
+type rounded struct {
+	elements []float64
+	scales   []float64
+	either   [][]choice // of each row: elements that a kernel may have rounded the other way
+}
+
+// A choice is an element that may be off by a step.
+type choice struct {
+	col  int
+	step float64
+}
+
+// quantise returns Q and K of a problem as its Quant has them. A kernel computes means and quotients in
+// float32. So an element whose quotient is so near to the middle of two may be either:
+//
+//	2*sqrt(n) * u * mean|K|   the mean of n keys: n sums round, of random sign; 2 for the tail
+//	2^-20 of the quotient     the difference to the mean, the scale, its inverse and a product
+//
+// The error of the mean counts twice: it is in the scale, too.
+func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
+	d := p.HeadDim
+	z := &quantised[T]{p: p, in: *in, shift: make([]float64, len(in.Q)/d)}
+	z.q, z.k = newRounded(len(in.Q), d), newRounded(len(in.K), d)
+	z.in.Q, z.in.K = make([]T, len(in.Q)), make([]T, len(in.K))
+	seen := make([]bool, len(in.K)/d)
+	for i := range seen {
+		seen[i] = true
+	}
+	in.Hidden(p, func(row int, _ bool) { seen[row] = false })
+	l := in.places(p)
+	for b := range p.Batch {
+		m := l.mask(b)
+		for kv := range p.NumKVHeads {
+			first, step := l.keys(b, kv)
+			var rows []int // in K, that are seen
+			for j := range m.SeqKV {
+				if at := first + j*step; seen[at] {
+					rows = append(rows, at)
+				}
+			}
+			mean, off := z.meanOf(in.K, rows)
+			for j := 0; j < m.SeqKV; j += attention.QuantKeys {
+				var block []int
+				for i := j; i < min(j+attention.QuantKeys, m.SeqKV); i++ {
+					if at := first + i*step; seen[at] {
+						block = append(block, at)
+					}
+				}
+				z.scaleOff = max(z.scaleOff, roundRows(&z.k, z.in.K, in.K, block, mean, off, p))
+			}
+			group := p.NumHeads / p.NumKVHeads
+			for h := kv * group; h < (kv+1)*group; h++ {
+				for i := range m.SeqQ {
+					at := l.query(Row{b, h, i})
+					roundRows(&z.q, z.in.Q, in.Q, []int{at}, make([]float64, d), 0, p)
+					for e, x := range mean {
+						z.shift[at] += float64(in.Q[at*d+e]) * x
+					}
+				}
+			}
+		}
+	}
+	return z
+}
+
+func newRounded(n, d int) rounded {
+	return rounded{make([]float64, n), make([]float64, n/d), make([][]choice, n/d)}
+}
+
+// meanOf returns the mean of rows of K, zeros without Smooth, and what it may be off by.
+func (z *quantised[T]) meanOf(k []T, rows []int) (mean []float64, off float64) {
+	d, n := z.p.HeadDim, float64(len(rows))
+	mean = make([]float64, d)
+	if !z.p.Smooth() || n == 0 {
+		return mean, 0
+	}
+	length := 0.0
+	for e := range mean {
+		size := 0.0
+		for _, at := range rows {
+			mean[e] += float64(k[at*d+e]) / n
+			size += math.Abs(float64(k[at*d+e])) / n
+		}
+		off = max(off, 2*math.Sqrt(n)*roundoff32*size)
+		length += mean[e] * mean[e]
+	}
+	z.mean, z.meanOff = max(z.mean, math.Sqrt(length)), max(z.meanOff, off)
+	return mean, off
+}
+
+// roundRows rounds rows that share a scale, less a mean that may be off. It returns what the scale may
+// be off by, relatively.
+func roundRows[T Float](to *rounded, values, x []T, rows []int, mean []float64, off float64, p attention.Problem) float64 {
+	d, amax := len(mean), 0.0
+	for _, at := range rows {
+		for e, m := range mean {
+			amax = max(amax, math.Abs(float64(x[at*d+e])-m))
+		}
+	}
+	scale := p.Quant.Scale(amax)
+	if scale == 0 {
+		return 0
+	}
+	for _, at := range rows {
+		to.scales[at] = scale
+		for e, m := range mean {
+			y := float64(x[at*d+e]) - m
+			near := 2*off + math.Abs(y)*0x1p-20
+			i := at*d + e
+			to.elements[i] = p.Quant.Round(y, scale)
+			values[i] = T(to.elements[i] * scale)
+			if lo, hi := p.Quant.Round(y-near, scale), p.Quant.Round(y+near, scale); lo != hi {
+				to.either[at] = append(to.either[at], choice{e, hi - lo})
+			}
+		}
+	}
+	return off/amax + 0x1p-22
+}
+
+// doubts returns by how much the scores of a row and n keys from the first on may be off, as a mean by
+// the weights of the keys.
+func (z *quantised[T]) doubts(r Row, first int, weight func(j int) float64, n int) float64 {
+	l, d, sum := z.in.places(z.p), z.p.HeadDim, 0.0
+	row := l.query(r)
+	from, step := l.keys(r.Batch, r.Head/(z.p.NumHeads/z.p.NumKVHeads))
+	for j := range n {
+		w, key, off := weight(j), from+(first+j)*step, 0.0
+		if w == 0 {
+			continue
+		}
+		for _, c := range z.q.either[row] {
+			off += c.step * (math.Abs(z.k.elements[key*d+c.col]) + 1)
+		}
+		for _, c := range z.k.either[key] {
+			off += c.step * math.Abs(z.q.elements[row*d+c.col])
+		}
+		sum += w * off * z.q.scales[row] * z.k.scales[key]
+	}
+	return sum * math.Abs(z.p.EffectiveScale())
+}
+
+// QuantBound returns what Quant adds to PlainBound: of S, the mean by weights of what elements that may
+// be either of two make (quantise), and what the scales may be off by; of LSE also the product of a row of
+// Q and the mean,
+//
+//	2*sqrt(head_dim) * u * |q|*|mean|   float32 sums
+//	sqrt(head_dim) * |q| * off          the mean is off
+//
+// An error of S is a relative error of weights, which O has twice, as in ceiling. With Sinks an error of
+// LSE is one of weights, too.
+func QuantBound[T Float](in Inputs[T], p attention.Problem, rows []Row) Bound {
+	n := len(rows)
+	if rows == nil {
+		n = product(p.LSEShape())
+	}
+	var mu sync.Mutex
+	most := 0.0
+	doubt := func(x float64) {
+		mu.Lock()
+		most = max(most, x)
+		mu.Unlock()
+	}
+	if err := forward(make([]float64, n*p.ValueHeadDim()), nil, &in, p, rows, exact, doubt); err != nil {
+		return Bound{}
+	}
+	z, s := quantise(&in, p), Measure(in, p)
+	scores := most + z.scaleOff*s.Product
+	q, dim := math.Abs(p.EffectiveScale())*longest(in.Q, p.HeadDim), math.Sqrt(float64(p.HeadDim))
+	lse := scores + q*dim*(2*roundoff32*z.mean+z.meanOff)
+	if p.Sinks {
+		scores = lse
+	}
+	return Bound{O: min(2*scores*s.V, 2*s.V), LSE: lse + 4*roundoff32*q*z.mean}
+}

@@ -1,0 +1,93 @@
+package ref_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/attention/ref"
+)
+
+// quantInputs returns normal inputs of a problem, which change then gets, rounded to its format.
+func quantInputs(p attention.Problem, change func(q, k []float64)) ref.Inputs[float64] {
+	rng := rand.New(rand.NewPCG(1, 2))
+	normal := func(shape []int) []float64 {
+		x := make([]float64, shape[0]*shape[1]*shape[2]*shape[3])
+		for i := range x {
+			x[i] = rng.NormFloat64()
+		}
+		return x
+	}
+	in := ref.Inputs[float64]{Q: normal(p.QShape()), K: normal(p.KShape()), V: normal(p.VShape())}
+	change(in.Q, in.K)
+	for _, x := range [][]float64{in.Q, in.K, in.V} {
+		for i := range x {
+			x[i] = float64(p.DType.Round(float32(x[i])))
+		}
+	}
+	return in
+}
+
+// TestQuantError says how far Quant is from attention: a cosine of 0.9995 and a relative L1 norm of 0.02
+// for int8, of normal numbers, with a channel of K that is 50 more, and with maxima that repeat.
+// A channel that is 50 times as large makes the scales of all others too coarse.
+func TestQuantError(t *testing.T) {
+	for _, x := range []struct {
+		name   string
+		quant  dtype.Quant
+		l1     float64
+		change func(q, k []float64, d int)
+	}{
+		{"normal", dtype.QuantInt8, 0.02, func(q, k []float64, d int) {}},
+		{"outlier channel", dtype.QuantInt8, 0.02, func(q, k []float64, d int) {
+			for i := 3; i < len(k); i += d {
+				k[i] += 50
+			}
+		}},
+		{"spread channel", dtype.QuantInt8, 0.2, func(q, k []float64, d int) { // no mean takes that away
+			for i := 3; i < len(k); i += d {
+				k[i] *= 50
+			}
+		}},
+		{"repeated maxima", dtype.QuantInt8, 0.02, func(q, k []float64, d int) {
+			for i := range k {
+				k[i] = k[i%(8*d)]
+			}
+		}},
+		{"normal", dtype.QuantE4M3, 0.06, func(q, k []float64, d int) {}},
+	} {
+		for _, d := range []int{64, 128} {
+			t.Run(fmt.Sprintf("%v/%s/%d", x.quant, x.name, d), func(t *testing.T) {
+				p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 64, SeqKV: 512, HeadDim: d, DType: dtype.BFloat16}
+				in := quantInputs(p, func(q, k []float64) { x.change(q, k, d) })
+				want, got := make([]float64, 2*64*d), make([]float64, 2*64*d)
+				wantLSE, gotLSE := make([]float64, 2*64), make([]float64, 2*64)
+				require.NoError(t, ref.Forward(want, wantLSE, in, p, nil))
+				p.Quant = x.quant
+				require.NoError(t, ref.Forward(got, gotLSE, in, p, nil))
+				cosine, l1 := likeness(got, want)
+				_, lse := likeness(gotLSE, wantLSE)
+				t.Logf("cosine %.6f, relative L1 %.4f, of LSE %.5f", cosine, l1, lse)
+				require.Less(t, l1, x.l1)
+				require.Greater(t, cosine, 1-1.25*x.l1*x.l1) // 0.9995 of 0.02
+				require.Less(t, lse, x.l1/10)
+			})
+		}
+	}
+}
+
+// likeness returns the cosine of two tensors and the L1 norm of their difference by that of want.
+func likeness(got, want []float64) (cosine, l1 float64) {
+	var ab, aa, bb, off, size float64
+	for i, x := range got {
+		y := want[i]
+		ab, aa, bb = ab+x*y, aa+x*x, bb+y*y
+		off, size = off+math.Abs(x-y), size+math.Abs(y)
+	}
+	return ab / math.Sqrt(aa*bb), off / size
+}

@@ -1,0 +1,249 @@
+// attention_quantize: Q and K of a forward pass as elements of 8 bits (attention.Problem.Quant).
+//
+//     mean      = sum of K[j] / n            over the n keys of a head that some row sees; 0 without SMOOTH
+//     k8[j]     = round((K[j] - mean) / k_scale[j])       one scale for the keys 64*b to 64*b+63
+//     q8[i]     = round(Q[i] / q_row[i].x)                one scale for each row
+//     q_row[i]  = (scale, log2(e) * Scale * dot(Q[i], mean))
+//
+//     x       Q (batch, num_heads, seq_q, head_dim) or K (batch, num_kv_heads, seq_kv, head_dim)  ELEM
+//     y       q8 or k8: rows of COLS8 times 8 elements, zeros past head_dim; see SPREAD
+//     values  q_row, or k_scale                                                                   f32
+//     sums    (batch, num_kv_heads, chunks + 1, head_dim + 1): of a chunk of keys the sum, and how many; then the mean
+//
+// Softmax does not see the mean: it adds the same number to all scores of a row. Keys that no row sees
+// count nowhere, whatever they hold, and are 0. Q8 is negative where Scale is.
+//
+// In p (lib/params_fwd.glsl), q and o, or k and v, are x and y, y in bytes; lse are heads of sums, splits
+// its chunks. Dispatch: (chunks, blocks of 64 keys, or blocks of 64 rows; heads of x; batch).
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(constant_id = 0) const uint WORKGROUP_SIZE = 128;  // a power of two
+layout(constant_id = 1) const uint HEAD_DIM = 64;
+layout(constant_id = 2) const uint STEP = 0;
+layout(constant_id = 3) const bool SMOOTH = true;
+layout(constant_id = 4) const uint COLS8 = 8;    // runs of 8 elements in a row of y
+layout(constant_id = 5) const uint SPREAD = 1;   // a run takes this many times 8 bytes
+layout(constant_id = 6) const uint FORMAT = 1;
+layout(constant_id = 7) const bool ALIGNED = true;  // offsets and strides of x are multiples of 8
+layout(local_size_x_id = 0) in;
+
+const bool CAUSAL = false;  // whether there is a causal mask decides about no key of a plain problem
+
+#define FEATURES_ID 8
+#define FEATURES_BINDING 4
+#include "lib/element.glsl"
+#include "lib/params_fwd.glsl"
+#include "lib/load8.glsl"
+#include "lib/quant.glsl"
+
+READ8(0, X, x)
+layout(binding = 1, scalar) writeonly buffer Y { uvec2 y[]; };
+layout(binding = 2, scalar) writeonly buffer Values { float values[]; };
+layout(binding = 3, scalar) buffer Sums { float sums[]; };
+
+#define LOGITS_IF_NEEDED
+#include "lib/mask.glsl"
+#include "lib/features.glsl"
+
+const uint SUMS = 0;  // STEP
+const uint KEYS = 1;
+const uint ROWS = 2;
+
+const uint BLOCK = 64;                      // rows of x for a workgroup, and keys that share a scale
+const uint LANES = WORKGROUP_SIZE / COLS8;  // rows at a time
+const uint ROUNDS = (BLOCK + LANES - 1) / LANES;
+const uint ROW_BYTES = COLS8 * 8 * SPREAD;
+const uint SUM_LD = HEAD_DIM + 1;
+
+shared vec4 part[2 * WORKGROUP_SIZE];
+
+struct Run { vec4 lo, hi; };  // eight elements of a row
+
+Run load_run(const uint at, const bool there) {
+    const uvec4 v = there ? load_x(at) : uvec4(0);
+    return Run(widen(v.xy), widen(v.zw));
+}
+
+float largest(const vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
+float largest(const Run r) { return largest(max(abs(r.lo), abs(r.hi))); }
+
+void put_run(const uint at, const Run r, const float inverse) {
+    y[at / 8] = uvec2(narrowed(r.lo, inverse), narrowed(r.hi, inverse));
+}
+
+// seen reports whether some row sees a key of the sequence.
+bool seen(const uint batch, const uint kv_head, const uint key) {
+    if (key >= p.seq_kv) {
+        return false;
+    }
+#ifdef FEATURES
+    if (p.seq_q == 0 || int(key) < visible_from(0) || int(key) >= visible_keys(int(p.seq_q) - 1)) {
+        return false;
+    }
+    bool any = false;
+    for (uint h = 0; h < (BIAS && args.features.bias_stride_s == 0 ? p.heads_per_kv : 1); h++) {
+        any = any || has_value(new_block(batch, kv_head * p.heads_per_kv + h, 0), key);
+    }
+    return any;
+#endif
+    return true;
+}
+
+uint sums_at(const uint batch, const uint kv_head, const uint chunk) {
+    return (HEAD_AT(lse, batch, kv_head) * (p.splits + 1) + chunk) * SUM_LD;
+}
+
+// mean_of returns a run of the mean, and where it is of one chunk after the other writes it.
+Run mean_of(const uint batch, const uint kv_head, const uint col, const bool there) {
+    Run mean = Run(vec4(0.0), vec4(0.0));
+    if (!SMOOTH || !there) {
+        return mean;
+    }
+    const uint at = sums_at(batch, kv_head, p.splits) + col;
+    if (STEP == KEYS) {
+        float n = 0.0;
+        for (uint c = 0; c < p.splits; c++) {
+            const uint from = sums_at(batch, kv_head, c);
+            n += sums[from + HEAD_DIM];
+            [[unroll]] for (uint e = 0; e < 4; e++) {
+                mean.lo[e] += sums[from + col + e];
+                mean.hi[e] += sums[from + col + 4 + e];
+            }
+        }
+        const float inverse = 1.0 / max(n, 1.0);
+        mean.lo *= inverse;
+        mean.hi *= inverse;
+    }
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+        if (STEP == ROWS) {
+            mean.lo[e] = sums[at + e];
+            mean.hi[e] = sums[at + 4 + e];
+        } else if (gl_WorkGroupID.x == 0) {
+            sums[at + e] = mean.lo[e];
+            sums[at + 4 + e] = mean.hi[e];
+        }
+    }
+    return mean;
+}
+
+// add_keys writes the sum of a chunk of keys, and how many they are.
+void add_keys(const uint batch, const uint kv_head, const uint lane, const uint col, const bool there) {
+    const uint chunk = (p.seq_kv + p.splits - 1) / p.splits;
+    const uint end = min((gl_WorkGroupID.x + 1) * chunk, p.seq_kv);
+    Run sum = Run(vec4(0.0), vec4(0.0));
+    float n = 0.0;
+    for (uint key = gl_WorkGroupID.x * chunk + lane; key < end; key += LANES) {
+        if (lane < LANES && seen(batch, kv_head, key)) {
+            const Run r = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + col, there);
+            sum.lo += r.lo;
+            sum.hi += r.hi;
+            n += 1.0;
+        }
+    }
+    part[2 * gl_LocalInvocationIndex] = sum.lo;
+    part[2 * gl_LocalInvocationIndex + 1] = sum.hi;
+    barrier();  // part written before it is read
+    const uint to = sums_at(batch, kv_head, gl_WorkGroupID.x);
+    if (lane == 0 && there) {
+        for (uint i = 1; i < LANES; i++) {
+            sum.lo += part[2 * (i * COLS8 + col / 8)];
+            sum.hi += part[2 * (i * COLS8 + col / 8) + 1];
+        }
+        [[unroll]] for (uint e = 0; e < 4; e++) {
+            sums[to + col + e] = sum.lo[e];
+            sums[to + col + 4 + e] = sum.hi[e];
+        }
+    }
+    barrier();  // part is read before it is written
+    part[gl_LocalInvocationIndex].x = n;
+    barrier();  // part written before it is read
+    if (gl_LocalInvocationIndex == 0) {
+        for (uint i = 1; i < LANES; i++) {
+            n += part[i * COLS8].x;
+        }
+        sums[to + HEAD_DIM] = n;
+    }
+}
+
+// put_keys writes a block of keys and their scale.
+void put_keys(const uint batch, const uint kv_head, const uint lane, const uint col, const bool there) {
+    const Run mean = mean_of(batch, kv_head, col, there);
+    Run held[ROUNDS];
+    float most = 0.0;
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        const uint row = i * LANES + lane;
+        const uint key = gl_WorkGroupID.x * BLOCK + row;
+        const bool counts = lane < LANES && row < BLOCK && there && seen(batch, kv_head, key);
+        const Run r = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + col, counts);
+        held[i] = Run(counts ? r.lo - mean.lo : r.lo, counts ? r.hi - mean.hi : r.hi);
+        most = max(most, largest(held[i]));
+    }
+    part[gl_LocalInvocationIndex].x = most;
+    for (uint n = WORKGROUP_SIZE / 2; n > 0; n /= 2) {
+        barrier();  // part written before it is read
+        if (gl_LocalInvocationIndex < n) {
+            part[gl_LocalInvocationIndex].x = max(part[gl_LocalInvocationIndex].x, part[gl_LocalInvocationIndex + n].x);
+        }
+    }
+    barrier();  // the result is written
+    const float scale = scale_of(part[0].x);
+    const float inverse = scale > 0.0 ? 1.0 / scale : 0.0;
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        const uint row = i * LANES + lane;
+        const uint at = HEAD_AT(v, batch, kv_head) + (gl_WorkGroupID.x * BLOCK + row) * p.v_stride_s;
+        if (lane < LANES && row < BLOCK && gl_WorkGroupID.x * BLOCK + row < p.seq_kv) {
+            put_run(at + col * SPREAD, held[i], inverse);
+            if (col == 0) {
+                values[at / ROW_BYTES] = scale;
+            }
+        }
+    }
+}
+
+// put_rows writes rows of Q, and their scales and shifts.
+void put_rows(const uint batch, const uint head, const uint lane, const uint col, const bool there) {
+    const Run mean = mean_of(batch, head / p.heads_per_kv, col, there);
+    const float sign = p.q_sign != 0 ? -1.0 : 1.0;
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        const uint row = gl_WorkGroupID.x * BLOCK + i * LANES + lane;
+        const bool exists = lane < LANES && i * LANES + lane < BLOCK && row < p.seq_q;
+        const Run x = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + col, there && exists);
+        const Run r = Run(x.lo * sign, x.hi * sign);
+        barrier();  // part is read before it is written
+        part[gl_LocalInvocationIndex].xy = vec2(largest(r), dot(r.lo, mean.lo) + dot(r.hi, mean.hi));
+        barrier();  // part written before it is read
+        float most = 0.0;
+        float shift = 0.0;
+        for (uint c = 0; c < COLS8; c++) {
+            const vec2 x = part[min(lane, LANES - 1) * COLS8 + c].xy;
+            most = max(most, x.x);
+            shift += x.y;
+        }
+        if (exists) {
+            const float scale = scale_of(most);
+            const uint at = HEAD_AT(o, batch, head) + row * p.o_stride_s;
+            put_run(at + col * SPREAD, r, scale > 0.0 ? 1.0 / scale : 0.0);
+            if (col == 0) {
+                values[at / ROW_BYTES * 2] = scale;
+                values[at / ROW_BYTES * 2 + 1] = shift * PLAIN.scale_log2;
+            }
+        }
+    }
+}
+
+void main() {
+    const uint lane = gl_LocalInvocationIndex / COLS8;
+    const uint col = gl_LocalInvocationIndex % COLS8 * 8;
+    const bool there = HEAD_DIM == COLS8 * 8 || col < HEAD_DIM;
+    const uint head = gl_WorkGroupID.y;
+    const uint batch = gl_WorkGroupID.z;
+#ifdef FEATURES
+    enter_sequence(batch);
+#endif
+    switch (STEP) {
+    case SUMS: add_keys(batch, head, lane, col, there); break;
+    case KEYS: put_keys(batch, head, lane, col, there); break;
+    default: put_rows(batch, head, lane, col, there);
+    }
+}
