@@ -1,6 +1,8 @@
 package tnp
 
 import (
+	"slices"
+
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
@@ -36,7 +38,8 @@ func (b *builder) forward() {
 	c, s := b.c, b.s
 	x := b.Input("x", b.DType(), s.Tokens(), c.input())
 	y := b.Input("y", dtype.Float32, s.Batch*s.Targets)
-	stream, branch := b.Product("embed", train.Product{X: x, W: b.Weight("embed.weight", c.input(), c.DModel)}), (*train.Value)(nil)
+	stream := b.Product("embed", train.Product{X: x, W: b.Weight("embed.weight", c.input(), c.DModel)})
+	var branch *train.Value
 	for i := range c.Layers {
 		b.Block(BlockName(i, ""), func() { stream, branch = b.block(i, stream, branch) })
 	}
@@ -68,9 +71,10 @@ func (b *builder) block(i int, stream, branch *train.Value) (*train.Value, *trai
 		x = b.Rows("stream of targets", x, s.Batch, s.Context, s.Context+s.Targets)
 	}
 	w := b.Weight(BlockName(i, "qkv.weight"), c.DModel, 3*inner)
+	context := y.Split(s.Batch).Slice(1, 0, s.Context)
 	qkv := b.Products(
 		train.Named{Step: "project q", Name: "q", Product: train.Product{X: yq, W: w.Slice(1, 0, inner)}},
-		train.Named{Step: "project kv", Name: "kv", Product: train.Product{X: y.Split(s.Batch).Slice(1, 0, s.Context), W: w.Slice(1, inner, 3*inner)}})
+		train.Named{Step: "project kv", Name: "kv", Product: train.Product{X: context, W: w.Slice(1, inner, 3*inner)}})
 	heads := func(v *train.Value) *train.Value { return v.Heads(s.Batch, c.Heads) }
 	k, v := qkv[1].Slice(1, 0, inner), qkv[1].Slice(1, inner, 2*inner)
 	o := b.Attention("attention", heads(qkv[0]), heads(k), heads(v), attention.Problem{})
@@ -95,7 +99,8 @@ func (b *builder) hiddenBytes(rows int) int64 {
 // keep says which tensors of perceptrons the forward pass keeps. The backward pass of package mlp
 // computes the rest again, to the same bits.
 func (b *builder) keep() mlp.Keep {
-	if b.Pass() == Loss || b.Checkpoint() != Off || b.o.Variant == Fused || 2*b.hiddenBytes(b.c.Layers*b.s.Tokens()) > mostKept {
+	kept := 2 * b.hiddenBytes(b.c.Layers*b.s.Tokens())
+	if b.Pass() == Loss || b.Checkpoint() != Off || b.o.Variant == Fused || kept > mostKept {
 		return mlp.KeepNothing
 	}
 	return mlp.KeepHidden
@@ -104,7 +109,10 @@ func (b *builder) keep() mlp.Keep {
 // perceptron appends the perceptron of block i.
 func (b *builder) perceptron(i int, x *train.Value) *train.Value {
 	rows, opt := x.Shape()[0], b.o.mlp()
-	p := mlp.Problem{Tokens: rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel, DType: b.DType(), Grad: dtype.Some(dtype.Float32), Keep: b.keep()}
+	p := mlp.Problem{
+		Tokens: rows, In: b.c.DModel, Hidden: b.c.ff(), Out: b.c.DModel,
+		DType: b.DType(), Grad: dtype.Some(dtype.Float32), Keep: b.keep(),
+	}
 	down := b.Tensor("down", b.DType(), rows, b.c.DModel)
 	var kept []*train.Value
 	if p.Keep == mlp.KeepHidden {
@@ -113,13 +121,15 @@ func (b *builder) perceptron(i int, x *train.Value) *train.Value {
 			kept = append(kept, b.Tensor(name, b.DType(), rows, b.c.hiddenStride()).Slice(1, 0, p.Units))
 		}
 	}
-	up := b.Weight(BlockName(i, "up.weight"), b.c.DModel, b.c.ff())
-	b.mlp("perceptron", p, opt, x, up, b.Weight(BlockName(i, "down.weight"), b.c.ff(), b.c.DModel), down, kept)
+	w1 := b.Weight(BlockName(i, "up.weight"), b.c.DModel, b.c.ff())
+	w2 := b.Weight(BlockName(i, "down.weight"), b.c.ff(), b.c.DModel)
+	b.mlp("perceptron", p, opt, []*train.Value{x, w1, w2}, down, kept)
 	return down
 }
 
-// mlp appends a call of package mlp: y, and kept, which are pre and hidden, as far as p keeps them.
-func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, x, up, down, y *train.Value, kept []*train.Value) {
+// mlp appends a call of package mlp. In are the rows and the weights, y is written, and so are kept:
+// pre and hidden, as far as p keeps them.
+func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, in []*train.Value, y *train.Value, kept []*train.Value) {
 	tensors := func(m train.Call) mlp.Tensors {
 		t := mlp.Tensors{X: m.In[0], W1: m.In[1], W2: m.In[2], Y: m.Out[0]}
 		if len(kept) > 0 {
@@ -130,13 +140,12 @@ func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, x, up, down, 
 		}
 		return t
 	}
-	in := []*train.Value{x, up, down}
 	q := p
 	q.Float32 = false // the gradient by y is not
 	forward, backward := b.workspaces(name, func(pass kit.Pass) (int64, error) {
 		return mlp.Workspace(b.Caps(), map[kit.Pass]mlp.Problem{kit.Forward: p, kit.Backward: q}[pass], pass, opt)
 	})
-	b.Op(train.Op{Name: name, In: in, Out: append([]*train.Value{y}, kept...), Reads: append(in, kept...),
+	b.Op(train.Op{Name: name, In: in, Out: append([]*train.Value{y}, kept...), Reads: slices.Concat(in, kept),
 		Workspace: forward, BackwardWorkspace: backward,
 		Forward: func(c *vk.Cmd, m train.Call) error {
 			opt := opt
@@ -164,19 +173,25 @@ func (b *builder) workspaces(name string, f func(pass kit.Pass) (int64, error)) 
 // loss appends heads and loss. Where there are no gradients, the outputs of heads are an output of
 // the program, since predictions are made of them.
 func (b *builder) loss(z, y *train.Value) {
-	p := mixture.Problem{Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(), DType: b.DType(), Grad: dtype.Some(dtype.Float32)}
-	up, down := b.Weight("heads.up", p.Heads, p.In, p.Hidden), b.Weight("heads.down", p.Heads, p.Hidden, 3)
+	p := mixture.Problem{
+		Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(),
+		DType: b.DType(), Grad: dtype.Some(dtype.Float32),
+	}
+	in := []*train.Value{z, b.Weight("heads.up", p.Heads, p.In, p.Hidden), b.Weight("heads.down", p.Heads, p.Hidden, 3), y}
 	if b.Pass() == Loss || b.keepsHeads() {
-		b.predict(p, z, up, down, y)
+		b.predict(p, in)
 		return
 	}
 	loss, logP := b.Tensor("loss", dtype.Float32, 1), b.Output(b.Tensor("log p", dtype.Float32, p.Tokens))
-	opt, in := b.o.mixture(), []*train.Value{z, up, down, y}
+	opt := b.o.mixture()
 	tensors := func(m train.Call) mixture.Tensors {
 		return mixture.Tensors{X: m.In[0], W1: m.In[1], W2: m.In[2], Y: m.In[3], Loss: m.Out[0], LogP: m.Out[1]}
 	}
-	forward, backward := b.workspaces("loss", func(pass kit.Pass) (int64, error) { return mixture.Workspace(b.Caps(), p, pass, opt) })
-	b.Op(train.Op{Name: "loss", In: in, Out: []*train.Value{loss, logP}, Reads: in, Workspace: forward, BackwardWorkspace: backward,
+	forward, backward := b.workspaces("loss", func(pass kit.Pass) (int64, error) {
+		return mixture.Workspace(b.Caps(), p, pass, opt)
+	})
+	b.Op(train.Op{Name: "loss", In: in, Out: []*train.Value{loss, logP}, Reads: in,
+		Workspace: forward, BackwardWorkspace: backward,
 		Forward: func(c *vk.Cmd, m train.Call) error {
 			opt := opt
 			opt.Workspace = m.Workspace
@@ -195,24 +210,26 @@ func (b *builder) loss(z, y *train.Value) {
 // pass. If not, their first product is computed three times, once for the loss. It does not
 // depend on checkpoints: a pre that is kept is rounded, and its gradients differ.
 func (b *builder) keepsHeads() bool {
-	return b.Pass() != Loss && b.o.Variant == Fastest && b.hiddenBytes(b.s.Batch*b.s.Targets*b.c.Components) <= mostKept
+	kept := b.hiddenBytes(b.s.Batch * b.s.Targets * b.c.Components)
+	return b.Pass() != Loss && b.o.Variant == Fastest && kept <= mostKept
 }
 
 // predict appends the heads, whose outputs are the mixtures.
-func (b *builder) predict(p mixture.Problem, z, up, down, y *train.Value) {
+func (b *builder) predict(p mixture.Problem, in []*train.Value) {
 	heads := p.Perceptrons()
 	heads.Float32 = true
 	var kept []*train.Value
 	if b.keepsHeads() {
 		heads.Keep = mlp.KeepPre
-		kept = []*train.Value{b.Tensor("pre of heads", b.DType(), heads.Tokens, heads.Heads, b.c.hiddenStride()).Slice(2, 0, b.c.ff())}
+		pre := b.Tensor("pre of heads", b.DType(), heads.Tokens, heads.Heads, b.c.hiddenStride())
+		kept = []*train.Value{pre.Slice(2, 0, b.c.ff())}
 	}
 	outputs := b.Tensor("heads", dtype.Float32, heads.YShape()...).GradientIn(b.DType())
-	b.mlp("heads", heads, mlp.Options{Impl: b.o.Products}, z, up, down, outputs, kept)
+	b.mlp("heads", heads, mlp.Options{Impl: b.o.Products}, in[:3], outputs, kept)
 	if b.Pass() == Loss {
 		b.Output(outputs)
 	}
-	loss, logP := b.Mixture("loss", outputs, y)
+	loss, logP := b.Mixture("loss", outputs, in[3])
 	b.Output(logP)
 	b.Loss(loss)
 }

@@ -55,6 +55,22 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestSmallFits: small is refused where kernels see 128 MiB of a buffer, without any memory, with a
+// batch that has what they see.
+func TestSmallFits(t *testing.T) {
+	d := vktest.Open(t)
+	if d.Caps().MaxStorageBufferRange > 128<<20 {
+		t.Skip("kernels see all of it")
+	}
+	p, err := PresetOf("small")
+	require.NoError(t, err)
+	before := d.Memory().Bytes
+	err = CheckFits(d, p.Config, p.Shape, ModelOptions{Pass: Train, Optim: optim.Default()}, PlanOptions{})
+	require.ErrorIs(t, err, vk.ErrUnsupported)
+	require.ErrorContains(t, err, "; with batch 4 it would fit")
+	require.Equal(t, before, d.Memory().Bytes)
+}
+
 // TestByName: the holders of a plan's memory are all of it, each name once.
 func TestByName(t *testing.T) {
 	d := vktest.Open(t)

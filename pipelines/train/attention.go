@@ -35,7 +35,8 @@ func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Valu
 	tensors := func(m Call) attention.Tensors {
 		return attention.Tensors{Q: m.In[0], K: m.In[1], V: m.In[2], O: m.Out[0], LSE: m.Out[1]}
 	}
-	t.Op(Op{Name: name, In: []*Value{q, k, v}, Out: []*Value{o.Heads(p.Batch, p.NumHeads), lse}, BackwardWorkspace: bytes,
+	in, out := []*Value{q, k, v}, []*Value{o.Heads(p.Batch, p.NumHeads), lse}
+	t.Op(Op{Name: name, In: in, Out: out, BackwardWorkspace: bytes,
 		Forward: func(c *vk.Cmd, m Call) error { return attention.Forward(c, tensors(m), p, opt) },
 		Backward: func(c *vk.Cmd, m Call) error {
 			opt := opt
@@ -55,7 +56,9 @@ func (t *Tape) Mixture(name string, outputs, y *Value) (loss, logP *Value) {
 		t.failf("%s: outputs have shape %v, want (tokens, components, 3)", name, shape)
 		return y, y
 	}
-	p := gmm.Problem{Tokens: shape[0], Components: shape[1], DType: outputs.node.dtype, Grad: dtype.Some(outputs.node.grad)}
+	p := gmm.Problem{
+		Tokens: shape[0], Components: shape[1], DType: outputs.node.dtype, Grad: dtype.Some(outputs.node.grad),
+	}
 	loss, logP = t.Tensor(name, dtype.Float32, 1), t.Tensor("log p", dtype.Float32, p.Tokens)
 	bytes, err := gmm.Workspace(t.caps, p, kit.Forward, gmm.Options{})
 	t.Bytes(name, bytes, err)
@@ -64,7 +67,8 @@ func (t *Tape) Mixture(name string, outputs, y *Value) (loss, logP *Value) {
 		x.Logit, x.Mu, x.LogSigma = gmm.Interleaved(m.In[0])
 		return x
 	}
-	t.Op(Op{Name: name, In: []*Value{outputs, y}, Out: []*Value{loss, logP}, Reads: []*Value{outputs, y}, Workspace: bytes,
+	in := []*Value{outputs, y}
+	t.Op(Op{Name: name, In: in, Out: []*Value{loss, logP}, Reads: in, Workspace: bytes,
 		Forward: func(c *vk.Cmd, m Call) error {
 			x := tensors(m)
 			x.Loss, x.LogP = m.Out[0], m.Out[1]

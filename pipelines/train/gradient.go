@@ -38,7 +38,8 @@ func (t *Tape) regionOf(v *Value) region {
 	if at := v.view.Offset; v.view.Contiguous() && at%row == 0 && size%row == 0 {
 		return region{runs{{at / row, (at + size) / row}}, whole.cols}
 	}
-	r := region{runs{{v.view.Offset / row, v.view.Offset/row + 1}}, runs{{v.view.Offset % row, v.view.Offset%row + 1}}}
+	first, col := v.view.Offset/row, v.view.Offset%row
+	r := region{runs{{first, first + 1}}, runs{{col, col + 1}}}
 	for i, n := range v.view.Shape {
 		if stride := v.view.Strides[i]; stride >= row {
 			r.rows = r.rows.repeated(n, stride/row)
@@ -47,7 +48,8 @@ func (t *Tape) regionOf(v *Value) region {
 		}
 	}
 	if r.cols[len(r.cols)-1][1] > row || r.rows.size()*r.cols.size() != size {
-		t.failf("%s has a view of shape %v and strides %v that is no rows and columns: it has no gradient", v.Name(), v.view.Shape, v.view.Strides)
+		t.failf("%s has a view of shape %v and strides %v that is no rows and columns: it has no gradient",
+			v.Name(), v.view.Shape, v.view.Strides)
 	}
 	return r
 }
@@ -96,7 +98,13 @@ func (r runs) meets(other runs) bool {
 
 // meets reports whether an element of x is in one of the regions.
 func meets(list []region, x region) bool {
-	return slices.ContainsFunc(list, func(r region) bool { return r.rows.meets(x.rows) && r.cols.meets(x.cols) })
+	return slices.ContainsFunc(list, func(r region) bool {
+		return r.rows.meets(x.rows) && r.cols.meets(x.cols)
+	})
+}
+
+func (r region) equal(x region) bool {
+	return slices.Equal(r.rows, x.rows) && slices.Equal(r.cols, x.cols)
 }
 
 // with adds a region. Regions of the same rows or of the same columns become one.
@@ -193,7 +201,7 @@ func (t *Tape) reach(n *node, parts []region) {
 			t.reach(n.rows.node, []region{t.regionOf(n.rows)})
 		}
 		t.begin(n)
-		if !slices.EqualFunc(parts, all, func(a, b region) bool { return slices.Equal(a.rows, b.rows) && slices.Equal(a.cols, b.cols) }) {
+		if !slices.EqualFunc(parts, all, region.equal) {
 			t.zero(n.gradient.v)
 		}
 	case g.shared:
@@ -261,7 +269,8 @@ func (t *Tape) rowsInto(name string, to, from *Value, add bool) {
 		reads = append(reads, b)
 	}
 	t.step(name, reads, []operand{b}, nil, func(c *vk.Cmd) error {
-		return embed.Forward(c, embed.Tensors{IDs: ids.view(), Table: a.view(), Out: b.view()}, p, embed.Options{})
+		x := embed.Tensors{IDs: ids.view(), Table: a.view(), Out: b.view()}
+		return embed.Forward(c, x, p, embed.Options{})
 	})
 }
 
@@ -277,7 +286,8 @@ func (t *Tape) asMatrix(v *Value) *Value {
 	case len(shape) == 3 && v.flat() != nil:
 		return v.flat()
 	}
-	t.failf("%s of shape %v and strides %v is no matrix, to which a gradient could be added", v.Name(), shape, v.view.Strides)
+	t.failf("%s of shape %v and strides %v is no matrix, to which a gradient could be added",
+		v.Name(), shape, v.view.Strides)
 	return nil
 }
 

@@ -31,6 +31,12 @@ type group struct {
 	m, v    vk.Tensor
 }
 
+// A bufferOf is one of the buffers of a group.
+type bufferOf func(*group) vk.Tensor
+
+func weightsOf(g *group) vk.Tensor { return g.weights }
+func roundedOf(g *group) vk.Tensor { return g.rounded }
+
 // A slot is where a parameter lies.
 type slot struct {
 	Param
@@ -59,7 +65,8 @@ func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
 			if !p.Frozen && bytes/uint64(l.rows()) <= limit {
 				help = "without accumulation it would fit"
 			}
-			return nil, argument.Unsupported("train", "parameter %s takes %d bytes, of which a kernel sees %d: %s", p.Name, bytes, limit, help)
+			return nil, argument.Unsupported("train", "parameter %s takes %d bytes, of which a kernel sees %d: %s",
+				p.Name, bytes, limit, help)
 		}
 		if g == nil || uint64(g.size+size)*element > limit {
 			g = &group{frozen: p.Frozen, dtype: dtype.Float32}
@@ -110,7 +117,8 @@ func (l *layout) parts() (list []part) {
 			list = append(list, part{"gradients", dtype.Float32, l.rows() * g.size, to})
 		}
 		if l.o.Pass >= Train {
-			list = append(list, part{"first moments", dtype.Float32, g.size, &g.m}, part{"second moments", dtype.Float32, g.size, &g.v})
+			list = append(list, part{"first moments", dtype.Float32, g.size, &g.m},
+				part{"second moments", dtype.Float32, g.size, &g.v})
 		}
 	}
 	return list

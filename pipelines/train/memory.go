@@ -71,13 +71,16 @@ func (m *Memory) ByName() []record.Holder {
 // compares with the memory that caps have; where nothing fits, it takes the checkpoint that needs
 // least.
 func Measure(caps *vk.Caps, f Func, o Options, p PlanOptions) (*Memory, error) {
-	_, m, err := choose(caps, f, o.Pass, o, p, func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 })
+	fits := func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 }
+	_, m, err := choose(caps, f, o.Pass, o, p, fits)
 	return m, err
 }
 
 // choose makes the program of a plan. Auto is the first checkpoint that fits, or else the
 // checkpoint that needs least.
-func choose(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions, fits func(*Memory) bool) (t *Tape, m *Memory, err error) {
+func choose(
+	caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions, fits func(*Memory) bool,
+) (t *Tape, m *Memory, err error) {
 	if p.Checkpoint > Auto {
 		return nil, nil, fmt.Errorf("train: checkpoint=%v is not one of %v", p.Checkpoint, checkpointNames)
 	}
@@ -184,7 +187,8 @@ func (x fit) choose(what string, bytes func(*Memory) int64) (*Tape, *Memory, err
 			help = fmt.Sprintf("with checkpoint %v it would take %d, too many as well", less.Checkpoint, bytes(less))
 		}
 	}
-	return nil, nil, fmt.Errorf("train: %s take %d bytes, %d more than the device has left: %s", what, bytes(m), missing(x.heaps, bytes(m)), help)
+	return nil, nil, fmt.Errorf("train: %s take %d bytes, %d more than the device has left: %s",
+		what, bytes(m), missing(x.heaps, bytes(m)), help)
 }
 
 // missing returns how many of the bytes a device is known not to have left.

@@ -181,7 +181,8 @@ func NewModel(ctx context.Context, d *vk.Device, params []Param, o Options) (_ *
 		return nil, err
 	}
 	if n := missing(heaps, l.bytes()); n > 0 {
-		return nil, fmt.Errorf("train: weights, gradients and moments take %d bytes, %d more than the device has left", l.bytes(), n)
+		return nil, fmt.Errorf("train: weights, gradients and moments take %d bytes, %d more than the device has left",
+			l.bytes(), n)
 	}
 	m := &Model{d: d, o: o, layout: l, scale: o.scale()}
 	defer func() {
@@ -274,7 +275,7 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 		}
 	}
 	for name, x := range w {
-		for _, of := range []func(*group) vk.Tensor{func(g *group) vk.Tensor { return g.weights }, func(g *group) vk.Tensor { return g.rounded }} {
+		for _, of := range []bufferOf{weightsOf, roundedOf} {
 			if err := m.write(ctx, name, of, x); err != nil {
 				return err
 			}
@@ -284,7 +285,7 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 }
 
 // write uploads a parameter's part of a buffer, if there is the buffer.
-func (m *Model) write(ctx context.Context, name string, of func(*group) vk.Tensor, x []float32) error {
+func (m *Model) write(ctx context.Context, name string, of bufferOf, x []float32) error {
 	s := m.layout.slots[name]
 	t := s.of(of(s.group))
 	if t.IsZero() {
@@ -299,7 +300,7 @@ func (m *Model) write(ctx context.Context, name string, of func(*group) vk.Tenso
 }
 
 // read downloads a parameter's part of a buffer, multiplied by scale; nil if there is no such buffer.
-func (m *Model) read(ctx context.Context, name string, of func(*group) vk.Tensor, scale float32) ([]float32, error) {
+func (m *Model) read(ctx context.Context, name string, of bufferOf, scale float32) ([]float32, error) {
 	s := m.layout.slots[name]
 	t := s.of(of(s.group))
 	if t.IsZero() {
@@ -316,7 +317,7 @@ func (m *Model) read(ctx context.Context, name string, of func(*group) vk.Tensor
 
 // Weights downloads the parameters.
 func (m *Model) Weights(ctx context.Context) (map[string][]float32, error) {
-	return m.download(ctx, func(g *group) vk.Tensor { return g.weights }, 1)
+	return m.download(ctx, weightsOf, 1)
 }
 
 // Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train. With
@@ -329,8 +330,8 @@ func (m *Model) Gradients(ctx context.Context) (map[string][]float32, error) {
 }
 
 // download returns the parameters' parts of buffers, multiplied by scale.
-func (m *Model) download(ctx context.Context, of func(*group) vk.Tensor, scale float32) (map[string][]float32, error) {
-	all := map[string][]float32{}
+func (m *Model) download(ctx context.Context, of bufferOf, scale float32) (all map[string][]float32, err error) {
+	all = map[string][]float32{}
 	for _, p := range m.layout.params {
 		x, err := m.read(ctx, p.Name, of, scale)
 		if err != nil {

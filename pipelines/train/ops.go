@@ -91,8 +91,9 @@ func (n *normed) forward(again bool) {
 	scratch := t.scratch(name, bytes, err)
 	in, out := t.all([]*Value{x, residual, n.w}), t.all([]*Value{n.y, mean, n.rstd, sum})
 	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
-		return norm.Forward(c, norm.Tensors{X: in[0].view(), Residual: in[1].view(), W: in[2].view(),
-			Y: out[0].view(), Mean: out[1].view(), RStd: out[2].view(), Sum: out[3].view()}, p, norm.Options{Workspace: scratch.Buffer()})
+		x := norm.Tensors{X: in[0].view(), Residual: in[1].view(), W: in[2].view(),
+			Y: out[0].view(), Mean: out[1].view(), RStd: out[2].view(), Sum: out[3].view()}
+		return norm.Forward(c, x, p, norm.Options{Workspace: scratch.Buffer()})
 	})
 }
 
@@ -189,7 +190,8 @@ func (t *Tape) Embed(name string, ids, table *Value) *Value {
 			t.make(again, y)
 			in, out := t.all([]*Value{ids, table}), t.at(y)
 			t.step(repeated(name, again), in, []operand{out}, nil, func(c *vk.Cmd) error {
-				return embed.Forward(c, embed.Tensors{IDs: in[0].view(), Table: in[1].view(), Out: out.view()}, p, embed.Options{})
+				x := embed.Tensors{IDs: in[0].view(), Table: in[1].view(), Out: out.view()}
+				return embed.Forward(c, x, p, embed.Options{})
 			})
 		},
 		backward: func() {

@@ -64,8 +64,9 @@ func Params(caps *vk.Caps, f Func, o Options) ([]Param, error) {
 // newTape returns a tape without ops.
 func newTape(caps *vk.Caps, o Options, pass Pass, p PlanOptions) *Tape {
 	return &Tape{
-		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"), nodes: map[string]*node{},
-		inputs: map[string]*Value{}, outputs: map[string]*Value{}, counts: map[int]*Value{}, complete: map[string]int{},
+		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"),
+		nodes: map[string]*node{}, inputs: map[string]*Value{}, outputs: map[string]*Value{},
+		counts: map[int]*Value{}, complete: map[string]int{},
 	}
 }
 
@@ -148,7 +149,8 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 	if err != nil {
 		return nil, err
 	}
-	t, memory, err := fit{m.d.Caps(), heaps, f, pass, m.o, o}.choose("activations", func(m *Memory) int64 { return m.Plan.Bytes })
+	bytes := func(m *Memory) int64 { return m.Plan.Bytes }
+	t, memory, err := fit{m.d.Caps(), heaps, f, pass, m.o, o}.choose("activations", bytes)
 	if err != nil {
 		return nil, err
 	}

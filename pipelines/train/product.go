@@ -187,7 +187,8 @@ func (t *Tape) multiply(name string, c, a, b, plus *Value, tasks int, p gemm.Pro
 	}
 	t.step(name, reads, []operand{out}, scratch, func(cmd *vk.Cmd) error {
 		opt.Workspace = scratch.Buffer()
-		return gemm.Forward(cmd, gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), C: out.view()}, p, opt)
+		x := gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), C: out.view()}
+		return gemm.Forward(cmd, x, p, opt)
 	})
 }
 

@@ -19,15 +19,18 @@ type bucket struct {
 // complete at the end.
 func (m *Model) buckets(t *Tape, o PlanOptions) []bucket {
 	var list []bucket
+	whole := m.o.batches() > 1 || o.Bucket <= 0
 	last, bytes := bucket{end: t.prog.Steps()}, int64(0)
 	params := slices.DeleteFunc(m.trained(), func(p Param) bool { return t.complete[p.Name] == 0 })
-	slices.SortStableFunc(params, func(a, b Param) int { return cmp.Compare(t.complete[a.Name], t.complete[b.Name]) })
+	slices.SortStableFunc(params, func(a, b Param) int {
+		return cmp.Compare(t.complete[a.Name], t.complete[b.Name])
+	})
 	for i, p := range params {
 		s := m.layout.slots[p.Name]
 		last.gradients = append(last.gradients, s.of(s.group.total))
 		bytes += 4 * int64(p.Size())
 		end := t.complete[p.Name]
-		if i == len(params)-1 || m.o.batches() > 1 || bytes < o.Bucket || o.Bucket <= 0 || t.complete[params[i+1].Name] == end {
+		if whole || bytes < o.Bucket || i == len(params)-1 || t.complete[params[i+1].Name] == end {
 			continue
 		}
 		list = append(list, bucket{end, last.gradients})

@@ -23,12 +23,12 @@ const (
 // A saved tensor is one of the model's, which a file has parameter by parameter.
 type saved struct {
 	prefix string
-	of     func(*group) vk.Tensor
+	of     bufferOf
 }
 
 func state() []saved {
 	return []saved{
-		{"", func(g *group) vk.Tensor { return g.weights }},
+		{"", weightsOf},
 		{firstMoment, func(g *group) vk.Tensor { return g.m }},
 		{secondMoment, func(g *group) vk.Tensor { return g.v }},
 	}
@@ -36,10 +36,12 @@ func state() []saved {
 
 // trained lists the parameters that are trained.
 func (m *Model) trained() []Param {
-	return slices.DeleteFunc(slices.Clone(m.layout.params), func(p Param) bool { return m.layout.slots[p.Name].group.frozen })
+	return slices.DeleteFunc(slices.Clone(m.layout.params), func(p Param) bool {
+		return m.layout.slots[p.Name].group.frozen
+	})
 }
 
-// errUntrained is for calls that need an optimizer.
+// untrained returns an error if there is no optimizer.
 func (m *Model) untrained() error {
 	if m.adam == nil {
 		return fmt.Errorf("train: a model of pass %v is not trained", m.o.Pass)
@@ -67,7 +69,8 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	var tensors []safetensors.Tensor
 	for _, x := range state() {
 		for _, p := range m.trained() {
-			tensors = append(tensors, safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.file().Shape})
+			y := safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.file().Shape}
+			tensors = append(tensors, y)
 		}
 	}
 	out, err := safetensors.Create(path, tensors, metadata)
@@ -128,7 +131,8 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 				v[j] *= factors[i]
 			}
 			if j := NotFinite(v); j >= 0 {
-				return fmt.Errorf("train: %s%s[%d] is beyond float32 with loss scale %g; the file has %g", x.prefix, p.Name, j, target, scale)
+				return fmt.Errorf("train: %s%s[%d] is beyond float32 with loss scale %g; the file has %g",
+					x.prefix, p.Name, j, target, scale)
 			}
 			values[i][p.Name] = v
 		}
@@ -141,7 +145,7 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 		}
 	}
 	for _, p := range m.trained() {
-		if err := m.write(ctx, p.Name, func(g *group) vk.Tensor { return g.rounded }, values[0][p.Name]); err != nil {
+		if err := m.write(ctx, p.Name, roundedOf, values[0][p.Name]); err != nil {
 			return err
 		}
 	}
@@ -172,7 +176,10 @@ func readSaved(f *safetensors.File, prefix string, p Param) ([]float32, error) {
 // checkSaved returns an error that names the first element that no model has, of a parameter
 // or, by its prefix, of moments of it.
 func checkSaved(prefix, name string, x []float32) error {
-	rule := map[string]string{"": "parameters are finite", firstMoment: "moments are finite", secondMoment: "second moments are finite and not negative"}[prefix]
+	rule := map[string]string{
+		"": "parameters are finite", firstMoment: "moments are finite",
+		secondMoment: "second moments are finite and not negative",
+	}[prefix]
 	for i, v := range x {
 		if v-v != 0 || prefix == secondMoment && v < 0 {
 			return fmt.Errorf("train: %s%s[%d] is %v: %s", prefix, name, i, v, rule)

@@ -37,7 +37,8 @@ func (t *Tape) derive() {
 	}
 	again := map[*block]bool{}
 	for _, o := range slices.Backward(t.ops) {
-		if o.backward == nil || !slices.ContainsFunc(o.out, func(v *Value) bool { return v.node.gradient != nil }) {
+		reached := slices.ContainsFunc(o.out, func(v *Value) bool { return v.node.gradient != nil })
+		if o.backward == nil || !reached {
 			continue
 		}
 		if b := o.block; b != nil && t.o.Checkpoint != Off && !again[b] {
@@ -175,7 +176,9 @@ func (t *Tape) opBackward(o *op, x Op) {
 	name := x.Name + ", backward"
 	scratch := t.scratch(name, x.BackwardWorkspace, nil)
 	t.step(name, slices.Concat(in, out, dout), din, scratch, func(c *vk.Cmd) error {
-		return x.Backward(c, Call{In: views(in), Out: views(out), DOut: views(dout), DIn: views(din), Workspace: scratch.Buffer()})
+		return x.Backward(c, Call{
+			In: views(in), Out: views(out), DOut: views(dout), DIn: views(din), Workspace: scratch.Buffer(),
+		})
 	})
 	for _, f := range done {
 		f()
