@@ -251,7 +251,9 @@ func (t *Tape) Rows(name string, x *Value, tasks, first, end int) *Value {
 func (t *Tape) scatter(name string, part, rows *Value) {
 	to, from := t.into(part)[0], grad(rows)
 	if to.add {
-		t.failf("%s: an op before it reads these rows, too", name)
+		for i := range to.v.view.Shape[0] {
+			t.rowsInto(name+", more", to.v.Slice(0, i, i+1).flat(), from.Slice(0, i, i+1).flat(), true)
+		}
 		return
 	}
 	t.copyRows(name+", backward", to.v, from)

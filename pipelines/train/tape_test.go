@@ -62,7 +62,9 @@ func model(tasks, rows int) sample {
 			t.Block(fmt.Sprintf("blocks.%d.", i), func() { x, branch = block(t, x, branch) })
 		}
 		x = t.Add("sum", x, branch)
-		x = t.Rows("targets", x, tasks, half, rows)
+		targets := t.Rows("targets", x, tasks, half, rows)
+		x = t.Product("whole", train.Product{X: x, W: t.Weight("whole", dim, dim)})
+		x = t.Add("both", targets, t.Rows("more targets", x, tasks, half, rows))
 		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5})
 		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z})
 		z = square(t, z)
