@@ -20,9 +20,10 @@ type Norm struct {
 	// Residual is added to the rows first, nil for nothing: the branch of a block is x, the stream
 	// Residual.
 	Residual *Value
+	Bias     *Value // a Vector that is added to y, nil for none
 }
 
-// Norm appends y = norm(sum) * w of the rows of a matrix, with sum = x + o.Residual, or x without
+// Norm appends y = norm(sum) * w + bias of the rows of a matrix, with sum = x + o.Residual, or x without
 // it. W is a Vector. It returns y and sum; sum is the residual stream, and has a gradient of its own.
 func (t *Tape) Norm(name string, x, w *Value, o Norm) (y, sum *Value) {
 	if len(x.view.Shape) != 2 {
@@ -34,6 +35,9 @@ func (t *Tape) Norm(name string, x, w *Value, o Norm) (y, sum *Value) {
 	n.y = t.tensor(name+".y", rows, cols)
 	n.rstd = t.Tensor(name+".rstd", dtype.Float32, rows)
 	in, out := []*Value{x, w}, []*Value{n.y, n.rstd}
+	if o.Bias != nil {
+		in = append(in, o.Bias)
+	}
 	if !o.RMS {
 		n.mean = t.Tensor(name+".mean", dtype.Float32, rows)
 		out = append(out, n.mean)
@@ -60,16 +64,20 @@ func (n *normed) summed() bool { return !n.sum.node.lost(n.t.o.Checkpoint) }
 
 // reads lists what the second forward pass reads.
 func (n *normed) reads() []*Value {
-	if n.o.Residual == nil || n.summed() {
-		return []*Value{n.sum, n.w}
+	list := []*Value{n.w}
+	if n.o.Bias != nil {
+		list = append(list, n.o.Bias)
 	}
-	return []*Value{n.x, n.o.Residual, n.w}
+	if n.o.Residual == nil || n.summed() {
+		return append(list, n.sum)
+	}
+	return append(list, n.x, n.o.Residual)
 }
 
 func (n *normed) problem(residual bool) norm.Problem {
 	shape := n.x.view.Shape
 	return norm.Problem{Rows: shape[0], Cols: shape[1], RMS: n.o.RMS, Eps: n.o.Eps, DType: n.x.node.dtype,
-		WeightDType: n.w.node.dtype, Residual: residual}
+		WeightDType: n.w.node.dtype, Residual: residual, Bias: n.o.Bias != nil}
 }
 
 func (n *normed) forward(again bool) {
@@ -89,9 +97,9 @@ func (n *normed) forward(again bool) {
 	name, p := repeated(n.name, again), n.problem(residual != nil)
 	bytes, err := norm.Workspace(t.caps, p, kit.Forward, norm.Options{})
 	scratch := t.scratch(name, bytes, err)
-	in, out := t.all([]*Value{x, residual, n.w}), t.all([]*Value{n.y, mean, n.rstd, sum})
+	in, out := t.all([]*Value{x, residual, n.w, n.o.Bias}), t.all([]*Value{n.y, mean, n.rstd, sum})
 	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
-		x := norm.Tensors{X: in[0].view(), Residual: in[1].view(), W: in[2].view(),
+		x := norm.Tensors{X: in[0].view(), Residual: in[1].view(), W: in[2].view(), B: in[3].view(),
 			Y: out[0].view(), Mean: out[1].view(), RStd: out[2].view(), Sum: out[3].view()}
 		return norm.Forward(c, x, p, norm.Options{Workspace: scratch.Buffer()})
 	})
@@ -127,22 +135,19 @@ func (n *normed) backward() {
 		}
 		to, done = t.fresh(t.into(n.x)[0])
 	}
-	dw, more := t.fresh(t.into(n.w)[0])
+	dw, addW := n.vectorGradient(n.w, "weight")
+	db, addB := n.vectorGradient(n.o.Bias, "bias")
 	if to == nil { // a norm has no gradient by its weight alone
 		to = t.tensor("gradient of "+n.name+", unused", n.x.view.Shape...)
 		t.make(false, to)
 	}
-	if dw == nil {
-		dw = t.Tensor("gradient of "+n.name+".weight, unused", n.w.node.dtype, n.w.node.shape...)
-		t.make(false, dw)
-	}
 	p := n.problem(dsum != nil)
 	bytes, err := norm.Workspace(t.caps, p, kit.Backward, norm.Options{})
 	scratch := t.scratch(name, bytes, err)
-	in, out := t.all([]*Value{n.sum, n.w, n.mean, n.rstd, dy, dsum}), t.all([]*Value{to, dw})
+	in, out := t.all([]*Value{n.sum, n.w, n.mean, n.rstd, dy, dsum}), t.all([]*Value{to, dw, db})
 	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
 		x := norm.Tensors{W: in[1].view(), Mean: in[2].view(), RStd: in[3].view()}
-		g := norm.Gradients{DY: in[4].view(), DX: out[0].view(), DW: out[1].view()}
+		g := norm.Gradients{DY: in[4].view(), DX: out[0].view(), DW: out[1].view(), DB: out[2].view()}
 		if p.Residual {
 			x.Sum, g.DSum = in[0].view(), in[5].view()
 		} else {
@@ -150,8 +155,22 @@ func (n *normed) backward() {
 		}
 		return norm.Backward(c, x, g, p, norm.Options{Workspace: scratch.Buffer()})
 	})
-	more()
+	addW()
+	addB()
 	done()
+}
+
+// vectorGradient returns where the kernel writes the gradient by a weight or a bias, and what adds it to
+// that of other ops. The kernel writes it also where nobody wants it.
+func (n *normed) vectorGradient(v *Value, name string) (to *Value, add func()) {
+	if v == nil {
+		return nil, func() {}
+	}
+	if to, add = n.t.fresh(n.t.into(v)[0]); to == nil {
+		to = n.t.Tensor("gradient of "+n.name+"."+name+", unused", v.node.dtype, v.node.shape...)
+		n.t.make(false, to)
+	}
+	return to, add
 }
 
 // GLU appends y = a(g) * u, of package glu. G and u are matrices, often the halves of one.

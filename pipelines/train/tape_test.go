@@ -48,7 +48,7 @@ func model(tasks, rows int) sample {
 		out := t.Product("out", train.Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true})
 		low := t.Product("low", train.Product{X: o, W: t.Weight("N.a", 8, dim), TransW: true})
 		out = t.Product("lora", train.Product{X: low, W: t.Weight("N.b", 8, dim), Alpha: 0.5, Into: out})
-		y, x = t.Norm("norm2", out, t.Vector("N.norm2", dim), train.Norm{RMS: true, Eps: 1e-5, Residual: x})
+		y, x = t.Norm("norm2", out, t.Vector("N.norm2", dim), train.Norm{RMS: true, Eps: 1e-5, Residual: x, Bias: t.Vector("N.bias2", dim)})
 		up := t.Product("up", train.Product{X: y, W: t.Weight("N.up", 2*hidden, dim), TransW: true})
 		g := t.GLU("glu", up.Slice(1, 0, hidden), up.Slice(1, hidden, 2*hidden), glu.SiLU)
 		return x, t.Product("down", train.Product{X: g, W: t.Weight("N.down", dim, hidden), TransW: true})
@@ -65,7 +65,7 @@ func model(tasks, rows int) sample {
 		targets := t.Rows("targets", x, tasks, half, rows)
 		x = t.Product("whole", train.Product{X: x, W: t.Weight("whole", dim, dim)})
 		x = t.Add("both", targets, t.Rows("more targets", x, tasks, half, rows))
-		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5})
+		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5, Bias: t.Vector("bias", dim)})
 		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z})
 		z = square(t, z)
 		logits := t.Product("logits", train.Product{X: z, W: table, TransW: true}) // tied
