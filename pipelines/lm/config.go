@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
@@ -25,17 +26,17 @@ type Config struct {
 	Heads        int // of queries
 	KVHeads      int // of keys and values
 	HeadDim      int
-	Hidden       int     // units of a feed-forward layer
-	Positions    int     // the longest sequence that the model was made for
-	Eps          float64 // of the norms
-	Window       int     // keys that a query sees, with its own; 0 is all
-	Tied         bool    // the head is the table of embeddings
-	Bias         bool    // q, k and v have a bias
-	OutBias      bool    // the product after attention has a bias
-	QKNorm       bool    // heads of q and k are normalized
-	RoPE         RoPE
-	BOS          int   // the token that begins a text; -1 is none
-	EOS          []int // the tokens that end one
+	Hidden       int                   // units of a feed-forward layer
+	Positions    int                   // the longest sequence that the model was made for
+	Eps          float64               // of the norms
+	Window       int                   // keys that a query sees, with its own; 0 is all
+	Tied         bool                  // the head is the table of embeddings
+	Bias         bool                  // q, k and v have a bias
+	OutBias      bool                  // the product after attention has a bias
+	QKNorm       bool                  // heads of q and k are normalized
+	RoPE         attention.Frequencies // not of GPT-2
+	BOS          int                   // the token that begins a text; -1 is none
+	EOS          []int                 // the tokens that end one
 }
 
 // GPT2 reports whether the model is of the family of GPT-2: learned positions, LayerNorm, GELU and
@@ -44,37 +45,6 @@ func (c *Config) GPT2() bool { return c.Architecture == "GPT2LMHeadModel" }
 
 // The families that ReadConfig knows.
 var architectures = []string{"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel"}
-
-// A RoPE says how positions rotate the heads of q and k: pair i of a head, its elements i and
-// i + HeadDim/2, by the angle position * Theta^(-2i/HeadDim), with the factor of a scaling.
-type RoPE struct {
-	Theta float64
-	// Type is "", linear or llama3. linear divides every angle by Factor. llama3 divides the slow ones:
-	// with r = Original * frequency / 2π the turns within Original positions,
-	//
-	//	1/Factor           r < Low
-	//	1                  r > High
-	//	between them       (1-s)/Factor + s, with s = (r-Low) / (High-Low)
-	Type                        string
-	Factor, Low, High, Original float64
-}
-
-// Frequencies returns the angle per position of each pair of a head.
-func (r *RoPE) Frequencies(headDim int) []float64 {
-	list := make([]float64, headDim/2)
-	for i := range list {
-		f := math.Pow(r.Theta, -2*float64(i)/float64(headDim))
-		switch turns := r.Original * f / (2 * math.Pi); {
-		case r.Type == "linear" || r.Type == "llama3" && turns < r.Low:
-			f /= r.Factor
-		case r.Type == "llama3" && turns <= r.High:
-			s := (turns - r.Low) / (r.High - r.Low)
-			f *= (1-s)/r.Factor + s
-		}
-		list[i] = f
-	}
-	return list
-}
 
 // rawConfig has the fields of config.json that are read. Others change nothing that is computed, or
 // belong to training.
@@ -122,7 +92,10 @@ type rawRoPE struct {
 	Factor   float64 `json:"factor"`
 	Low      float64 `json:"low_freq_factor"`
 	High     float64 `json:"high_freq_factor"`
-	Original float64 `json:"original_max_position_embeddings"`
+	Slow     float64 `json:"beta_slow"`
+	Fast     float64 `json:"beta_fast"`
+	Factored float64 `json:"attention_factor"`
+	Original int     `json:"original_max_position_embeddings"`
 }
 
 // An intList is a number or a list of numbers.
@@ -224,23 +197,27 @@ func (r *rawConfig) config() (Config, error) {
 
 // rope sets how positions rotate.
 func (r *rawConfig) rope(c *Config) error {
-	c.RoPE.Theta = cmp.Or(r.Theta, 10000)
+	c.RoPE = attention.Frequencies{Dims: c.HeadDim, Base: cmp.Or(r.Theta, 10000)}
 	s := cmp.Or(r.RoPE, r.Scaling)
 	if s == nil {
 		return nil
 	}
-	c.RoPE.Theta = cmp.Or(s.Theta, c.RoPE.Theta)
-	switch kind := cmp.Or(s.Type, s.OldType); {
-	case kind == "default" || kind == "":
+	f := &c.RoPE
+	f.Base = cmp.Or(s.Theta, f.Base)
+	kind := cmp.Or(s.Type, s.OldType, "default")
+	if kind == "default" {
 		return nil
-	case kind != "linear" && kind != "llama3":
-		return fmt.Errorf("lm: rope_type=%q is none of default, linear, llama3", kind)
-	case !(s.Factor >= 1):
-		return fmt.Errorf("lm: factor=%v of rope_type=%s is not at least 1", s.Factor, kind)
-	case kind == "llama3" && !(s.Original > 0 && s.High > s.Low && s.Low > 0):
-		return fmt.Errorf("lm: rope_type=llama3 has original_max_position_embeddings=%v, low_freq_factor=%v, high_freq_factor=%v: want 0 < low < high and positions", s.Original, s.Low, s.High)
-	default:
-		c.RoPE.Type, c.RoPE.Factor, c.RoPE.Low, c.RoPE.High, c.RoPE.Original = kind, s.Factor, s.Low, s.High, s.Original
+	}
+	scaling, err := attention.ParseScaling(kind)
+	if err != nil {
+		return fmt.Errorf("lm: rope_type=%q is none of default, linear, llama3, yarn", kind)
+	}
+	f.Scaling, f.Factor, f.Low, f.High = scaling, s.Factor, s.Low, s.High
+	switch scaling {
+	case attention.Llama3:
+		f.Original = s.Original
+	case attention.YaRN:
+		f.Low, f.High, f.Attention, f.Original = s.Slow, s.Fast, s.Factored, cmp.Or(s.Original, c.Positions)
 	}
 	return nil
 }
@@ -289,6 +266,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("lm: rms_norm_eps=%v is not positive", c.Eps)
 	case c.Window < 0:
 		return fmt.Errorf("lm: sliding_window=%d is negative", c.Window)
+	case !c.GPT2():
+		return c.RoPE.Validate()
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,9 +44,6 @@ func TestLogits(t *testing.T) {
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t, name)
-			if c.Bias {
-				t.Skip("biases wait for a kernel")
-			}
 			g := newGenerator(t, d, c, 2)
 			ref, err := newReference(c, Random{1})
 			require.NoError(t, err)
@@ -103,3 +101,51 @@ func TestCached(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { vktest.Main(m) }
+
+// TestWhole compares the logits of whole sequences, and of the same sequences packed into one row, with
+// the reference.
+func TestWhole(t *testing.T) {
+	d := vktest.Open(t)
+	texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4, 90, 91, 92, 93}}
+	for _, name := range families {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t, name)
+			m, err := NewModel(context.Background(), d, c, Random{1}, dtype.Float32, nil)
+			require.NoError(t, err)
+			defer m.Close()
+			ref, err := newReference(c, Random{1})
+			require.NoError(t, err)
+			batch := Batch{IDs: slices.Concat(texts...), Shape: [2]int{2, 7}}
+			packed := Batch{IDs: batch.IDs[:11], Shape: [2]int{1, 11}, CuSeqlens: []int32{0, 7, 11}}
+			for _, b := range []Batch{batch, packed} {
+				logits, err := Logits(context.Background(), c, m, b)
+				require.NoError(t, err)
+				row := 0
+				for i := range texts {
+					text := texts[i][:min(7, len(b.IDs)-7*i)]
+					for _, want := range ref.logits(text) {
+						compare(t, want, logits[row*c.Vocabulary:][:c.Vocabulary])
+						row++
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestBatchErrors(t *testing.T) {
+	c := smallConfig(t, "smollm2-135m")
+	for _, x := range []struct {
+		b    Batch
+		want string
+	}{
+		{Batch{IDs: []int32{300}, Shape: [2]int{1, 1}}, "lm: ids[0] is 300, which is not from 0 to vocab_size-1=299"},
+		{Batch{IDs: make([]int32, 65), Shape: [2]int{1, 65}}, "lm: a sequence of 65 tokens is longer than max_position_embeddings=64"},
+		{Batch{IDs: []int32{0, 1}, Shape: [2]int{2, 1}, CuSeqlens: []int32{0, 2}}, "lm: cu_seqlens packs sequences into one row, but ids has 2"},
+		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, CuSeqlens: []int32{0, 2, 1}}, "lm: cu_seqlens=[0 2 1] does not rise from 0 to the 2 tokens of ids"},
+		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, CuSeqlens: []int32{0, 1}}, "lm: cu_seqlens=[0 1] does not rise from 0 to the 2 tokens of ids"},
+		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, Positions: []int32{0, 64}}, "lm: positions[1] is 64, which is not from 0 to max_position_embeddings-1=63"},
+	} {
+		require.EqualError(t, x.b.check(c), x.want)
+	}
+}

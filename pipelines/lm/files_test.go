@@ -2,7 +2,6 @@ package lm
 
 import (
 	"encoding/json"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,21 +42,6 @@ func TestNamed(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want[name], c.NumParams(), name)
 	}
-}
-
-func TestFrequencies(t *testing.T) {
-	c, err := Named("llama-3.2-1b")
-	require.NoError(t, err)
-	plain := RoPE{Theta: c.RoPE.Theta}
-	got, want := c.RoPE.Frequencies(64), plain.Frequencies(64)
-	require.Equal(t, want[:14], got[:14], "more than 4 turns in 8192 positions")
-	for i := 18; i < 32; i++ { // less than one turn
-		require.InEpsilon(t, want[i]/32, got[i], 1e-15)
-	}
-	// Pair 16: 500000^-0.5 * 8192 / 2π = 1.8438 turns, so s = 0.28127.
-	turns := 8192 / math.Sqrt(500000) / (2 * math.Pi)
-	s := (turns - 1) / 3
-	require.InEpsilon(t, want[16]*((1-s)/32+s), got[16], 1e-14)
 }
 
 // TestCheckpoint writes checkpoints in one file and in shards, in all formats, and reads them.
@@ -136,7 +120,7 @@ func TestConfigErrors(t *testing.T) {
 		{"smollm2-135m", "hidden_act", "gelu", `lm: hidden_act="gelu" is not silu`},
 		{"smollm2-135m", "num_key_value_heads", 3, "lm: num_attention_heads=4 is not a multiple of num_key_value_heads=3"},
 		{"smollm2-135m", "num_hidden_layers", 0, "lm: num_hidden_layers=0 is not from 1 to 2147483647"},
-		{"smollm2-135m", "rope_scaling", map[string]any{"type": "yarn", "factor": 2}, `lm: rope_type="yarn" is none of default, linear, llama3`},
+		{"smollm2-135m", "rope_scaling", map[string]any{"type": "longrope", "factor": 2}, `lm: rope_type="longrope" is none of default, linear, llama3, yarn`},
 		{"smollm2-135m", "quantization_config", map[string]any{}, "lm: quantization_config is not known: weights are float32, float16 or bfloat16"},
 		{"smollm2-135m", "mlp_bias", true, "lm: mlp_bias=true is not known"},
 		{"qwen2.5-0.5b", "use_sliding_window", true, ""},

@@ -6,59 +6,74 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/glu"
+	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A Forward is the forward pass of a model over new tokens of several sequences, which a Cache holds
-// the keys and values of. Its Tape is a train.Func:
+// A Forward is the forward pass of a model. Its Tape is a train.Func:
 //
-//	input   ids        (batch*seq)  int32
-//	        positions  (batch*seq)  int32, of GPT-2
-//	        last       (batch)      int32, with Last: the rows of ids that have logits
-//	output  logits     (batch*seq, vocabulary) or with Last (batch, vocabulary), float32
+//	input   ids         (batch*seq)    int32
+//	        positions   (batch*seq)    int32; with a Cache of GPT-2 alone
+//	        turns       (head_dim)     int32, what rope.Words returns; neither with a Cache nor of GPT-2
+//	        cu_seqlens  (sequences+1)  int32, with Sequences
+//	        last        (batch)        int32, with Last: the rows of ids that have logits
+//	output  logits      (batch*seq, vocabulary) or with Last (batch, vocabulary), float32
 //
-// With Seq 1 the cache may hold keys, and has one more of each sequence afterwards. With more it must be
-// empty, and its lengths stay 0: the caller uploads them.
+// Without a Cache it is of whole sequences, and has gradients, except with Sequences and of GPT-2.
+//
+// With a Cache it is of new tokens, whose keys and values the cache takes. With Seq 1 the cache may
+// hold keys, and has one more of each sequence afterwards. With more it must be empty, and its lengths stay 0: the
+// caller uploads them.
 type Forward struct {
 	Config     *Config
 	Batch, Seq int
 	Last       bool
-	Cache      *Cache
+	Cache      *Cache // nil: whole sequences
+	// Sequences are packed into one row, the longest of Longest tokens; 0: rows are sequences. See
+	// attention.Varlen.
+	Sequences, Longest int
+}
+
+// A pass is a Forward on a tape.
+type pass struct {
+	*Forward
+	c                           *Config
+	t                           *train.Tape
+	positions, turns, cuSeqlens *train.Value
 }
 
 // Tape appends the forward pass.
 func (f *Forward) Tape(t *train.Tape) {
-	c, rows := f.Config, f.Batch*f.Seq
-	if c.Bias {
-		t.Fail(fmt.Errorf("lm: no kernel runs the biases of %s yet", c.Architecture))
-		return
-	}
+	x := &pass{Forward: f, c: f.Config, t: t}
+	c, rows := x.c, f.Batch*f.Seq
 	ids := t.Input("ids", dtype.Int32, rows)
-	table := embedName
-	if c.GPT2() {
-		table = gpt2Embed
+	if f.Cache == nil || c.GPT2() {
+		x.positions = t.Input("positions", dtype.Int32, rows)
 	}
-	embedding := t.Weight(table, c.Vocabulary, c.Width)
+	if f.Cache == nil && !c.GPT2() {
+		x.turns = t.Input("turns", dtype.Int32, c.HeadDim)
+	}
+	if f.Sequences > 0 {
+		x.cuSeqlens = t.Input("cu_seqlens", dtype.Int32, f.Sequences+1)
+	}
+	names := c.names()
+	embedding := t.Weight(names.embed, c.Vocabulary, c.Width)
 	branch := t.Embed("embeddings", ids, embedding)
 	var stream *train.Value
 	if c.GPT2() {
-		positions := t.Input("positions", dtype.Int32, rows)
-		stream = t.Embed("positions", positions, t.Weight(gpt2Positions, c.Positions, c.Width))
+		stream = t.Embed("embeddings of positions", x.positions, t.Weight(names.positions, c.Positions, c.Width))
 	}
 	for i := range c.Layers {
-		t.Block(fmt.Sprintf("layers.%d.", i), func() { branch, stream = f.block(t, i, branch, stream) })
+		t.Block(fmt.Sprintf("layers.%d.", i), func() { branch, stream = x.block(i, branch, stream) })
 	}
 	if f.Last {
 		last := t.Input("last", dtype.Int32, f.Batch)
 		branch, stream = t.Embed("last branch", last, branch), t.Embed("last stream", last, stream)
 	}
-	name := normName
-	if c.GPT2() {
-		name = gpt2Norm
-	}
-	y, _ := f.norm(t, "norm", name, branch, stream)
+	y, _ := x.norm(names.norm, branch, stream)
 	head := embedding
 	if !c.Tied {
 		head = t.Weight(headName, c.Vocabulary, c.Width)
@@ -70,81 +85,164 @@ func (f *Forward) Tape(t *train.Tape) {
 }
 
 // norm normalizes branch + stream, and returns the sum as well.
-func (f *Forward) norm(t *train.Tape, step, weight string, branch, stream *train.Value) (y, sum *train.Value) {
-	return t.Norm(step, branch, t.Vector(weight, f.Config.Width), train.Norm{RMS: true, Eps: f.Config.Eps, Residual: stream})
+func (x *pass) norm(name string, branch, stream *train.Value) (y, sum *train.Value) {
+	o := train.Norm{RMS: !x.c.GPT2(), Eps: x.c.Eps, Residual: stream}
+	if x.c.GPT2() {
+		o.Bias = x.t.Vector(name+".bias", x.c.Width)
+	}
+	return x.t.Norm(name, branch, x.t.Vector(name+".weight", x.c.Width), o)
+}
+
+// product is x * w + bias with the parameters of a name.
+func (x *pass) product(name string, v *train.Value, out int, bias bool) train.Named {
+	in := v.Shape()[1]
+	p := train.Product{X: v}
+	if x.c.GPT2() {
+		p.W = x.t.Weight(name+".weight", in, out)
+	} else {
+		p.W, p.TransW = x.t.Weight(name+".weight", out, in), true
+	}
+	if bias {
+		p.Bias = x.t.Vector(name+".bias", out)
+	}
+	return train.Named{Step: name, Name: name, Product: p}
 }
 
 // block appends a layer. The residual stream is branch + stream.
-func (f *Forward) block(t *train.Tape, layer int, branch, stream *train.Value) (_, _ *train.Value) {
-	c := f.Config
-	weight := func(name string, shape ...int) *train.Value { return t.Weight(c.layer(layer, name), shape...) }
-	x, stream := f.norm(t, "input norm", c.layer(layer, "input_layernorm.weight"), branch, stream)
-	product := func(name string, x *train.Value, in, out int) train.Named {
-		return train.Named{Step: name, Name: name, Product: train.Product{X: x, W: weight(name+".weight", out, in), TransW: true}}
+func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value) {
+	c, t := x.c, x.t
+	name := func(s string) string { return c.layer(layer, s) }
+	if c.GPT2() {
+		y, stream := x.norm(name("ln_1"), branch, stream)
+		qkv := t.Products(x.product(name("attn.c_attn"), y, 3*c.Width, true))[0]
+		o := x.attend(layer, qkv.Slice(1, 0, c.Width), qkv.Slice(1, c.Width, 2*c.Width), qkv.Slice(1, 2*c.Width, 3*c.Width))
+		branch = t.Products(x.product(name("attn.c_proj"), o, c.Width, true))[0]
+		y, stream = x.norm(name("ln_2"), branch, stream)
+		up := x.product(name("mlp.c_fc"), y, c.Hidden, true)
+		up.Activation = gemm.GELUTanh
+		return t.Products(x.product(name("mlp.c_proj"), t.Products(up)[0], c.Width, true))[0], stream
 	}
-	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	qkv := t.Products(product("self_attn.q_proj", x, c.Width, q), product("self_attn.k_proj", x, c.Width, kv), product("self_attn.v_proj", x, c.Width, kv))
+	y, stream := x.norm(name("input_layernorm"), branch, stream)
+	qkv := t.Products(
+		x.product(name("self_attn.q_proj"), y, c.Heads*c.HeadDim, c.Bias),
+		x.product(name("self_attn.k_proj"), y, c.KVHeads*c.HeadDim, c.Bias),
+		x.product(name("self_attn.v_proj"), y, c.KVHeads*c.HeadDim, c.Bias))
 	if c.QKNorm {
-		qkv[0] = f.headNorm(t, layer, "q_norm", qkv[0])
-		qkv[1] = f.headNorm(t, layer, "k_norm", qkv[1])
+		qkv[0], qkv[1] = x.headNorm(name("self_attn.q_norm"), qkv[0]), x.headNorm(name("self_attn.k_norm"), qkv[1])
 	}
-	o := f.attend(t, layer, qkv)
-	branch = t.Products(product("self_attn.o_proj", o, q, c.Width))[0]
-	x, stream = f.norm(t, "second norm", c.layer(layer, "post_attention_layernorm.weight"), branch, stream)
-	gu := t.Products(product("mlp.gate_proj", x, c.Width, c.Hidden), product("mlp.up_proj", x, c.Width, c.Hidden))
-	h := t.GLU("mlp.glu", gu[0], gu[1], glu.SiLU)
-	return t.Products(product("mlp.down_proj", h, c.Hidden, c.Width))[0], stream
+	o := x.attend(layer, qkv[0], qkv[1], qkv[2])
+	branch = t.Products(x.product(name("self_attn.o_proj"), o, c.Width, c.OutBias))[0]
+	y, stream = x.norm(name("post_attention_layernorm"), branch, stream)
+	gu := t.Products(x.product(name("mlp.gate_proj"), y, c.Hidden, false), x.product(name("mlp.up_proj"), y, c.Hidden, false))
+	h := t.GLU(name("mlp.glu"), gu[0], gu[1], glu.SiLU)
+	return t.Products(x.product(name("mlp.down_proj"), h, c.Width, false))[0], stream
 }
 
 // headNorm normalizes each head of a matrix.
-func (f *Forward) headNorm(t *train.Tape, layer int, name string, x *train.Value) *train.Value {
-	c, shape := f.Config, x.Shape()
-	w := t.Vector(c.layer(layer, "self_attn."+name+".weight"), c.HeadDim)
-	y, _ := t.Norm(name, x.Reshape(shape[0]*shape[1]/c.HeadDim, c.HeadDim), w, train.Norm{RMS: true, Eps: c.Eps})
+func (x *pass) headNorm(name string, v *train.Value) *train.Value {
+	shape, dim := v.Shape(), x.c.HeadDim
+	rows := v.Reshape(shape[0]*shape[1]/dim, dim)
+	y, _ := x.t.Norm(name, rows, x.t.Vector(name+".weight", dim), train.Norm{RMS: true, Eps: x.c.Eps})
 	return y.Reshape(shape...)
 }
 
-// attend appends attention with the cache: q and the new k are rotated by their positions.
-func (f *Forward) attend(t *train.Tape, layer int, qkv []*train.Value) *train.Value {
-	c := f.Config
-	o := t.Tensor("attention", t.DType(), f.Batch*f.Seq, c.Heads*c.HeadDim)
-	p := attention.AppendProblem{DecodeProblem: c.decodeProblem(f.Batch, f.Seq, f.Cache.context, t.DType()), RoPE: c.attentionRoPE()}
-	in := []*train.Value{qkv[0].Heads(f.Batch, c.Heads), qkv[1].Heads(f.Batch, c.KVHeads), qkv[2].Heads(f.Batch, c.KVHeads)}
-	t.Op(train.Op{Name: "attention", In: in, Out: []*train.Value{o.Heads(f.Batch, c.Heads)}, Forward: func(cmd *vk.Cmd, m train.Call) error {
-		q, o, cache := m.In[0], m.Out[0], f.Cache
-		if f.Seq == 1 {
-			return cache.Step(cmd, layer, attention.StepTensors{DecodeTensors: attention.DecodeTensors{Q: q, O: o}, NewK: m.In[1], NewV: m.In[2], Cos: cache.cos, Sin: cache.sin}, p, attention.Options{})
+// attend appends attention.
+func (x *pass) attend(layer int, q, k, v *train.Value) *train.Value {
+	c := x.c
+	q, k, v = q.Heads(x.Batch, c.Heads), k.Heads(x.Batch, c.KVHeads), v.Heads(x.Batch, c.KVHeads)
+	if x.Cache != nil {
+		return x.cached(layer, q, k, v)
+	}
+	if !c.GPT2() {
+		q, k = x.rotate(q, k)
+	}
+	p := attention.Problem{Causal: true, Window: c.window()}
+	if x.Sequences == 0 {
+		return x.t.Attention("attention", q, k, v, p)
+	}
+	return x.packed(q, k, v, p)
+}
+
+// rotate appends the rotation of q and k by the positions.
+func (x *pass) rotate(q, k *train.Value) (_, _ *train.Value) {
+	c, t := x.c, x.t
+	p := rope.Problem{Batch: x.Batch, Seq: x.Seq, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Frequencies: c.RoPE, DType: t.DType()}
+	out := []*train.Value{
+		t.Tensor("rotated q", t.DType(), x.Batch*x.Seq, c.Heads*c.HeadDim).Heads(x.Batch, c.Heads),
+		t.Tensor("rotated k", t.DType(), x.Batch*x.Seq, c.KVHeads*c.HeadDim).Heads(x.Batch, c.KVHeads),
+	}
+	in := []*train.Value{q, k, x.positions.Reshape(x.Batch, x.Seq), x.turns}
+	t.Op(train.Op{Name: "rope", In: in, Out: out, Reads: in[2:],
+		Forward: func(c *vk.Cmd, m train.Call) error {
+			return rope.Forward(c, rope.Tensors{Q: m.In[0], K: m.In[1], Positions: m.In[2], Turns: m.In[3], QOut: m.Out[0], KOut: m.Out[1]}, p, rope.Options{})
+		},
+		Backward: func(c *vk.Cmd, m train.Call) error {
+			g := rope.Gradients{DQOut: m.DOut[0], DKOut: m.DOut[1], DQ: m.DIn[0], DK: m.DIn[1]}
+			return rope.Backward(c, rope.Tensors{Positions: m.In[2], Turns: m.In[3]}, g, p, rope.Options{})
+		}})
+	return out[0], out[1]
+}
+
+// packed appends attention of sequences in one row.
+func (x *pass) packed(q, k, v *train.Value, p attention.Problem) *train.Value {
+	c := x.c
+	o := x.t.Tensor("attention", x.t.DType(), x.Seq, c.Heads*c.HeadDim)
+	p.Batch, p.NumHeads, p.NumKVHeads, p.HeadDim, p.DType = x.Sequences, c.Heads, c.KVHeads, c.HeadDim, x.t.DType()
+	p.SeqQ, p.SeqKV, p.Varlen = x.Longest, x.Longest, attention.Varlen{On: true, TotalQ: x.Seq, TotalKV: x.Seq}
+	rows := func(t vk.Tensor) vk.Tensor { // (1, heads, rows, dim) as (rows, heads, dim)
+		t = t.Permute(0, 2, 1, 3)
+		t.Shape, t.Strides = t.Shape[1:], t.Strides[1:]
+		return t
+	}
+	x.t.Op(train.Op{Name: "attention", In: []*train.Value{q, k, v, x.cuSeqlens}, Out: []*train.Value{o.Heads(1, c.Heads)},
+		Forward: func(c *vk.Cmd, m train.Call) error {
+			t := attention.Tensors{Q: rows(m.In[0]), K: rows(m.In[1]), V: rows(m.In[2]), O: rows(m.Out[0]), CuSeqlensQ: m.In[3], CuSeqlensKV: m.In[3]}
+			return attention.Forward(c, t, p, attention.Options{})
+		}})
+	return o
+}
+
+// cached appends attention with the cache: q and the new k are rotated by their places.
+func (x *pass) cached(layer int, q, k, v *train.Value) *train.Value {
+	c, t, cache := x.c, x.t, x.Cache
+	o := t.Tensor("attention", t.DType(), x.Batch*x.Seq, c.Heads*c.HeadDim)
+	p := attention.AppendProblem{DecodeProblem: c.decodeProblem(x.Batch, x.Seq, cache.context, t.DType())}
+	if !c.GPT2() {
+		p.RoPE.Dims = c.HeadDim
+	}
+	t.Op(train.Op{Name: "attention", In: []*train.Value{q, k, v}, Out: []*train.Value{o.Heads(x.Batch, c.Heads)}, Forward: func(cmd *vk.Cmd, m train.Call) error {
+		decode := attention.DecodeTensors{Q: m.In[0], O: m.Out[0]}
+		if x.Seq == 1 {
+			step := attention.StepTensors{DecodeTensors: decode, NewK: m.In[1], NewV: m.In[2], Cos: cache.cos, Sin: cache.sin}
+			return cache.Step(cmd, layer, step, p, attention.Options{})
 		}
-		append := attention.AppendTensors{NewK: m.In[1], NewV: m.In[2], Cos: cache.cos, Sin: cache.sin}
+		new := attention.AppendTensors{NewK: m.In[1], NewV: m.In[2], Cos: cache.cos, Sin: cache.sin}
 		if p.RoPE.Dims > 0 {
-			append.Q = q
+			new.Q = decode.Q
 		}
-		if err := cache.Append(cmd, layer, append, p); err != nil {
+		if err := cache.Append(cmd, layer, new, p); err != nil {
 			return err
 		}
 		whole := p.Problem
-		whole.SeqKV = f.Seq
-		k, v := cache.K[layer].Slice(2, 0, f.Seq), cache.V[layer].Slice(2, 0, f.Seq)
-		return attention.Forward(cmd, attention.Tensors{Q: q, K: k, V: v, O: o}, whole, attention.Options{})
+		whole.SeqKV = x.Seq
+		keys, values := cache.K[layer].Slice(2, 0, x.Seq), cache.V[layer].Slice(2, 0, x.Seq)
+		return attention.Forward(cmd, attention.Tensors{Q: decode.Q, K: keys, V: values, O: decode.O}, whole, attention.Options{})
 	}})
 	return o
 }
 
 // decodeProblem is attention of new tokens with a cache of so many.
 func (c *Config) decodeProblem(batch, seq, context int, t dtype.DType) attention.DecodeProblem {
-	p := attention.DecodeProblem{NewKeys: seq, CacheRows: batch, Problem: attention.Problem{
-		Batch: batch, NumHeads: c.Heads, NumKVHeads: c.KVHeads, SeqQ: seq, SeqKV: context, HeadDim: c.HeadDim, DType: t, Causal: true,
+	return attention.DecodeProblem{NewKeys: seq, CacheRows: batch, Problem: attention.Problem{
+		Batch: batch, NumHeads: c.Heads, NumKVHeads: c.KVHeads, SeqQ: seq, SeqKV: context, HeadDim: c.HeadDim, DType: t,
+		Causal: true, Window: c.window(),
 	}}
-	if c.Window > 0 {
-		p.Window = attention.Window{On: true, Left: min(c.Window, math.MaxInt32) - 1, Right: attention.Unlimited}
-	}
-	return p
 }
 
-// attentionRoPE says which elements of a head are rotated.
-func (c *Config) attentionRoPE() attention.RoPE {
-	if c.GPT2() {
-		return attention.RoPE{}
+// window returns the keys that a query sees.
+func (c *Config) window() attention.Window {
+	if c.Window == 0 {
+		return attention.Window{}
 	}
-	return attention.RoPE{Dims: c.HeadDim}
+	return attention.Window{On: true, Left: min(c.Window, math.MaxInt32) - 1, Right: attention.Unlimited}
 }

@@ -3,7 +3,6 @@ package lm
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
@@ -33,19 +32,12 @@ func NewCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 	if c.GPT2() {
 		return x, nil
 	}
-	angles := c.RoPE.Frequencies(c.HeadDim)
-	cos, sin := make([]float32, 0, length*len(angles)), make([]float32, 0, length*len(angles))
-	for p := range length {
-		for _, f := range angles {
-			s, c := math.Sincos(float64(p) * f)
-			cos, sin = append(cos, float32(c)), append(sin, float32(s))
-		}
-	}
+	cos, sin := c.RoPE.Table(length)
 	for _, table := range []struct {
 		to   *vk.Tensor
 		data []float32
 	}{{&x.cos, cos}, {&x.sin, sin}} {
-		if *table.to, err = d.NewTensor("angles", dtype.Float32, length, len(angles)); err != nil {
+		if *table.to, err = d.NewTensor("angles", dtype.Float32, length, c.HeadDim/2); err != nil {
 			return nil, fmt.Errorf("lm: %w", err)
 		}
 		if err = table.to.Upload(ctx, table.data); err != nil {
@@ -247,7 +239,7 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 		if n == tokens-1 || !slices.Contains(ended, false) {
 			return nil
 		}
-		if err := g.run(ctx, g.step, next, length, nil, logits); err != nil {
+		if err := run(ctx, g.step, map[string][]int32{"ids": next, "positions": length}, logits); err != nil {
 			return err
 		}
 		for b := range length {
@@ -295,7 +287,7 @@ func (g *Generator) prefill(ctx context.Context, prompts [][]int32) ([]float32, 
 		for _, p := range prompts {
 			first = append(first, p[0])
 		}
-		return logits, g.run(ctx, g.step, first, make([]int32, len(prompts)), nil, logits)
+		return logits, run(ctx, g.step, map[string][]int32{"ids": first, "positions": make([]int32, len(prompts))}, logits)
 	}
 	plan, err := g.plan(ctx, seq)
 	if err != nil {
@@ -311,34 +303,13 @@ func (g *Generator) prefill(ctx context.Context, prompts [][]int32) ([]float32, 
 		}
 		last, lengths = append(last, int32(b*seq+len(p)-1)), append(lengths, int32(len(p)))
 	}
-	if err := g.run(ctx, plan, ids, positions, last, logits); err != nil {
+	if err := run(ctx, plan, map[string][]int32{"ids": ids, "positions": positions, "last": last}, logits); err != nil {
 		return nil, err
 	}
 	if err := g.cache.SeqLens.UploadInts(ctx, lengths); err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
 	}
 	return logits, nil
-}
-
-// run runs a plan on its inputs, of which nil are none, and downloads the logits.
-func (g *Generator) run(ctx context.Context, p *train.Plan, ids, positions, last []int32, logits []float32) error {
-	for _, in := range []struct {
-		name string
-		data []int32
-	}{{"ids", ids}, {"positions", positions}, {"last", last}} {
-		if t := p.Tensor(in.name); !t.IsZero() {
-			if err := t.UploadInts(ctx, in.data); err != nil {
-				return fmt.Errorf("lm: %w", err)
-			}
-		}
-	}
-	if err := p.Start(ctx); err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	if err := p.Tensor("logits").Download(ctx, logits); err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	return nil
 }
 
 // Argmax is a pick of Generate: the most probable token, the first of several.

@@ -8,16 +8,18 @@ type Param struct {
 	Shape []int
 }
 
-// Names of parameters. Those of a layer stand behind Config.layer.
-const (
-	embedName = "model.embed_tokens.weight"
-	normName  = "model.norm.weight"
-	headName  = "lm_head.weight"
+// headName is the head of a model that does not tie it to the embeddings.
+const headName = "lm_head.weight"
 
-	gpt2Embed     = "transformer.wte.weight"
-	gpt2Positions = "transformer.wpe.weight"
-	gpt2Norm      = "transformer.ln_f.weight"
-)
+// names are those of parameters that belong to no layer; norm is without the ending.
+type names struct{ embed, positions, norm string }
+
+func (c *Config) names() names {
+	if c.GPT2() {
+		return names{"transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f"}
+	}
+	return names{embed: "model.embed_tokens.weight", norm: "model.norm"}
+}
 
 // layer returns the name of a parameter of a layer.
 func (c *Config) layer(i int, name string) string {
@@ -30,11 +32,10 @@ func (c *Config) layer(i int, name string) string {
 // Params returns all parameters, in the order of the layers.
 func (c *Config) Params() (list []Param) {
 	add := func(name string, shape ...int) { list = append(list, Param{name, shape}) }
+	names := c.names()
+	add(names.embed, c.Vocabulary, c.Width)
 	if c.GPT2() {
-		add(gpt2Embed, c.Vocabulary, c.Width)
-		add(gpt2Positions, c.Positions, c.Width)
-	} else {
-		add(embedName, c.Vocabulary, c.Width)
+		add(names.positions, c.Positions, c.Width)
 	}
 	for i := range c.Layers {
 		layer := func(name string, shape ...int) { add(c.layer(i, name), shape...) }
@@ -44,11 +45,9 @@ func (c *Config) Params() (list []Param) {
 			c.llamaLayer(layer)
 		}
 	}
+	add(names.norm+".weight", c.Width)
 	if c.GPT2() {
-		add(gpt2Norm, c.Width)
-		add("transformer.ln_f.bias", c.Width)
-	} else {
-		add(normName, c.Width)
+		add(names.norm+".bias", c.Width)
 	}
 	if !c.Tied {
 		add(headName, c.Vocabulary, c.Width)

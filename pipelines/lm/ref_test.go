@@ -3,6 +3,7 @@ package lm
 import (
 	"math"
 
+	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 )
@@ -78,7 +79,7 @@ func (r *reference) norm(x [][]float64, name string) [][]float64 {
 
 // heads divides rows into heads, (heads, rows, dim), normalized and rotated.
 func (r *reference) heads(x [][]float64, heads int, normName string, rotate bool) [][][]float64 {
-	d, freq := r.c.HeadDim, r.c.RoPE.Frequencies(r.c.HeadDim)
+	d, freq := r.c.HeadDim, r.frequencies()
 	list := make([][][]float64, heads)
 	for h := range list {
 		for _, row := range x {
@@ -93,6 +94,27 @@ func (r *reference) heads(x [][]float64, heads int, normName string, rotate bool
 				row[i], row[i+d/2] = row[i]*c-row[i+d/2]*s, row[i+d/2]*c+row[i]*s
 			}
 		}
+	}
+	return list
+}
+
+// frequencies returns the angle per position of each pair, as Transformers has them for rope_type
+// default and llama3.
+func (r *reference) frequencies() (list []float64) {
+	f := r.c.RoPE
+	for i := range r.c.HeadDim / 2 {
+		angle := math.Pow(f.Base, -2*float64(i)/float64(r.c.HeadDim))
+		if f.Scaling == attention.Llama3 {
+			long := 2 * math.Pi / angle
+			smooth := (float64(f.Original)/long - f.Low) / (f.High - f.Low)
+			switch {
+			case long > float64(f.Original)/f.Low:
+				angle /= f.Factor
+			case long >= float64(f.Original)/f.High:
+				angle = (1-smooth)*angle/f.Factor + smooth*angle
+			}
+		}
+		list = append(list, angle)
 	}
 	return list
 }
