@@ -24,7 +24,7 @@ import (
 
 func newRun(a *app) *cobra.Command {
 	cmd := kernelCommands("run KERNEL", func(k kernels.Kernel) *cobra.Command { return newRunKernel(a, k) })
-	cmd.AddCommand(newRunModel(a))
+	cmd.AddCommand(newRunModel(a), newRunLM(a))
 	return cmd
 }
 

@@ -2,11 +2,13 @@ package lm
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/safetensors"
 )
 
 // A Batch is sequences of tokens, row by row.
@@ -20,8 +22,50 @@ type Batch struct {
 	CuSeqlens []int32
 }
 
-// check returns an error if a number breaks a rule.
-func (b *Batch) check(c *Config) error {
+// ReadBatch reads a safetensors file with ids (batch, seq) and perhaps positions (batch, seq) and
+// cu_seqlens (sequences+1), I32.
+func ReadBatch(path string) (b Batch, err error) {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return b, err
+	}
+	defer f.Close()
+	var shape []int
+	for _, x := range []struct {
+		name string
+		to   *[]int32
+		rank int
+	}{{"ids", &b.IDs, 2}, {"positions", &b.Positions, 2}, {"cu_seqlens", &b.CuSeqlens, 1}} {
+		t, ok := f.Tensor(x.name)
+		switch {
+		case !ok && x.name != "ids":
+			continue
+		case !ok:
+			return b, fmt.Errorf("%s: tensor %q is missing", path, x.name)
+		case t.DType != "I32" || len(t.Shape) != x.rank:
+			return b, fmt.Errorf("%s: tensor %q is %s of shape %v, want I32 with %d axes", path, x.name, t.DType, t.Shape, x.rank)
+		case x.rank == 2 && shape != nil && !slices.Equal(t.Shape, shape):
+			return b, fmt.Errorf("%s: tensor %q has shape %v, ids %v", path, x.name, t.Shape, shape)
+		case t.Bytes() == 0:
+			return b, fmt.Errorf("%s: tensor %q has shape %v: it is empty", path, x.name, t.Shape)
+		}
+		if x.rank == 2 {
+			shape = t.Shape
+		}
+		raw := make([]byte, t.Bytes())
+		if err := f.ReadAt(t, raw, 0); err != nil {
+			return b, err
+		}
+		for i := 0; i < len(raw); i += 4 {
+			*x.to = append(*x.to, int32(binary.LittleEndian.Uint32(raw[i:])))
+		}
+	}
+	b.Shape = [2]int(shape)
+	return b, nil
+}
+
+// Check returns an error if a number breaks a rule.
+func (b *Batch) Check(c *Config) error {
 	for i, id := range b.IDs {
 		if id < 0 || int(id) >= c.Vocabulary {
 			return fmt.Errorf("lm: ids[%d] is %d, which is not from 0 to vocab_size-1=%d", i, id, c.Vocabulary-1)
@@ -75,7 +119,7 @@ func (b *Batch) positions() []int32 {
 
 // Logits returns the logits of all tokens, (batch*seq, vocabulary). M is what NewModel returns.
 func Logits(ctx context.Context, c *Config, m *train.Model, b Batch) ([]float32, error) {
-	if err := b.check(c); err != nil {
+	if err := b.Check(c); err != nil {
 		return nil, err
 	}
 	f := &Forward{Config: c, Batch: b.Shape[0], Seq: b.Shape[1]}

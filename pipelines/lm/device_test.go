@@ -146,6 +146,6 @@ func TestBatchErrors(t *testing.T) {
 		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, CuSeqlens: []int32{0, 1}}, "lm: cu_seqlens=[0 1] does not rise from 0 to the 2 tokens of ids"},
 		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, Positions: []int32{0, 64}}, "lm: positions[1] is 64, which is not from 0 to max_position_embeddings-1=63"},
 	} {
-		require.EqualError(t, x.b.check(c), x.want)
+		require.EqualError(t, x.b.Check(c), x.want)
 	}
 }
