@@ -42,7 +42,7 @@ func newBench(a *app) *cobra.Command {
 		b := &benchKernel{kernelFlags: newKernelFlags(k)}
 		return a.command(&cobra.Command{Use: k.Name}, b.add, func(ctx context.Context) error { return b.run(ctx, a) })
 	})
-	cmd.AddCommand(newBenchTrain(a), newBenchOverhead(a), newBenchCompare(a))
+	cmd.AddCommand(newBenchTrain(a), newBenchLM(a), newBenchOverhead(a), newBenchCompare(a))
 	return cmd
 }
 

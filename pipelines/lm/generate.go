@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -321,4 +322,51 @@ func Argmax(_ int, logits []float32) int32 {
 		}
 	}
 	return int32(best)
+}
+
+// TimeSteps replays the step n times, each with so many keys in the cache afterwards, and returns how long each
+// took, from its start to its end. The cache and the tokens are whatever there is.
+func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Duration, err error) {
+	lengths := slices.Repeat([]int32{int32(keys - 1)}, g.o.Batch)
+	for range n {
+		if err := g.cache.SeqLens.UploadInts(ctx, lengths); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		begin := time.Now()
+		if err := g.step.Run(ctx); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		list = append(list, time.Since(begin))
+	}
+	return list, nil
+}
+
+// TimePrefill is TimeSteps for prompts of so many tokens.
+func (g *Generator) TimePrefill(ctx context.Context, tokens, n int) (list []time.Duration, err error) {
+	if err := g.cache.Reset(ctx); err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	plan, err := g.plan(ctx, tokens)
+	if err != nil {
+		return nil, err
+	}
+	defer plan.Close()
+	for range n {
+		begin := time.Now()
+		if err := plan.Run(ctx); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		list = append(list, time.Since(begin))
+	}
+	return list, nil
+}
+
+// StepBytes returns the least memory traffic of a step with so many keys: weights and cache.
+func (c *Config) StepBytes(batch, keys int, t dtype.DType) int64 {
+	weights := c.NumParams()
+	if !c.Tied {
+		weights -= int64(c.Vocabulary) * int64(c.Width) // of embeddings a few rows are read
+	}
+	cache := 2 * int64(batch) * int64(keys) * int64(c.Layers) * int64(c.KVHeads*c.HeadDim)
+	return (weights + cache) * int64(t.Size())
 }
