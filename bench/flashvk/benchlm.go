@@ -95,7 +95,7 @@ func (b *benchLM) measure(ctx context.Context, a *app, d *vk.Device, name string
 		if x.name == "decode" {
 			rate = bench.FormatSI(float64(c.StepBytes(b.batch, b.keys, format))/seconds, "")
 		}
-		fmt.Fprintf(a.stdout, "%-36s %-10v %10.4g %12.0f %10s\n", text, format, 1e3*seconds, float64(x.tokens)/seconds, rate)
+		fmt.Fprintf(a.stdout, "%-36s %-10v %10.4g %12.5g %10s\n", text, format, 1e3*seconds, float64(x.tokens)/seconds, rate)
 		if err := b.ask(ctx, a, text); err != nil {
 			return err
 		}
