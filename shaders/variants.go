@@ -100,6 +100,7 @@ var variants = slices.Concat(
 	forEach("gmm_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	single("gmm_merge"),
 	single("embed_fwd", "embed_sort", "embed_bwd"),
+	single("xent_total", "xent_rows"),
 	forEach("adamw", "vulkan1.2", "f16", "bf16"),
 	forEach("adamw_norm", "vulkan1.2", "f16", "bf16"),
 	single("adamw_prepare"),

@@ -22,6 +22,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/quantize"
 	"github.com/flashvk/flashvk/pipelines/rope"
+	"github.com/flashvk/flashvk/pipelines/xent"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -43,6 +44,7 @@ func refusing() map[string]call.Call {
 	gates := glu.Problem{Rows: 3, Cols: 8}
 	mixtures := gmm.Problem{Tokens: 4, Components: 2}
 	layer, rms := norm.Problem{Rows: 3, Cols: 8, DType: dtype.Float16}, norm.Problem{Rows: 3, Cols: 8, RMS: true, Residual: true}
+	words := xent.Problem{Tokens: 3, Vocabulary: 8, Dim: 8}
 	table := embed.Problem{Tokens: 4, Vocabulary: 3, Dim: 8, DType: dtype.Float16}
 	turned := rope.Problem{Batch: 1, Seq: 3, Heads: 2, KVHeads: 1, HeadDim: 8, Frequencies: attention.Frequencies{Dims: 8}, DType: dtype.Float16}
 	product := problem.Problem{M: 3, N: 4, K: 5, Beta: 1}
@@ -72,6 +74,8 @@ func refusing() map[string]call.Call {
 		"rms, backward":        &call.Norm{Problem: rms, Direction: back, DResidual: true},
 		"embed":                &call.Embed{Problem: table},
 		"embed, backward":      &call.Embed{Problem: table, Direction: back},
+		"xent":                 &call.Xent{Problem: words, Losses: true, LSE: true, Loss: true},
+		"xent, backward":       &call.Xent{Problem: words, Direction: back, Losses: true, LSE: true, Loss: true, DLoss: 1},
 		"gemm":                 &call.Gemm{Problem: product},
 		"rope":                 &call.Rope{Problem: turned},
 		"rope, backward":       &call.Rope{Problem: turned, Direction: back},
@@ -86,7 +90,7 @@ func refusing() map[string]call.Call {
 }
 
 // optional are tensors that a call may leave out.
-var optional = []string{"lse", "dlse", "dbias", "dsinks", "k_scale", "v_scale", "q", "log_p", "loss", "dloss", "mean", "rstd", "dresidual"}
+var optional = []string{"lse", "dlse", "dbias", "dsinks", "k_scale", "v_scale", "q", "log_p", "loss", "losses", "dloss", "mean", "rstd", "dresidual"}
 
 // composed are tensors of a description that the package has not.
 var composed = []string{"states", "outputs", "pre", "p", "gu"}

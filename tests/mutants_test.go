@@ -39,6 +39,8 @@ var hunts = map[string]struct {
 	"bias-sums-early":     {16, 1, nil, ""},
 	"vector-past-the-row": {30, 1, nil, ""},
 	"rest-subtracted":     {30, 1, nil, ""},
+	"x-overwritten":       {60, 1, []string{"--impl", "scalar"}, ""},
+	"sum-not-rescaled":    {12, 1, []string{"--impl", "scalar"}, ""},
 	"loss-left":           {30, 1, nil, ""},
 	"amax-early":          {30, 1, nil, ""},
 	"row-of-three-blocks": {30, 1, nil, ""},

@@ -89,6 +89,7 @@ func All() []Kernel {
 		kernelNorm(),
 		kernelGLU(),
 		kernelEmbed(),
+		kernelXent(),
 		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
 		kernelQuantize(),
 		kernelRope(),
