@@ -211,6 +211,9 @@ func drawXent(family, rng *rand.Rand, s Space) Call {
 	x.Losses, x.LSE, x.Loss, x.Sum = chance(family, 2), chance(family, 2), chance(family, 2), chance(rng, 4)
 	x.Data = DrawData(family, rng)
 	x.Tokens, x.Vocabulary, x.Dim = Size(rng, 500), Size(rng, 5000), Size(rng, 300)
+	if chance(rng, 3) { // rows of many tiles
+		x.Tokens, x.Vocabulary, x.Dim = 1+rng.IntN(4), 2000+rng.IntN(10000), 1+rng.IntN(10)
+	}
 	cost := func() float64 { return 20 * float64(x.Tokens) * float64(x.Vocabulary) * float64(x.Dim) }
 	if given {
 		x.Tokens, x.Vocabulary, x.Dim = Size(rng, 500), Size(rng, 20000), 0
