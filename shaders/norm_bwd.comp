@@ -9,8 +9,7 @@
 //     s, dy, dsum, dx, dresidual  (rows, cols)  ELEM, row strides, last axis contiguous
 //     w                           (cols)        f32 or ELEM, contiguous
 //     mean, rstd                  (rows)        f32, contiguous
-//     parts                       (workgroups, cols rounded up to 4)  f32: sums of dw
-//                                 and, from a multiple of 16 rows on, as many rows: sums of db
+//     parts                       (workgroups, cols rounded up to 4)  f32: dw; from a multiple of 16 rows on db
 //
 // The given mean is rounded. If neighbouring float32 numbers are as far apart as the
 // elements of a row, its error is up to one deviation. So in float32 the mean of z, which

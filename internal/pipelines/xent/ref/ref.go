@@ -6,8 +6,8 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
-	gemm "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	gemm "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/xent"
 )
