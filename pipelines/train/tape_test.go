@@ -46,6 +46,7 @@ func model(tasks, rows int) sample {
 		k, v := qkv[1].Slice(1, 0, dim).Heads(tasks, heads), qkv[1].Slice(1, dim, 2*dim).Heads(tasks, heads)
 		o := t.Attention("attention", qkv[0].Heads(tasks, heads), k, v, attention.Problem{Causal: true})
 		out := t.Product("out", train.Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true})
+		t.Keep(out, train.Selective) // the next product but one writes over it
 		low := t.Product("low", train.Product{X: o, W: t.Weight("N.a", 8, dim), TransW: true})
 		out = t.Product("lora", train.Product{X: low, W: t.Weight("N.b", 8, dim), Alpha: 0.5, Into: out})
 		y, x = t.Norm("norm2", out, t.Vector("N.norm2", dim), train.Norm{RMS: true, Eps: 1e-5, Residual: x, Bias: t.Vector("N.bias2", dim)})
@@ -67,6 +68,7 @@ func model(tasks, rows int) sample {
 		x = t.Add("both", targets, t.Rows("more targets", x, tasks, half, rows))
 		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5, Bias: t.Vector("bias", dim)})
 		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z})
+		z = t.Add("twice", z, t.Product("same", train.Product{X: z, W: t.Weight("same", dim, dim)}))
 		z = square(t, z)
 		logits := t.Product("logits", train.Product{X: z, W: table, TransW: true}) // tied
 		z = t.Product("outputs", train.Product{X: logits, W: t.Weight("outputs", vocabulary, 3*components), Out: dtype.Some(dtype.Float32)})

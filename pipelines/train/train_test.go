@@ -186,6 +186,12 @@ func TestGoodSteps(t *testing.T) {
 	require.EqualValues(t, 32, r.m.LossScale())
 	steps(4)
 	require.EqualValues(t, 64, r.m.LossScale())
+	for range 4 {
+		require.NoError(t, other.Run(ctx))
+	}
+	for name, x := range fixed.weights() {
+		require.InDeltaSlice(t, x, r.weights()[name], 1e-4, name)
+	}
 	file, err := safetensors.Open(path)
 	require.NoError(t, err)
 	defer file.Close()
