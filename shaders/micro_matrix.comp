@@ -2,9 +2,11 @@
 //
 //     C[s, i, j] = iters * A[i] * B[j]    for each subgroup s
 //
-//     a  (TILES_A, MAT_M, MAT_K)               T, the same for all subgroups
+//     a  (TILES_A, MAT_M, MAT_K)               T or int8, the same for all subgroups
 //     b  (TILES_B, MAT_K, MAT_N)               T
 //     c  (subgroups, TILES_A, TILES_B, MAT_M, MAT_N)  f32
+//
+// Sums of int8 are integers of 32 bits until they are stored.
 //
 // Nothing is loaded or stored in the loop. The products of a step do not depend on each other.
 //
@@ -23,7 +25,18 @@ layout(push_constant, scalar) uniform Params {
     uint iters;
 } p;
 
+#ifdef ELEM_INT8
+#extension GL_EXT_shader_16bit_storage : require
+#define T int8_t
+#define SUM int32_t
+#define CELLS(n) ((n) / 2)  // of 16 bits
+#define TO_FLOAT(x) coopmat<float, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseAccumulator>(x)
+#else
 #include "lib/element.glsl"
+#define SUM float
+#define CELLS(n) (n)
+#define TO_FLOAT(x) (x)
+#endif
 
 layout(binding = 0, scalar) readonly buffer A { uint16_t a[]; };
 layout(binding = 1, scalar) readonly buffer B { uint16_t b[]; };
@@ -36,20 +49,20 @@ const uint TILES_B = 4;
 
 #define MatA coopmat<T, gl_ScopeSubgroup, MAT_M, MAT_K, gl_MatrixUseA>
 #define MatB coopmat<T, gl_ScopeSubgroup, MAT_K, MAT_N, gl_MatrixUseB>
-#define MatC coopmat<float, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseAccumulator>
+#define MatC coopmat<SUM, gl_ScopeSubgroup, MAT_M, MAT_N, gl_MatrixUseAccumulator>
 
 void main() {
     MatA left[TILES_A];
     MatB right[TILES_B];
     MatC sum[TILES_A * TILES_B];
     [[unroll]] for (uint i = 0; i < TILES_A; i++) {
-        coopMatLoad(left[i], a, i * MAT_M * MAT_K, MAT_K, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(left[i], a, CELLS(i * MAT_M * MAT_K), CELLS(MAT_K), gl_CooperativeMatrixLayoutRowMajor);
     }
     [[unroll]] for (uint j = 0; j < TILES_B; j++) {
-        coopMatLoad(right[j], b, j * MAT_K * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(right[j], b, CELLS(j * MAT_K * MAT_N), CELLS(MAT_N), gl_CooperativeMatrixLayoutRowMajor);
     }
     [[unroll]] for (uint k = 0; k < TILES_A * TILES_B; k++) {
-        sum[k] = MatC(0.0);
+        sum[k] = MatC(SUM(0.0));
     }
     for (uint t = 0; t < p.iters; t++) {
         [[unroll]] for (uint i = 0; i < TILES_A; i++) {
@@ -61,6 +74,6 @@ void main() {
     const uint subgroup = gl_WorkGroupID.x * gl_NumSubgroups + gl_SubgroupID;
     const uint base = subgroup * TILES_A * TILES_B * MAT_M * MAT_N;
     [[unroll]] for (uint k = 0; k < TILES_A * TILES_B; k++) {
-        coopMatStore(sum[k], c, base + k * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatStore(TO_FLOAT(sum[k]), c, base + k * MAT_M * MAT_N, MAT_N, gl_CooperativeMatrixLayoutRowMajor);
     }
 }

@@ -108,7 +108,7 @@ var variants = slices.Concat(
 	forEach("rope", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
 	forEach("matrix_right", "vulkan1.3", "f16", "bf16"),
-	forEach("micro_matrix", "vulkan1.3", "f16", "bf16"),
+	forEach("micro_matrix", "vulkan1.3", "f16", "bf16", "int8"),
 	single("micro_fma", "micro_copy"),
 	single("poison"),
 )

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -19,6 +20,7 @@ import (
 // to one goroutine.
 //
 //	matrix f16, matrix bf16   products of matrices in registers, float32 sums   FLOP/s
+//	matrix int8               products of matrices in registers, int32 sums     OP/s
 //	fma f32                   fused multiply-adds in registers                  FLOP/s
 //	copy                      reading and writing device memory                 B/s
 type loop struct {
@@ -39,7 +41,7 @@ type loop struct {
 const copyLoop, fmaLoop = "copy", "fma f32"
 
 // loopNames lists the loops that newLoop makes.
-var loopNames = []string{"matrix f16", "matrix bf16", fmaLoop, copyLoop}
+var loopNames = []string{"matrix f16", "matrix bf16", "matrix int8", fmaLoop, copyLoop}
 
 // newLoop returns a loop by its name. The error wraps vk.ErrUnsupported if the
 // device cannot run it.
@@ -52,6 +54,9 @@ func newLoop(d *vk.Device, name string) (l *loop, err error) {
 		err = l.copy()
 	case "matrix f16":
 		err = l.matrix(dtype.Float16)
+	case "matrix int8":
+		l.unit = "OP/s"
+		err = l.matrix(dtype.Int8)
 	default:
 		err = l.matrix(dtype.BFloat16)
 	}
@@ -315,6 +320,11 @@ type matrixSpec struct {
 func (l *loop) matrix(t dtype.DType) error {
 	caps := l.d.Caps()
 	shape, lack := chips.MatrixShape(caps, t)
+	deviation := 1.0
+	if t == dtype.Int8 {
+		shape, lack = chips.Int8Shape(caps)
+		deviation = 40 // most of the 8 bits
+	}
 	if lack == "" && !caps.Storage16 {
 		lack = "the device has no 16-bit storage"
 	}
@@ -338,43 +348,43 @@ func (l *loop) matrix(t dtype.DType) error {
 			return err
 		}
 		// Normal numbers, since zeros or small integers take less power than data.
-		return fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.NormFloat64()) })
+		_, err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(deviation * rng.NormFloat64()) })
+		return err
 	}
 	return nil
 }
 
-// fillMatrices uploads what next returns, rounded to the type.
-func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func(rng *rand.Rand) float32) error {
+// fillMatrices uploads what next returns, rounded to the type, and returns it.
+func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func(rng *rand.Rand) float32) (list [][]float32, err error) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, x := range tensors {
-		values := make([]float32, x.NumElements())
+		values, data := make([]float32, x.NumElements()), make([]byte, x.NumElements()*x.DType.Size())
 		for i := range values {
 			values[i] = x.DType.Round(next(rng))
 		}
-		if err := x.Upload(ctx, values); err != nil {
-			return err
+		storage.Encode(x.DType, data, values)
+		if err := x.UploadRaw(ctx, data); err != nil {
+			return nil, err
 		}
+		list = append(list, values)
 	}
-	return nil
+	return list, nil
 }
 
 // checkMatrix multiplies small integers, whose sums are exact.
 func (l *loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int) error {
 	const iters = 3
-	if err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.IntN(9) - 4) }); err != nil {
+	x, err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.IntN(9) - 4) })
+	if err != nil {
 		return err
 	}
 	if err := l.once(ctx, iters); err != nil {
 		return err
 	}
-	var x [3][]float32
-	for i := range x {
-		x[i] = make([]float32, tensors[i].NumElements())
-		if err := tensors[i].Download(ctx, x[i]); err != nil {
-			return err
-		}
+	a, b, c := x[0], x[1], make([]float32, tensors[2].NumElements())
+	if err := tensors[2].Download(ctx, c); err != nil {
+		return err
 	}
-	a, b, c := x[0], x[1], x[2]
 	want := make([]float32, tilesA*tilesB*m*n) // of one subgroup
 	for tile := range tilesA * tilesB {
 		left, right := a[tile/tilesB*m*k:], b[tile%tilesB*k*n:]

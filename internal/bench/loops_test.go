@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ func TestLoops(t *testing.T) {
 	}{
 		{"micro_matrix", "f16", matrixParams{}, matrixSpec{}, []string{"A", "B", "C"}},
 		{"micro_matrix", "bf16", matrixParams{}, matrixSpec{}, []string{"A", "B", "C"}},
+		{"micro_matrix", "int8", matrixParams{}, matrixSpec{}, []string{"A", "B", "C"}},
 		{"micro_fma", "", fmaParams{}, workgroupSpec{}, []string{"Y"}},
 		{"micro_copy", "", copyParams{}, workgroupSpec{}, []string{"Src", "Dst"}},
 	} {
@@ -40,7 +42,7 @@ func TestLoops(t *testing.T) {
 			l, err := newLoop(d, name)
 			if name == "matrix f16" {
 				vktest.Require(t, "coopmat", err)
-			} else if name == "matrix bf16" && err != nil {
+			} else if strings.HasPrefix(name, "matrix") && err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				t.Skip(err)
 			}

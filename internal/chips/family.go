@@ -147,6 +147,24 @@ func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack strin
 	return best, ""
 }
 
+// Int8Shape returns the largest shape of the cooperative matrices with which a subgroup multiplies 8-bit
+// integers into sums of 32 bits. If there is none, lack says so.
+func Int8Shape(caps *vk.Caps) (best vk.CoopMatShape, lack string) {
+	if _, lack = MatrixShape(caps, dtype.Float16); lack != "" {
+		return best, lack
+	}
+	for _, s := range caps.CoopMatShapes {
+		usable := s.Scope == vk.ScopeSubgroup && s.A == vk.S8 && s.B == vk.S8 && s.C == vk.S32 && s.Result == vk.S32
+		if usable && s.M*s.N*s.K > best.M*best.N*best.K {
+			best = s
+		}
+	}
+	if best.M == 0 || !caps.Int8 {
+		return best, "the device has no matrices of 8-bit integers"
+	}
+	return best, ""
+}
+
 // MatrixOptions asks for full subgroups of the size that the matrix shapes are given for.
 func MatrixOptions(caps *vk.Caps) vk.KernelOptions {
 	return vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true}
