@@ -177,7 +177,7 @@ func TestDifferences(t *testing.T) {
 					}
 					size += float64(direction[i]) * float64(direction[i])
 				}
-				step := 0.01 / math.Sqrt(size)
+				step := 0.003 / math.Sqrt(size)
 				at := func(sign float64) float64 {
 					x := make([]float32, p.Size())
 					for i := range x {
