@@ -25,6 +25,7 @@ type Gemm struct {
 	// Alias names a tensor that shares memory with another: "residual" and "x" with c, "s" with x.
 	Alias              string
 	Broadcast          bool // all products share a
+	Bias32             bool // the bias is float32
 	AlignedA, AlignedB bool // Options of those names
 	PadK, PadN         int  // rows and columns of op(b) that b lacks, as in Options.PadB
 	Data
@@ -44,6 +45,7 @@ func (g *Gemm) Pass() kit.Pass { return kit.Forward }
 // Tidy drops options that need a tensor or a batch which the call lacks.
 func (g *Gemm) Tidy() {
 	g.Broadcast = g.Broadcast && g.Batch > 0
+	g.Bias32 = g.Bias32 && g.Bias
 	if has := map[string]bool{"residual": g.Residual, "x": g.ReadsX(), "s": g.HasS()}; !has[g.Alias] {
 		g.Alias = ""
 	}
@@ -64,12 +66,12 @@ func (g *Gemm) Validate() error {
 func (g *Gemm) Tensors() []Tensor {
 	size, k, n := OrOne(g.Magnitude)*OrOne(g.Second)*math.Abs(g.Scale()), g.K-g.PadK, g.N-g.PadN
 	corner := engine.Problem{Batch: g.Batch, N: n, K: k, TransB: g.TransB}
-	a, b, c := g.AShape(), corner.BShape(), g.CShape()
+	a, b, c, bias := g.AShape(), corner.BShape(), g.CShape(), g.BiasShape()
 	if g.Broadcast {
 		a[0] = 1
 	}
 	if g.Batch == 0 {
-		a, b, c = a[1:], b[1:], c[1:]
+		a, b, c, bias = a[1:], b[1:], c[1:], bias[1:]
 	}
 	sum, x := Tensor{Role: Output, Scale: size}, Tensor{Scale: 3, Off: !g.HasX() || g.Alias == "x"}
 	if g.Beta != 0 || g.Alias == "residual" || g.Alias == "x" {
@@ -79,7 +81,7 @@ func (g *Gemm) Tensors() []Tensor {
 		sum.Scale = x.Scale
 	}
 	switch {
-	case g.Activation == engine.SiLUKeep:
+	case g.WritesX():
 		x.Role = Output
 	case g.Alias == "s":
 		x.Role = Update
@@ -94,7 +96,11 @@ func (g *Gemm) Tensors() []Tensor {
 			list[i].Name, list[i].Shape, list[i].DType = []string{"c", "r", "x", "s"}[i-2], c, g.Out
 		}
 	}
-	return list
+	format := g.Out
+	if g.Bias32 {
+		format = dtype.Float32
+	}
+	return append(list, Tensor{Name: "bias", Shape: bias, DType: format, Scale: size, Off: !g.Bias})
 }
 
 // Want implements Call. With Sample it has some rows of each product.
@@ -215,7 +221,7 @@ func (g *Gemm) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Re
 
 // tensorsOf returns the tensors of a product by name.
 func tensorsOf(t func(name string) vk.Tensor) engine.Tensors {
-	return engine.Tensors{A: t("a"), B: t("b"), C: t("c"), Residual: t("r"), X: t("x"), S: t("s")}
+	return engine.Tensors{A: t("a"), B: t("b"), C: t("c"), Bias: t("bias"), Residual: t("r"), X: t("x"), S: t("s")}
 }
 
 // GemmGroup is a call of gemm.ForwardGroup. Tensors of one kind lie one after the other in memory.
@@ -223,7 +229,7 @@ type GemmGroup struct {
 	Products       []GemmProduct
 	TransA, TransB bool
 	Activation     engine.Activation
-	Residual       bool
+	Bias, Residual bool
 	DType, Out     dtype.DType
 	Impl, Config   string
 	Lie            GemmLie
@@ -271,7 +277,7 @@ func (g *GemmGroup) Problem(i int) engine.Problem {
 	x := g.Products[i]
 	return engine.Problem{
 		M: x.M, N: x.N, K: x.K, Alpha: x.Alpha, Beta: x.Beta,
-		TransA: g.TransA, TransB: g.TransB, Activation: g.Activation, Residual: g.Residual, DType: g.DType, Out: g.Out,
+		TransA: g.TransA, TransB: g.TransB, Activation: g.Activation, Bias: g.Bias, Residual: g.Residual, DType: g.DType, Out: g.Out,
 	}
 }
 

@@ -32,6 +32,7 @@ func drawGemm(family, rng *rand.Rand, s Space) Call {
 	}
 	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	drawEpilogue(family, rng, &p.Problem)
+	p.Bias32 = p.Bias && family.IntN(2) == 0
 	p.Data = DrawData(family, rng)
 	batches := family.IntN(4) == 0
 	if p.Impl != "auto" && family.IntN(4) > 0 {
@@ -90,6 +91,7 @@ func drawEpilogue(family, rng *rand.Rand, p *engine.Problem) {
 		p.Activation = list[family.IntN(len(list))]
 	}
 	p.Residual = family.IntN(3) == 0
+	p.Bias = family.IntN(3) == 0 && !p.ReadsX()
 	if family.IntN(3) == 0 {
 		p.Beta = []float64{1, -0.75, 0.5, -1, 2}[rng.IntN(5)]
 	}
@@ -105,8 +107,8 @@ func (d *Data) limit(out dtype.DType, p engine.Problem, k int) {
 	if out != dtype.Float16 {
 		return
 	}
-	// The second operand is divided by the root of k. C and R add to the sum.
-	worst := math.Abs(p.Scale()) * OrOne(d.Magnitude) * OrOne(d.Second) * (d.SumLargest(k)/math.Sqrt(float64(k)) + 6*(math.Abs(p.Beta)+1))
+	// The second operand is divided by the root of k. C, the bias and R add to the sum.
+	worst := math.Abs(p.Scale()) * OrOne(d.Magnitude) * OrOne(d.Second) * (d.SumLargest(k)/math.Sqrt(float64(k)) + 6*(math.Abs(p.Beta)+2))
 	if limit := Most(out) / 2; worst > limit {
 		d.Second = OrOne(d.Second) * limit / worst
 	}
@@ -201,7 +203,7 @@ func drawGemmGroup(family, rng *rand.Rand, s Space) Call {
 	var common engine.Problem
 	common.DType = p.DType
 	drawEpilogue(family, rng, &common)
-	p.Out, p.TransA, p.TransB, p.Activation, p.Residual = common.Out, common.TransA, common.TransB, common.Activation, common.Residual
+	p.Out, p.TransA, p.TransB, p.Activation, p.Bias, p.Residual = common.Out, common.TransA, common.TransB, common.Activation, common.Bias, common.Residual
 	p.Data = DrawData(family, rng)
 	p.Workspace, p.Layout = false, "p" // Lie says how tensors lie
 	p.Lie = []GemmLie{{}, {Pad: -1}, {Pad: -1, Offset: 8}, {Offset: rng.IntN(9), Pad: rng.IntN(9)}}[family.IntN(4)]

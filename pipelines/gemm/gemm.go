@@ -1,16 +1,19 @@
 // Package gemm multiplies matrices on a Vulkan device, with an epilogue.
 //
-//	v = Alpha * op(A) * op(B) + Beta * C
+//	v = Alpha * op(A) * op(B) + Beta * C + Bias
 //	X = v                    SiLUKeep
 //	v = silu(v)              SiLU and SiLUKeep
 //	v = v * silu'(X)         TimesDSiLU and TimesDSiLUKeep
 //	S = silu(X)              TimesDSiLUKeep
 //	C = v + Residual         Residual
 //
+// and the same with both forms of gelu.
+//
 //	tensor               shape          format
 //	op(A)                (batch, m, k)  DType    A itself is (batch, k, m) with TransA
 //	op(B)                (batch, k, n)  DType    B itself is (batch, n, k) with TransB
 //	C, Residual, X, S    (batch, m, n)  Out
+//	Bias                 (batch, n)     Out or float32
 //
 // Sums are float32 in all formats. [Forward] takes the fastest path that the device and the
 // problem allow. Options.Impl forces one:
@@ -41,7 +44,7 @@
 // the Alpha of the product,
 //
 //	dV = dC                                      Identity
-//	dV = dC ∘ silu'(X)                           SiLUKeep: TimesDSiLU in the product that makes dC
+//	dV = dC ∘ silu'(X)                           SiLUKeep: TimesDSiLU in the product that makes dC; so with gelu
 //	dA = Alpha * dV * op(B)ᵀ                     M, N, K are m, k, n: A is dV, B is B; TransB is the opposite
 //	dA = Alpha * op(B) * dVᵀ                     TransA: they are k, m, n: A is B, with TransA as TransB was; B is dV, TransB
 //	dB = Alpha * op(A)ᵀ * dV                     M, N, K are k, n, m: A is A, TransA is the opposite; B is dV
@@ -70,6 +73,7 @@ import (
 type Tensors struct {
 	A, B     vk.Tensor
 	C        vk.Tensor // written; read with Problem.Beta
+	Bias     vk.Tensor // exactly if Problem.Bias
 	Residual vk.Tensor // exactly if Problem.Residual
 	X        vk.Tensor // exactly with SiLUKeep, which writes it, TimesDSiLU and TimesDSiLUKeep
 	S        vk.Tensor // written; exactly with TimesDSiLUKeep
@@ -106,8 +110,8 @@ func (o Options) engine() engine.Options {
 //
 // C, Residual, X and S are (batch, m, n) of p.OutDType(). A is (batch, m, k), with p.TransA
 // (batch, k, m). B is (batch, k, n), with p.TransB (batch, n, k). Both are of p.DType. A batch of
-// 1 may lack that axis. All tensors may have any strides with a contiguous last axis; the batch
-// stride of A, B and Residual may be 0. Strides and offsets are fastest as multiples of 8
+// 1 may lack that axis. Bias is (batch, n) of p.OutDType() or float32. All tensors may have any
+// strides with a contiguous last axis; the batch stride of A, B, Bias and Residual may be 0. Strides and offsets are fastest as multiples of 8
 // elements for A and B and of 4 for the rest.
 //
 // The outputs are C, S, and X with SiLUKeep. Each has memory of its own, with two exceptions
@@ -131,6 +135,7 @@ type Problem struct {
 	Alpha          float64 // 0 is 1
 	Beta           float64 // 0: C is not read
 	Activation     Activation
+	Bias           bool // not with TimesDSiLU and the like
 	Residual       bool
 	DType          dtype.DType  // of A and B
 	Out            dtype.Option // of C, Residual, X and S; the zero value is DType
@@ -140,13 +145,28 @@ type Problem struct {
 // the program has for it: silu-keep.
 type Activation = problem.Activation
 
-// The activations, with silu(v) = v / (1 + exp(-v)).
+// The activations, with
+//
+//	silu(v) = v / (1 + exp(-v))
+//	gelu(v) = v/2 * (1 + erf(v/√2))                              GELU
+//	gelu(v) = v/2 * (1 + tanh(√(2/π) * (v + 0.044715 * v³)))     GELUTanh
+//
+// Those of gelu are as those of silu.
 const (
 	Identity       = problem.Identity       // C = v
 	SiLU           = problem.SiLU           // C = silu(v)
 	SiLUKeep       = problem.SiLUKeep       // X = v, C = silu(v): the gradient needs X
 	TimesDSiLU     = problem.TimesDSiLU     // C = v * silu'(X): the gradient of silu at X
 	TimesDSiLUKeep = problem.TimesDSiLUKeep // the same, and S = silu(X): the gradient of the next product needs S
+
+	GELU               = problem.GELU
+	GELUKeep           = problem.GELUKeep
+	TimesDGELU         = problem.TimesDGELU
+	TimesDGELUKeep     = problem.TimesDGELUKeep
+	GELUTanh           = problem.GELUTanh
+	GELUTanhKeep       = problem.GELUTanhKeep
+	TimesDGELUTanh     = problem.TimesDGELUTanh
+	TimesDGELUTanhKeep = problem.TimesDGELUTanhKeep
 )
 
 // OutDType returns the format of C, Residual, X and S.
@@ -156,7 +176,7 @@ func (p Problem) OutDType() dtype.DType { return p.Out.Or(p.DType) }
 func (p Problem) internal() problem.Problem {
 	return problem.Problem{
 		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
-		Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
+		Activation: p.Activation, Bias: p.Bias, Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
 	}
 }
 
@@ -174,10 +194,11 @@ func (p Problem) FLOPs() float64 { return p.internal().FLOPs() }
 func (p Problem) Bytes() float64 { return p.internal().Bytes() }
 
 // AShape, BShape and CShape are the shapes of tensors in memory. Residual, X and S have the shape
-// of C.
-func (p Problem) AShape() []int { return p.internal().AShape() }
-func (p Problem) BShape() []int { return p.internal().BShape() }
-func (p Problem) CShape() []int { return p.internal().CShape() }
+// of C, and BiasShape is that of Bias.
+func (p Problem) AShape() []int    { return p.internal().AShape() }
+func (p Problem) BShape() []int    { return p.internal().BShape() }
+func (p Problem) CShape() []int    { return p.internal().CShape() }
+func (p Problem) BiasShape() []int { return p.internal().BiasShape() }
 
 // An Impl is a path: one of the constants. Packages mlp and mixture have the same paths. Its String
 // is the name that ParseImpl reads.

@@ -6,7 +6,7 @@
 #include "gemm_runs.glsl"
 
 const bool RUN_16 = RUN == 8 && OUT_FORMAT != FORMAT_F32;  // 16 bytes
-const bool RUN_READS = READS_C || RESIDUAL || TIMES_DSILU;
+const bool RUN_READS = READS_C || RESIDUAL || TIMES_SLOPE || BIAS;
 const bool RUN_ROUNDED = OUT_FORMAT == FORMAT_BF16 && !RUN_READS;  // X may be where C is, and gone the second time
 
 // What the epilogue reads for a run: for its first four elements, and for the others.
@@ -35,8 +35,12 @@ RunExtras fetch_run(const uint batch, const uint row, const uint col) {
     if (RESIDUAL) {
         FETCH_16(r, r4, p.r_offset, p.r_stride_b, p.r_stride)
     }
-    if (TIMES_DSILU) {
+    if (TIMES_SLOPE) {
         FETCH_16(x, x4, p.x_offset, p.x_stride_b, p.x_stride)
+    }
+    if (BIAS) {
+        e.low.bias = get_bias(ROW_AT(s, batch, row) + col, 4);
+        e.high.bias = get_bias(ROW_AT(s, batch, row) + col + 4, 4);
     }
     return e;
 }

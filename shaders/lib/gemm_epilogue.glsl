@@ -1,17 +1,18 @@
-// gemm_epilogue: C from the sums of products (values below has alpha, beta, the activation and the
-// residual; lib/gemm_params.glsl has the formula), and loads and stores of C, R, X and S.
+// gemm_epilogue: C from the sums of products (values below has alpha, beta, the bias, the activation
+// and the residual; lib/gemm_params.glsl has the formula), and loads and stores of C, R, X and S.
 //
 // The includer includes lib/gemm_out.glsl, lib/gemm_params.glsl and lib/formats.glsl.
 
 #include "silu.glsl"
+#include "activation.glsl"
 
-// DEFINE_GET(get, vec4s, vec2s, floats, halves) makes `uvec4 get(at, WIDTH)`: the elements
+// DEFINE_GET(get, FORMAT, vec4s, vec2s, floats, halves) makes `uvec4 get(at, WIDTH)`: the elements
 // at..at+WIDTH-1 of a tensor, as they lie in memory. widen_words converts them to numbers.
 // DEFINE_PUT makes `void put(at, words, WIDTH)`, which writes them. WIDTH is a constant: 1, 2
 // or 4, and for put of 16-bit elements also 8. With a WIDTH of 4 or 8, at is a multiple of it.
-#define DEFINE_GET(get, vec4s, vec2s, floats, halves)                                    \
+#define DEFINE_GET(get, FORMAT, vec4s, vec2s, floats, halves)                            \
     uvec4 get(const uint at, const uint WIDTH) {                                         \
-        if (OUT_FORMAT == FORMAT_F32) {                                                  \
+        if (FORMAT == FORMAT_F32) {                                                      \
             if (WIDTH == 4) {                                                            \
                 return floatBitsToUint(vec4s[at >> 2]);                                  \
             }                                                                            \
@@ -23,12 +24,14 @@
         return uvec4(uint(halves[at]) | uint(halves[at + WIDTH - 1]) << 16, 0, 0, 0);    \
     }
 
-vec4 widen_words(const uvec4 words) {
-    if (OUT_FORMAT == FORMAT_F32) {
+vec4 widen_as(const uint FORMAT, const uvec4 words) {
+    if (FORMAT == FORMAT_F32) {
         return uintBitsToFloat(words);
     }
-    return vec4(widen_from(OUT_FORMAT, words.x), widen_from(OUT_FORMAT, words.y));
+    return vec4(widen_from(FORMAT, words.x), widen_from(FORMAT, words.y));
 }
+
+vec4 widen_words(const uvec4 words) { return widen_as(OUT_FORMAT, words); }
 
 // narrow_words is the reverse of widen_words for WIDTH elements: it rounds.
 uvec4 narrow_words(const vec4 x, const uint WIDTH) {
@@ -64,11 +67,12 @@ uvec4 narrow_words(const vec4 x, const uint WIDTH) {
         }                                                           \
     }
 
-DEFINE_GET(get_c, c4, c2, c1, c16)
+DEFINE_GET(get_c, OUT_FORMAT, c4, c2, c1, c16)
 DEFINE_PUT(put_c, c4, c2, c1, c16)
-DEFINE_GET(get_r, r4, r2, r1, r16)
-DEFINE_GET(get_x, x4, x2, x1, x16)
+DEFINE_GET(get_r, OUT_FORMAT, r4, r2, r1, r16)
+DEFINE_GET(get_x, OUT_FORMAT, x4, x2, x1, x16)
 DEFINE_PUT(put_x, x4, x2, x1, x16)
+DEFINE_GET(get_bias, BIAS_FORMAT, s4, s2, s1, s16)
 DEFINE_PUT(put_s, s4, s2, s1, s16)
 
 // The epilogue's inputs for some elements, as they lie in memory.
@@ -76,9 +80,10 @@ struct Extras {
     uvec4 c;
     uvec4 r;
     uvec4 x;
+    uvec4 bias;
 };
 
-const Extras NO_EXTRAS = Extras(uvec4(0), uvec4(0), uvec4(0));
+const Extras NO_EXTRAS = Extras(uvec4(0), uvec4(0), uvec4(0), uvec4(0));
 
 // fetch loads what finish needs for the same elements.
 Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH) {
@@ -89,8 +94,11 @@ Extras fetch(const uint batch, const uint row, const uint col, const uint WIDTH)
     if (RESIDUAL) {
         e.r = get_r(ROW_AT(r, batch, row) + col, WIDTH);
     }
-    if (TIMES_DSILU) {
+    if (TIMES_SLOPE) {
         e.x = get_x(ROW_AT(x, batch, row) + col, WIDTH);
+    }
+    if (BIAS) {
+        e.bias = get_bias(ROW_AT(s, batch, row) + col, WIDTH);
     }
     return e;
 }
@@ -107,18 +115,22 @@ Values values(const vec4 sum, const Extras extras) {
     if (READS_C) {
         v.c += p.beta * widen_words(extras.c);
     }
+    if (BIAS) {
+        v.c += widen_as(BIAS_FORMAT, extras.bias);
+    }
     if (KEEP_X) {
         v.x = v.c;
     }
-    if (SILU) {
-        v.c = silu(v.c);
-    }
-    if (TIMES_DSILU) {
+    if (TIMES_SLOPE) {
         const vec4 y = widen_words(extras.x);
-        v.c *= dsilu(y);
+        v.c *= ACTIVATION == SILU ? dsilu(y) : activated(y).slope;
         if (KEEP_S) {
-            v.s = silu(y);
+            v.s = ACTIVATION == SILU ? silu(y) : activated(y).value;
         }
+    } else if (ACTIVATION == SILU) {
+        v.c = silu(v.c);
+    } else if (ACTIVATION != 0) {
+        v.c = activated(v.c).value;
     }
     if (RESIDUAL) {
         v.c += widen_words(extras.r);

@@ -1,4 +1,4 @@
-// gemm_out: C, R, X and S of a GEMM kernel, at the bindings from OUT_BINDING on. The includer
+// gemm_out: C, R, X and S, or a bias in its place, of a GEMM kernel, at the bindings from OUT_BINDING on. The includer
 // defines OUT_BINDING.
 
 #define OUT_32(at, access, Name, name)                                                      \
@@ -13,4 +13,4 @@ layout(binding = OUT_BINDING, scalar) writeonly buffer C32 { uint c32[]; };
 OUT_16(0, , C, c)
 OUT_VIEWS(1, readonly, R, r)
 OUT_VIEWS(2, , X, x)
-OUT_VIEWS(3, writeonly, S, s)
+OUT_VIEWS(3, , S, s)

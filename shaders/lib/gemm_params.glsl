@@ -1,14 +1,15 @@
 // gemm_params: the push constants of the GEMM kernels, and the specialization
-// constants of their epilogue (activations, residual; lib/gemm_epilogue.glsl).
+// constants of their epilogue (activations, bias, residual; lib/gemm_epilogue.glsl).
 //
-//     v = alpha * sum + beta * C      beta * C with READ_C
-//     X = v                           with KEEP_X
-//     v = silu(v)                     with SILU
-//     v = v * silu'(X)                with TIMES_DSILU
-//     S = silu(X)                     with KEEP_S
-//     C = v + R                       R with RESIDUAL
+//     v = alpha * sum + beta * C + bias  beta * C with READ_C, bias with BIAS
+//     X = v                              with KEEP_X
+//     v = a(v)                           a is ACTIVATION
+//     v = v * a'(X)                      instead, with TIMES_SLOPE
+//     S = a(X)                           with KEEP_S
+//     C = v + R                          R with RESIDUAL
 //
-// C, R, X and S are (batch, m, n) of one format, OUT_FORMAT.
+// C, R, X and S are (batch, m, n) of one format, OUT_FORMAT. The bias, of OUT_FORMAT or float32, is
+// in place of S: s_stride is 0.
 //
 // With GROUP a launch computes many products of different sizes, each with a batch of 1. A
 // table has one row of these parameters per product; p is a copy of the workgroup's row.
@@ -20,11 +21,19 @@ layout(constant_id = EPILOGUE_ID) const uint OUT_FORMAT = 0;  // FORMAT_F32, FOR
 layout(constant_id = EPILOGUE_ID + 1) const bool OUT_ALIGNED = true;  // offsets and strides of C, R, X and S are multiples of 4
 layout(constant_id = EPILOGUE_ID + 2) const bool READ_C = false;
 layout(constant_id = EPILOGUE_ID + 3) const bool RESIDUAL = false;
-layout(constant_id = EPILOGUE_ID + 4) const bool SILU = false;
+layout(constant_id = EPILOGUE_ID + 4) const uint ACTIVATION = 0;  // 0: none
 layout(constant_id = EPILOGUE_ID + 5) const bool KEEP_X = false;
-layout(constant_id = EPILOGUE_ID + 6) const bool TIMES_DSILU = false;
-layout(constant_id = EPILOGUE_ID + 7) const bool KEEP_S = false;
+layout(constant_id = EPILOGUE_ID + 6) const bool TIMES_SLOPE = false;
+layout(constant_id = EPILOGUE_ID + 7) const uint S_HOLDS = 0;  // 0: nothing, 1: S, 2: a bias of OUT_FORMAT, 3: of float32
 layout(constant_id = EPILOGUE_ID + 8) const bool SCALED = true;  // alpha is not 1
+
+const uint SILU = 1;  // values of ACTIVATION
+const uint GELU = 2;
+const uint GELU_TANH = 3;
+
+const bool KEEP_S = S_HOLDS == 1;
+const bool BIAS = S_HOLDS > 1;
+const uint BIAS_FORMAT = S_HOLDS == 3 ? 0 : OUT_FORMAT;  // 0: FORMAT_F32
 
 #define WORKGROUP_ID (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x)
 

@@ -99,7 +99,15 @@ func checkGemm(g *call.Gemm, f *pflag.FlagSet) (err error) {
 
 // gemmFile sets sizes and formats from the tensors of a file.
 func gemmFile(s *Source, g *call.Gemm) (err error) {
-	if g.Residual = s.has("r"); g.Group != "" {
+	g.Bias, g.Residual = s.has("bias"), s.has("r")
+	if g.Bias {
+		format, err := s.float("bias")
+		if err != nil {
+			return err
+		}
+		g.Bias32 = format == dtype.Float32
+	}
+	if g.Group != "" {
 		g.Batch, g.M, g.N, g.K = 1, 1, 1, 1
 		g.DType, err = s.float("a")
 		return err
@@ -145,7 +153,7 @@ func productOp(p *call.Gemm, lines bool) (bench.Op, error) {
 		return gemmCalls().newOp(p, lines), nil
 	}
 	g := &call.GemmGroup{
-		TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Residual: p.Residual, DType: p.DType, Out: p.Out, Config: p.Config, Whole: true,
+		TransA: p.TransA, TransB: p.TransB, Activation: p.Activation, Bias: p.Bias, Residual: p.Residual, DType: p.DType, Out: p.Out, Config: p.Config, Whole: true,
 	}
 	for word := range strings.SplitSeq(p.Group, ",") {
 		x := call.GemmProduct{Alpha: p.Alpha, Beta: p.Beta}
@@ -180,7 +188,7 @@ var groupCalls = calls[*call.GemmGroup]{
 	describe: func(g *call.GemmGroup) string {
 		return fmt.Sprintf("%v: group %s, %s, %v", g.DType, g.Few(), g.Problem(0).Transposes(), g.Activation)
 	},
-	keys: "dtype out trans group alpha beta activation residual",
+	keys: "dtype out trans group alpha beta activation bias residual",
 	derived: func(g *call.GemmGroup) map[string]any {
 		p := g.Problem(0)
 		return map[string]any{"trans": p.Transposes(), "group": sizes(g.Products...), "alpha": p.Scale(), "beta": p.Beta}

@@ -11,7 +11,7 @@ import (
 )
 
 // Args are the tensors of a call, each with a batch axis. R, x and s are zero if the problem
-// lacks them.
+// lacks them. A bias is s, with a row stride of 0.
 type Args struct {
 	C, A, B, R, X, S vk.Tensor
 
@@ -55,24 +55,41 @@ func newArguments(who string, t Tensors, p Problem, padB bool) (Args, error) {
 	r := argument.New("residual", args.R, p.Residual, p.Out, cShape)
 	x := argument.New("x", args.X, p.HasX(), p.Out, cShape)
 	s := argument.New("s", args.S, p.HasS(), p.Out, cShape)
-	inputs := append(make([]argument.Argument, 0, 6), // with c and s
+	bias := newBias(t.Bias, p)
+	inputs := append(make([]argument.Argument, 0, 7), // with c and s
 		argument.New("a", args.A, p.K > 0, p.DType, p.AShape()),
 		argument.New("b", args.B, p.K > 0, p.DType, bShape),
-		r, x)
+		bias, r, x)
 	if err := argument.Check(who, append(inputs, c, s), nil); err != nil {
 		return args, err
 	}
-	inputs, outputs := inputs[:2], []argument.Argument{c, s}
+	inputs, outputs := inputs[:3], []argument.Argument{c, s}
+	if p.Bias {
+		args.S = bias.Tensor
+		args.S.Shape, args.S.Strides = cShape, []int{bias.Strides[0], 0, 1}
+	}
 	if p.Residual && !sameElements(args.R, args.C) {
 		inputs = append(inputs, r)
 	}
 	switch {
-	case p.Activation == SiLUKeep:
+	case p.WritesX():
 		outputs = append(outputs, x)
 	case p.ReadsX() && !sameElements(args.X, args.C) && !sameElements(args.X, args.S):
 		inputs = append(inputs, x)
 	}
 	return args, argument.Check(who, inputs, outputs)
+}
+
+// newBias returns the argument of a bias: float32 if that is its format, or else of p.Out.
+func newBias(t vk.Tensor, p Problem) argument.Argument {
+	if p.Batches() == 1 && len(t.Shape) == 1 && len(t.Strides) == 1 {
+		t.Shape, t.Strides = []int{1, t.Shape[0]}, []int{0, t.Strides[0]}
+	}
+	format := p.Out
+	if t.DType == dtype.Float32 {
+		format = dtype.Float32
+	}
+	return argument.New("bias", t, p.Bias, format, p.BiasShape())
 }
 
 // Bound returns the tensors in the order of the bindings of lib/gemm_out.glsl. A binding must

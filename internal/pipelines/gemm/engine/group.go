@@ -13,7 +13,7 @@ import (
 )
 
 // Tensors are gemm.Tensors.
-type Tensors struct{ A, B, C, Residual, X, S vk.Tensor }
+type Tensors struct{ A, B, C, Bias, Residual, X, S vk.Tensor }
 
 // MultiplyGroup is gemm.ForwardGroup. MultiplyGroup takes path, configuration and workspace of the
 // options. The workspace has a table of GroupWorkspace bytes.
@@ -216,7 +216,7 @@ func newGroupArguments(tensors []Tensors, problems []Problem) (list []product, e
 		}
 		for _, x := range []extent{
 			{"c", i, args.C, true}, {"a", i, args.A, false}, {"b", i, args.B, false},
-			{"residual", i, args.R, false}, {"x", i, args.X, !p.ReadsX()}, {"s", i, args.S, true},
+			{"residual", i, args.R, false}, {"x", i, args.X, !p.ReadsX()}, {"s", i, args.S, !p.Bias},
 		} {
 			if x.IsZero() {
 				continue

@@ -53,25 +53,34 @@ type EpilogueSpec struct {
 	OutAligned bool   `glsl:"OUT_ALIGNED"`
 	ReadC      bool   `glsl:"READ_C"`
 	Residual   bool   `glsl:"RESIDUAL"`
-	SiLU       bool   `glsl:"SILU"`
+	Activation uint32 `glsl:"ACTIVATION"`
 	KeepX      bool   `glsl:"KEEP_X"`
-	TimesDSiLU bool   `glsl:"TIMES_DSILU"`
-	KeepS      bool   `glsl:"KEEP_S"`
+	TimesSlope bool   `glsl:"TIMES_SLOPE"`
+	SHolds     uint32 `glsl:"S_HOLDS"`
 	Scaled     bool   `glsl:"SCALED"`
 }
 
 // NewEpilogueSpec returns the constants for the epilogue of p.
 func NewEpilogueSpec(args Args, p Problem) EpilogueSpec {
 	format := [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2} // lib/formats.glsl
+	s := uint32(0)
+	switch {
+	case p.HasS():
+		s = 1
+	case p.Bias && args.S.DType == p.Out:
+		s = 2
+	case p.Bias:
+		s = 3
+	}
 	return EpilogueSpec{
 		OutFormat:  format[p.Out],
 		OutAligned: Aligned(4, args.C, args.R, args.X, args.S),
 		ReadC:      p.Beta != 0,
 		Residual:   p.Residual,
-		SiLU:       p.Activation == SiLU || p.Activation == SiLUKeep,
-		KeepX:      p.Activation == SiLUKeep,
-		TimesDSiLU: p.ReadsX(),
-		KeepS:      p.HasS(),
+		Activation: uint32(p.Activation.Function()),
+		KeepX:      p.WritesX(),
+		TimesSlope: p.ReadsX(),
+		SHolds:     s,
 		Scaled:     p.Scale() != 1,
 	}
 }
@@ -163,7 +172,7 @@ func NewMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config) (MatrixSp
 // they have 16 bits, only the sums decide them, their rows are multiples of 16 bytes, and left
 // matrices hold elements where accumulators do.
 func outMatrix(d *vk.Device, args Args, p *Problem, config *Config) (bool, error) {
-	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Residual || p.ReadsX() || !Aligned(8, args.C, args.X) {
+	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Bias || p.Residual || p.ReadsX() || !Aligned(8, args.C, args.X) {
 		return false, nil
 	}
 	shape, lack := chips.MatrixShape(d.Caps(), p.DType)

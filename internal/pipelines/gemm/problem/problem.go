@@ -14,19 +14,21 @@ import (
 
 // A Problem is a batch of matrix products of one shape,
 //
-//	v = Alpha * op(A) * op(B) + Beta * C
+//	v = Alpha * op(A) * op(B) + Beta * C + bias
 //	X = v                    SiLUKeep
 //	v = silu(v)              SiLU and SiLUKeep
 //	v = v * silu'(X)         TimesDSiLU and TimesDSiLUKeep
 //	S = silu(X)              TimesDSiLUKeep
 //	C = v + R                Residual
 //
-// with silu(v) = v / (1 + exp(-v)).
+// with silu(v) = v / (1 + exp(-v)), and the same with gelu(v) = v/2 * (1 + erf(v/√2)) and with
+// gelu(v) = v/2 * (1 + tanh(√(2/π) * (v + 0.044715 v³))).
 //
 //	tensor   shape              DType
 //	op(A)    (batch, m, k)      DType    A itself is (batch, k, m) with TransA
 //	op(B)    (batch, k, n)      DType    B itself is (batch, n, k) with TransB
 //	C, R, X, S (batch, m, n)    Out
+//	bias     (batch, n)         Out or float32
 //
 // Sums are float32 whatever the formats.
 type Problem struct {
@@ -36,17 +38,18 @@ type Problem struct {
 	Alpha          float64 // 0 is 1
 	Beta           float64 // 0: C is not read
 	Activation     Activation
+	Bias           bool // not with an activation that reads X
 	Residual       bool
 	DType, Out     dtype.DType
 }
 
-// An Activation is what an epilogue does to the sum. A new Activation has
+// An Activation is what an epilogue does to the sum: each Function has four. A new Function has
 //
 //	its name          here: the constants, activationNames
 //	its public names  pipelines/gemm/gemm.go, and engine/multiply.go for kernels made of products
-//	its formula       shaders/lib/gemm_epilogue.glsl, function values
-//	its constant      shaders/lib/gemm_params.glsl and engine.EpilogueSpec
-//	its reference     ref.epilogue in float64, and its error bound, ref.activationRoundoff
+//	its formula       shaders/lib/activation.glsl
+//	its constant      shaders/lib/gemm_params.glsl
+//	its reference     ref.valueOf in float64, and its error bound, ref.activationRoundoff
 //
 // Tests, flags and random problems take the list from Activations.
 type Activation uint8
@@ -58,12 +61,42 @@ const (
 	SiLUKeep                  // X = v, C = silu(v): the gradient needs X
 	TimesDSiLU                // C = v * silu'(X): the gradient of silu at X
 	TimesDSiLUKeep            // the same, and S = silu(X): the gradient of the next product needs S
+	GELU
+	GELUKeep
+	TimesDGELU
+	TimesDGELUKeep
+	GELUTanh
+	GELUTanhKeep
+	TimesDGELUTanh
+	TimesDGELUTanhKeep
 )
+
+// A Function is what an Activation is made of. Its number is that of lib/gemm_params.glsl.
+type Function uint8
+
+// The functions of activations, and none.
+const (
+	None Function = iota
+	OfSiLU
+	OfGELU
+	OfGELUTanh
+)
+
+// Function returns the function of a.
+func (a Activation) Function() Function { return Function((a + 3) / 4) }
+
+// Plain returns SiLU, SiLUKeep, TimesDSiLU or TimesDSiLUKeep: what a does with its function, whatever
+// that is. It is Identity for Identity.
+func (a Activation) Plain() Activation { return a - 4*max(Activation(a.Function()), 1) + 4 }
 
 // Activations lists all of them.
 func Activations() []Activation { return activationNames.All() }
 
-var activationNames = enum.Names[Activation]{Identity: "identity", SiLU: "silu", SiLUKeep: "silu-keep", TimesDSiLU: "times-dsilu", TimesDSiLUKeep: "times-dsilu-keep"}
+var activationNames = enum.Names[Activation]{
+	Identity: "identity", SiLU: "silu", SiLUKeep: "silu-keep", TimesDSiLU: "times-dsilu", TimesDSiLUKeep: "times-dsilu-keep",
+	GELU: "gelu", GELUKeep: "gelu-keep", TimesDGELU: "times-dgelu", TimesDGELUKeep: "times-dgelu-keep",
+	GELUTanh: "gelu-tanh", GELUTanhKeep: "gelu-tanh-keep", TimesDGELUTanh: "times-dgelu-tanh", TimesDGELUTanhKeep: "times-dgelu-tanh-keep",
+}
 
 // String returns the name used by flags.
 func (a Activation) String() string { return activationNames.Of(a) }
@@ -74,13 +107,16 @@ func ParseActivation(name string) (Activation, error) {
 }
 
 // HasX reports whether the problem has the tensor X.
-func (p Problem) HasX() bool { return p.Activation == SiLUKeep || p.ReadsX() }
+func (p Problem) HasX() bool { return p.WritesX() || p.ReadsX() }
+
+// WritesX reports whether X is an output.
+func (p Problem) WritesX() bool { return p.Activation.Plain() == SiLUKeep }
 
 // ReadsX reports whether X is an input.
-func (p Problem) ReadsX() bool { return p.Activation == TimesDSiLU || p.Activation == TimesDSiLUKeep }
+func (p Problem) ReadsX() bool { return p.Activation.Plain() == TimesDSiLU || p.HasS() }
 
 // HasS reports whether the problem has the tensor S.
-func (p Problem) HasS() bool { return p.Activation == TimesDSiLUKeep }
+func (p Problem) HasS() bool { return p.Activation.Plain() == TimesDSiLUKeep }
 
 // Batches returns Batch, 1 for 0.
 func (p Problem) Batches() int { return max(p.Batch, 1) }
@@ -107,6 +143,9 @@ func (p Problem) Bytes() float64 {
 			outs++
 		}
 	}
+	if p.Bias {
+		outs += 1 / m
+	}
 	return float64(p.Batches()) * (float64(p.DType.Size())*(m*k+k*n) + float64(p.Out.Size())*outs*m*n)
 }
 
@@ -118,6 +157,9 @@ func (p Problem) BShape() []int { return p.shape(p.K, p.N, p.TransB) }
 
 // CShape returns the shape of C, R, X and S.
 func (p Problem) CShape() []int { return p.shape(p.M, p.N, false) }
+
+// BiasShape returns the shape of the bias.
+func (p Problem) BiasShape() []int { return []int{p.Batches(), p.N} }
 
 func (p Problem) shape(rows, cols int, transposed bool) []int {
 	if transposed {
@@ -144,6 +186,9 @@ func (p Problem) String() string {
 	}
 	if p.Activation != Identity {
 		s += " " + p.Activation.String()
+	}
+	if p.Bias {
+		s += " bias"
 	}
 	if p.Residual {
 		s += " residual"
@@ -254,8 +299,11 @@ func (p Problem) validateFactors() error {
 }
 
 func (p Problem) validateFormats() error {
-	if p.Activation > TimesDSiLUKeep {
+	if p.Activation > TimesDGELUTanhKeep {
 		return fmt.Errorf("activation %v is not one of %v", p.Activation, activationNames)
+	}
+	if p.Bias && p.ReadsX() {
+		return fmt.Errorf("activation %v is a gradient, which has no bias", p.Activation)
 	}
 	return ValidateFormats(Format{"dtype", p.DType}, Format{"out", p.Out})
 }

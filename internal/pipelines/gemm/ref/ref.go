@@ -13,7 +13,9 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/internal/pipelines/glu/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
+	"github.com/flashvk/flashvk/pipelines/glu"
 )
 
 // Inputs are the tensors that a problem reads; missing tensors are nil.
@@ -22,6 +24,7 @@ type Inputs struct {
 	C    []float64 // with Beta: the old content of C
 	R    []float64 // with Residual
 	X    []float64 // with TimesDSiLU and TimesDSiLUKeep
+	Bias []float64 // with Bias
 }
 
 // Outputs are the tensors that a problem writes; missing tensors are nil.
@@ -49,6 +52,9 @@ func (out *Outputs) activation(sum []float64, in Inputs, p problem.Problem) {
 		v, x := p.Scale()*s, 0.0
 		if p.Beta != 0 {
 			v += p.Beta * in.C[i]
+		}
+		if p.Bias {
+			v += in.bias(i, p)
 		}
 		if in.X != nil {
 			x = in.X[i]
@@ -86,7 +92,7 @@ func matrix(data []float64, shape []int, batch int) blas64.General {
 
 // epilogue returns the outputs of the sums, rounding after each step.
 func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) float64) (out Outputs) {
-	if p.Activation == problem.SiLUKeep {
+	if p.WritesX() {
 		out.X = make([]float64, len(sum))
 	}
 	if p.HasS() {
@@ -98,17 +104,20 @@ func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) f
 		if p.Beta != 0 {
 			v = round(v + round(p.Beta*in.C[i]))
 		}
+		if p.Bias {
+			v = round(v + in.bias(i, p))
+		}
 		if out.X != nil {
 			out.X[i] = v
 		}
-		switch p.Activation {
-		case problem.SiLU, problem.SiLUKeep:
-			v = round(SiLU(v))
-		case problem.TimesDSiLU, problem.TimesDSiLUKeep:
-			v = round(v * round(DSiLU(in.X[i])))
-		}
-		if out.S != nil {
-			out.S[i] = round(SiLU(in.X[i]))
+		if p.ReadsX() {
+			value, slope := valueOf(p.Activation, in.X[i])
+			if v = round(v * round(slope)); out.S != nil {
+				out.S[i] = round(value)
+			}
+		} else if p.Activation != problem.Identity {
+			value, _ := valueOf(p.Activation, v)
+			v = round(value)
 		}
 		if p.Residual {
 			v = round(v + in.R[i])
@@ -116,6 +125,25 @@ func epilogue(sum []float64, in Inputs, p problem.Problem, round func(float64) f
 		out.C[i] = v
 	}
 	return out
+}
+
+// bias returns the bias of element i of C.
+func (in *Inputs) bias(i int, p problem.Problem) float64 { return in.Bias[i/(p.M*p.N)*p.N+i%p.N] }
+
+// valueOf returns the function of an activation at x, and its derivative.
+func valueOf(a problem.Activation, x float64) (value, slope float64) {
+	if a.Function() == problem.OfSiLU {
+		return SiLU(x), DSiLU(x)
+	}
+	return ref.Activation(geluOf(a), x)
+}
+
+// geluOf returns what package glu calls the function of an activation of gelu.
+func geluOf(a problem.Activation) glu.Activation {
+	if a.Function() == problem.OfGELU {
+		return glu.GELU
+	}
+	return glu.GELUTanh
 }
 
 // SiLU returns v / (1 + exp(-v)).
@@ -193,7 +221,7 @@ func Rows(rows []int, in Inputs, p problem.Problem) (problem.Problem, Inputs) {
 		}
 		return out
 	}
-	return part, Inputs{A: pick(in.A, p.K, p.TransA), B: in.B, C: pick(in.C, p.N, false), R: pick(in.R, p.N, false), X: pick(in.X, p.N, false)}
+	return part, Inputs{A: pick(in.A, p.K, p.TransA), B: in.B, Bias: in.Bias, C: pick(in.C, p.N, false), R: pick(in.R, p.N, false), X: pick(in.X, p.N, false)}
 }
 
 // Bounds are how far outputs may be off, every element.
@@ -201,11 +229,12 @@ type Bounds struct{ C, X, S float64 }
 
 // NewBounds returns the bounds of a kernel, given the outputs of Multiply and Plain:
 // tolerance.Plain for each. Plain's error says little where outputs are few and Plain is right
-// by luck, so least is the roundoff of terms that cancel, which are beta*C and R, of sums in
+// by luck, so least is the roundoff of terms that cancel, which are beta*C, the bias and R, of sums in
 // another order (Sums), and of a device's exponential.
 func NewBounds(want, plain Outputs, in Inputs, p problem.Problem) Bounds {
-	terms := math.Abs(p.Beta)*tolerance.Largest(in.C) + tolerance.Largest(in.R)
-	sums := tolerance.Roundoff32*math.Abs(p.Beta)*tolerance.Largest(in.C) + Sums(in, p, p.Out.Eps()/2*tolerance.Largest(want.C))
+	added := math.Abs(p.Beta)*tolerance.Largest(in.C) + tolerance.Largest(in.Bias)
+	terms := added + tolerance.Largest(in.R)
+	sums := tolerance.Roundoff32*added + Sums(in, p, p.Out.Eps()/2*tolerance.Largest(want.C))
 	return Bounds{
 		C: tolerance.Plain(p.Out, want.C, plain.C, p.Out.Eps()/2*terms+sums+want.roundoff),
 		X: tolerance.Plain(p.Out, want.X, plain.X, p.Out.Eps()/2*terms+sums),
@@ -253,10 +282,17 @@ func activationRoundoff(a problem.Activation, v, x float64) (c, s float64) {
 		s := 1 / (1 + math.Exp(-v))
 		return tolerance.Roundoff32 * math.Abs(v) * s * ((1-s)*(3+2*math.Abs(v)) + 1.5)
 	}
-	switch a {
-	case problem.SiLU, problem.SiLUKeep:
+	switch {
+	case a.Function() > problem.OfSiLU:
+		if a.Plain() == problem.SiLU || a.Plain() == problem.SiLUKeep {
+			value, _ := ref.Bounded(geluOf(a), v)
+			return value.Off, 0
+		}
+		value, slope := ref.Bounded(geluOf(a), x)
+		return math.Abs(v) * slope.Off, value.Off
+	case a == problem.SiLU, a == problem.SiLUKeep:
 		return silu(v), 0
-	case problem.TimesDSiLU, problem.TimesDSiLUKeep:
+	case a == problem.TimesDSiLU, a == problem.TimesDSiLUKeep:
 		s := 1 / (1 + math.Exp(-x))
 		// silu'(x) = s * (1 + x*(1-s)), in which terms may cancel, and 1-s is off by as much as s
 		off := s * ((1-s)*(3+2*math.Abs(x))*math.Abs(1+x*(1-2*s)) + 1 + math.Abs(x)*(2*(1-s)+s))

@@ -91,7 +91,7 @@ const (
 // block of rows. Its error wraps vk.ErrUnsupported if BackwardKept does not handle p. There is no
 // Config.
 func ChooseKept(caps *vk.Caps, p engine.Problem) (plan Plan, err error) {
-	if p.Activation != engine.TimesDSiLU || p.TransA || !p.TransB || p.Scale() != 1 || p.Beta != 0 || p.Residual {
+	if p.Activation != engine.TimesDSiLU || p.TransA || !p.TransB || p.Scale() != 1 || p.Beta != 0 || p.Bias || p.Residual {
 		return plan, fmt.Errorf("gemm: problem %v is not dy * wᵀ, times silu'", p)
 	}
 	if err := p.Validate(); err != nil {

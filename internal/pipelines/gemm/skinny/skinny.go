@@ -163,7 +163,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 // the chip. The function bytes returns how much shared memory the kernel needs beside a product's.
 // The problem as has a block for each workgroup of the kernel.
 func chooseSiLU(caps *vk.Caps, p, as engine.Problem, opt *engine.Options, bytes func(*engine.Config) int, table *engine.Table, packs bool) (c engine.Config, err error) {
-	if p.Activation != engine.SiLU || p.Beta != 0 || p.Residual {
+	if p.Activation != engine.SiLU || p.Beta != 0 || p.Bias || p.Residual {
 		return engine.Config{}, fmt.Errorf("gemm: problem %v has another epilogue than silu", p)
 	}
 	if err := p.Validate(); err != nil {

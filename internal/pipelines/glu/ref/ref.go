@@ -16,8 +16,8 @@ type Result struct{ Want, Bounds []float64 }
 // Forward returns a(g) * u.
 func Forward(g, u []float64, p glu.Problem) (y Result) {
 	results(len(g), p, func(i int) []number {
-		a, _ := activation(p.Activation, g[i])
-		value, _ := bounded(p.Activation, g[i])
+		a, _ := Activation(p.Activation, g[i])
+		value, _ := Bounded(p.Activation, g[i])
 		return []number{{a * u[i], value.Times(tolerance.Exact(u[i]))}}
 	}, &y)
 	return y
@@ -26,8 +26,8 @@ func Forward(g, u []float64, p glu.Problem) (y Result) {
 // Backward returns dy * a'(g) * u and dy * a(g).
 func Backward(g, u, dy []float64, p glu.Problem) (dg, du Result) {
 	results(len(g), p, func(i int) []number {
-		a, d := activation(p.Activation, g[i])
-		value, slope := bounded(p.Activation, g[i])
+		a, d := Activation(p.Activation, g[i])
+		value, slope := Bounded(p.Activation, g[i])
 		up := tolerance.Exact(dy[i])
 		return []number{
 			{dy[i] * d * u[i], up.Times(slope).Times(tolerance.Exact(u[i]))},
@@ -66,8 +66,8 @@ var (
 
 const cubic = 0.044715
 
-// activation returns a(x) and its derivative.
-func activation(a glu.Activation, x float64) (value, slope float64) {
+// Activation returns a(x) and its derivative.
+func Activation(a glu.Activation, x float64) (value, slope float64) {
 	switch a {
 	case glu.GELU:
 		s := math.Erfc(-x/math.Sqrt2) / 2
@@ -83,8 +83,8 @@ func activation(a glu.Activation, x float64) (value, slope float64) {
 // halves returns (1 + tanh(x/2)) / 2 and (1 - tanh(x/2)) / 2, without cancellation.
 func halves(x float64) (s, rest float64) { return 1 / (1 + math.Exp(-x)), 1 / (1 + math.Exp(x)) }
 
-// bounded returns the same as the operations of shaders/lib/glu.glsl.
-func bounded(a glu.Activation, g float64) (value, slope tolerance.Float) {
+// Bounded returns the same as the operations of shaders/lib/activation.glsl.
+func Bounded(a glu.Activation, g float64) (value, slope tolerance.Float) {
 	one, x := tolerance.Exact(1), tolerance.Exact(g)
 	if a == glu.SiLU {
 		s, rest := sigmoids(x)

@@ -18,13 +18,13 @@ var all = []glu.Activation{glu.SiLU, glu.GELU, glu.GELUTanh}
 func TestActivations(t *testing.T) {
 	at1 := []float64{1 / (1 + math.Exp(-1)), 0.8413447460685429, 0.8411919906082768}
 	for i, a := range all {
-		value, _ := activation(a, 1)
+		value, _ := Activation(a, 1)
 		require.InDelta(t, at1[i], value, 1e-15, a)
 		for x := -20.0; x <= 20; x += 0.25 {
-			value, slope := activation(a, x)
-			of := func(x float64) float64 { v, _ := activation(a, x); return v }
+			value, slope := Activation(a, x)
+			of := func(x float64) float64 { v, _ := Activation(a, x); return v }
 			require.InDelta(t, fd.Derivative(of, x, &fd.Settings{Formula: fd.Central}), slope, 1e-8, "%v of %g", a, x)
-			v, s := bounded(a, x)
+			v, s := Bounded(a, x)
 			require.InDelta(t, value, v.X, 1e-14, "%v of %g", a, x)
 			require.InDelta(t, slope, s.X, 1e-14, "%v of %g", a, x)
 			require.Less(t, v.Off, 0x1p-16*math.Abs(value)*(1+math.Abs(x))+1e-36, "%v of %g", a, x)
