@@ -44,7 +44,7 @@ func (g *Gemm) Pass() kit.Pass { return kit.Forward }
 
 // Tidy drops options that need a tensor or a batch which the call lacks.
 func (g *Gemm) Tidy() {
-	g.Broadcast = g.Broadcast && g.Batch > 0
+	g.Broadcast = g.Broadcast && g.Batch > 0 && !g.Ones
 	g.Bias32 = g.Bias32 && g.Bias
 	if has := map[string]bool{"residual": g.Residual, "x": g.ReadsX(), "s": g.HasS()}; !has[g.Alias] {
 		g.Alias = ""
@@ -87,7 +87,7 @@ func (g *Gemm) Tensors() []Tensor {
 		x.Role = Update
 	}
 	list := []Tensor{
-		{Name: "a", Shape: a, Scale: g.Magnitude, Main: true},
+		{Name: "a", Shape: a, Scale: g.Magnitude, Main: true, Off: g.Ones},
 		{Name: "b", Shape: b, Scale: OrOne(g.Second) / math.Sqrt(float64(max(g.K, 1))), Main: true},
 		sum, {Scale: size, Off: !g.Residual || g.Alias == "residual"}, x, {Role: Output, Off: !g.HasS() || g.Alias == "s"},
 	}
@@ -107,6 +107,9 @@ func (g *Gemm) Tensors() []Tensor {
 func (g *Gemm) Want(x Values, _ kit.Pass) Outputs {
 	var in ref.Inputs
 	Bind(x, &in)
+	if g.Ones {
+		in.A = slices.Repeat([]float64{1}, g.Batches()*g.M*g.K)
+	}
 	if g.Broadcast {
 		in.A = slices.Repeat(in.A, g.Batches())
 	}

@@ -26,13 +26,16 @@ func kernelGemm() Kernel {
 func drawGemm(family, rng *rand.Rand, s Space) Call {
 	p := &Gemm{}
 	var ok, oks bool
-	p.Impl, ok = s.Impl(family, gemmImpls()...)
+	p.Impl, ok = s.Impl(family, append(gemmImpls(), "gemv", "gemv")...)
 	if p.DType, oks = s.DType(family, dtype.All()...); !ok || !oks {
 		return nil
 	}
 	p.Impl = softImpl(family, s, p.Impl, p.DType)
 	drawEpilogue(family, rng, &p.Problem)
 	p.Bias32 = p.Bias && family.IntN(2) == 0
+	if p.Impl == "gemv" {
+		p.TransA, p.Ones = false, family.IntN(4) == 0
+	}
 	p.Data = DrawData(family, rng)
 	batches := family.IntN(4) == 0
 	if p.Impl != "auto" && family.IntN(4) > 0 {
@@ -123,7 +126,7 @@ func (p *Gemm) block(soft bool) (m, n int) {
 		return 64, 64
 	case c == nil:
 		return 128, 128
-	case c.Impl == engine.Scalar:
+	case c.Impl != engine.CoopMat:
 		return c.BlockM, c.BlockN
 	}
 	shape, _ := chips.MatrixShape(TypicalCaps(soft), p.DType)
@@ -157,6 +160,9 @@ func (p *Gemm) drawSizes(rng *rand.Rand, s Space) {
 		p.Sample = min(p.M, 8)
 		Within(rng, limit, cost, &p.K, &p.Sample)
 		p.Sample = max(p.Sample, 2)
+	case p.Impl == "gemv" && kind < 7:
+		p.M, p.N, p.K = 1+rng.IntN(20), sizeOf(rng, s, 5000), Size(rng, 5000)
+		Within(rng, limit, cost, &p.M, &p.N, &p.K)
 	case kind <= 2:
 		p.M, p.N, p.K = sizeOf(rng, s, 80), sizeOf(rng, s, 80), Size(rng, 20000)
 		Within(rng, limit, cost, &p.M, &p.N, &p.K)
@@ -177,6 +183,13 @@ func (p *Gemm) fixRows(c *engine.Config) {
 		c.Rows = min(c.Rows, (p.M+7)/8*8)
 	}
 	p.Config = c.String()
+}
+
+// drawGEMVTiles draws tiles of path gemv, which are not feasible for every problem.
+func drawGEMVTiles(family *rand.Rand, c *engine.Config) {
+	teams, team, columns := one(family, 1, 2, 3, 4, 8), 1<<family.IntN(8), one(family, 1, 2, 3, 4, 4, 8, 8)
+	c.Impl, c.Threads, c.ThreadsX, c.BlockM, c.BlockN = engine.GEMV, teams*team, team, one(family, 1, 2, 5, 8, 16), teams*columns
+	c.BlockK = team * one(family, 4, 8, 8, 16)
 }
 
 func drawScalarTiles(family *rand.Rand, c *engine.Config) {

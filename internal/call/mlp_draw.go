@@ -219,9 +219,12 @@ func drawConfig(family *rand.Rand, s Space, impl string, packs bool, like Call, 
 	}
 	for range 100 {
 		c := engine.Config{Impl: engine.Scalar, GroupM: 1 + family.IntN(22)}
-		if impl == "scalar" {
+		switch impl {
+		case "scalar":
 			drawScalarTiles(family, &c)
-		} else {
+		case "gemv":
+			drawGEMVTiles(family, &c)
+		default:
 			drawMatrixTiles(family, s, &c)
 			c.AlignRows = family.IntN(2) == 0
 			if c.PackB = packs && family.IntN(3) == 0; c.PackB {

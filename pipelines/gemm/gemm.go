@@ -21,6 +21,10 @@
 //	path     needs                                operands in
 //	coopmat  VK_KHR_cooperative_matrix            shared memory
 //	scalar   Vulkan 1.2 compute                   shared memory
+//	gemv     the same, and TransA is not set      registers
+//
+// Path gemv is for few rows, as a step of a language model has: it loads op(B) at the speed of
+// memory. Forward takes it for up to 16 rows.
 //
 // A small C has too few blocks to fill the device. Where k is long, several workgroups then share
 // a block, each with a part of k (split-K), and a second kernel adds up their partial sums in a
@@ -50,6 +54,7 @@
 //	dB = Alpha * op(A)ᵀ * dV                     M, N, K are k, n, m: A is A, TransA is the opposite; B is dV
 //	dB = Alpha * dVᵀ * op(A)                     TransB: they are n, k, m: A is dV, TransA; B is A, with TransB as TransA was
 //	dC = Beta * dV, dResidual = dC               by what C held before, and by Residual
+//	dBias = sum of the rows of dV                Ones: M, N, K are 1, n, m: B is dV
 //
 // Package mlp has two products in a row, with their gradients.
 //
@@ -71,7 +76,7 @@ import (
 
 // Tensors are what Forward reads and writes.
 type Tensors struct {
-	A, B     vk.Tensor
+	A, B     vk.Tensor // A exactly without Problem.Ones
 	C        vk.Tensor // written; read with Problem.Beta
 	Bias     vk.Tensor // exactly if Problem.Bias
 	Residual vk.Tensor // exactly if Problem.Residual
@@ -132,6 +137,7 @@ type Problem struct {
 	Batch          int // 0 is 1
 	M, N, K        int
 	TransA, TransB bool
+	Ones           bool    // op(A) is ones, and there is no A: a row of C is the sum of the rows of op(B)
 	Alpha          float64 // 0 is 1
 	Beta           float64 // 0: C is not read
 	Activation     Activation
@@ -175,7 +181,7 @@ func (p Problem) OutDType() dtype.DType { return p.Out.Or(p.DType) }
 // internal returns the problem as the engine has it.
 func (p Problem) internal() problem.Problem {
 	return problem.Problem{
-		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Alpha: p.Alpha, Beta: p.Beta,
+		Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Ones: p.Ones, Alpha: p.Alpha, Beta: p.Beta,
 		Activation: p.Activation, Bias: p.Bias, Residual: p.Residual, DType: p.DType, Out: p.OutDType(),
 	}
 }
@@ -201,7 +207,7 @@ func (p Problem) CShape() []int    { return p.internal().CShape() }
 func (p Problem) BiasShape() []int { return p.internal().BiasShape() }
 
 // An Impl is a path: one of the constants. Packages mlp and mixture have the same paths. Its String
-// is the name that ParseImpl reads.
+// is the name that ParseImpl reads. GEMV is a path of this package alone.
 type Impl = engine.Impl
 
 // The paths. Auto takes the first of the others that supports the problem. On a CPU device Scalar
@@ -210,9 +216,10 @@ const (
 	Auto    Impl = engine.Auto
 	CoopMat Impl = engine.CoopMat
 	Scalar  Impl = engine.Scalar
+	GEMV    Impl = engine.GEMV // Auto tries it first, for up to 16 rows
 )
 
-// ParseImpl accepts auto, coopmat and scalar.
+// ParseImpl accepts auto, coopmat, scalar and gemv.
 func ParseImpl(name string) (Impl, error) { return engine.ParseImpl(name) }
 
 // A Config is a path with its tile sizes. They become specialization constants.
@@ -224,8 +231,8 @@ type Config struct {
 	SubgroupsM, SubgroupsN int
 	TilesM, TilesN         int
 
-	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
-	// elements.
+	// Paths scalar and gemv: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
+	// elements. Of gemv a row divides k among its invocations, which have the same elements.
 	BlockM, BlockN    int
 	Threads, ThreadsX int
 
@@ -236,7 +243,7 @@ type Config struct {
 	AlignRows bool // operands whose rows are not aligned are copied first
 	PackB     bool // op(B) is copied into the order in which invocations hold its elements
 
-	// Both paths.
+	// All paths.
 	GroupM int // rows of blocks that are computed together, column by column
 	Splits int // split-K: workgroups that share a block, with a part of k each; 0 and 1: none
 	Rows   int // with Splits: the first rows of C whose blocks are not shared; of a batch, whole products

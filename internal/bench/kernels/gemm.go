@@ -26,7 +26,8 @@ var _ = row("gemm", matrixMultiply)
 
 // matrixMultiply is the row of gemm.
 func matrixMultiply() Kernel {
-	return Kernel{Impls: implNames(), New: gemmCalls().New, Tune: &Tune{Impls: implNames()[1:]}}
+	names := append(implNames(), engine.GEMV.String())
+	return Kernel{Impls: names, New: gemmCalls().New, Tune: &Tune{Impls: names[1:]}}
 }
 
 // configText is the text of a configuration that is valid.
@@ -280,7 +281,7 @@ func skinnyChoices(caps *vk.Caps, op bench.Op, pass bench.Pass, part chain.Part,
 }
 
 func asCandidates(list []engine.Config) (all []bench.Candidate) {
-	for _, c := range list {
+	for _, c := range engine.Impls() {
 		all = append(all, c)
 	}
 	return all

@@ -57,7 +57,7 @@ func newArguments(who string, t Tensors, p Problem, padB bool) (Args, error) {
 	s := argument.New("s", args.S, p.HasS(), p.Out, cShape)
 	bias := newBias(t.Bias, p)
 	inputs := append(make([]argument.Argument, 0, 7), // with c and s
-		argument.New("a", args.A, p.K > 0, p.DType, p.AShape()),
+		argument.New("a", args.A, p.K > 0 && !p.Ones, p.DType, p.AShape()),
 		argument.New("b", args.B, p.K > 0, p.DType, bShape),
 		bias, r, x)
 	if err := argument.Check(who, append(inputs, c, s), nil); err != nil {

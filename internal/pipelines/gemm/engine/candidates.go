@@ -23,8 +23,11 @@ func Candidates(caps *vk.Caps, p Problem, impl Impl) ([]Config, error) {
 // candidates returns the candidates after the first, start.
 func candidates(caps *vk.Caps, p Problem, start Config) []Config {
 	all := scalarCandidates(start)
-	if start.Impl == CoopMat {
+	switch start.Impl {
+	case CoopMat:
 		all = matrixCandidates(caps, &p, start)
+	case GEMV:
+		return gemvCandidates(caps, &p, start)
 	}
 	type guessed struct {
 		Config
@@ -197,9 +200,21 @@ func Variants(caps *vk.Caps, p Problem, c Config) []Config {
 		v.PackB = !c.PackB
 		add(v)
 	} else {
-		for _, v.BlockK = range []int{8, 16, 32} {
+		depths := []int{8, 16, 32}
+		if c.Impl == GEMV {
+			depths = []int{c.BlockK / 2, 2 * c.BlockK}
+		}
+		for _, v.BlockK = range depths {
 			add(v)
 		}
+	}
+	if c.Impl == GEMV {
+		for _, v.Splits = range []int{1, 2, 3, 4, 6, 8} {
+			if v.Fit(&p) == v {
+				add(v)
+			}
+		}
+		return all
 	}
 	v = c
 	for _, v.GroupM = range []int{1, 4, 8, 16, 32} {

@@ -20,12 +20,16 @@ const (
 	Auto Impl = iota
 	CoopMat
 	Scalar
+	GEMV
 )
 
-// Impls lists the paths in the order in which Auto tries them.
+// Impls lists the paths that all kernels made of products have, in the order in which Auto tries them.
 func Impls() []Impl { return []Impl{CoopMat, Scalar} }
 
-var implNames = enum.Names[Impl]{Auto: "auto", CoopMat: "coopmat", Scalar: "scalar"}
+// ProductImpls lists the paths of a product. Auto tries GEMV for few rows.
+func ProductImpls() []Impl { return append(Impls(), GEMV) }
+
+var implNames = enum.Names[Impl]{Auto: "auto", CoopMat: "coopmat", Scalar: "scalar", GEMV: "gemv"}
 
 // String returns the name used by --impl.
 func (i Impl) String() string { return implNames.Of(i) }
@@ -44,11 +48,11 @@ type Config struct {
 	TilesM     int `word:"t%dx%d TilesN" on:"coopmat"`
 	TilesN     int
 
-	// Path scalar: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
-	// elements.
-	BlockM   int `word:"%dx%d BlockN" on:"scalar"`
+	// Paths scalar and gemv: Threads invocations, ThreadsX in a row, compute BlockM x BlockN
+	// elements. Of gemv a row divides k among its invocations, which have the same elements.
+	BlockM   int `word:"%dx%d BlockN" on:"scalar gemv"`
 	BlockN   int
-	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar"`
+	Threads  int `word:"t%dx%d /ThreadsX" on:"scalar gemv"`
 	ThreadsX int
 
 	BlockK int `word:"k%d"` // depth of a k-tile
@@ -58,7 +62,7 @@ type Config struct {
 	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, align.go
 	PackB     bool `word:"packb" on:"coopmat"`       // op(B) is copied into the order in which invocations hold its elements, pack.go
 
-	// Both paths.
+	// All paths.
 	GroupM int `word:"g%d"`                // rows of blocks that workgroups take together, shaders/lib/gemm_order.glsl
 	Splits int `word:"splits%d" least:"2"` // split-K: workgroups that share a block, with a part of k each. 0 and 1: none; in a row of the tuning table 0 leaves it to Choose
 	Rows   int `word:"rows%d"`             // with Splits: the first rows of C, counted through the batch, whose blocks are not shared; whole products in a batch
@@ -78,7 +82,7 @@ func Unsupported(format string, args ...any) error {
 // Block returns how many rows and columns of C a workgroup computes, 1 if the device has no
 // matrices for the path.
 func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
-	if c.Impl == Scalar {
+	if c.Impl != CoopMat {
 		return max(c.BlockM, 1), max(c.BlockN, 1)
 	}
 	shape, lack := chips.MatrixShape(caps, t)
@@ -102,6 +106,8 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 		return Unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, MaxSplits, c.Rows)
 	}
 	switch {
+	case p.Ones && c.Impl != GEMV:
+		return Unsupported("%v: only path gemv has no a, but ones", c.Impl)
 	case p.Batches() == 1 && c.Rows%8 != 0:
 		return Unsupported("%v: rows%d is not a multiple of 8", c.Impl, c.Rows)
 	case p.Batches() > 1 && c.Rows%p.M != 0:
@@ -114,6 +120,8 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 		return c.feasibleMatrix(caps, p)
 	case Scalar:
 		return c.feasibleScalar(caps)
+	case GEMV:
+		return c.feasibleGEMV(caps, &p)
 	}
 	return fmt.Errorf("gemm: impl %v is not a path", c.Impl)
 }
@@ -208,6 +216,8 @@ func (c Config) Kernels(p Problem) []string {
 	switch {
 	case c.Impl == Scalar:
 		list = []string{"gemm_scalar"}
+	case c.Impl == GEMV:
+		list = []string{"gemm_gemv"}
 	case c.isF32x2(&p):
 		list = []string{"gemm_amax", "gemm_f32x2", "gemm_coopmat"}
 	case c.PackB:

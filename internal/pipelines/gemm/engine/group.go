@@ -57,6 +57,8 @@ func GroupWorkspace(list []Problem) int64 {
 
 var errGroupF32x2 = Unsupported("coopmat: groups of float32 products have no kernel")
 
+var errGroupGEMV = Unsupported("gemv: groups have no kernel")
+
 // ChooseGroup returns the configuration that MultiplyGroup takes on a device. Its error
 // wraps vk.ErrUnsupported if no path, or not the forced one, handles the products.
 func ChooseGroup(caps *vk.Caps, list []Problem, opt Options) (Config, error) {
@@ -71,9 +73,15 @@ func ChooseGroup(caps *vk.Caps, list []Problem, opt Options) (Config, error) {
 		if c.isF32x2(&p) {
 			return *c, errGroupF32x2
 		}
+		if c.Impl == GEMV {
+			return *c, errGroupGEMV
+		}
 		return *c, c.Feasible(caps, p)
 	}
 	impl := opt.Impl
+	if impl == GEMV {
+		return Config{}, errGroupGEMV
+	}
 	if p.DType == dtype.Float32 {
 		if impl == CoopMat {
 			return Config{}, errGroupF32x2

@@ -268,6 +268,9 @@ func Dispatch(c *vk.Cmd, kernel *vk.Kernel[Params], args Args, p Problem, config
 	}
 	out := NewParams(args, p, &config, tiles)
 	outs := args.Bound()
+	if args.A.IsZero() {
+		args.A = args.B // a binding must hold something
+	}
 	splits := max(config.Splits, 1)
 	step := max(int(caps.MaxWorkgroupCount[2])/splits, 1)
 	if splits > 1 {

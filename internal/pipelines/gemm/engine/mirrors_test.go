@@ -24,6 +24,7 @@ func TestLayouts(t *testing.T) {
 		"gemm_coopmat":        {Params{}, coopMatSpec{}, product},
 		"gemm_coopmat_packed": {Params{}, packedSpec{}, product},
 		"gemm_scalar":         {Params{}, scalarSpec{}, product},
+		"gemm_gemv":           {Params{}, gemvSpec{}, product},
 		"gemm_coopmat_group":  {groupParams{}, MatrixSpec{}, append(slices.Clone(product), "Table")},
 		"gemm_scalar_group":   {groupParams{}, scalarSpec{}, append(slices.Clone(product), "Table")},
 		"gemm_combine":        {Params{}, combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
@@ -88,4 +89,6 @@ func TestSharedMemory(t *testing.T) {
 		caps.MaxSharedMemoryBytes--
 	}
 	kernel("gemm_scalar", int(caps.MaxSharedMemoryBytes)+1, scalar, newScalarSpec(Args{}, Problem{M: 10, N: 10, K: 10, DType: dtype.Float16}, scalar))
+	gemv, p := parsed(t, "gemv 16x12 t3x32 k256 g1"), Problem{M: 10, N: 10, K: 10, TransB: true, DType: dtype.Float16}
+	kernel("gemm_gemv", gemv.gemvBytes(gemv.gemvTiles(&p)), gemv, newGEMVSpec(Args{}, p, gemv))
 }

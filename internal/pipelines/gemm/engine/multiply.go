@@ -11,6 +11,7 @@
 //
 //	kernels.go     gemm_coopmat and gemm_scalar, and what all kernels of products have in common
 //	pack.go        gemm_pack, which packs op(B) into the order of registers
+//	gemv.go        gemm_gemv, for few rows: its configurations and how it is recorded
 //	align.go       gemm_align, which copies operands to rows that are aligned: Pad
 //	f32x2.go       gemm_amax and gemm_f32x2: float32 operands as high and low float16 (f32x2)
 //
@@ -130,8 +131,11 @@ func MultiplySteps(c *vk.Cmd, t Tensors, p Problem, opt Options) (s Steps, err e
 
 // multiply records the one kernel of config.
 func multiply(c *vk.Cmd, args Args, p Problem, config Config) error {
-	if config.Impl == Scalar {
+	switch config.Impl {
+	case Scalar:
 		return multiplyScalar(c, args, p, config)
+	case GEMV:
+		return multiplyGEMV(c, args, p, config)
 	}
 	return multiplyMatrix(c, args, p, config)
 }

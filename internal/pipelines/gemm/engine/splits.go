@@ -108,6 +108,9 @@ func (c *Config) pieces(caps *vk.Caps, p *Problem) (pieces, rows int) {
 // at a time.
 func (c Config) withSplits(caps *vk.Caps, p *Problem, t costs) Config {
 	c.Splits, c.Rows = 1, 0
+	if c.Impl == GEMV {
+		return c.splitRows(caps, p)
+	}
 	if t.slots == 0 {
 		return c
 	}
@@ -216,7 +219,7 @@ func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Bu
 		Offset:  int(at / 4),
 	}}
 	partial.C = partial.C.Narrow()
-	sums := Problem{Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, DType: p.DType, Out: dtype.Float32}
+	sums := Problem{Batch: p.Batch, M: p.M, N: p.N, K: p.K, TransA: p.TransA, TransB: p.TransB, Ones: p.Ones, DType: p.DType, Out: dtype.Float32}
 	return steps.Together(whole, steps.List{
 		func(c *vk.Cmd) error { return multiply(c, partial, sums, config) },
 		func(c *vk.Cmd) error { return Combine(c, args, partial.C, p, config.Splits) },

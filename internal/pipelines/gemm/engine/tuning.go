@@ -14,12 +14,12 @@ import (
 type Table = table.Table[Problem, Config, shape]
 
 // products is the table of Multiply.
-var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_amax", "gemm_f32x2", "gemm_scalar", "gemm_combine")
+var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_amax", "gemm_f32x2", "gemm_scalar", "gemm_gemv", "gemm_combine")
 
 // NewTable returns the table of a pass of a kernel that consists of these modules.
 func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
 	return table.New(table.Table[Problem, Config, shape]{
-		Kernel: kernel, Pass: pass, Paths: pathNames, EveryReason: true, Family: chips.Family, Rows: rows,
+		Kernel: kernel, Pass: pass, Paths: append(pathNames, GEMV.String()), EveryReason: true, Family: chips.Family, Rows: rows,
 		Format:   func(p *Problem) dtype.DType { return p.DType },
 		Path:     func(c *Config) string { return c.Impl.String() },
 		Feasible: func(c *Config, caps *vk.Caps, p *Problem) error { return c.Feasible(caps, *p) },
@@ -98,6 +98,19 @@ func rows() []table.Row[shape, Config] {
 		{Formats: table.Of16Bits, Config: words("coopmat s2x2 t2x2 k32 g8")},
 		{Formats: table.OfFloat32, Config: words("coopmat s2x2 t2x2 k16 g8")},
 
+		// Few rows: 128 invocations that divide k for each four columns, or less where these are not
+		// enough for all compute units or k is short. Where a row of op(B) is along n, 32 columns,
+		// which are lines of 64 bytes, and so many invocations that divide k that 128 blocks fill an H200.
+		{Formats: table.Of16Bits, Shape: shape{trans: "nt", k: 1024}, Fill: 4, Config: words("gemv 16x16 t4x32 k256 g1")},
+		{Formats: table.Of16Bits, Shape: shape{trans: "nt", k: 1024}, Config: words("gemv 16x4 t4x32 k256 g1")},
+		{Formats: table.Of16Bits, Shape: shape{trans: "nt"}, Fill: 4, Config: words("gemv 16x4 t1x128 k1024 g1")},
+		{Formats: table.Of16Bits, Shape: shape{trans: "nt"}, Config: words("gemv 16x1 t1x128 k1024 g1")},
+		{Formats: table.Of16Bits, Shape: shape{trans: "nn"}, Fill: 0.9, Config: words("gemv 16x32 t4x32 k256 g1")},
+		{Formats: table.Of16Bits, Shape: shape{trans: "nn"}, Config: words("gemv 16x16 t2x64 k512 g1")},
+		{Formats: table.OfFloat32, Shape: shape{trans: "nt"}, Fill: 4, Config: words("gemv 16x4 t1x128 k512 g1")},
+		{Formats: table.OfFloat32, Shape: shape{trans: "nt"}, Config: words("gemv 16x1 t1x128 k512 g1")},
+		{Formats: table.OfFloat32, Shape: shape{trans: "nn"}, Config: words("gemv 16x16 t4x32 k256 g1")},
+
 		// Any device. These fit Vulkan's guaranteed 16 KiB and 128 invocations.
 		{Fill: 1, Config: words("scalar 64x64 t8x16 k16 g8")},
 		{Config: words("scalar 32x32 t8x8 k32 g8")},
@@ -120,6 +133,9 @@ const leastSplitK = 512
 // filling returns how many workgroups a problem makes, with splits where blocks are few.
 func (c *Config) filling(caps *vk.Caps, p *Problem) int {
 	blocks := c.blocks(caps, p)
+	if c.Impl == GEMV {
+		return blocks
+	}
 	return blocks * max(min(c.Slots(caps, p)/blocks, p.K/leastSplitK), 1)
 }
 
@@ -138,7 +154,11 @@ func ChooseOrigin(caps *vk.Caps, p Problem, opt Options) (Config, table.Origin, 
 	if opt.Config != nil {
 		return *opt.Config, table.Origin{}, opt.Config.Feasible(caps, p)
 	}
-	return products.Choose(caps, &p, query(caps, opt.Impl, &p, opt.Tuning))
+	q := query(caps, opt.Impl, &p, opt.Tuning)
+	if few := p.M <= fewRows && !p.TransA && !opt.PadB; few || p.Ones {
+		q.Auto = append([]string{GEMV.String()}, q.Auto...)
+	}
+	return products.Choose(caps, &p, q)
 }
 
 // query returns a call's query of a table.

@@ -35,6 +35,7 @@ type Problem struct {
 	Batch          int // 0 is 1
 	M, N, K        int
 	TransA, TransB bool
+	Ones           bool    // op(A) is ones, and there is no A: a row of C is the sum of the rows of op(B)
 	Alpha          float64 // 0 is 1
 	Beta           float64 // 0: C is not read
 	Activation     Activation
@@ -146,7 +147,10 @@ func (p Problem) Bytes() float64 {
 	if p.Bias {
 		outs += 1 / m
 	}
-	return float64(p.Batches()) * (float64(p.DType.Size())*(m*k+k*n) + float64(p.Out.Size())*outs*m*n)
+	if p.Ones {
+		m = 0
+	}
+	return float64(p.Batches()) * (float64(p.DType.Size())*(m*k+k*n) + float64(p.Out.Size())*outs*float64(p.M)*n)
 }
 
 // AShape returns the shape of A as it lies in memory.
@@ -174,6 +178,9 @@ func (p Problem) String() string {
 	s := fmt.Sprintf("%dx%dx%d %s %v", p.M, p.N, p.K, p.Transposes(), p.DType)
 	if p.Batches() > 1 {
 		s = fmt.Sprintf("%d of %s", p.Batch, s)
+	}
+	if p.Ones {
+		s += " ones"
 	}
 	if p.Out != p.DType {
 		s += fmt.Sprintf(" to %v", p.Out)
@@ -301,6 +308,9 @@ func (p Problem) validateFactors() error {
 func (p Problem) validateFormats() error {
 	if p.Activation > TimesDGELUTanhKeep {
 		return fmt.Errorf("activation %v is not one of %v", p.Activation, activationNames)
+	}
+	if p.Ones && p.TransA {
+		return fmt.Errorf("transposes %s: op(a) of ones has no a to transpose", p.Transposes())
 	}
 	if p.Bias && p.ReadsX() {
 		return fmt.Errorf("activation %v is a gradient, which has no bias", p.Activation)

@@ -1,0 +1,154 @@
+package engine
+
+import (
+	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
+	"github.com/flashvk/flashvk/internal/vk/table"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// Path gemv (shaders/gemm_gemv.comp) is bound by the bytes of op(B) where rows are few. Memory delivers
+// what is on its way: at 4.8 TB/s and 0.8 µs, 3.8 MB of a whole H200, or 29 KB of each compute unit.
+const (
+	fewRows     = 16       // rows for which Auto takes the path: twice as many take longer in plain arithmetic than on matrices
+	flightBytes = 24 << 10 // bytes of op(B) that a compute unit should have on their way
+	leastSteps  = 2        // steps of k of a split
+	mostSums    = 128      // sums of an invocation, which are in registers
+	mostLoads   = 16       // vectors of op(B) of an invocation, likewise
+)
+
+// gemvTiles are what follows from a configuration for a problem.
+type gemvTiles struct {
+	vector   int // elements of 16 bytes
+	rows     int // of a block
+	columns  int // of an invocation
+	steps    int // vectors of k that are loaded at once
+	loads    int // vectors of op(B) for each of them
+	together int // sums of an invocation that meet at a time
+}
+
+func (c *Config) gemvTiles(p *Problem) gemvTiles {
+	t := gemvTiles{vector: 16 / p.DType.Size(), rows: min(c.BlockM, max(p.M, 1)), columns: c.BlockN / (c.Threads / c.ThreadsX)}
+	t.steps = c.BlockK / (c.ThreadsX * t.vector)
+	if t.loads = t.vector; p.TransB {
+		t.loads = t.columns
+	}
+	t.together = min(8, c.ThreadsX)
+	return t
+}
+
+// gemvBytes is the shared memory of the kernel.
+func (c *Config) gemvBytes(t gemvTiles) int {
+	return 4 * t.together * (c.Threads + c.ThreadsX/t.together)
+}
+
+// feasibleGEMV is Feasible for path gemv.
+func (c Config) feasibleGEMV(caps *vk.Caps, p *Problem) error {
+	if c.Threads < 1 || c.ThreadsX < 1 || c.BlockM < 1 || c.BlockN < 1 {
+		return Unsupported("gemv: a tile size of %v is not positive", c)
+	}
+	teams := c.Threads / c.ThreadsX
+	switch {
+	case p.TransA:
+		return Unsupported("gemv: a is transposed")
+	case c.ThreadsX&(c.ThreadsX-1) != 0 || c.Threads%c.ThreadsX != 0:
+		return Unsupported("gemv: %d invocations are not rows of %d, a power of two", c.Threads, c.ThreadsX)
+	case c.BlockN%teams != 0:
+		return Unsupported("gemv: %d columns do not divide among %d rows of invocations", c.BlockN, teams)
+	}
+	t := c.gemvTiles(p)
+	switch {
+	case t.steps < 1 || c.BlockK%(c.ThreadsX*t.vector) != 0:
+		return Unsupported("gemv: k%d is not a multiple of %d vectors of %d elements", c.BlockK, c.ThreadsX, t.vector)
+	case !p.TransB && t.columns != t.vector:
+		return Unsupported("gemv: an invocation has %d columns, and 16 bytes of op(B) have %d", t.columns, t.vector)
+	case t.rows*t.columns > mostSums || t.steps*t.loads > mostLoads:
+		return Unsupported("gemv: %d sums and %d vectors of an invocation are more than %d and %d", t.rows*t.columns, t.steps*t.loads, mostSums, mostLoads)
+	}
+	if err := argument.FitsWorkgroup("gemm", caps, c.Impl, c.Threads); err != nil {
+		return err
+	}
+	return argument.FitsShared("gemm", caps, c.Impl, c.gemvBytes(t))
+}
+
+// splitRows returns c with so many splits that enough of op(B) is on its way.
+func (c Config) splitRows(caps *vk.Caps, p *Problem) Config {
+	t := c.gemvTiles(p)
+	flight := c.blocks(caps, p) * c.Threads * t.steps * t.loads * 16
+	c.Splits = max(1, min(flightBytes*int(caps.ComputeUnits)/flight, p.K/(leastSteps*c.BlockK), c.mostSplits(caps, p)))
+	return c.Fit(p)
+}
+
+// gemvCandidates are the candidates of path gemv, the nearest to start first.
+func gemvCandidates(caps *vk.Caps, p *Problem, start Config) (all []Config) {
+	vector := start.gemvTiles(p).vector
+	columns := []int{vector}
+	if p.TransB {
+		columns = []int{1, 2, 4, 8}
+	}
+	for _, threads := range []int{64, 128, 256, 512} {
+		for team := 16; team <= threads; team *= 2 {
+			for _, n := range columns {
+				for steps := 1; steps <= 2; steps++ {
+					for _, rows := range []int{8, 16} {
+						c := start
+						c.BlockM, c.BlockN, c.Threads, c.ThreadsX, c.BlockK = rows, threads/team*n, threads, team, steps*team*vector
+						if c.Feasible(caps, *p) != nil || rows == 8 && p.M <= 8 {
+							continue
+						}
+						if c = c.splitRows(caps, p); c != start {
+							all = append(all, c)
+						}
+					}
+				}
+			}
+		}
+	}
+	return table.ByDistance(all, start)
+}
+
+// gemvSpec is the specialization of gemm_gemv.comp.
+type gemvSpec struct {
+	WorkgroupSize uint32       `glsl:"WORKGROUP_SIZE"`
+	Team          uint32       `glsl:"TEAM"`
+	BlockM        uint32       `glsl:"BLOCK_M"`
+	BlockN        uint32       `glsl:"BLOCK_N"`
+	BlockK        uint32       `glsl:"BLOCK_K"`
+	GroupM        uint32       `glsl:"GROUP_M"`
+	Together      uint32       `glsl:"TOGETHER"`
+	BByK          bool         `glsl:"B_BY_K"`
+	Aligned       bool         `glsl:"ALIGNED"`
+	Whole         bool         `glsl:"WHOLE"`
+	Ones          bool         `glsl:"ONES"`
+	Partial       bool         `glsl:"PARTIAL"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
+}
+
+func newGEMVSpec(args Args, p Problem, config Config) gemvSpec {
+	t := config.gemvTiles(&p)
+	aligned := Aligned(t.vector, args.A, args.B)
+	return gemvSpec{
+		WorkgroupSize: uint32(config.Threads),
+		Team:          uint32(config.ThreadsX),
+		BlockM:        uint32(t.rows),
+		BlockN:        uint32(config.BlockN),
+		BlockK:        uint32(config.BlockK),
+		GroupM:        uint32(config.GroupM),
+		Together:      uint32(t.together),
+		BByK:          p.TransB,
+		Aligned:       aligned,
+		Whole:         aligned && p.K%t.vector == 0 && (p.TransB || p.N%t.vector == 0),
+		Ones:          p.Ones,
+		Partial:       config.Splits > 1,
+		Epilogue:      NewEpilogueSpec(args, p),
+	}
+}
+
+func multiplyGEMV(c *vk.Cmd, args Args, p Problem, config Config) error {
+	kernel, err := chips.Kernel[Params](c.Device(), "gemm_gemv", p.DType.Short(), newGEMVSpec(args, p, config), vk.KernelOptions{})
+	if err != nil {
+		return err
+	}
+	config.BlockM = config.gemvTiles(&p).rows
+	return Dispatch(c, kernel, args, p, config)
+}
