@@ -34,6 +34,8 @@ var hunts = map[string]struct {
 	"no-delta":                  {72, 1, []string{"--impl", "scalar"}, "scalar"},
 	"k-tile-read":               {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"rows-past-k":               {24, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
+	"parts-early":               {8, 83, nil, ""},
+	"row-past-m":                {8, 83, nil, ""},
 	"sums-early":                {30, 1, nil, ""},
 	"partial-left":              {40, 1, nil, ""},
 	"bias-sums-early":           {16, 1, nil, ""},

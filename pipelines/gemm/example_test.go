@@ -28,6 +28,20 @@ func ExampleForward() {
 	// Output: [1 5 4 11]
 }
 
+// The gradient of a bias is the sum of the rows of dY, here added to that of another batch.
+func ExampleProblem_ones() {
+	e := vktest.NewExample()
+	defer e.Close()
+	t := gemm.Tensors{
+		B: e.Tensor(dtype.Float16, []int{2, 3}, 1, 2, 3, 4, 5, 6),
+		C: e.Tensor(dtype.Float32, []int{1, 3}, 10, 20, 30),
+	}
+	p := gemm.Problem{M: 1, N: 3, K: 2, Ones: true, Beta: 1, DType: dtype.Float16, Out: dtype.Some(dtype.Float32)}
+	e.Run(func(c *vk.Cmd) error { return gemm.Forward(c, t, p, gemm.Options{}) })
+	fmt.Println(e.Values(t.C))
+	// Output: [15 27 39]
+}
+
 // Three experts with weights of their own have one, no and two rows of x.
 func ExampleForwardGroup() {
 	e := vktest.NewExample()

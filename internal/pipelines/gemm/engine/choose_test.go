@@ -83,7 +83,16 @@ func TestChoose(t *testing.T) {
 			p: half(0, 4096, 4096, 4096, "nn"), want: "coopmat s2x2 t2x2 k32", impl: CoopMat,
 			caps: device(func(caps *vk.Caps) { caps.MaxSharedMemoryBytes = 16384 }),
 		},
-		{p: half(0, 16, 16, 1<<20, "nn"), want: "coopmat s4x2 t3x4 k64 align g10", caps: device(func(caps *vk.Caps) { caps.ComputeUnits = 0 })},
+		{p: half(0, 1, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
+		{p: half(0, 16, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
+		{p: half(0, 8, 1024, 4096, "nt"), want: "gemv 16x1 t1x128 k1024 g1"}, // too few columns for four each
+		{p: half(0, 1, 576, 576, "nt"), want: "gemv 16x4 t4x32 k256 g1"},
+		{p: half(0, 8, 4096, 4096, "nn"), want: "gemv 16x32 t4x64 k512 g1"},
+		{p: half(0, 8, 1024, 8192, "nn"), want: "gemv 16x16 t2x64 k512 g1 splits3"}, // 64 blocks of 16 KB
+		{p: half(0, 17, 4096, 4096, "nt"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
+		{p: half(0, 8, 4096, 4096, "tn"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
+		{p: half(0, 8, 4096, 4096, "nt"), want: "gemv", caps: cpu},
+		{p: half(0, 64, 16, 1<<20, "nn"), want: "coopmat s4x2 t3x4 k64 align g10", caps: device(func(caps *vk.Caps) { caps.ComputeUnits = 0 })},
 	} {
 		if x.caps == nil {
 			x.caps = large
@@ -109,6 +118,7 @@ func TestTable(t *testing.T) {
 		if row.Formats == table.OfFloat32 {
 			p = float(4096, 4096, 4096)
 		}
+		p.TransB = row.Shape.trans == "nt"
 		if row.Family == "lavapipe" {
 			caps.SubgroupSize = 8
 			for i := range caps.CoopMatShapes {
@@ -141,6 +151,14 @@ func TestFeasible(t *testing.T) {
 		{"scalar 64x64 t8x8 k8 g1 splits2 rows20", one, "gemm: scalar: rows20 is not a multiple of 8"},
 		{"coopmat s2x2 t4x4 k9 g16", one, "gemm: coopmat: k9 is not a multiple of the matrix size 16"},
 		{"coopmat s2x2 t1x4 k64 packb g3", float(100, 30, 5000), "gemm: coopmat: float32 operands are not packed"},
+		{"gemv 16x32 t4x32 k256 g1", one, ""},
+		{"gemv 16x32 t4x32 k256 g1", half(0, 100, 30, 5000, "tn"), "gemm: gemv: a is transposed"},
+		{"gemv 16x24 t4x24 k192 g1", one, "gemm: gemv: 96 invocations are not rows of 24, a power of two"},
+		{"gemv 16x30 t4x32 k256 g1", one, "gemm: gemv: 30 columns do not divide among 4 rows of invocations"},
+		{"gemv 16x32 t4x32 k200 g1", one, "gemm: gemv: k200 is not a multiple of 32 vectors of 8 elements"},
+		{"gemv 16x16 t4x32 k256 g1", one, "gemm: gemv: an invocation has 4 columns, and 16 bytes of op(B) have 8"},
+		{"gemv 32x32 t4x32 k768 g1", one, "gemm: gemv: 256 sums and 24 vectors of an invocation are more than 128 and 16"},
+		{"scalar 64x64 t8x8 k8 g1", Problem{M: 1, N: 3, K: 4, Ones: true}, "gemm: scalar: only path gemv has no a, but ones"},
 	} {
 		if err := parsed(t, x.config).Feasible(caps, x.p); x.want == "" {
 			require.NoError(t, err, x.config)
@@ -248,9 +266,12 @@ func TestCandidates(t *testing.T) {
 	})} {
 		for _, p := range []Problem{
 			half(0, 18048, 1536, 512, "nt"), half(0, 11000, 512, 1365, "nt"), half(0, 4096, 4096, 4096, "nn"), half(0, 512, 1365, 18048, "tn"),
-			half(10, 512, 1365, 5000, "tn"), half(0, 40, 24, 32, "nn"), float(4096, 1365, 2048),
+			half(10, 512, 1365, 5000, "tn"), half(0, 40, 24, 32, "nn"), float(4096, 1365, 2048), half(0, 12, 4096, 4096, "nt"),
 		} {
-			for _, impl := range Impls() {
+			for _, impl := range ProductImpls() {
+				if impl == GEMV && p.TransA {
+					continue
+				}
 				list, err := Candidates(caps, p, impl)
 				require.NoError(t, err)
 				start, err := Choose(caps, p, Options{Impl: impl})
@@ -316,7 +337,7 @@ func TestWithSplits(t *testing.T) {
 	} {
 		for _, row := range rows() {
 			config := row.Config
-			if row.Formats == table.OfFloat32 || config.Feasible(caps, p) != nil {
+			if row.Formats == table.OfFloat32 || config.Impl == GEMV || config.Feasible(caps, p) != nil {
 				continue
 			}
 			c := config.withSplits(caps, &p, config.costs(caps, &p))
