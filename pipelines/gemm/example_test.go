@@ -140,5 +140,5 @@ func ExampleParseImpl() {
 	fmt.Println(err)
 	// Output:
 	// true <nil>
-	// gemm: impl "cublas" is not one of auto, coopmat, scalar
+	// gemm: impl "cublas" is not one of auto, coopmat, scalar, gemv
 }
