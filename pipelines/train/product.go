@@ -11,7 +11,7 @@ import (
 
 // A Product is a product with a weight, of package gemm:
 //
-//	y = Alpha * x * w + Into, or + Plus
+//	y = Alpha * x * w + Bias + Into, or activation(Alpha * x * w + Bias) + Plus
 //
 // LoRA is two of them on a product with a frozen weight:
 //
@@ -26,10 +26,13 @@ type Product struct {
 	Alpha  float64 // 0 is 1
 	// Into is a matrix (rows, out) whose memory takes the sum. No op may read it afterwards.
 	Into *Value
-	// Plus is a matrix (rows, out) that is added. It stays as it is. It may be a row that is
-	// repeated, such as a bias; a bias has no gradient.
+	// Plus is a matrix (rows, out) that is added. It stays as it is.
 	Plus *Value
-	Out  dtype.Option // the format of y; the zero value is the format of activations
+	Bias *Value // a Vector (out) that is added to each row
+	// Activation is Identity, SiLU, GELU or GELUTanh. A function ends the gradients: plans beyond
+	// Forward have none.
+	Activation gemm.Activation
+	Out        dtype.Option // the format of y; the zero value is the format of activations
 }
 
 // Product appends a product with a weight, and returns y, (rows, out).
@@ -59,7 +62,7 @@ func (t *Tape) Products(list ...Named) []*Value {
 		if k.copy != nil {
 			o.out, o.saved[len(o.saved)-1] = append(o.out, k.copy), k.copy
 		}
-		for _, v := range []*Value{p.Into, p.Plus} {
+		for _, v := range []*Value{p.Into, p.Plus, p.Bias} {
 			if v != nil {
 				o.in = append(o.in, v)
 			}
@@ -122,6 +125,14 @@ func (t *Tape) product(p Named) *product {
 			return nil
 		}
 	}
+	if v := k.Bias; v != nil && !slices.Equal(v.view.Shape, []int{k.out}) {
+		t.failf("%s%s: %s has shape %v, want (%d)", t.scope, k.Step, v.Name(), v.view.Shape, k.out)
+		return nil
+	}
+	if k.Activation != gemm.Identity && t.pass >= Gradients {
+		t.failf("%s%s: activation %v has no gradient here", t.scope, k.Step, k.Activation)
+		return nil
+	}
 	if v := k.Into; v != nil && (v.node.memory == nil || !slices.Equal(v.view.Shape, v.node.shape)) {
 		t.failf("%s%s: %s is no whole tensor that an op wrote", t.scope, k.Step, v.Name())
 		return nil
@@ -155,18 +166,24 @@ func (k *product) forward(again bool) {
 	if k.tasks == 1 {
 		x = k.matrix()
 	}
-	p := gemm.Problem{M: k.rows, N: k.out, K: k.in, TransB: k.TransW, Alpha: k.Alpha, Residual: k.Plus != nil}
+	p := gemm.Problem{M: k.rows, N: k.out, K: k.in, TransB: k.TransW, Alpha: k.Alpha, Activation: k.Activation, Residual: k.Plus != nil, Bias: k.Bias != nil}
 	if k.Into != nil {
 		p.Beta, k.y.node.memory = 1, k.Into.node.memory
 	} else {
 		t.make(again, k.y)
 	}
-	t.multiply(repeated(k.Step, again), k.y, x, k.W, k.Plus, k.tasks, p)
+	t.multiply(repeated(k.Step, again), k.y, x, k.W, extras{k.Plus, k.Bias}, k.tasks, p)
 }
 
+// extras are what a product adds; each may be nil.
+type extras struct{ plus, bias *Value }
+
 // multiply appends c = a * b of as many tasks, whose rows follow one another in matrices.
-func (t *Tape) multiply(name string, c, a, b, plus *Value, tasks int, p gemm.Problem) {
-	p.DType, p.Out = a.node.dtype, dtype.Some(c.node.dtype)
+func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm.Problem) {
+	p.DType, p.Out = b.node.dtype, dtype.Some(c.node.dtype)
+	if x.bias != nil {
+		x.bias = x.bias.repeated(tasks)
+	}
 	if tasks > 1 {
 		split := func(v *Value) *Value {
 			if v == nil || len(v.view.Shape) == 3 {
@@ -175,20 +192,20 @@ func (t *Tape) multiply(name string, c, a, b, plus *Value, tasks int, p gemm.Pro
 			return v.Split(tasks)
 		}
 		p.Batch, p.M = tasks, p.M/tasks
-		c, a, b, plus = split(c), split(a), b.repeated(tasks), split(plus)
+		c, a, b, x.plus = split(c), split(a), b.repeated(tasks), split(x.plus)
 	}
 	opt := gemm.Options{Impl: t.o.Products}
 	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, opt)
 	scratch := t.scratch(name, bytes, err)
-	in, out := t.all([]*Value{a, b, plus}), t.at(c)
+	in, out := t.all([]*Value{a, b, x.plus, x.bias}), t.at(c)
 	reads := in
 	if p.Beta != 0 {
 		reads = append(slices.Clone(in), out)
 	}
 	t.step(name, reads, []operand{out}, scratch, func(cmd *vk.Cmd) error {
 		opt.Workspace = scratch.Buffer()
-		x := gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), C: out.view()}
-		return gemm.Forward(cmd, x, p, opt)
+		t := gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), Bias: in[3].view(), C: out.view()}
+		return gemm.Forward(cmd, t, p, opt)
 	})
 }
 
@@ -204,13 +221,14 @@ func (t *Tape) productsBackward(calls []*product) {
 		t.inputGradients(calls)
 	}
 	for _, k := range calls {
+		if k.Bias != nil && k.Bias.node.wanted {
+			to := t.into(k.Bias)[0]
+			p := gemm.Problem{M: 1, N: k.out, K: k.rows, Ones: true, Beta: beta(to)}
+			t.multiply(k.Step+", gradient of the bias", to.v.repeated(1), nil, grad(k.y), extras{}, 1, p)
+		}
 		for _, v := range []*Value{k.Into, k.Plus} {
 			if v == nil || !v.node.wanted {
 				continue
-			}
-			if v.view.Strides[0] == 0 {
-				t.failf("%s%s: %s is repeated, and has no gradient", t.scope, k.Step, v.Name())
-				return
 			}
 			t.share(v, grad(k.y))
 			shared(k.y)
@@ -233,7 +251,7 @@ func (t *Tape) weightGradients(calls []*product) {
 		if k.TransW {
 			p.M, p.N, a, b = k.out, k.in, b, a
 		}
-		t.multiply(k.Step+", gradient of the weight", to.v, a, b, nil, 1, p)
+		t.multiply(k.Step+", gradient of the weight", to.v, a, b, extras{}, 1, p)
 	}
 }
 
@@ -258,7 +276,7 @@ func (t *Tape) inputGradients(calls []*product) {
 			tasks = to.v.view.Shape[0]
 		}
 		p := gemm.Problem{M: k.rows, N: k.in, K: k.out, TransB: !k.TransW, Alpha: k.Alpha, Beta: beta(to)}
-		t.multiply(k.Step+", backward", to.v, grad(k.y), k.W, nil, tasks, p)
+		t.multiply(k.Step+", backward", to.v, grad(k.y), k.W, extras{}, tasks, p)
 	}
 }
 

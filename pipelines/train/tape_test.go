@@ -45,7 +45,7 @@ func model(tasks, rows int) sample {
 			train.Named{"project kv", "kv", train.Product{X: y.Split(tasks).Slice(1, 0, half), W: w.Slice(1, dim, 3*dim)}})
 		k, v := qkv[1].Slice(1, 0, dim).Heads(tasks, heads), qkv[1].Slice(1, dim, 2*dim).Heads(tasks, heads)
 		o := t.Attention("attention", qkv[0].Heads(tasks, heads), k, v, attention.Problem{Causal: true})
-		out := t.Product("out", train.Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true})
+		out := t.Product("out", train.Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true, Bias: t.Vector("N.bias", dim)})
 		t.Keep(out, train.Selective) // the next product but one writes over it
 		low := t.Product("low", train.Product{X: o, W: t.Weight("N.a", 8, dim), TransW: true})
 		out = t.Product("lora", train.Product{X: low, W: t.Weight("N.b", 8, dim), Alpha: 0.5, Into: out})
@@ -67,7 +67,7 @@ func model(tasks, rows int) sample {
 		x = t.Product("whole", train.Product{X: x, W: t.Weight("whole", dim, dim)})
 		x = t.Add("both", targets, t.Rows("more targets", x, tasks, half, rows))
 		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5, Bias: t.Vector("bias", dim)})
-		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z})
+		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z, Bias: t.Vector("head.bias", dim)})
 		z = t.Add("twice", z, t.Product("same", train.Product{X: z, W: t.Weight("same", dim, dim)}))
 		z = square(t, z)
 		logits := t.Product("logits", train.Product{X: z, W: table, TransW: true}) // tied
