@@ -44,9 +44,6 @@ func TestLogits(t *testing.T) {
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t, name)
-			if c.Bias {
-				t.Skip("biases wait for a kernel")
-			}
 			g := newGenerator(t, d, c, 2)
 			ref, err := newReference(c, Random{1})
 			require.NoError(t, err)
@@ -113,9 +110,6 @@ func TestWhole(t *testing.T) {
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t, name)
-			if c.Bias {
-				t.Skip("biases wait for a kernel")
-			}
 			m, err := NewModel(context.Background(), d, c, Random{1}, dtype.Float32, nil)
 			require.NoError(t, err)
 			defer m.Close()

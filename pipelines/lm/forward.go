@@ -6,6 +6,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/pipelines/train"
@@ -47,10 +48,6 @@ type pass struct {
 // Tape appends the forward pass.
 func (f *Forward) Tape(t *train.Tape) {
 	x := &pass{Forward: f, c: f.Config, t: t}
-	if x.c.Bias {
-		t.Fail(fmt.Errorf("lm: no kernel runs the biases of %s yet", x.c.Architecture))
-		return
-	}
 	c, rows := x.c, f.Batch*f.Seq
 	ids := t.Input("ids", dtype.Int32, rows)
 	if f.Cache == nil || c.GPT2() {
@@ -105,6 +102,9 @@ func (x *pass) product(name string, v *train.Value, out int, bias bool) train.Na
 	} else {
 		p.W, p.TransW = x.t.Weight(name+".weight", out, in), true
 	}
+	if bias {
+		p.Bias = x.t.Vector(name+".bias", out)
+	}
 	return train.Named{Step: name, Name: name, Product: p}
 }
 
@@ -119,6 +119,7 @@ func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value)
 		branch = t.Products(x.product(name("attn.c_proj"), o, c.Width, true))[0]
 		y, stream = x.norm(name("ln_2"), branch, stream)
 		up := x.product(name("mlp.c_fc"), y, c.Hidden, true)
+		up.Activation = gemm.GELUTanh
 		return t.Products(x.product(name("mlp.c_proj"), t.Products(up)[0], c.Width, true))[0], stream
 	}
 	y, stream := x.norm(name("input_layernorm"), branch, stream)
