@@ -196,3 +196,6 @@ func (p Problem) FeatureKeys() []string {
 	}
 	return keys
 }
+
+// QuantKeys is the number of keys that share a scale where Problem.Quant is on.
+const QuantKeys = 64

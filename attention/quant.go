@@ -26,9 +26,6 @@ func (p Problem) checkQuant() error {
 // behind which scores that differ by a constant have other weights.
 func (p Problem) Smooth() bool { return p.Quant != dtype.NoQuant && p.Softcap == 0 }
 
-// QuantKeys is the number of keys that share a scale.
-const QuantKeys = 64
-
 const (
 	// quantThreads are the invocations of a workgroup of attention_quantize at most.
 	quantThreads = 256

@@ -96,7 +96,7 @@ func TestNames(t *testing.T) {
 		require.False(t, seen[v.Name()], "%s is in the table twice", v.Name())
 		seen[v.Name()], kernels[v.File] = true, true
 		require.Regexp(t, `^[a-z][a-z0-9_]*$`, v.Kernel)
-		require.Contains(t, []string{"", "f16", "bf16", "f32"}, v.Type, v.Name())
+		require.Contains(t, []string{"", "f16", "bf16", "f32", "int8"}, v.Type, v.Name())
 		require.Contains(t, []string{"vulkan1.2", "vulkan1.3"}, v.Env, v.Name())
 	}
 	files, err := filepath.Glob("*.comp")

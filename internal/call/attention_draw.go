@@ -127,7 +127,8 @@ func (d *attentionDraw) features(family *rand.Rand) {
 	if (p.Causal || p.Window.On || p.ALiBi != attention.ALiBiOff) && chance(family, 4) {
 		p.CausalAlign = attention.TopLeft
 	}
-	if chance(family, 6) && !d.Backward && d.Impl != attention.Unfused && p.DType != dtype.Float32 {
+	scalar := d.Impl == attention.Auto || d.Impl == attention.Scalar
+	if chance(family, 2) && !d.Backward && scalar && p.DType != dtype.Float32 {
 		p.Quant = one(family, dtype.QuantInt8, dtype.QuantInt8, dtype.QuantE4M3)
 	}
 }

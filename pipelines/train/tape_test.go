@@ -116,7 +116,7 @@ func newRun(t *testing.T, d *vk.Device, s sample, o train.Options) *run {
 	for _, p := range params {
 		x := make([]float32, p.Size())
 		for i := range x {
-			x[i] = float32(0.5 * rng.NormFloat64() / math.Sqrt(float64(p.Shape[len(p.Shape)-1])))
+			x[i] = float32(0.3 * rng.NormFloat64() / math.Sqrt(float64(p.Shape[len(p.Shape)-1])))
 			if len(p.Shape) == 1 {
 				x[i]++
 			}

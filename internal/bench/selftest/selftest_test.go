@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 		require.True(t, p.Worst > 0 || what == "append")
 		require.Regexp(t, `\nscalar +`+what+` +float32 +pass +\d+ +0 `, text.String())
 	}
-	require.Len(t, report.Ceilings, 4)
+	require.Len(t, report.Ceilings, 5)
 	for _, want := range []string{"attention_fwd_scalar.f32", "attention_bwd_dq_scalar.f32", "attention_decode.f32", "attention_decode_append.f32", "attention_append.f32", "attention_advance", "micro_copy"} {
 		i := slices.IndexFunc(report.Record.Modules, func(m conformance.Module) bool { return m.Name == want })
 		require.GreaterOrEqual(t, i, 0, "%s did not run", want)

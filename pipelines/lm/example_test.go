@@ -1,0 +1,70 @@
+package lm_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A checkpoint's model continues a text. The weights are random, so the text means nothing.
+func ExampleGenerator() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "lm")
+	vktest.Must(err)
+	defer os.RemoveAll(dir)
+	small := map[string]any{"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+	vktest.Must(lm.WriteModel(dir, lm.Models()[0], small, dtype.Float32, 1<<30, lm.Random{Seed: 1}))
+
+	config, err := lm.ReadConfig(dir)
+	vktest.Must(err)
+	weights, err := lm.Open(dir) // all names and shapes are checked
+	vktest.Must(err)
+	defer weights.Close()
+	tokenizer, err := lm.ReadTokenizer(dir, config.Vocabulary) // bytes, as there is no tokenizer.json
+	vktest.Must(err)
+	stop, err := lm.StopTokens(dir, &config)
+	vktest.Must(err)
+	d, err := vk.Open(vk.Options{})
+	vktest.Must(err)
+	defer d.Close()
+	g, err := lm.NewGenerator(ctx, d, &config, weights, lm.Options{DType: dtype.Float32, Batch: 1, Context: 32})
+	vktest.Must(err)
+	defer g.Close()
+	prompt, err := tokenizer.Encode("ab", true)
+	vktest.Must(err)
+	n := 0
+	vktest.Must(g.Generate(ctx, [][]int32{prompt}, 8, lm.Argmax, func(_ int, _ int32) bool {
+		n++
+		return false
+	}))
+	fmt.Println(len(prompt), n, len(stop) > 0)
+	// Output: 2 8 true
+}
+
+// A chat template makes a conversation a text that ends where the assistant's answer begins.
+func ExampleReadChat() {
+	dir, err := os.MkdirTemp("", "lm")
+	vktest.Must(err)
+	defer os.RemoveAll(dir)
+	vktest.Must(os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{'<|im_start|>' + message['role'] + '\n'}}"), 0o666))
+	chat, err := lm.ReadChat(dir)
+	vktest.Must(err)
+	text, err := chat.Text([]lm.Message{{Role: "user", Content: "Why?"}})
+	vktest.Must(err)
+	fmt.Printf("%q\n", text)
+	// Output: "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+}
+
+// Configurations of known models have their sizes without a download.
+func ExampleNamed() {
+	config, err := lm.Named("llama-3.2-1b")
+	vktest.Must(err)
+	fmt.Println(config.NumParams())
+	// Output: 1235814400
+}

@@ -1,0 +1,48 @@
+package train_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// One function is a model. The same function says which parameters there are, what memory a plan
+// takes, and what a plan computes: here x * w.
+func ExampleParams() {
+	ctx := context.Background()
+	forward := func(t *train.Tape) {
+		x := t.Input("x", t.DType(), 2, 8)
+		t.Output(t.Product("y", train.Product{X: x, W: t.Weight("w", 8, 8)}))
+	}
+	d, err := vk.Open(vk.Options{})
+	vktest.Must(err)
+	defer d.Close()
+	o := train.Options{DType: dtype.Float32, Pass: train.Forward}
+	checkpoint, err := train.ParseCheckpoint("off")
+	vktest.Must(err)
+	plans := train.PlanOptions{Checkpoint: checkpoint}
+	vktest.Must(train.CheckFits(d, forward, o, plans, nil)) // says how many bytes are missing
+	params, err := train.Params(d.Caps(), forward, o)
+	vktest.Must(err)
+	model, err := train.NewModel(ctx, d, params, o)
+	vktest.Must(err)
+	defer model.Close()
+	w := make([]float32, 64)
+	for i := range 8 {
+		w[9*i] = 2
+	}
+	vktest.Must(model.SetWeights(ctx, map[string][]float32{"w": w}))
+	plan, err := model.NewPlan(ctx, forward, train.Forward, plans)
+	vktest.Must(err)
+	defer plan.Close()
+	vktest.Must(plan.Upload(ctx, "x", []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}))
+	vktest.Must(plan.Run(ctx))
+	y, err := plan.Download(ctx, "y")
+	vktest.Must(err)
+	fmt.Println(params[0].Name, y[0], y[15])
+	// Output: w 2 32
+}
