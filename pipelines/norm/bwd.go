@@ -103,10 +103,10 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err != nil {
 		return err
 	}
+	if !p.Bias {
+		return sumrows.Record(c, dw, parts)
+	}
 	for i, sums := range []vk.Tensor{dw, db} {
-		if sums.IsZero() {
-			continue
-		}
 		b, err := parts.Buffer.Slice(sumrows.Bytes(i*(count-groups), p.Cols), sumrows.Bytes(groups, p.Cols))
 		if err != nil {
 			return err

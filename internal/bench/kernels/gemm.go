@@ -281,7 +281,7 @@ func skinnyChoices(caps *vk.Caps, op bench.Op, pass bench.Pass, part chain.Part,
 }
 
 func asCandidates(list []engine.Config) (all []bench.Candidate) {
-	for _, c := range engine.Impls() {
+	for _, c := range list {
 		all = append(all, c)
 	}
 	return all

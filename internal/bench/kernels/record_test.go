@@ -25,7 +25,7 @@ var recorded = []struct {
 	{call: "decode --part=decode", allocations: 29},
 	{call: "decode --part=step", allocations: 39},
 	{call: "norm", allocations: 10},
-	{call: "norm", pass: bench.Backward, allocations: 18},
+	{call: "norm", pass: bench.Backward, allocations: 16},
 	{call: "gemm", allocations: 17},
 	{call: "mlp", allocations: 71},
 	{call: "mlp", pass: bench.Backward, allocations: 188},

@@ -39,7 +39,7 @@ func options(t *testing.T, budget time.Duration, impls ...attention.Impl) (bench
 func TestRun(t *testing.T) {
 	env, o := options(t, time.Hour, attention.Scalar)
 	r := newRun(env, o)
-	r.most, r.workers = 6, 4
+	r.most, r.workers = 12, 4
 	r.progress = func(done, total int, what string) {
 		require.LessOrEqual(t, done, total)
 		require.NotEmpty(t, what)
