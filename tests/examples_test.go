@@ -36,9 +36,7 @@ func userPackages(t *testing.T) (names []string) {
 
 // notForUsers are functions that only packages of ours call.
 var notForUsers = []string{
-	"gmm.Merge",                                                                                         // package mixture runs it after its kernel: ExampleForward there
-	"lm.Pieces", "lm.NewCache", "lm.NewModel", "lm.MaxContext", "lm.ReadBatch", "lm.Logits", "lm.Write", // of flashvk run lm, and of the generator
-	"train.CheckFinite", "train.NotFinite", "train.StageOf", "train.Measure", // of package tnp and the commands
+	"gmm.Merge",                                       // package mixture runs it after its kernel: ExampleForward there
 	"shaders.Hash", "shaders.Use", "shaders.Variants", // of the records and of the shaders' developers
 }
 

@@ -197,9 +197,9 @@ func (c *Checkpoint) Close() {
 	}
 }
 
-// Write writes weights into the safetensors files of a folder, of at most shardBytes each, with an
+// write writes weights into the safetensors files of a folder, of at most shardBytes each, with an
 // index if there are several.
-func Write(dir string, params []Param, format dtype.DType, shardBytes int64, w Weights) error {
+func write(dir string, params []Param, format dtype.DType, shardBytes int64, w Weights) error {
 	shards := [][]Param{nil}
 	var bytes int64
 	for _, p := range params {
@@ -252,7 +252,7 @@ func writeShard(path string, params []Param, format dtype.DType, weights Weights
 		if err != nil {
 			return fmt.Errorf("lm: %w", err)
 		}
-		if err := Pieces(p, format, weights, func(b []byte, _ int64) error {
+		if err := pieces(p, format, weights, func(b []byte, _ int64) error {
 			_, err := to.Write(b)
 			return err
 		}); err != nil {

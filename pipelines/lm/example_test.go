@@ -2,6 +2,7 @@ package lm_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -33,6 +35,8 @@ func ExampleGenerator() {
 	d, err := vk.Open(vk.Options{})
 	vktest.Must(err)
 	defer d.Close()
+	most, err := lm.MaxContext(d, &config, 1, dtype.Float32) // what memory holds
+	vktest.Must(err)
 	g, err := lm.NewGenerator(ctx, d, &config, weights, lm.Options{DType: dtype.Float32, Batch: 1, Context: 32})
 	vktest.Must(err)
 	defer g.Close()
@@ -43,8 +47,40 @@ func ExampleGenerator() {
 		n++
 		return false
 	}))
-	fmt.Println(len(prompt), n, len(stop) > 0)
-	// Output: 2 8 true
+	fmt.Println(len(prompt), n, len(stop) > 0, most >= 32)
+	// Output: 2 8 true true
+}
+
+// The logits of whole sequences, from a file of tokens.
+func ExampleLogits() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "lm")
+	vktest.Must(err)
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "ids.safetensors")
+	w, err := safetensors.Create(path, []safetensors.Tensor{{Name: "ids", DType: "I32", Shape: []int{1, 3}}}, nil)
+	vktest.Must(err)
+	defer w.Close()
+	ids, err := w.Tensor("ids")
+	vktest.Must(err)
+	vktest.Must(binary.Write(ids, binary.LittleEndian, []int32{7, 8, 9}))
+	vktest.Must(w.Commit())
+	batch, err := lm.ReadBatch(path)
+	vktest.Must(err)
+
+	config, err := lm.Named("gpt2")
+	vktest.Must(err)
+	config.Vocabulary, config.Width, config.Hidden, config.Layers, config.Heads, config.KVHeads, config.HeadDim = 16, 16, 16, 1, 1, 1, 16
+	d, err := vk.Open(vk.Options{})
+	vktest.Must(err)
+	defer d.Close()
+	model, err := lm.NewModel(ctx, d, &config, lm.Random{Seed: 1}, dtype.Float32, nil)
+	vktest.Must(err)
+	defer model.Close()
+	logits, err := lm.Logits(ctx, &config, model, batch)
+	vktest.Must(err)
+	fmt.Println(len(logits)) // 3 tokens of a vocabulary of 16
+	// Output: 48
 }
 
 // A chat template makes a conversation a text that ends where the assistant's answer begins.

@@ -58,7 +58,7 @@ func TestCheckpoint(t *testing.T) {
 			for _, p := range c.Config.Params() {
 				want := make([]byte, int(p.elements())*format.Size())
 				require.NoError(t, Random{1}.Read(p, format, want, 0))
-				require.NoError(t, Pieces(p, format, c, func(piece []byte, offset int64) error {
+				require.NoError(t, pieces(p, format, c, func(piece []byte, offset int64) error {
 					require.Equal(t, want[offset:][:len(piece)], piece)
 					return nil
 				}))
@@ -78,7 +78,7 @@ func TestOldNames(t *testing.T) {
 		params[i].Name = strings.TrimPrefix(params[i].Name, "transformer.")
 	}
 	params = append(params, Param{"h.0.attn.bias", []int{1, 1, 64, 64}})
-	require.NoError(t, Write(dir, params, dtype.Float32, 1<<30, Random{1}))
+	require.NoError(t, write(dir, params, dtype.Float32, 1<<30, Random{1}))
 	c, err := Open(dir)
 	require.NoError(t, err)
 	c.Close()
@@ -146,7 +146,7 @@ func TestCheckpointErrors(t *testing.T) {
 		return func(t *testing.T, dir string) {
 			c, err := ReadConfig(dir)
 			require.NoError(t, err)
-			require.NoError(t, Write(dir, change(c.Params()), dtype.Float32, 1<<30, Random{1}))
+			require.NoError(t, write(dir, change(c.Params()), dtype.Float32, 1<<30, Random{1}))
 		}
 	}
 	for _, c := range []struct {

@@ -19,8 +19,8 @@ type Cache struct {
 	context  int
 }
 
-// NewCache returns an empty cache.
-func NewCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t dtype.DType) (_ *Cache, err error) {
+// newCache returns an empty cache.
+func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t dtype.DType) (_ *Cache, err error) {
 	x := &Cache{context: length}
 	defer func() {
 		if err != nil {
@@ -105,7 +105,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if g.model, err = NewModel(ctx, d, c, w, o.DType, o.Progress); err != nil {
 		return nil, err
 	}
-	if g.cache, err = NewCache(ctx, d, c, o.Batch, o.Context, o.DType); err != nil {
+	if g.cache, err = newCache(ctx, d, c, o.Batch, o.Context, o.DType); err != nil {
 		return nil, err
 	}
 	if g.step, err = g.plan(ctx, 1); err != nil {
@@ -172,7 +172,7 @@ func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.D
 	for _, p := range params {
 		to := m.Tensor(p.Name)
 		to.Shape, to.Strides = []int{p.Size()}, []int{1}
-		err := Pieces(Param{p.Name, p.Shape}, p.DType, w, func(piece []byte, offset int64) error {
+		err := pieces(Param{p.Name, p.Shape}, p.DType, w, func(piece []byte, offset int64) error {
 			size := p.DType.Size()
 			first := int(offset) / size
 			if progress != nil {

@@ -64,5 +64,5 @@ func WriteModel(dir, name string, change map[string]any, format dtype.DType, sha
 	if err != nil {
 		return err
 	}
-	return Write(dir, config.Params(), format, shardBytes, w)
+	return write(dir, config.Params(), format, shardBytes, w)
 }

@@ -16,8 +16,8 @@ type Weights interface {
 	Read(x Param, t dtype.DType, p []byte, first int64) error
 }
 
-// Pieces calls f with all bytes of a parameter in a format, a piece after the other.
-func Pieces(x Param, t dtype.DType, w Weights, f func(piece []byte, offset int64) error) error {
+// pieces calls f with all bytes of a parameter in a format, a piece after the other.
+func pieces(x Param, t dtype.DType, w Weights, f func(piece []byte, offset int64) error) error {
 	const piece = 8 << 20 // bytes
 	size := int64(t.Size())
 	b := make([]byte, min(piece, x.elements()*size))

@@ -3,6 +3,7 @@ package train_test
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -26,6 +27,8 @@ func ExampleParams() {
 	vktest.Must(err)
 	plans := train.PlanOptions{Checkpoint: checkpoint}
 	vktest.Must(train.CheckFits(d, forward, o, plans, nil)) // says how many bytes are missing
+	memory, err := train.Measure(d.Caps(), forward, o, plans)
+	vktest.Must(err)
 	params, err := train.Params(d.Caps(), forward, o)
 	vktest.Must(err)
 	model, err := train.NewModel(ctx, d, params, o)
@@ -43,6 +46,13 @@ func ExampleParams() {
 	vktest.Must(plan.Run(ctx))
 	y, err := plan.Download(ctx, "y")
 	vktest.Must(err)
-	fmt.Println(params[0].Name, y[0], y[15])
-	// Output: w 2 32
+	fmt.Println(params[0].Name, y[0], y[15], memory != nil)
+	// Output: w 2 32 true
+}
+
+// Weights of a file are checked before a model takes them.
+func ExampleCheckFinite() {
+	w := []float32{1, float32(math.Inf(1))}
+	fmt.Println(train.NotFinite(w), train.CheckFinite("w", w) != nil)
+	// Output: 1 true
 }

@@ -55,7 +55,7 @@ func (m *Memory) ByName() []record.Holder {
 	for _, h := range m.Plan.Holders {
 		name := "workspaces"
 		if !strings.HasPrefix(h.Name, workspaceOf) {
-			name = StageOf(h.Name)
+			name = stageOf(h.Name)
 		}
 		list = hold(list, name, h.Bytes)
 		gaps -= h.Bytes

@@ -38,7 +38,7 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 			steps = append(steps, step)
 		}
 	}
-	if err := p.record(c, p.batches()-1, func(name string) { follow(); step = StageOf(name) }); err != nil {
+	if err := p.record(c, p.batches()-1, func(name string) { follow(); step = stageOf(name) }); err != nil {
 		return nil, err
 	}
 	follow()
@@ -63,9 +63,9 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 	return list, nil
 }
 
-// StageOf returns the stage of a step: its name without the number and the name of its block, such
+// stageOf returns the stage of a step: its name without the number and the name of its block, such
 // as "blocks.3." or "model.layers.3.".
-func StageOf(step string) string {
+func stageOf(step string) string {
 	at := 0
 	for i := range step {
 		if step[i] != '.' {
