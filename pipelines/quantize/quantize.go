@@ -284,7 +284,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	par := params{
 		Units: uint32(p.scales()), Parts: uint32(plan.parts), Heads: uint32(p.Heads), Rows: uint32(p.Rows), Cols: uint32(p.Cols),
 		GroupRows: uint32(u.group), BlockRows: uint32(u.rows), BlockCols: uint32(u.cols),
-		X: placeOf(x), Y: placeOf(y), ScaleOffset: uint32(scale.Offset),
+		X: argument.PlaceOf(x), Y: argument.PlaceOf(y), ScaleOffset: uint32(scale.Offset),
 	}
 	s := spec{
 		WorkgroupSize: uint32(plan.threads), Team: uint32(plan.team), Loads: uint32(plan.loads), Format: uint32(p.Quant),
@@ -331,29 +331,17 @@ const (
 
 // params is the push-constant block of quantize.comp.
 type params struct {
-	Units       uint32 `glsl:"units"`
-	Parts       uint32 `glsl:"parts"`
-	Heads       uint32 `glsl:"heads"`
-	Rows        uint32 `glsl:"rows"`
-	Cols        uint32 `glsl:"cols"`
-	GroupRows   uint32 `glsl:"group_rows"`
-	BlockRows   uint32 `glsl:"block_rows"`
-	BlockCols   uint32 `glsl:"block_cols"`
-	X           place  `glsl:"x"`
-	Y           place  `glsl:"y"`
-	ScaleOffset uint32 `glsl:"scale_offset"`
-}
-
-// place is where a tensor lies, in elements.
-type place struct {
-	Offset  uint32 `glsl:"offset"`
-	StrideB uint32 `glsl:"stride_b"`
-	StrideH uint32 `glsl:"stride_h"`
-	StrideS uint32 `glsl:"stride_s"`
-}
-
-func placeOf(t vk.Tensor) place {
-	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])}
+	Units       uint32         `glsl:"units"`
+	Parts       uint32         `glsl:"parts"`
+	Heads       uint32         `glsl:"heads"`
+	Rows        uint32         `glsl:"rows"`
+	Cols        uint32         `glsl:"cols"`
+	GroupRows   uint32         `glsl:"group_rows"`
+	BlockRows   uint32         `glsl:"block_rows"`
+	BlockCols   uint32         `glsl:"block_cols"`
+	X           argument.Place `glsl:"x"`
+	Y           argument.Place `glsl:"y"`
+	ScaleOffset uint32         `glsl:"scale_offset"`
 }
 
 // spec is the specialization of quantize.comp.

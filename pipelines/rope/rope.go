@@ -222,7 +222,7 @@ func record(c *vk.Cmd, r rows, t *Tensors, p *Problem, pass kit.Pass, o Options)
 	args := params{
 		Batch: uint32(p.Batch), Seq: uint32(p.Seq), Heads: uint32(p.Heads), KVHeads: uint32(p.KVHeads), Dim: uint32(p.HeadDim), Dims: uint32(p.Dims),
 		CosFactor: float32(math.Abs(r.factor)), SinFactor: float32(r.factor), TurnsOffset: uint32(turns.Offset), PositionsOffset: uint32(positions.Offset),
-		Q: placeOf(x[0]), K: placeOf(x[1]), QOut: placeOf(x[2]), KOut: placeOf(x[3]),
+		Q: argument.PlaceOf(x[0]), K: argument.PlaceOf(x[1]), QOut: argument.PlaceOf(x[2]), KOut: argument.PlaceOf(x[3]),
 	}
 	if len(positions.Shape) == 2 {
 		args.PositionsStrideB = uint32(positions.Strides[0])
@@ -276,36 +276,24 @@ func (r *rows) check(t *Tensors, p *Problem) error {
 	return nil
 }
 
-// place is where a tensor lies.
-type place struct {
-	Offset  uint32 `glsl:"offset"` // elements, as the strides
-	StrideB uint32 `glsl:"stride_b"`
-	StrideH uint32 `glsl:"stride_h"`
-	StrideS uint32 `glsl:"stride_s"`
-}
-
-func placeOf(t vk.Tensor) place {
-	return place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])}
-}
-
 // params is the push-constant block of rope.comp.
 type params struct {
-	Batch            uint32  `glsl:"batch"`
-	Seq              uint32  `glsl:"seq"`
-	Heads            uint32  `glsl:"heads"`
-	KVHeads          uint32  `glsl:"kv_heads"`
-	Dim              uint32  `glsl:"dim"`
-	Dims             uint32  `glsl:"dims"`
-	Copies           uint32  `glsl:"copies"`
-	CosFactor        float32 `glsl:"cos_factor"`
-	SinFactor        float32 `glsl:"sin_factor"`
-	TurnsOffset      uint32  `glsl:"turns_offset"` // elements, like all that follow
-	PositionsOffset  uint32  `glsl:"positions_offset"`
-	PositionsStrideB uint32  `glsl:"positions_stride_b"`
-	Q                place   `glsl:"q"`
-	K                place   `glsl:"k"`
-	QOut             place   `glsl:"q_out"`
-	KOut             place   `glsl:"k_out"`
+	Batch            uint32         `glsl:"batch"`
+	Seq              uint32         `glsl:"seq"`
+	Heads            uint32         `glsl:"heads"`
+	KVHeads          uint32         `glsl:"kv_heads"`
+	Dim              uint32         `glsl:"dim"`
+	Dims             uint32         `glsl:"dims"`
+	Copies           uint32         `glsl:"copies"`
+	CosFactor        float32        `glsl:"cos_factor"`
+	SinFactor        float32        `glsl:"sin_factor"`
+	TurnsOffset      uint32         `glsl:"turns_offset"` // elements, like all that follow
+	PositionsOffset  uint32         `glsl:"positions_offset"`
+	PositionsStrideB uint32         `glsl:"positions_stride_b"`
+	Q                argument.Place `glsl:"q"`
+	K                argument.Place `glsl:"k"`
+	QOut             argument.Place `glsl:"q_out"`
+	KOut             argument.Place `glsl:"k_out"`
 }
 
 // spec is the specialization of rope.comp.

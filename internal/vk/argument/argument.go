@@ -237,3 +237,17 @@ func (t *Argument) selfOverlaps() bool {
 	}
 	return false
 }
+
+// A Place is where a tensor of batches, heads and rows lies, in elements: a struct of a push-constant
+// block.
+type Place struct {
+	Offset  uint32 `glsl:"offset"`
+	StrideB uint32 `glsl:"stride_b"`
+	StrideH uint32 `glsl:"stride_h"`
+	StrideS uint32 `glsl:"stride_s"`
+}
+
+// PlaceOf returns the Place of a tensor of four axes, the last of which is contiguous.
+func PlaceOf(t vk.Tensor) Place {
+	return Place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])}
+}
