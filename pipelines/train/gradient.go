@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -21,107 +20,6 @@ type gradient struct {
 type place struct {
 	v   *Value // nil: nobody wants it
 	add bool
-}
-
-// A region is the rows of a node, counted by its first axis, and the elements of a row that a view
-// has.
-type region struct{ rows, cols runs }
-
-// runs are numbers, each run from a first one to just before another, in order.
-type runs [][2]int
-
-// regionOf returns the region of a view of a node.
-func (t *Tape) regionOf(v *Value) region {
-	whole := v.node.whole()
-	row := whole.cols.size()
-	size := v.view.NumElements()
-	if at := v.view.Offset; v.view.Contiguous() && at%row == 0 && size%row == 0 {
-		return region{runs{{at / row, (at + size) / row}}, whole.cols}
-	}
-	first, col := v.view.Offset/row, v.view.Offset%row
-	r := region{runs{{first, first + 1}}, runs{{col, col + 1}}}
-	for i, n := range v.view.Shape {
-		if stride := v.view.Strides[i]; stride >= row {
-			r.rows = r.rows.repeated(n, stride/row)
-		} else {
-			r.cols = r.cols.repeated(n, stride)
-		}
-	}
-	if r.cols[len(r.cols)-1][1] > row || r.rows.size()*r.cols.size() != size {
-		t.failf("%s has a view of shape %v and strides %v that is no rows and columns: it has no gradient",
-			v.Name(), v.view.Shape, v.view.Strides)
-	}
-	return r
-}
-
-// whole returns the region of all elements.
-func (n *node) whole() region {
-	row := max(elements(n.shape)/n.shape[0], 1)
-	return region{runs{{0, n.shape[0]}}, runs{{0, row}}}
-}
-
-// repeated returns the runs n times, each stride after the one before.
-func (r runs) repeated(n, stride int) (list runs) {
-	for i := range n {
-		for _, x := range r {
-			list = append(list, [2]int{x[0] + i*stride, x[1] + i*stride})
-		}
-	}
-	return list.merged()
-}
-
-// merged returns the runs in order, those that meet as one.
-func (r runs) merged() (list runs) {
-	slices.SortFunc(r, func(a, b [2]int) int { return cmp.Compare(a[0], b[0]) })
-	for _, x := range r {
-		if n := len(list); n > 0 && x[0] <= list[n-1][1] {
-			list[n-1][1] = max(list[n-1][1], x[1])
-			continue
-		}
-		list = append(list, x)
-	}
-	return list
-}
-
-// size returns how many numbers there are.
-func (r runs) size() (n int) {
-	for _, x := range r {
-		n += x[1] - x[0]
-	}
-	return n
-}
-
-// meets reports whether both have a number.
-func (r runs) meets(other runs) bool {
-	return slices.Concat(r, other).merged().size() < r.size()+other.size()
-}
-
-// meets reports whether an element of x is in one of the regions.
-func meets(list []region, x region) bool {
-	return slices.ContainsFunc(list, func(r region) bool {
-		return r.rows.meets(x.rows) && r.cols.meets(x.cols)
-	})
-}
-
-func (r region) equal(x region) bool {
-	return slices.Equal(r.rows, x.rows) && slices.Equal(r.cols, x.cols)
-}
-
-// with adds a region. Regions of the same rows or of the same columns become one.
-func with(list []region, x region) []region {
-	for i, r := range list {
-		rows, cols := slices.Equal(r.rows, x.rows), slices.Equal(r.cols, x.cols)
-		if !rows && !cols {
-			continue
-		}
-		if cols {
-			r.rows = slices.Concat(r.rows, x.rows).merged()
-		} else {
-			r.cols = slices.Concat(r.cols, x.cols).merged()
-		}
-		return with(slices.Delete(slices.Clone(list), i, i+1), r)
-	}
-	return append(slices.Clone(list), x)
 }
 
 // grad returns the gradient by a value, nil if no op has written one.

@@ -29,7 +29,7 @@
 // products, two without dw (Frozen), and computes the loss on the way: a training step calls Backward
 // alone, and [Forward] is for evaluation. Chunks of the vocabulary would take four products and three,
 // since no dx is known before the lse of all chunks; in return they would write each row of dw once. That
-// is less only where a chunk has few tokens, about 600 on an H200, for each of which dw is read and
+// is less only where a chunk has few tokens, by estimate about 600 on an H200, for each of which dw is read and
 // written. Options.Rows bounds the rows of W in a product, as a device does whose kernels see less of a
 // buffer than all of W.
 //
