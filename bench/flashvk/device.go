@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -92,12 +91,13 @@ func watch(ctx context.Context, d *vk.Device, pr *bench.Protocol) (*bench.Monito
 type progress struct {
 	w        io.Writer
 	terminal bool
-	bar      *progressbar.ProgressBar
+	start    time.Time
+	drawn    bool
 }
 
 func newProgress(w io.Writer) *progress {
 	f, ok := w.(*os.File)
-	return &progress{w: w, terminal: ok && term.IsTerminal(int(f.Fd()))}
+	return &progress{w: w, terminal: ok && term.IsTerminal(int(f.Fd())), start: time.Now()}
 }
 
 // labelWidth is the width of the label before the bar, so that the bar does not move.
@@ -111,21 +111,20 @@ func (p *progress) step(done, total int, what string) {
 	if !p.terminal {
 		return
 	}
-	if p.bar == nil {
-		p.bar = progressbar.NewOptions(total,
-			progressbar.OptionSetWriter(p.w),
-			progressbar.OptionSetWidth(16),
-			progressbar.OptionSetPredictTime(true),
-			progressbar.OptionClearOnFinish())
+	const width = 16
+	p.drawn, total = true, max(total, 1)
+	done = min(done, total)
+	full, left := width*done/total, "-"
+	if done > 0 {
+		left = time.Duration(float64(time.Since(p.start)) / float64(done) * float64(total-done)).Round(time.Second).String()
 	}
-	p.bar.Describe(label(what))
-	p.bar.Set(done) // an error says that the terminal is gone; the work goes on
+	fmt.Fprintf(p.w, "\r\x1b[K%s %3d%% |%s%s| %s left", label(what), 100*done/total, strings.Repeat("█", full), strings.Repeat(" ", width-full), left)
 }
 
 // finish removes the bar.
 func (p *progress) finish() {
-	if p.bar != nil {
-		p.bar.Clear()
+	if p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
 	}
 }
 

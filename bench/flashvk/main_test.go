@@ -127,6 +127,13 @@ func TestLabel(t *testing.T) {
 		require.Equal(t, labelWidth, utf8.RuneCountInString(label(what)), what)
 	}
 	require.Contains(t, label(trainLabel(-2.34567, 1069234, 141e9)), "loss -2.3457, 1.069 M tokens/s, 141.0 GB")
+	for of, want := range map[[2]int]string{{0, 0}: "  0% |                | - left", {1, 4}: " 25% |████            | 0s left", {9, 8}: "100% |████████████████| 0s left"} {
+		var b strings.Builder
+		p := &progress{w: &b, terminal: true, start: time.Now()}
+		p.step(of[0], of[1], "x")
+		p.finish()
+		require.Equal(t, "\r\x1b[K"+label("x")+" "+want+"\r\x1b[K", b.String())
+	}
 }
 
 func TestCommandLine(t *testing.T) {
