@@ -15,6 +15,8 @@ import (
 type Batch struct {
 	IDs   []int32
 	Shape [2]int // sequences, and tokens of each
+	// Labels are the tokens that follow IDs, or Ignored; nil is none.
+	Labels []int32
 	// Positions are those of the tokens; nil counts from 0 on in each sequence.
 	Positions []int32
 	// CuSeqlens packs sequences into one row: sequence i has the tokens CuSeqlens[i] to CuSeqlens[i+1]-1, and

@@ -87,7 +87,24 @@ func newChat(template string) (*Chat, error) {
 // Text returns a conversation, up to where the assistant's next answer begins. Tokenizer.Encode adds
 // the token that begins a text.
 func (c *Chat) Text(messages []Message) (string, error) {
+	parts, err := c.parts(messages)
+	if err != nil {
+		return "", err
+	}
+	if len(messages) == 0 || messages[len(messages)-1].Role != "user" {
+		return "", errors.New("lm: the last message is not the user's")
+	}
 	var b strings.Builder
+	for _, p := range parts {
+		b.WriteString(p.text)
+	}
+	before, _, _ := c.frame("assistant")
+	return b.String() + before, nil
+}
+
+// parts returns a conversation in parts. What the assistant says is learned, with the mark that
+// ends it.
+func (c *Chat) parts(messages []Message) (list []part, err error) {
 	system, rest := c.system, messages
 	if len(messages) > 0 && messages[0].Role == "system" {
 		system, rest = messages[0].Content, messages[1:]
@@ -95,45 +112,53 @@ func (c *Chat) Text(messages []Message) (string, error) {
 	if c.dates {
 		system = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n" + system
 	}
+	add := func(text string, learned bool) {
+		if n := len(list); n > 0 && list[n-1].learned == learned {
+			list[n-1].text += text
+		} else if text != "" {
+			list = append(list, part{text, learned})
+		}
+	}
+	message := func(role, text string) {
+		if c.trim {
+			text = strings.TrimSpace(text)
+		}
+		if c.mark == "[INST]" && role == "assistant" {
+			text = " " + text
+		}
+		before, end, after := c.frame(role)
+		add(before, false)
+		add(text+end, role == "assistant")
+		add(after, false)
+	}
 	if system != "" && c.mark != "[INST]" {
-		c.message(&b, "system", system)
+		message("system", system)
 		system = ""
 	}
 	for i, m := range rest {
 		if want := []string{"user", "assistant"}[i%2]; m.Role != want {
-			return "", fmt.Errorf("lm: message %d is of role %q, want %q: user and assistant take turns", i, m.Role, want)
+			return nil, fmt.Errorf("lm: message %d is of role %q, want %q: user and assistant take turns", i, m.Role, want)
 		}
 		text := m.Content
 		if system != "" && i == 0 {
 			text = "<<SYS>>\n" + system + "\n<</SYS>>\n\n" + text
 		}
-		c.message(&b, m.Role, text)
+		message(m.Role, text)
 	}
-	if len(rest)%2 == 0 {
-		return "", errors.New("lm: the last message is not the user's")
-	}
-	b.WriteString(map[string]string{
-		"<|im_start|>": "<|im_start|>assistant\n", "<|user|>": "<|assistant|>\n",
-		"<|start_header_id|>": "<|start_header_id|>assistant<|end_header_id|>\n\n",
-	}[c.mark])
-	return b.String(), nil
+	return list, nil
 }
 
-// message writes a message.
-func (c *Chat) message(b *strings.Builder, role, text string) {
-	if c.trim {
-		text = strings.TrimSpace(text)
-	}
+// frame returns what is before the text of a message, the mark that ends it, and what is after that.
+func (c *Chat) frame(role string) (before, end, after string) {
 	switch {
 	case c.mark == "<|im_start|>":
-		fmt.Fprintf(b, "<|im_start|>%s\n%s<|im_end|>\n", role, text)
+		return "<|im_start|>" + role + "\n", "<|im_end|>", "\n"
 	case c.mark == "<|start_header_id|>":
-		fmt.Fprintf(b, "<|start_header_id|>%s<|end_header_id|>\n\n%s<|eot_id|>", role, text)
+		return "<|start_header_id|>" + role + "<|end_header_id|>\n\n", "<|eot_id|>", ""
 	case c.mark == "<|user|>":
-		fmt.Fprintf(b, "<|%s|>\n%s</s>\n", role, text)
+		return "<|" + role + "|>\n", "</s>", "\n"
 	case role == "user":
-		fmt.Fprintf(b, "[INST] %s [/INST]", text)
-	default:
-		fmt.Fprintf(b, " %s</s>", text)
+		return "[INST] ", " [/INST]", ""
 	}
+	return "", "</s>", ""
 }

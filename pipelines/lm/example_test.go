@@ -104,3 +104,25 @@ func ExampleNamed() {
 	fmt.Println(config.NumParams())
 	// Output: 1235814400
 }
+
+// Lines of JSON become rows of tokens with labels, several texts in a row.
+func ExampleReadData() {
+	dir, err := os.MkdirTemp("", "lm")
+	vktest.Must(err)
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "data.jsonl")
+	vktest.Must(os.WriteFile(path, []byte(`{"prompt": "1+1=", "completion": "2."}`+"\n"+`{"text": "abc"}`), 0o666))
+	config, err := lm.Named("gpt2")
+	vktest.Must(err)
+	config.EOS = []int{0}
+	data, _, err := lm.ReadData(dir, &config, path, lm.DataOptions{Seqlen: 9}) // tokens are bytes, as there is no tokenizer.json
+	vktest.Must(err)
+	defer data.Close()
+	batch, err := data.Batch(0, 1)
+	vktest.Must(err)
+	fmt.Println(data)
+	fmt.Println(batch.CuSeqlens, batch.Labels)
+	// Output:
+	// 2 samples of 9 tokens, of which 6 are learned, in 1 rows of 9
+	// [0 3 9] [98 99 0 -100 -100 -100 50 46 0]
+}

@@ -1,0 +1,294 @@
+package lm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// chatDir writes a folder with a chat template, and a tokenizer of bytes whose merges cross the ends of parts.
+func chatDir(t *testing.T, template string) string {
+	t.Helper()
+	dir := t.TempDir()
+	tokenizer := bytewise(t, `"added_tokens": [{"id": 290, "content": "<|im_start|>", "special": true}, {"id": 291, "content": "<|im_end|>", "special": true}],
+		"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}`, "a b", "b c")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(tokenizer), 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o666))
+	return dir
+}
+
+func dataConfig(t *testing.T) *Config {
+	t.Helper()
+	c := smallConfig(t, "smollm2-135m")
+	c.EOS = []int{299}
+	return c
+}
+
+// readLines reads samples, in their order.
+func readLines(t *testing.T, dir string, o DataOptions, lines ...string) (*Data, error) {
+	t.Helper()
+	path := filepath.Join(dir, "data.jsonl")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o666))
+	d, _, err := ReadData(dir, dataConfig(t), path, o)
+	return d, err
+}
+
+func TestSamples(t *testing.T) {
+	const no, a, b, c, ab, bc, start, end, eos = Ignored, 'a', 'b', 'c', 256, 257, 290, 291, 299
+	byteIDs := func(text string) (ids []int32) {
+		for _, b := range []byte(text) {
+			ids = append(ids, int32(b))
+		}
+		return ids
+	}
+	none := func(n int) []int32 { return slices.Repeat([]int32{no}, n) }
+	dir := chatDir(t, "<|im_start|>")
+	for _, x := range []struct {
+		line        string
+		ids, labels []int32
+	}{
+		{`{"text": "abc", "id": 7, "messages": null}`, []int32{ab, c}, []int32{c, eos}},
+		{`{"prompt": "xa", "completion": "cb"}`, []int32{'x', a, c, b}, []int32{no, c, b, eos}},
+		{`{"prompt": "xa", "completion": "bc"}`, []int32{'x', ab, c}, []int32{ab, c, eos}}, // a token of both is learned
+		{`{"prompt": "", "completion": "aa"}`, []int32{a, a}, []int32{a, eos}},
+		{`{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
+			{"role": "user", "content": "c"}, {"role": "assistant", "content": " c"}]}`,
+			slices.Concat([]int32{start}, byteIDs("system\nS"), []int32{end, '\n', start}, byteIDs("user\na"), []int32{end, '\n', start},
+				byteIDs("assistant\n"), []int32{bc, end, '\n', start}, byteIDs("user\nc"), []int32{end, '\n', start}, byteIDs("assistant\n c")),
+			slices.Concat(none(9+3+6+3+9), []int32{bc, end}, none(3+6+3+9), []int32{' ', c, end})},
+	} {
+		d, err := readLines(t, dir, DataOptions{Seqlen: 64}, strings.ReplaceAll(x.line, "\n", ""))
+		require.NoError(t, err)
+		require.Equal(t, []sample{{x.ids, x.labels}}, d.samples, x.line)
+	}
+	_, err := readLines(t, dir, DataOptions{Seqlen: 64}, `{"text": "`+strings.Repeat("x", 64)+`"}`) // as long as a row
+	require.NoError(t, err)
+	d, err := readLines(t, dir, DataOptions{Seqlen: 3, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`)
+	require.NoError(t, err)
+	require.Equal(t, []sample{{[]int32{'x', 'y', 'z'}, []int32{no, 'z', ab}}}, d.samples)
+	_, err = readLines(t, dir, DataOptions{Seqlen: 1, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`)
+	require.ErrorContains(t, err, "data.jsonl:1: lm: none of the first seqlen=1 tokens is learned")
+}
+
+// TestLines has each kind of bad line at several places among good ones.
+func TestLines(t *testing.T) {
+	message := func(list string) string { return `{"messages": [` + list + `]}` }
+	const user, empty = `{"role": "user", "content": "Hi"}`, `{"role": "assistant", "content": " "}`
+	for line, want := range map[string]string{
+		`{"text": "a"`:                         "lm: the line is no JSON object: unexpected end of JSON input",
+		`{"text": "a"} {}`:                     "lm: the line is no JSON object: invalid character '{' after top-level value",
+		`["text"]`:                             "lm: the line is no JSON object: json: cannot unmarshal array",
+		`{'text': "a"}`:                        "lm: the line is no JSON object: invalid character '\\''",
+		"\ufeff{}":                             "lm: the line is no JSON object: invalid character",
+		"{\"text\": \"\xff\"}":                 "lm: the line is not UTF-8",
+		`{"text": "a\ud800b"}`:                 "lm: text has half of a surrogate pair, which is no character",
+		`null`:                                 "lm: the line has not one of text, prompt and completion, messages",
+		`{"Text": "a"}`:                        "lm: the line has not one of text",
+		`{"text": "a", "completion": "b"}`:     "lm: the line has not one of text",
+		`{"prompt": "a"}`:                      "lm: the line has not one of text",
+		`{"text": 5}`:                          "lm: text is 5, not a string",
+		`{"text": "\n "}`:                      "lm: text is empty",
+		`{"prompt": ["a"], "completion": "b"}`: `lm: prompt is ["a"], not a string`,
+		`{"prompt": "a", "completion": ""}`:    "lm: completion is empty",
+		`{"text": "` + strings.Repeat("x", 64): "lm: the line is no JSON object",
+		`{"text": "` + strings.Repeat("x", 65) + `"}`: "lm: 65 tokens are more than seqlen=64: lengthen rows, or truncate samples",
+		message(""):                 "lm: the last message is not the assistant's",
+		message(user):               "lm: the last message is not the assistant's",
+		message(user + "," + empty): "message 1 of the assistant: lm: content is empty",
+		message(user + `, {"role": "assistant"}`):                                             "message 1 of the assistant: lm: content is , not a string",
+		message(user + `, {"role": "assistant", "content": [{"type": "text"}]}`):              `message 1 of the assistant: lm: content is [{"type": "text"}], not a string`,
+		message(`{"content": "a"}`):                                                           "message 0: lm: role is , not a string",
+		message(`{"role": "assistant", "content": "a"}`):                                      `lm: message 0 is of role "assistant", want "user"`,
+		message(user + `, {"role": "tool", "content": "a"}, ` + empty[:len(empty)-3] + `a"}`): `lm: message 1 is of role "tool", want "assistant"`,
+		`{"messages": "a"}`: `lm: messages is "a", not a list of objects`,
+	} {
+		dir := chatDir(t, "<|im_start|>")
+		for _, at := range []int{1, 2, 7, 8, 40, 99, 100, 4096, 4097} {
+			lines := slices.Repeat([]string{`{"text": "good"}`}, at+4)
+			lines[at-1] = line
+			lines[at+3] = "{" // a later one
+			_, err := readLines(t, dir, DataOptions{Seqlen: 64}, lines...)
+			require.ErrorContains(t, err, fmt.Sprintf("data.jsonl:%d: %s", at, want))
+			require.NotContains(t, err.Error(), "\n")
+		}
+	}
+}
+
+func TestDataErrors(t *testing.T) {
+	dir, c := t.TempDir(), dataConfig(t)
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		return path
+	}
+	for _, x := range []struct {
+		path, want string
+		o          DataOptions
+	}{
+		{"a.jsonl", "lm: seqlen=65 is not from 1 to max_position_embeddings=64", DataOptions{Seqlen: 65}},
+		{"a.jsonl", "lm: held_out=1 is not from 0 to less than 1", DataOptions{Seqlen: 8, HeldOut: 1}},
+		{write("a.json", ""), "a.json: the ending is none of .jsonl, .txt, .u16, .u32", DataOptions{Seqlen: 8}},
+		{filepath.Join(dir, "none.jsonl"), "none.jsonl: no such file", DataOptions{Seqlen: 8}},
+		{write("b.jsonl", "\n\n"), "b.jsonl: too little for a row of 8 tokens, with held_out=0", DataOptions{Seqlen: 8}},
+		{write("c.jsonl", `{"text": "ab"}`), "c.jsonl: too little for a row of 8 tokens, with held_out=0.25", DataOptions{Seqlen: 8, HeldOut: 0.25}},
+		{write("d.jsonl", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`), "d.jsonl:1: lm: open " + dir, DataOptions{Seqlen: 8}},
+		{write("a.txt", "\xff\xfe"), "", DataOptions{Seqlen: 1}}, // bytes need no characters
+		{write("b.txt", ""), "b.txt: too little", DataOptions{Seqlen: 8}},
+		{write("a.u16", "abc"), "a.u16: 3 bytes are not tokens of 2 each", DataOptions{Seqlen: 1}},
+		{write("b.u16", "\x01\x00\x2b\x01"), "b.u16: token 1 is 299, which is not from 0 to vocab_size-1=298", DataOptions{Seqlen: 1}},
+		{write("a.u32", "\xff\xff\xff\xff"), "a.u32: token 0 is 4294967295", DataOptions{Seqlen: 1}},
+	} {
+		c.Vocabulary = 299
+		d, _, err := ReadData(dir, c, x.path, x.o)
+		if x.want == "" {
+			require.NoError(t, err)
+			require.NoError(t, d.Close())
+			continue
+		}
+		require.ErrorContains(t, err, x.want)
+	}
+	// Characters that are no token; the unknown token itself may be learned.
+	tokenizer := `{"added_tokens": [{"id": 0, "content": "<unk>", "special": true}], "model": {"type": "BPE", "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 5, "b": 6}, "merges": []}}`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(tokenizer), 0o666))
+	_, _, err := ReadData(dir, c, write("e.jsonl", "{\"text\": \"ab<unk>\"}\n{\"text\": \"ab<unk>é\"}"), DataOptions{Seqlen: 8})
+	require.ErrorContains(t, err, "e.jsonl:2: lm: 'é' is no token of the tokenizer")
+}
+
+// TestPack compares with a search through all rows.
+func TestPack(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 2, 3, 100, 1000} {
+		samples := make([]sample, n)
+		for i := range samples {
+			samples[i].ids = make([]int32, 1+random.IntN(32))
+		}
+		var want [][]int
+		used := make([]int, n)
+		for _, s := range rand.New(rand.NewPCG(7, 0)).Perm(n) {
+			row := slices.IndexFunc(want, func(row []int) bool {
+				room := 32
+				for _, x := range row {
+					room -= len(samples[x].ids)
+				}
+				return room >= len(samples[s].ids)
+			})
+			if row < 0 {
+				row, want = len(want), append(want, nil)
+			}
+			want[row], used[row] = append(want[row], s), used[row]+len(samples[s].ids)
+		}
+		d := &Data{Seqlen: 32, seed: 7, samples: samples}
+		d.pack()
+		require.Equal(t, want, d.rows)
+		require.LessOrEqual(t, slices.Max(used), 32)
+	}
+}
+
+// TestBatches wants each sample once in an epoch, among its own tokens, and rows of no meaning at the end
+// of an evaluation.
+func TestBatches(t *testing.T) {
+	var lines []string
+	for i := range 23 {
+		lines = append(lines, fmt.Sprintf(`{"text": %q}`, strings.Repeat(string(rune('a'+i)), 1+i%7)))
+	}
+	d, err := readLines(t, t.TempDir(), DataOptions{Seqlen: 8, Seed: 3}, lines...)
+	require.NoError(t, err)
+	again, err := readLines(t, t.TempDir(), DataOptions{Seqlen: 8, Seed: 3}, lines...)
+	require.NoError(t, err)
+	most := 0
+	count := func(batches int, rows int, batch func(i, rows int) (Batch, error)) map[string]int {
+		texts := map[string]int{}
+		for i := range batches {
+			b, err := batch(i, rows)
+			require.NoError(t, err)
+			require.NoError(t, b.Check(&Config{Vocabulary: 300, Positions: 8}))
+			require.Equal(t, [2]int{1, rows * 8}, b.Shape)
+			n, longest := d.Sequences(rows)
+			require.LessOrEqual(t, len(b.CuSeqlens)-1, n)
+			require.LessOrEqual(t, b.longest(), longest)
+			most = max(most, len(b.CuSeqlens)-1)
+			for s := range b.CuSeqlens[1:] {
+				from, to := b.CuSeqlens[s], b.CuSeqlens[s+1]
+				require.Equal(t, from/8, max(from, to-1)/8, "a sequence lies in two rows")
+				text := ""
+				for i := from; i < to && b.Labels[i] != Ignored; i++ {
+					text += string(rune(b.IDs[i]))
+					require.Equal(t, i-from, b.positions()[i])
+					if want := b.Labels[i]; want != 299 {
+						require.Equal(t, b.IDs[i], want)
+					} else {
+						texts[text]++
+					}
+				}
+			}
+		}
+		return texts
+	}
+	epochs := count(d.Rows(), 3, d.Batch) // three epochs
+	require.Len(t, epochs, 23)
+	for text, n := range epochs {
+		require.Equal(t, 3, n, text)
+	}
+	held := count((d.Rows()+3)/4, 4, d.Evaluation)
+	require.Len(t, held, 23)
+	most = 0
+	count(d.Rows(), 1, d.Evaluation)
+	n, longest := d.Sequences(1)
+	require.Equal(t, [2]int{most, 7}, [2]int{n, longest})
+	last, err := d.Evaluation((d.Rows()+3)/4, 4)
+	require.NoError(t, err)
+	require.Equal(t, slices.Repeat([]int32{Ignored}, 32), last.Labels)
+	require.Equal(t, 7, last.longest())
+	var orders [2][]int32
+	for i := range orders {
+		for j := range d.Rows() {
+			b, err := d.Batch(i*d.Rows()+j, 1)
+			require.NoError(t, err)
+			orders[i] = append(orders[i], b.IDs...)
+		}
+	}
+	require.NotEqual(t, orders[0], orders[1])
+	for _, i := range []int{40, 3, 0, 17} { // in any order, as after a start from the middle
+		want, err := d.Batch(i, 2)
+		require.NoError(t, err)
+		got, err := again.Batch(i, 2)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}
+
+// TestStreams reads the same tokens from a text and from files of tokens.
+func TestStreams(t *testing.T) {
+	dir, c := t.TempDir(), dataConfig(t)
+	var ids16, ids32 []byte
+	for _, id := range append([]int32("abcdefghijklmnopq"), int32(c.Vocabulary)-1) {
+		ids16, ids32 = binary.LittleEndian.AppendUint16(ids16, uint16(id)), binary.LittleEndian.AppendUint32(ids32, uint32(id))
+	}
+	for name, text := range map[string][]byte{"a.txt": []byte("abcdefghijklmnopq"), "a.u16": ids16, "a.u32": ids32} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, text, 0o666))
+		d, held, err := ReadData(dir, c, path, DataOptions{Seqlen: 4, HeldOut: 0.25})
+		require.NoError(t, err)
+		b, err := held.Evaluation(0, 2)
+		require.NoError(t, err)
+		require.Equal(t, Batch{IDs: []int32("mnop\x00\x00\x00\x00"), Labels: []int32{'n', 'o', 'p', 'q', -100, -100, -100, -100}, Shape: [2]int{2, 4}}, b)
+		require.Equal(t, [2]int{3, 1}, [2]int{d.Rows(), held.Rows()})
+		seen := map[string]bool{}
+		for i := range 3 {
+			b, err := d.Batch(i, 1)
+			require.NoError(t, err)
+			require.Equal(t, b.IDs[1:], b.Labels[:3])
+			seen[string(b.IDs)] = true
+		}
+		require.Equal(t, map[string]bool{"abcd": true, "efgh": true, "ijkl": true}, seen)
+		require.NoError(t, d.Close())
+		require.NoError(t, held.Close())
+	}
+}
