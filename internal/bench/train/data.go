@@ -142,16 +142,25 @@ func (o *Options) data(i uint64) batch {
 // checkPaths returns an error if a file would be written over one that is read, or written too.
 // What continues a training may replace the file that it began with.
 func (o *Options) checkPaths() error {
-	type file struct{ name, path string }
 	written := []file{{"save", o.Save}, {"weights", o.Weights}, {"best", o.Best}, {"csv", o.CSV}, {"curve", drawingFile(o.Curve)}, {"picture", drawingFile(o.Picture)}}
 	read := []file{{"start", o.Start}, {"load", o.Load}, {"beside", o.Beside.Path}}
 	if o.tasks != nil {
 		read = append(read, file{"data", o.tasks.path})
 	}
+	return distinct(written, read, func(a, b file) bool {
+		return a.name == "save" && (b.name == "load" || b.name == "start") || a.name == "weights" && b.name == "start"
+	})
+}
+
+// A file is what an option names.
+type file struct{ name, path string }
+
+// distinct returns an error if a file would be written over one that is read, unless it replaces that, or
+// written too.
+func distinct(written, read []file, replaces func(a, b file) bool) error {
 	for i, a := range written {
 		for _, b := range append(written[i+1:len(written):len(written)], read...) {
-			replaces := a.name == "save" && (b.name == "load" || b.name == "start") || a.name == "weights" && b.name == "start"
-			if !replaces && files.Same(a.path, b.path) {
+			if !replaces(a, b) && files.Same(a.path, b.path) {
 				return fmt.Errorf("train: %s and %s are the same file, %s", a.name, b.name, a.path)
 			}
 		}

@@ -126,17 +126,10 @@ func (v *evaluator) evaluate(ctx context.Context) (*Evaluation, error) {
 	return e, nil
 }
 
-// evaluationSteps returns the steps between two evaluations: some lines of progress, and at least
-// four steps for each batch of an evaluation, which thereby takes less than a tenth of the time.
-func (o *Options) evaluationSteps() int {
-	line := o.LineSteps()
-	return line * max((4*o.Batches+line-1)/line, 1)
-}
-
 // heldOut returns the loss of the evaluation after done steps, and keeps the weights if that loss
 // is the lowest so far. The loss is NaN if no evaluation comes there.
 func (t *trainer) heldOut(ctx context.Context, done int) (loss float64, err error) {
-	if t.evaluator.plan == nil || done%t.o.evaluationSteps() != 0 && done < t.o.Steps {
+	if t.evaluator.plan == nil || done%t.o.evaluationSteps(t.o.Batches) != 0 && done < t.o.Steps {
 		return math.NaN(), nil
 	}
 	e, err := t.evaluator.evaluate(ctx)

@@ -27,18 +27,18 @@ var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
 // openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
 // that begins, which it adds to the result. No other training writes the file until the log is
 // closed. A program that is killed meanwhile leaves the file as it was.
-func openLog(o *Options, r *Result) (_ *log, err error) {
+func (o *Schedule) openLog(goOn bool, r *Result) (_ *log, err error) {
 	if o.CSV == "" {
 		return nil, nil
 	}
-	if info, err := os.Stat(o.CSV); o.Load == "" && err == nil && !info.Mode().IsRegular() {
+	if info, err := os.Stat(o.CSV); !goOn && err == nil && !info.Mode().IsRegular() {
 		return newLog(os.OpenFile(o.CSV, os.O_WRONLY, 0))
 	}
 	f, err := files.OpenLocked(o.CSV)
 	if err != nil {
 		return nil, err
 	}
-	if o.Load == "" {
+	if !goOn {
 		if err := f.Truncate(0); err != nil {
 			f.Close()
 			return nil, err
@@ -163,12 +163,11 @@ func means(of string, rows []Row, n int) chart.Series {
 
 // drawLosses draws means of the losses, each over a hundredth of the steps, and the means of the
 // log beside.
-func drawLosses(o *Options, rows []Row) error {
+func (o *Schedule) drawLosses(title, of string, rows []Row) error {
 	n := max(len(rows)/100, 1)
 	c := chart.Chart{
-		Title:    "Loss of a neural process on tasks of Gaussian processes",
-		Subtitle: fmt.Sprintf("%v; %v; %v, lr %g, seed %d", o.Config, o.Shape, o.DType, o.LR, o.Seed),
-		X:        "step", Y: "loss", Plain: true, Series: []chart.Series{means("", rows, n)},
+		Title: title, Subtitle: fmt.Sprintf("%s, lr %g, seed %d", of, o.LR, o.Seed),
+		X: "step", Y: "loss", Plain: true, Series: []chart.Series{means("", rows, n)},
 	}
 	if o.Beside.Path != "" {
 		beside, err := readLog(o.Beside.Path)

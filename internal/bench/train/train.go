@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strconv"
-	"time"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/optim"
@@ -24,37 +22,23 @@ import (
 type Options struct {
 	tnp.Config
 	tnp.Shape
-	DType       dtype.DType
-	Data        gp.Problem
-	Steps       int // with the steps of a loaded file
-	Warmup      int // steps until LR is reached
-	LR          float64
-	Constant    bool    // LR stays; else it falls along a cosine to 0
-	Clip        float64 // largest norm of gradients; 0 is any
-	WeightDecay float64
-	Accumulate  int     // batches of a step; 0 is 1
-	LossScale   float64 // 0 is the default of the format and the shape
-	Seed        uint64
-	Checkpoint  tnp.Checkpoint
-	Variant     tnp.Variant
+	Schedule
+	DType      dtype.DType
+	Data       gp.Problem
+	LossScale  float64 // 0 is the default of the format and the shape
+	Checkpoint tnp.Checkpoint
+	Variant    tnp.Variant
 
 	Start      string // file of weights to start from; "" draws them
 	Load, Save string // of states
-	SaveEvery  int    // steps; 0: at the end alone
 	Weights    string // file of weights alone
 	Best       string // file of the weights with the lowest loss of the evaluations
-	CSV        string // log
-	Curve      string // beginning of the names of a drawing of the losses
-	Beside     Beside // drawn there, too; its zero value is none
 	Picture    string // beginning of the names of a drawing of a prediction
 	Batches    int    // of an evaluation; 0: none
 	HeldOut    int    // tasks of ReadTasks that are evaluated, and not trained on
 
 	tasks, heldOut *tasks // of ReadTasks; nil: Data draws them
 }
-
-// A Beside is the log of another training, and what it is called.
-type Beside struct{ Name, Path string }
 
 // Validate returns an error that names the first option that breaks a rule.
 func (o *Options) Validate() error {
@@ -63,29 +47,21 @@ func (o *Options) Validate() error {
 			return err
 		}
 	}
-	switch {
-	case o.InputDim != 3 && o.tasks == nil:
+	if o.InputDim != 3 && o.tasks == nil {
 		return fmt.Errorf("train: input_dim=%d is not 3: tasks are of one x", o.InputDim)
-	case o.Steps < 1 || o.Steps > optim.MaxStep:
-		return fmt.Errorf("train: steps=%d is not from 1 to %d", o.Steps, optim.MaxStep)
-	case o.Warmup < 0 || o.Warmup > o.Steps:
-		return fmt.Errorf("train: warmup=%d is not from 0 to steps=%d", o.Warmup, o.Steps)
-	case !(o.LR > 0 && o.LR <= 1):
-		return fmt.Errorf("train: lr=%g is not positive and at most 1", o.LR)
-	case !(o.Clip >= 0) || math.IsInf(o.Clip, 1):
-		return fmt.Errorf("train: clip=%g is negative or not finite", o.Clip)
+	}
+	if err := o.Schedule.validate(); err != nil {
+		return err
+	}
+	switch {
 	case o.Batches < 0:
 		return fmt.Errorf("train: batches=%d is negative", o.Batches)
-	case o.SaveEvery < 0:
-		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
 	case o.SaveEvery > 0 && o.Save == "":
 		return errors.New("train: save_every is given, but no file to save to")
 	case o.HeldOut < 0 || o.HeldOut%o.Batch != 0:
 		return fmt.Errorf("train: held_out=%d is not a multiple of batch=%d", o.HeldOut, o.Batch)
 	case o.Picture != "" && o.InputDim != 3:
 		return fmt.Errorf("train: a picture is of tasks of one x, whose tokens have 3 elements, not %d", o.InputDim)
-	case o.Beside.Path != "" && o.Curve == "":
-		return errors.New("train: another log is to be drawn beside, but there is no curve")
 	case o.Start != "" && o.Load != "":
 		return errors.New("train: load continues a training, start begins one: there may be one of them")
 	}
@@ -123,62 +99,13 @@ func (o *Options) plan() tnp.PlanOptions {
 	return tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}
 }
 
-// LRAt returns the learning rate of a step, counted from 0: a line to LR in Warmup steps, then
-// half a period of a cosine, to 0 after Steps.
-func (o *Options) LRAt(step int) float64 {
-	if step < o.Warmup {
-		return o.LR * float64(step+1) / float64(o.Warmup)
-	}
-	if o.Constant {
-		return o.LR
-	}
-	return o.LR * (1 + math.Cos(math.Pi*float64(step-o.Warmup)/float64(max(o.Steps-o.Warmup, 1)))) / 2
-}
-
-// LineSteps returns the steps between two lines of progress, a twentieth of all.
-func (o *Options) LineSteps() int { return max(o.Steps/20, 1) }
-
-// A Row is a step of the log.
-type Row struct {
-	Step       int // from 1
-	Loss, LR   float64
-	TokensRate float64 // tokens of a second, since the row before
-	Seconds    float64 // since the program began
-	HeldOut    float64 // loss of the evaluation after the step; NaN: there is none, nor in a log
-}
-
-// A Result is what a training came to.
-type Result struct {
-	Rows    []Row // also the rows of a log that was continued
-	First   int   // the steps that the file had
-	Skipped int   // steps whose gradients were not finite
-
-	Evaluation *Evaluation // the last; nil if none is asked for
-	Best       float64     // lowest loss of evaluations, of the weights that o.Best has
-}
-
 // Run trains, and calls each after each step and its evaluation. If ctx ends, or anything fails, it
 // writes what it would have after the last whole step, and returns the error.
 func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Result, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Beside.Path != "" {
-		if _, err := os.Stat(o.Beside.Path); err != nil {
-			return nil, err
-		}
-		if _, err := readLog(o.Beside.Path); err != nil {
-			return nil, err // before the training, not after it
-		}
-	}
-	for _, path := range []string{o.Save, o.Weights, o.Best} {
-		if path != "" {
-			if err := safetensors.CanCreate(path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := errors.Join(canDraw(o.Curve), canDraw(o.Picture)); err != nil {
+	if err := errors.Join(o.canWrite(o.Save, o.Weights, o.Best), canDraw(o.Picture)); err != nil {
 		return nil, err
 	}
 	if err := o.CheckFits(d); err != nil {
@@ -205,7 +132,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		}
 		defer t.evaluator.close()
 	}
-	if t.log, err = openLog(o, t.result); err != nil {
+	if t.log, err = o.openLog(o.Load != "", t.result); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, t.log.close()) }()
@@ -305,9 +232,6 @@ func (o *Options) weights() (tnp.Weights, error) {
 // A batch is the data of a Run.
 type batch struct{ x, y []float32 }
 
-// perStep returns the batches of a step.
-func (o *Options) perStep() int { return max(o.Accumulate, 1) }
-
 // batches makes the data from batch first on, ahead of those who take it, until ctx ends.
 func (o *Options) batches(ctx context.Context, first int) <-chan batch {
 	c := make(chan batch, 2)
@@ -328,39 +252,9 @@ func (o *Options) batches(ctx context.Context, first int) <-chan batch {
 func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
 	data, stop := context.WithCancel(ctx)
 	defer stop()
-	begin := time.Now()
-	last := begin
-	done = t.result.First
-	t.ahead.batches = t.o.batches(data, done*t.o.perStep())
+	t.ahead.batches = t.o.batches(data, t.result.First*t.o.perStep())
 	t.upload(work)
-	for done < t.o.Steps && ctx.Err() == nil {
-		lr := t.o.LRAt(done)
-		loss, whole, err := t.step(work, lr)
-		if err != nil {
-			return done, fmt.Errorf("step %d: %w", done+1, err)
-		}
-		if !whole {
-			break
-		}
-		done++
-		now := time.Now()
-		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(t.o.perStep()*t.o.Tokens()) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
-		t.result.Rows = append(t.result.Rows, row)
-		if err := t.log.write(row); err != nil {
-			return done, err
-		}
-		if row.HeldOut, err = t.heldOut(work, done); err != nil {
-			return done, err
-		}
-		last = time.Now()
-		t.each(row)
-		if t.o.SaveEvery > 0 && done%t.o.SaveEvery == 0 {
-			if err := t.save(work, done); err != nil {
-				return done, err
-			}
-		}
-	}
-	return done, nil
+	return t.o.loop(ctx, work, t, t.result, t.log, t.o.Tokens(), t.each)
 }
 
 // writeWeights writes a file of weights, if it has a name.
@@ -447,7 +341,7 @@ func (t *trainer) end(ctx context.Context, done int) error {
 	save := t.save(ctx, done)
 	weights := t.writeWeights(ctx, t.o.Weights)
 	if t.o.Curve != "" && len(t.result.Rows) > 0 {
-		curve = drawLosses(t.o, t.result.Rows)
+		curve = t.o.drawLosses("Loss of a neural process on tasks of Gaussian processes", fmt.Sprintf("%v; %v; %v", t.o.Config, t.o.Shape, t.o.DType), t.result.Rows)
 	}
 	t.result.Skipped, skipped = t.model.Skipped(ctx)
 	return errors.Join(save, weights, curve, skipped)

@@ -23,14 +23,14 @@ import (
 func options(t testing.TB, steps int) *Options {
 	p, err := tnp.PresetOf("tiny")
 	require.NoError(t, err)
-	return &Options{Config: p.Config, Shape: p.Shape, Data: gp.Default(), Steps: steps, Warmup: 2, LR: 1e-3, WeightDecay: 0.01, Seed: 5}
+	return &Options{Config: p.Config, Shape: p.Shape, Data: gp.Default(), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 1e-3, WeightDecay: 0.01, Seed: 5}}
 }
 
 func nothing(Row) {}
 
 // TestSchedule: up along a line, down along a cosine, or level.
 func TestSchedule(t *testing.T) {
-	o := Options{Steps: 12, Warmup: 4, LR: 2}
+	o := Schedule{Steps: 12, Warmup: 4, LR: 2}
 	for step, want := range map[int]float64{0: 0.5, 1: 1, 3: 2, 4: 2, 6: 1 + math.Sqrt2/2, 8: 1, 12: 0} {
 		require.InDelta(t, want, o.LRAt(step), 1e-12, step)
 	}
@@ -283,7 +283,7 @@ func TestLog(t *testing.T) {
 		head + "1,1\n":       "record on line 2: wrong number of fields",
 	} {
 		require.NoError(t, os.WriteFile(file("log"), []byte(text), 0o600))
-		_, err := openLog(&Options{CSV: file("log"), Load: "x"}, &Result{})
+		_, err := (&Schedule{CSV: file("log")}).openLog(true, &Result{})
 		require.EqualError(t, err, file("log")+": "+want)
 		require.Equal(t, text, read(t, file("log")))
 	}
@@ -298,11 +298,11 @@ func TestLog(t *testing.T) {
 	require.NoError(t, err)
 	defer before.Close()
 	r := &Result{First: 2}
-	l, err := openLog(&Options{CSV: file("log"), Load: "state"}, r)
+	l, err := (&Schedule{CSV: file("log")}).openLog(true, r)
 	require.NoError(t, err)
 	require.NoError(t, l.write(Row{Step: 3, Loss: 4, LR: 4, TokensRate: 4, Seconds: 4}))
-	for _, load := range []string{"", "state"} {
-		_, err := openLog(&Options{CSV: file("log"), Load: load}, &Result{})
+	for _, goOn := range []bool{false, true} {
+		_, err := (&Schedule{CSV: file("log")}).openLog(goOn, &Result{})
 		require.EqualError(t, err, file("log")+": another process is writing it: name another file, or wait")
 	}
 	require.NoError(t, l.close())
