@@ -207,42 +207,30 @@ func (a *app) warnOfOverflow(ctx context.Context, t call.Tensor, x vk.Tensor) er
 		return nil
 	}
 	const infinite = 0x7c00 // the exponent of what is not finite
-	bytes := 2 * int64(x.NumElements())
-	piece := make([]byte, min(bytes, transferBytes))
-	for at := int64(0); at < bytes; at += int64(len(piece)) {
-		piece = piece[:min(bytes-at, transferBytes)]
-		if err := x.Buffer.Download(ctx, at, piece); err != nil {
-			return err
+	found := false
+	err := bench.InPieces(2*int64(x.NumElements()), func(at int64, piece []byte) error {
+		err := x.Buffer.Download(ctx, at, piece)
+		for i := 0; i < len(piece) && err == nil; i += 2 {
+			found = found || binary.LittleEndian.Uint16(piece[i:])&infinite == infinite
 		}
-		for i := 0; i < len(piece); i += 2 {
-			if binary.LittleEndian.Uint16(piece[i:])&infinite == infinite {
-				fmt.Fprintf(a.stderr, "flashvk: WARNING: %s has elements that are not finite: they, or what they are computed from, are beyond float16's 65504; "+
-					"multiply the incoming gradients by a loss scale, a power of two below 1, and the results by its inverse\n", t.Name)
-				return nil
-			}
-		}
+		return err
+	})
+	if found {
+		fmt.Fprintf(a.stderr, "flashvk: WARNING: %s has elements that are not finite: they, or what they are computed from, are beyond float16's 65504; "+
+			"multiply the incoming gradients by a loss scale, a power of two below 1, and the results by its inverse\n", t.Name)
 	}
-	return nil
+	return err
 }
-
-// transferBytes is the size of pieces that tensors are copied in between a file and a buffer, so
-// that the host never holds a whole tensor.
-const transferBytes = 64 << 20
 
 // upload copies a tensor of the file to the start of b.
 func upload(ctx context.Context, b *vk.Buffer, in *kernels.Source, name string) error {
 	t, _ := in.Tensor(name)
-	piece := make([]byte, min(t.Bytes(), transferBytes))
-	for at := int64(0); at < t.Bytes(); at += int64(len(piece)) {
-		piece = piece[:min(t.Bytes()-at, transferBytes)]
+	return bench.InPieces(t.Bytes(), func(at int64, piece []byte) error {
 		if err := in.ReadAt(t, piece, at); err != nil {
 			return err
 		}
-		if err := b.Upload(ctx, at, piece); err != nil {
-			return err
-		}
-	}
-	return nil
+		return b.Upload(ctx, at, piece)
+	})
 }
 
 // runModel holds the flags of run model.

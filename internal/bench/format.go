@@ -213,9 +213,16 @@ func (r Report) writeCSV(w io.Writer) error {
 
 // csvLines returns the names, then the values of each result.
 func (r Report) csvLines() [][]string {
-	var lines [][]string
-	for i, x := range r.Results {
-		list := append(r.environment(), r.columns(x)...)
+	var list [][]Key
+	for _, x := range r.Results {
+		list = append(list, append(r.environment(), r.columns(x)...))
+	}
+	return CSVLines(list)
+}
+
+// CSVLines returns the names of keys, which all results have, then the values of each result.
+func CSVLines(results [][]Key) (lines [][]string) {
+	for i, list := range results {
 		names, values := make([]string, len(list)), make([]string, len(list))
 		for j, c := range list {
 			names[j], values[j] = c.Name, csvValue(c.Value)
@@ -233,6 +240,9 @@ func csvValue(v any) string {
 	case nil:
 		return ""
 	case float64:
+		if v-v != 0 {
+			return "" // no interval of so few samples, no ratio without a time
+		}
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	case string:
 		return text.Line(v)
@@ -253,23 +263,16 @@ func (r Report) writeJSON(w io.Writer) error {
 		for _, c := range r.columns(x) {
 			results[i][c.Name] = c.Value
 		}
-		results[i]["device_ns_samples"] = notNil(x.Timing.DeviceNS)
-		results[i]["replay_wall_ns_samples"] = notNil(x.Timing.ReplayNS)
-		results[i]["fresh_wall_ns_samples"] = notNil(x.Timing.FreshNS)
+		none := []float64{} // JSON holds [] of no samples, not null
+		results[i]["device_ns_samples"] = append(none, x.Timing.DeviceNS...)
+		results[i]["replay_wall_ns_samples"] = append(none, x.Timing.ReplayNS...)
+		results[i]["fresh_wall_ns_samples"] = append(none, x.Timing.FreshNS...)
 	}
 	object["results"] = results
 	if r.Drift.Ticks > 0 {
 		object["drift"] = map[string]any{"ticks": r.Drift.Ticks, "change": r.Drift.Change, "range": r.Drift.Range, "over_ns": float64(r.Drift.Over)}
 	}
 	return WriteDocument(w, "bench", r.Made, object)
-}
-
-// notNil makes an empty list of a nil one, so that JSON holds [] and not null.
-func notNil(x []float64) []float64 {
-	if x == nil {
-		return []float64{}
-	}
-	return x
 }
 
 // Schema is the version of all JSON that the program writes for others to read. It grows when a

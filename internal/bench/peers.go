@@ -202,19 +202,30 @@ func WriteTensors(ctx context.Context, path string, tensors []FileTensor) error 
 		if err != nil {
 			return err
 		}
-		const most = 64 << 20 // so that the host never holds a whole one
-		piece := make([]byte, min(tensorBytes(t.Tensor), most))
-		for at := int64(0); at < tensorBytes(t.Tensor); at += most {
-			piece = piece[:min(tensorBytes(t.Tensor)-at, most)]
+		err = InPieces(tensorBytes(t.Tensor), func(at int64, piece []byte) error {
 			if err := t.Buffer.Download(ctx, at, piece); err != nil {
 				return err
 			}
-			if _, err := out.Write(piece); err != nil {
-				return err
-			}
+			_, err := out.Write(piece)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return w.Commit()
+}
+
+// InPieces calls f for each piece of so many bytes, so that the host never holds a whole tensor.
+func InPieces(bytes int64, f func(at int64, piece []byte) error) error {
+	piece := make([]byte, min(bytes, 64<<20))
+	for at := int64(0); at < bytes; at += int64(len(piece)) {
+		piece = piece[:min(bytes-at, int64(len(piece)))]
+		if err := f(at, piece); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RunBoth measures the forward pass, the backward pass, and one after the other, and returns

@@ -2,27 +2,26 @@ package train
 
 import (
 	"bytes"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
 )
 
+// logHead is the first line of a log.
+const logHead = "step,loss,lr,tokens_per_s,seconds\n"
+
 // A log is the CSV file of a training; nil is none.
 type log struct {
-	f io.WriteCloser
-	w *csv.Writer
+	io.WriteCloser
+	head string // that is not written yet
 }
-
-var logColumns = []string{"step", "loss", "lr", "tokens_per_s", "seconds"}
 
 // openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
 // that begins, which it adds to the result. No other training writes the file until the log is
@@ -32,18 +31,15 @@ func (o *Schedule) openLog(goOn bool, r *Result) (_ *log, err error) {
 		return nil, nil
 	}
 	if info, err := os.Stat(o.CSV); !goOn && err == nil && !info.Mode().IsRegular() {
-		return newLog(os.OpenFile(o.CSV, os.O_WRONLY, 0))
+		f, err := os.OpenFile(o.CSV, os.O_WRONLY, 0)
+		return &log{f, logHead}, err
 	}
 	f, err := files.OpenLocked(o.CSV)
 	if err != nil {
 		return nil, err
 	}
 	if !goOn {
-		if err := f.Truncate(0); err != nil {
-			f.Close()
-			return nil, err
-		}
-		return newLog(f, nil)
+		return &log{f, logHead}, f.Truncate(0)
 	}
 	defer f.Close() // when the file that replaces it has its name and is locked
 	rows, err := readLog(o.CSV)
@@ -55,25 +51,15 @@ func (o *Schedule) openLog(goOn bool, r *Result) (_ *log, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLog(kept, nil)
+	l := &log{kept, logHead}
 	for _, row := range r.Rows {
 		err = errors.Join(err, l.write(row))
 	}
-	l.w.Flush()
-	if err := errors.Join(err, l.w.Error(), kept.Publish()); err != nil {
+	if err := errors.Join(err, kept.Publish()); err != nil {
 		kept.Close()
 		return nil, err
 	}
 	return l, nil
-}
-
-// newLog returns a log in a file that was opened, or the error of that.
-func newLog(f io.WriteCloser, err error) (*log, error) {
-	if err != nil {
-		return nil, err
-	}
-	l := &log{f, csv.NewWriter(f)}
-	return l, l.w.Write(logColumns) // to its buffer
 }
 
 // readLog reads the rows of a file, none if there is no file. A line that was not finished when
@@ -92,34 +78,18 @@ func readLog(path string) (rows []Row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := text[:bytes.LastIndexByte(text, '\n')+1]
-	if len(whole) == 0 && !strings.HasPrefix(strings.Join(logColumns, ","), string(text)) {
+	lines := strings.SplitAfter(string(text), "\n")
+	if !strings.HasPrefix(logHead, lines[0]) {
 		return nil, fmt.Errorf("%s: it is no log of a training", path)
 	}
-	in := csv.NewReader(bytes.NewReader(whole))
-	for i := 0; ; i++ {
-		cells, err := in.Read()
-		switch {
-		case err == io.EOF:
-			return rows, nil
-		case err != nil:
-			return nil, fmt.Errorf("%s: %w", path, err)
-		case i == 0 && !slices.Equal(cells, logColumns):
-			return nil, fmt.Errorf("%s: columns %v are not %v: it is no log of a training", path, cells, logColumns)
-		case i == 0:
-			continue
-		}
+	for i, line := range lines[1:max(len(lines)-1, 1)] {
 		var row Row
-		if row.Step, err = strconv.Atoi(cells[0]); err != nil {
-			return nil, fmt.Errorf("%s: line %d: step %q is not a number", path, i+1, cells[0])
-		}
-		for j, to := range []*float64{&row.Loss, &row.LR, &row.TokensRate, &row.Seconds} {
-			if *to, err = strconv.ParseFloat(cells[j+1], 64); err != nil {
-				return nil, fmt.Errorf("%s: line %d: %s %q is not a number", path, i+1, logColumns[j+1], cells[j+1])
-			}
+		if _, err := fmt.Sscanf(line, "%d,%g,%g,%g,%g\n", &row.Step, &row.Loss, &row.LR, &row.TokensRate, &row.Seconds); err != nil {
+			return nil, fmt.Errorf("%s: line %d is no row of a log: %q", path, i+2, line)
 		}
 		rows = append(rows, row)
 	}
+	return rows, nil
 }
 
 // write appends a row, which is in the file when it returns.
@@ -127,19 +97,16 @@ func (l *log) write(row Row) error {
 	if l == nil {
 		return nil
 	}
-	number := func(x float64, digits int) string { return strconv.FormatFloat(x, 'g', digits, 64) }
-	if err := l.w.Write([]string{strconv.Itoa(row.Step), number(row.Loss, -1), number(row.LR, -1), number(row.TokensRate, 6), number(row.Seconds, 6)}); err != nil {
-		return err
-	}
-	l.w.Flush()
-	return l.w.Error()
+	_, err := fmt.Fprintf(l, "%s%d,%g,%g,%.6g,%.6g\n", l.head, row.Step, row.Loss, row.LR, row.TokensRate, row.Seconds)
+	l.head = ""
+	return err
 }
 
 func (l *log) close() error {
 	if l == nil {
 		return nil
 	}
-	return l.f.Close()
+	return l.Close()
 }
 
 // means returns the means of the losses over n steps each, with the least and the largest of them; of

@@ -39,7 +39,7 @@ func (r *Report) Failed() string {
 func (r *Report) Write(w io.Writer, f bench.Format) error {
 	switch f {
 	case bench.CSV:
-		return r.writeCSV(w)
+		return csv.NewWriter(w).WriteAll(bench.CSVLines(r.keys()))
 	case bench.JSON:
 		return bench.WriteDocument(w, "train", r.Made, r)
 	case bench.Benchfmt:
@@ -201,44 +201,33 @@ func (x *BenchResult) stages() (s sheet.Section) {
 	return s
 }
 
-// writeCSV writes a line for each implementation of each case.
-func (r *Report) writeCSV(w io.Writer) error {
-	out := csv.NewWriter(w)
-	lines := [][]string{{"device", "driver", "commit", "shape", "dtype", "variant", "checkpoint", "batch", "context", "targets", "layers", "d_model", "d_ff", "heads", "head_dim", "components",
-		"impl", "step_ns", "low_ns", "high_ns", "tokens_per_s", "memory_bytes", "loss", "last", "check", "failed",
-		"recording", "host_ns", "ratio", "loss_off", "wrong"}}
+// keys returns what the CSV file has of each implementation of each case.
+func (r *Report) keys() (list [][]bench.Key) {
+	k := func(name string, value any) bench.Key { return bench.Key{Name: name, Value: value} }
 	for _, g := range r.groups() {
 		_, reference := reference(g)
 		for _, x := range g {
 			for _, t := range x.Timings {
-				lines = append(lines, r.line(x, &t, reference))
+				c, m, rate, recorded := &x.Case, t.Summary(), 0.0, ""
+				if m.Median > 0 {
+					rate = float64(c.Tokens()) * 1e9 / m.Median
+				}
+				if t.Impl == ourName {
+					recorded = c.recording()
+				}
+				list = append(list, []bench.Key{
+					k("device", r.Env.Device), k("driver", r.Env.Driver), k("commit", r.Env.Commit), k("shape", c.Name), k("dtype", c.DType),
+					k("variant", c.Variant), k("checkpoint", c.Checkpoint), k("batch", c.Batch), k("context", c.Context), k("targets", c.Targets),
+					k("layers", c.Layers), k("d_model", c.DModel), k("d_ff", c.DFF), k("heads", c.Heads), k("head_dim", c.HeadDim),
+					k("components", c.Components), k("impl", t.Impl), k("step_ns", m.Median), k("low_ns", m.Lo), k("high_ns", m.Hi),
+					k("tokens_per_s", rate), k("memory_bytes", t.Bytes), k("loss", t.First), k("last", t.Last), k("check", t.Slope), k("failed", t.Failed),
+					k("recording", recorded), k("host_ns", bench.Summarize(t.HostNS).Median), k("ratio", reference/m.Median),
+					k("loss_off", t.LossOff), k("wrong", t.Wrong),
+				})
 			}
 		}
 	}
-	return out.WriteAll(lines)
-}
-
-// line returns the line of an implementation.
-func (r *Report) line(x *BenchResult, t *Timing, reference float64) []string {
-	number := func(v float64) string {
-		if v-v != 0 { // no interval of so few samples, no ratio without a time
-			return ""
-		}
-		return strconv.FormatFloat(v, 'g', 7, 64)
-	}
-	c, m, rate := &x.Case, t.Summary(), 0.0
-	if m.Median > 0 {
-		rate = float64(c.Tokens()) * 1e9 / m.Median
-	}
-	recorded := ""
-	if t.Impl == ourName {
-		recorded = c.recording()
-	}
-	return []string{r.Env.Device, r.Env.Driver, r.Env.Commit, c.Name, c.DType.String(), c.Variant.String(), c.Checkpoint.String(),
-		strconv.Itoa(c.Batch), strconv.Itoa(c.Context), strconv.Itoa(c.Targets), strconv.Itoa(c.Layers), strconv.Itoa(c.DModel), strconv.Itoa(c.DFF),
-		strconv.Itoa(c.Heads), strconv.Itoa(c.HeadDim), strconv.Itoa(c.Components),
-		t.Impl, number(m.Median), number(m.Lo), number(m.Hi), number(rate), strconv.FormatInt(t.Bytes, 10), number(t.First), number(t.Last), number(t.Slope), t.Failed,
-		recorded, number(bench.Summarize(t.HostNS).Median), number(reference / m.Median), number(t.LossOff), t.Wrong}
+	return list
 }
 
 // writeBenchfmt writes a line for each sample, in the Go benchmark format.
