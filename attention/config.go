@@ -204,8 +204,6 @@ func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, erro
 	switch {
 	case t == dtype.Float32 && !caps.SubgroupOps.Has(vk.SubgroupArithmetic):
 		return none, unsupported("%v: %v needs arithmetic among the invocations of a subgroup", impl, t)
-	case t != dtype.BFloat16 && !caps.Storage16: // matrix_layout.comp writes float16
-		return none, unsupported("%v: the device has no 16-bit storage", impl)
 	case lack != "":
 		return none, unsupported("%v: %s", impl, lack)
 	case impl == CoopMat2 && !c2.Reductions:

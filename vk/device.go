@@ -68,6 +68,9 @@ type Options struct {
 	// vkCreateComputePipelines, vkQueueSubmit and vkWaitSemaphores. A negative Result replaces
 	// the call's, and the call is not made. It is for tests; any goroutine may call it.
 	Fault func(call string) Result
+	// Lower, if it is not nil, may take away from what the device has: kernels keep to the limits that it
+	// lowers, and features that it clears stay off. It is for tests.
+	Lower func(c *Caps)
 }
 
 // Device is an open Vulkan device with one compute queue. It may be shared by
@@ -175,7 +178,9 @@ func Open(o Options) (_ *Device, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.phys, d.caps = phys[i], list[i]
+	if d.phys, d.caps = phys[i], list[i]; o.Lower != nil {
+		o.Lower(&d.caps)
+	}
 	if d.name = o.Name; d.name == "" {
 		d.name = d.caps.Name
 	}

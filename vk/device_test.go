@@ -139,6 +139,15 @@ func TestTwoDevices(t *testing.T) {
 	wantTensor(t, yb, 24)
 }
 
+// TestLower refuses a tensor of 16 bits on a device without their storage.
+func TestLower(t *testing.T) {
+	d := vktest.Open(t, func(o *vk.Options) { o.Lower = func(c *vk.Caps) { c.Storage16 = false } })
+	x, half := tensor(t, d, "x", 1), vktest.Tensor(t, d, dtype.Float16, 2)
+	c := newCmd(t, d)
+	axpy(t, d).Dispatch(c, vk.Groups{}, axpyParams{}, half, x)
+	wantError(t, "tensor", c.Submit(background()), "tensor 0 is float16, but the device has no 16-bit storage")
+}
+
 func TestCloseListsLeaks(t *testing.T) {
 	d := openOwn(t, vk.Options{Name: "leaky"})
 	b := newBuffer(t, d, "forgotten", 64)

@@ -97,7 +97,8 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	if err != nil {
 		return nil, err
 	}
-	module, err := scanModule(spirv, words)
+	code := d.caps.adapt(spirv)
+	module, err := scanModule(code, words)
 	if err != nil {
 		return nil, err
 	}
@@ -137,10 +138,6 @@ func newKernel(d *Device, name string, spirv []byte, spec any, o KernelOptions, 
 	}
 	if err := checkWorkgroup(&d.caps, module.workgroup, info.subgroupSize); err != nil {
 		return nil, err
-	}
-	code := spirv
-	if !d.caps.MaximalReconvergence {
-		code = withoutReconvergence(spirv)
 	}
 	if r := d.fault("vkCreateComputePipelines"); r < 0 {
 		return nil, partError("vkCreateComputePipelines", int32(r))
@@ -357,6 +354,8 @@ func (c *Cmd) checkDispatch(k *kernel, g *Groups, tensors []Tensor) bool {
 			c.fail("kernel %q: buffer %q of tensor %d is of another device", k.name, b.name, i)
 		case b.whole().raw == 0 && !c.arena.dry:
 			c.fail("kernel %q: tensor %d: %w", k.name, i, b.errNoMemory())
+		case tensors[i].DType.Size() == 2 && !c.d.caps.Storage16: // see without16
+			c.fail("kernel %q: tensor %d is %v, but the device has no 16-bit storage: %w", k.name, i, tensors[i].DType, ErrUnsupported)
 		case uint64(b.bytes) > c.d.caps.MaxStorageBufferRange:
 			c.fail("kernel %q: %v of tensor %d has %d bytes, a kernel sees %d: %w", k.name, b, i, b.bytes, c.d.caps.MaxStorageBufferRange, ErrUnsupported)
 		}

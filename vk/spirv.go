@@ -125,8 +125,18 @@ func (m *module) size(typ uint32) int {
 	return 0
 }
 
-// withoutReconvergence returns a module that does not ask for maximal reconvergence, which
-// scanModule has read.
+// adapt returns a module without what it does not need and the device does not have.
+func (c *Caps) adapt(code []byte) []byte {
+	if !c.Storage16 {
+		code = without16(code)
+	}
+	if !c.MaximalReconvergence {
+		code = withoutReconvergence(code)
+	}
+	return code
+}
+
+// withoutReconvergence returns a module that does not ask for maximal reconvergence.
 func withoutReconvergence(code []byte) []byte {
 	list, err := spirv.Decode(code)
 	if err != nil {
@@ -136,6 +146,63 @@ func withoutReconvergence(code []byte) []byte {
 		return in.Op == spirv.OpExtension && spirv.Text(in.Args) == spirv.Reconvergence ||
 			in.Op == spirv.OpExecutionMode && in.Args[1] == spirv.ModeMaximallyReconverges
 	}))
+}
+
+// Capabilities that without16 knows.
+const (
+	capabilityFloat16   = 9
+	capabilityInt16     = 22
+	capabilityStorage16 = 4433
+)
+
+// without16 returns a module whose views of buffers have integers of 32 bits in place of 16, for a device
+// without 16-bit storage. In calls of float32 nothing reads or writes these views, which are for other
+// formats, behind specialization constants. A module that computes in 16 bits stays as it is.
+//
+// Without Int16, SPIR-V has values of 16 bits loaded, stored and converted alone.
+func without16(code []byte) []byte {
+	list, err := spirv.Decode(code)
+	var needs []uint32
+	var half, word uint32     // types
+	is16 := map[uint32]bool{} // arrays and values of the type half
+	for _, in := range list {
+		switch a := in.Args; {
+		case in.Op == spirv.OpCapability:
+			needs = append(needs, a[0])
+		case in.Op == spirv.OpTypeInt && a[1] == 32 && a[2] == 0:
+			word = a[0]
+		case in.Op == spirv.OpTypeInt && a[1] == 16:
+			half = a[0]
+		case in.Op == spirv.OpTypeRuntimeArray && a[1] == half:
+			is16[a[0]] = true
+		case (in.Op == spirv.OpLoad || in.Op == spirv.OpUConvert) && a[0] == half:
+			is16[a[1]] = true
+		}
+	}
+	has := func(capability uint32) bool { return slices.Contains(needs, capability) }
+	if err != nil || !has(capabilityStorage16) || has(capabilityInt16) || has(capabilityFloat16) || half == 0 || word == 0 {
+		return code
+	}
+	var result []spirv.Instruction
+	for _, in := range list {
+		a := slices.Clone(in.Args)
+		switch op := in.Op; {
+		case op == spirv.OpCapability && a[0] == capabilityStorage16, op == spirv.OpTypeInt && a[0] == half:
+			continue
+		case op == spirv.OpDecorate && is16[a[0]] && a[1] == spirv.ArrayStride:
+			a[2] = 4
+		case op == spirv.OpTypeRuntimeArray && a[1] == half:
+			a[1] = word
+		case op == spirv.OpTypePointer && a[2] == half:
+			a[2] = word
+		case op == spirv.OpLoad && a[0] == half:
+			a[0] = word
+		case op == spirv.OpUConvert && (a[0] == half || is16[a[2]]):
+			in.Op, a[0] = spirv.OpCopyObject, word
+		}
+		result = append(result, spirv.Instruction{Op: in.Op, Args: a})
+	}
+	return spirv.Encode(code, result)
 }
 
 // sharedAlignment is the alignment of a vec4: no variable in shared memory has a larger one.

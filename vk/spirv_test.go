@@ -93,6 +93,31 @@ func TestWithoutReconvergence(t *testing.T) {
 	require.Equal(t, want, withoutReconvergence(spirv.Encode(nil, full)))
 }
 
+// TestWithout16 has a module that loads an integer of 16 bits, converts it and stores it.
+func TestWithout16(t *testing.T) {
+	const word, half, array, pointer, value, wide = 10, 11, 12, 13, 14, 15
+	in := func(op spirv.Op, args ...uint32) spirv.Instruction { return spirv.Instruction{Op: op, Args: args} }
+	shader := in(spirv.OpCapability, 1)
+	full := []spirv.Instruction{
+		shader, in(spirv.OpCapability, 4433), in(spirv.OpDecorate, array, spirv.ArrayStride, 2), in(spirv.OpDecorate, half, spirv.ArrayStride, 2),
+		in(spirv.OpTypeInt, word, 32, 0), in(spirv.OpTypeInt, half, 16, 0), in(spirv.OpTypeRuntimeArray, array, half),
+		in(spirv.OpTypePointer, pointer, spirv.ClassStorageBuffer, half), in(spirv.OpConstant, word, 9, half),
+		in(spirv.OpLoad, half, value, pointer), in(spirv.OpUConvert, word, wide, value), in(spirv.OpUConvert, half, 16, wide), in(spirv.OpUConvert, 8, 17, wide),
+	}
+	want := []spirv.Instruction{
+		shader, in(spirv.OpDecorate, array, spirv.ArrayStride, 4), in(spirv.OpDecorate, half, spirv.ArrayStride, 2),
+		in(spirv.OpTypeInt, word, 32, 0), in(spirv.OpTypeRuntimeArray, array, word),
+		in(spirv.OpTypePointer, pointer, spirv.ClassStorageBuffer, word), in(spirv.OpConstant, word, 9, half),
+		in(spirv.OpLoad, word, value, pointer), in(spirv.OpCopyObject, word, wide, value), in(spirv.OpCopyObject, word, 16, wide), in(spirv.OpUConvert, 8, 17, wide),
+	}
+	require.Equal(t, spirv.Encode(nil, want), without16(spirv.Encode(nil, full)))
+	require.Equal(t, spirv.Encode(nil, want), without16(spirv.Encode(nil, want)))
+	for _, computes := range []uint32{9, 22} {
+		code := spirv.Encode(nil, append([]spirv.Instruction{in(spirv.OpCapability, computes)}, full...))
+		require.Equal(t, code, without16(code))
+	}
+}
+
 // TestAccess has instructions on two buffers, variables 1 and 2.
 func TestAccess(t *testing.T) {
 	const function, value, x, y, p, q = 50, 40, 1, 2, 10, 11

@@ -325,9 +325,6 @@ func (l *loop) matrix(t dtype.DType) error {
 		shape, lack = chips.Int8Shape(caps)
 		deviation = 40 // most of the 8 bits
 	}
-	if lack == "" && !caps.Storage16 {
-		lack = "the device has no 16-bit storage"
-	}
 	if lack != "" {
 		return unsupported("%s", lack)
 	}

@@ -124,6 +124,8 @@ func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack strin
 		return best, "the device has no VK_KHR_cooperative_matrix"
 	case caps.APIVersion < vk.MakeVersion(1, 3, 0): // the modules are SPIR-V 1.6
 		return best, fmt.Sprintf("the device has Vulkan %v, matrices need 1.3", caps.APIVersion)
+	case !caps.Storage16:
+		return best, "the device has no 16-bit storage"
 	case !caps.VulkanMemoryModel:
 		return best, "the device has no Vulkan memory model"
 	case !caps.Int16:

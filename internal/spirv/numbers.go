@@ -56,6 +56,7 @@ const (
 	OpCopyObject            Op = 83
 	OpTranspose             Op = 84
 	OpConvertFToU           Op = 109
+	OpUConvert              Op = 113
 	OpBitcast               Op = 124
 	OpSNegate               Op = 126
 	OpIAdd                  Op = 128

@@ -151,15 +151,10 @@ func (p Plan) Kernels() []string { return p.kernels }
 
 // Choose returns how p would run on a device. Errors about p are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
-	if err := cmp.Or(p.Validate(), argument.Pass("embed", pass)); err != nil {
+	if err := cmp.Or(p.Validate(), argument.Pass("embed", pass), argument.Storage("embed", caps, p.DType, p.OutDType(), p.GradDType())); err != nil {
 		return Plan{}, err
 	}
-	switch {
-	case !caps.ScalarBlockLayout:
-		return Plan{}, argument.Unsupported("embed", "the device has no scalar block layout")
-	case !caps.Storage16:
-		return Plan{}, argument.Unsupported("embed", "the device has no 16-bit storage")
-	case caps.MaxSharedMemoryBytes < 8*tile:
+	if caps.MaxSharedMemoryBytes < 8*tile {
 		return Plan{}, argument.Unsupported("embed", "a tile needs %d bytes of shared memory, the device has %d", 8*tile, caps.MaxSharedMemoryBytes)
 	}
 	rows := func(name string, n int, format dtype.DType) error {

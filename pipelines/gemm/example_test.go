@@ -96,16 +96,16 @@ func ExampleChooseGroup() {
 	// Output: [gemm_scalar_group] 256 bytes
 }
 
-// A device without 16-bit storage multiplies nothing: kernels of float32 may read and write 16 bits, too.
+// A device without 16-bit storage multiplies float32.
 func ExampleSupports() {
-	caps := &vk.Caps{ScalarBlockLayout: true, Storage16: true, MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxSharedMemoryBytes: 16384}
+	caps := &vk.Caps{ScalarBlockLayout: true, MaxWorkgroupInvocations: 128, MaxWorkgroupSize: [3]uint32{128, 128, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxSharedMemoryBytes: 16384}
 	p := gemm.Problem{M: 64, N: 64, K: 64}
 	fmt.Println(gemm.Supports(caps, p, kit.Forward, gemm.Options{}))
-	caps.Storage16 = false
+	p.DType = dtype.Float16
 	fmt.Println(gemm.Supports(caps, p, kit.Forward, gemm.Options{Impl: gemm.Scalar}))
 	// Output:
 	// <nil>
-	// gemm: scalar: the device has no 16-bit storage: unsupported on this device
+	// gemm: float16 needs 16-bit storage: unsupported on this device
 }
 
 // Products of many programs can have one buffer.

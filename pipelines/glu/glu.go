@@ -149,13 +149,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	if err := cmp.Or(p.Validate(), argument.Pass("glu", pass)); err != nil {
 		return plan, err
 	}
-	switch {
-	case !caps.ScalarBlockLayout:
-		return plan, argument.Unsupported("glu", "the device has no scalar block layout")
-	case p.DType.Size() == 2 && !caps.Storage16:
-		return plan, argument.Unsupported("glu", "the device has no 16-bit storage")
-	}
-	return plan, nil
+	return plan, argument.Storage("glu", caps, p.DType)
 }
 
 // Supports returns nil if the device can compute p, and otherwise an error: one of

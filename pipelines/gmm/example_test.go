@@ -50,13 +50,13 @@ func ExampleChoose() {
 		bytes, err := gmm.Workspace(caps, p, pass, gmm.Options{})
 		fmt.Println(plan.Kernels(), bytes, err)
 	}
-	caps.Storage16 = false
+	caps.Storage16, p.Grad = false, dtype.Some(dtype.BFloat16)
 	err := gmm.Supports(caps, p, kit.Backward, gmm.Options{})
 	fmt.Println(err, errors.Is(err, vk.ErrUnsupported))
 	// Output:
 	// [gmm_fwd] 4000 <nil>
 	// [gmm_bwd] 0 <nil>
-	// gmm: the device has no 16-bit storage: unsupported on this device true
+	// gmm: bfloat16 needs 16-bit storage: unsupported on this device true
 }
 
 // What one product made of all heads is taken apart without a copy.

@@ -119,11 +119,8 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	if err := cmp.Or(p.Validate(), argument.Pass("gmm", pass)); err != nil {
 		return plan, err
 	}
-	switch {
-	case !caps.ScalarBlockLayout:
-		return plan, argument.Unsupported("gmm", "the device has no scalar block layout")
-	case (p.DType.Size() == 2 || pass == kit.Backward) && !caps.Storage16: // gradients may have 16 bits
-		return plan, argument.Unsupported("gmm", "the device has no 16-bit storage")
+	if err := argument.Storage("gmm", caps, p.DType, p.GradDType()); err != nil {
+		return plan, err
 	}
 	if pass == kit.Forward {
 		plan.bytes = sumrows.Bytes(fwdGroups(caps, &p), 1)

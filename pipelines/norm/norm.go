@@ -128,13 +128,12 @@ func (c *Config) team(caps *vk.Caps) int {
 // wraps vk.ErrUnsupported.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	limit := int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]))
+	if err := argument.Storage("norm", caps, p.DType); err != nil {
+		return err
+	}
 	switch {
 	case !caps.SubgroupOps.Has(vk.SubgroupBasic | vk.SubgroupArithmetic):
 		return unsupported("the device has no subgroup arithmetic")
-	case !caps.ScalarBlockLayout:
-		return unsupported("the device has no scalar block layout")
-	case p.DType.Size() == 2 && !caps.Storage16:
-		return unsupported("the device has no 16-bit storage")
 	case c.Threads <= 0 || c.Threads&(c.Threads-1) != 0 || c.Threads > limit:
 		return unsupported("workgroup of %d invocations is not a power of two up to %d", c.Threads, limit)
 	case c.SubgroupTeam && !fullSubgroups(caps):

@@ -93,6 +93,11 @@ func New(ctx context.Context, d *vk.Device, params []Param, p Problem) (_ *AdamW
 	if err := check(params); err != nil {
 		return nil, err
 	}
+	for i := range params {
+		if err := argument.Storage("optim", d.Caps(), params[i].Grad.DType, params[i].Copy.DType); err != nil {
+			return nil, err
+		}
+	}
 	a := &AdamW{d: d, p: p}
 	defer func() {
 		if err != nil {
@@ -152,13 +157,7 @@ func Choose(caps *vk.Caps, p Problem) (Plan, error) {
 	if err := p.Validate(); err != nil {
 		return plan, err
 	}
-	switch {
-	case !caps.ScalarBlockLayout:
-		return plan, argument.Unsupported("optim", "the device has no scalar block layout")
-	case !caps.Storage16:
-		return plan, argument.Unsupported("optim", "the device has no 16-bit storage")
-	}
-	return plan, nil
+	return plan, argument.Storage("optim", caps)
 }
 
 // Supports returns nil if the device can compute a step, and otherwise why not: an error of

@@ -180,15 +180,13 @@ const (
 // backward pass.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	limit := int(min(caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0], caps.MaxSharedMemoryBytes/4, threads))
-	switch err := cmp.Or(p.Validate(), argument.Pass("quantize", pass)); {
+	switch err := cmp.Or(p.Validate(), argument.Pass("quantize", pass), argument.Storage("quantize", caps, p.DType, p.Quant.ScaleDType())); {
 	case err != nil:
 		return Plan{}, err
 	case pass == kit.Backward:
 		return Plan{}, argument.Unsupported("quantize", "there is no backward pass")
-	case !caps.ScalarBlockLayout:
-		return Plan{}, argument.Unsupported("quantize", "the device has no scalar block layout")
-	case !caps.Storage16 || !caps.Storage8:
-		return Plan{}, argument.Unsupported("quantize", "the device has no 16-bit and 8-bit storage")
+	case !caps.Storage8:
+		return Plan{}, argument.Unsupported("quantize", "the device has no 8-bit storage")
 	case limit < leastThreads:
 		return Plan{}, argument.Unsupported("quantize", "the device has workgroups of %d invocations, want %d", limit, leastThreads)
 	}

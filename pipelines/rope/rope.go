@@ -146,13 +146,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 	if err := cmp.Or(p.Validate(), argument.Pass("rope", pass)); err != nil {
 		return Plan{}, err
 	}
-	switch {
-	case !caps.ScalarBlockLayout:
-		return Plan{}, argument.Unsupported("rope", "the device has no scalar block layout")
-	case p.DType.Size() == 2 && !caps.Storage16:
-		return Plan{}, argument.Unsupported("rope", "the device has no 16-bit storage")
-	}
-	return Plan{}, nil
+	return Plan{}, argument.Storage("rope", caps, p.DType)
 }
 
 // Supports returns nil if the device can compute p, and otherwise an error: one of

@@ -61,7 +61,7 @@ const defaultMemory = 512 << 20
 // Choose returns how p would run on a device. Errors about p and o are as in Forward and Backward.
 func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 	plan := Plan{Tokens: p.Tokens, Rows: p.Vocabulary, p: p, pass: pass, products: map[engine.Problem]*chain.Product{}}
-	if err := cmp.Or(p.Validate(), argument.Pass("xent", pass)); err != nil {
+	if err := cmp.Or(p.Validate(), argument.Pass("xent", pass), argument.Storage("xent", caps, p.DType, p.GradDType())); err != nil {
 		return plan, err
 	}
 	seen := int64(min(caps.MaxStorageBufferRange, 1<<62))
@@ -70,10 +70,6 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, o Options) (Plan, error) {
 		return plan, fmt.Errorf("xent: memory=%d is negative", o.Memory)
 	case o.Rows < 0:
 		return plan, fmt.Errorf("xent: rows=%d is negative", o.Rows)
-	case !caps.ScalarBlockLayout:
-		return plan, argument.Unsupported("xent", "the device has no scalar block layout")
-	case !caps.Storage16:
-		return plan, argument.Unsupported("xent", "the device has no 16-bit storage")
 	case threads(caps)*12 > int(caps.MaxSharedMemoryBytes):
 		return plan, argument.Unsupported("xent", "a workgroup needs %d bytes of shared memory, the device has %d", threads(caps)*12, caps.MaxSharedMemoryBytes)
 	}

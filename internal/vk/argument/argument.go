@@ -47,6 +47,17 @@ func FitsShared(kernel string, caps *vk.Caps, impl fmt.Stringer, bytes int) erro
 	return nil
 }
 
+// Storage returns an error unless the device has the storage of these formats, and scalar block layout.
+func Storage(kernel string, caps *vk.Caps, formats ...dtype.DType) error {
+	if !caps.ScalarBlockLayout {
+		return Unsupported(kernel, "the device has no scalar block layout")
+	}
+	if i := slices.IndexFunc(formats, func(t dtype.DType) bool { return t.Size() == 2 }); i >= 0 && !caps.Storage16 {
+		return Unsupported(kernel, "%v needs 16-bit storage", formats[i])
+	}
+	return nil
+}
+
 // Pass returns an error of a kernel about a pass that is neither forward nor backward.
 func Pass(kernel string, pass kit.Pass) error {
 	if !pass.Valid() {

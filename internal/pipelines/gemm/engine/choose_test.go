@@ -76,7 +76,7 @@ func TestChoose(t *testing.T) {
 		{p: half(0, 4096, 4096, 4096, "nn"), want: "scalar", caps: none},
 		{p: half(0, 4096, 4096, 4096, "nn"), want: "gemm: coopmat: the device has no VK_KHR_cooperative_matrix", caps: none, impl: CoopMat},
 		{
-			p: half(0, 4096, 4096, 4096, "nn"), want: "gemm: coopmat: the device has no 16-bit storage",
+			p: half(0, 4096, 4096, 4096, "nn"), want: "gemm: bfloat16 needs 16-bit storage",
 			caps: device(func(caps *vk.Caps) { caps.Storage16 = false }),
 		},
 		{

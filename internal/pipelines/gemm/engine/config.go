@@ -96,11 +96,8 @@ func (c *Config) Block(caps *vk.Caps, t dtype.DType) (m, n int) {
 // vk.ErrUnsupported. It is the only statement of what the kernels demand of a configuration: the
 // tuning table, sweeps and tests call it.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
-	if !caps.Storage16 { // even kernels of float32, which may read a residual of 16 bits
-		return Unsupported("%v: the device has no 16-bit storage", c.Impl)
-	}
-	if !caps.ScalarBlockLayout {
-		return Unsupported("%v: the device has no scalar block layout", c.Impl)
+	if err := argument.Storage("gemm", caps, p.DType, p.Out); err != nil {
+		return err
 	}
 	if c.BlockK < 1 || c.GroupM < 1 || c.Rows < 0 || c.Splits < 0 || c.Splits > MaxSplits {
 		return Unsupported("%v: k%d and g%d must be positive, splits%d at most %d, rows%d not negative", c.Impl, c.BlockK, c.GroupM, c.Splits, MaxSplits, c.Rows)

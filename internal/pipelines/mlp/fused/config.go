@@ -82,8 +82,8 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	switch {
 	case lack != "":
 		return unsupported("%s", lack)
-	case !caps.Storage16 || !caps.ScalarBlockLayout:
-		return unsupported("the device has no 16-bit storage or no scalar block layout")
+	case !caps.ScalarBlockLayout:
+		return unsupported("the device has no scalar block layout")
 	case shape.M != shape.N || m*m != 8*int(caps.SubgroupSize):
 		return unsupported("matrices of %dx%d are not eight elements for each of %d invocations", shape.M, shape.N, caps.SubgroupSize)
 	case c.Subgroups < 1 || c.TilesM < 1 || c.TilesN < 1 || c.HiddenM < 1 || c.HiddenN < 1 || c.Ahead < 1 || c.Shared < 0 || c.LoadAhead < 0:
