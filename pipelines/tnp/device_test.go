@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +26,7 @@ type trial struct {
 	s    tnp.Shape
 	w    tnp.Weights
 	x, y []float32
+	ran  []string // kernels of the last run
 }
 
 func newTrial(c tnp.Config, s tnp.Shape) *trial {
@@ -63,7 +66,7 @@ func (t *trial) expected(format dtype.DType, scale float64) (exact, plain ref.Ou
 	return ref.Compute(w, in, t.c, t.s), ref.Plain(w, in, t.c, t.s, format, scale)
 }
 
-// run returns the loss, log p and the gradients of the trial on a device.
+// run returns the loss, log p and the gradients of the trial on a device, and notes the kernels.
 func (t *trial) run(tt *testing.T, d *vk.Device, m tnp.ModelOptions, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
 	ctx := context.Background()
 	model, err := tnp.NewModel(ctx, d, t.c, m)
@@ -75,6 +78,11 @@ func (t *trial) run(tt *testing.T, d *vk.Device, m tnp.ModelOptions, o tnp.PlanO
 	defer plan.Close()
 	require.NoError(tt, plan.SetInputs(ctx, t.x, t.y))
 	require.NoError(tt, plan.Run(ctx))
+	t.ran = nil
+	for _, x := range plan.Modules() {
+		kernel, _, _ := strings.Cut(x.Name, ".")
+		t.ran = append(t.ran, kernel)
+	}
 	loss, err = plan.Loss(ctx)
 	require.NoError(tt, err)
 	logP, err = plan.LogP(ctx)
@@ -145,10 +153,14 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestVariants compares every variant that the device has.
+// TestVariants compares every variant that the device has, and wants its kernels.
 func TestVariants(t *testing.T) {
 	d := vktest.Open(t)
-	for v := tnp.Unfused; v <= tnp.Fused; v++ {
+	for v, kernels := range map[tnp.Variant]map[string]bool{
+		tnp.Unfused:  {"attention_unfused_softmax": true, "gmm_fwd": true, "gemm_pair": false, "gemm_mixture": false},
+		tnp.Separate: {"attention_unfused_softmax": false, "gmm_fwd": true, "gemm_pair": false, "gemm_mixture": false},
+		tnp.Fused:    {"attention_unfused_softmax": false, "gmm_fwd": false, "gemm_pair": true, "gemm_mixture": true},
+	} {
 		for _, format := range formats(d) {
 			t.Run(fmt.Sprint(v, format), func(t *testing.T) {
 				trial, o := trials(d)[0], tnp.PlanOptions{Variant: v}
@@ -158,13 +170,16 @@ func TestVariants(t *testing.T) {
 				}
 				require.NoError(t, err)
 				trial.check(t, d, format, o)
+				for kernel, there := range kernels {
+					require.Equal(t, there, slices.Contains(trial.ran, kernel), "%s in %v", kernel, trial.ran)
+				}
 			})
 		}
 	}
 }
 
-// TestPaths compares every path that the device has. Unless there is time, lavapipe compiles no kernels
-// of float32 on matrices.
+// TestPaths compares every path that the device has, and wants its kernels. Unless there is time, lavapipe
+// compiles no kernels of float32 on matrices.
 func TestPaths(t *testing.T) {
 	d := vktest.Open(t)
 	for _, path := range attention.Impls() {
@@ -182,6 +197,20 @@ func TestPaths(t *testing.T) {
 				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
 				vktest.Require(t, path.String(), err)
 				trial.check(t, d, format, o)
+				kernels := map[attention.Impl]int{}
+				for _, name := range trial.ran {
+					for _, of := range attention.Impls() {
+						if strings.HasPrefix(name, "attention_unfused_") && of == attention.Unfused || strings.HasPrefix(name, "attention_") &&
+							!strings.HasPrefix(name, "attention_decode") && strings.HasSuffix(name, "_"+of.String()) { // which all paths may take
+							kernels[of]++
+						}
+					}
+				}
+				require.Len(t, kernels, 1, trial.ran)
+				require.GreaterOrEqual(t, kernels[path], 3, "forward, and backward at least two: %v", trial.ran)
+				for _, other := range []gemm.Impl{gemm.Scalar, gemm.CoopMat} {
+					require.Equal(t, other == o.Products, slices.Contains(trial.ran, "gemm_"+other.String()), trial.ran)
+				}
 			})
 		}
 	}

@@ -4,12 +4,21 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/safetensors"
 )
+
+func opened(t testing.TB, path string) *safetensors.File {
+	f, err := safetensors.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
 
 // TestParams wants the parameters of PyTorch's model.
 func TestParams(t *testing.T) {
@@ -103,6 +112,11 @@ func TestFile(t *testing.T) {
 	} {
 		_, _, err := tnp.Load(f, heads)
 		require.EqualError(t, err, want)
+	}
+	for _, text := range []string{"1e3", "2 "} {
+		f.Metadata["heads"] = text
+		_, _, err := tnp.Load(f, 0)
+		require.ErrorContains(t, err, "tnp: metadata heads="+strconv.Quote(text)+" is not a number")
 	}
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
