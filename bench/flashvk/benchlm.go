@@ -84,11 +84,10 @@ func (b *benchLM) measure(ctx context.Context, a *app, d *vk.Device, name string
 		if !x.on {
 			continue
 		}
-		list, err := x.time(ctx, b.keys, 3+b.count)
+		list, err := x.time(ctx, b.keys, b.count)
 		if err != nil {
 			return err
 		}
-		list = list[3:] // clocks and caches settle
 		slices.Sort(list)
 		seconds, text := list[len(list)/2].Seconds(), fmt.Sprintf("%s:%s:%d:%d", x.name, name, b.batch, b.keys)
 		rate := "-"

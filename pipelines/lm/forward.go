@@ -3,6 +3,7 @@ package lm
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -35,6 +36,9 @@ type Forward struct {
 	// Sequences are packed into one row, the longest of Longest tokens; 0: rows are sequences. See
 	// attention.Varlen.
 	Sequences, Longest int
+	// joined says that weights which multiply the same rows are one parameter (NewModel): a step of
+	// few tokens waits for kernels more than for bytes.
+	joined bool
 }
 
 // A pass is a Forward on a tape.
@@ -108,6 +112,43 @@ func (x *pass) product(name string, v *train.Value, out int, bias bool) train.Na
 	return train.Named{Step: name, Name: name, Product: p}
 }
 
+// A projection is a product of the name of its parameters and so many columns.
+type projection struct {
+	name string
+	out  int
+}
+
+// products are projections of v, of Llama's families, as one product where their weights are joined. The
+// matrices are then columns of one, which norms of heads cannot have (slices).
+func (x *pass) products(v *train.Value, bias, slices bool, list ...projection) (y []*train.Value) {
+	var each []train.Named
+	var weights, biases []string
+	out := 0
+	for _, p := range list {
+		if !x.joined || !slices {
+			each = append(each, x.product(p.name, v, p.out, bias))
+		}
+		weights, biases = append(weights, p.name+".weight"), append(biases, p.name+".bias")
+		out += p.out
+	}
+	if each != nil {
+		return x.t.Products(each...)
+	}
+	p := train.Product{X: v, W: x.t.Weight(strings.Join(weights, joint), out, v.Shape()[1]), TransW: true}
+	if bias {
+		p.Bias = x.t.Vector(strings.Join(biases, joint), out)
+	}
+	all, first := x.t.Product(list[0].name, p), 0
+	for _, p := range list {
+		y = append(y, all.Slice(1, first, first+p.out))
+		first += p.out
+	}
+	return y
+}
+
+// joint stands between the names of parameters that are one.
+const joint = "+"
+
 // block appends a layer. The residual stream is branch + stream.
 func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value) {
 	c, t := x.c, x.t
@@ -123,17 +164,15 @@ func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value)
 		return t.Products(x.product(name("mlp.c_proj"), t.Products(up)[0], c.Width, true))[0], stream
 	}
 	y, stream := x.norm(name("input_layernorm"), branch, stream)
-	qkv := t.Products(
-		x.product(name("self_attn.q_proj"), y, c.Heads*c.HeadDim, c.Bias),
-		x.product(name("self_attn.k_proj"), y, c.KVHeads*c.HeadDim, c.Bias),
-		x.product(name("self_attn.v_proj"), y, c.KVHeads*c.HeadDim, c.Bias))
+	qkv := x.products(y, c.Bias, !c.QKNorm, projection{name("self_attn.q_proj"), c.Heads * c.HeadDim},
+		projection{name("self_attn.k_proj"), c.KVHeads * c.HeadDim}, projection{name("self_attn.v_proj"), c.KVHeads * c.HeadDim})
 	if c.QKNorm {
 		qkv[0], qkv[1] = x.headNorm(name("self_attn.q_norm"), qkv[0]), x.headNorm(name("self_attn.k_norm"), qkv[1])
 	}
 	o := x.attend(layer, qkv[0], qkv[1], qkv[2])
 	branch = t.Products(x.product(name("self_attn.o_proj"), o, c.Width, c.OutBias))[0]
 	y, stream = x.norm(name("post_attention_layernorm"), branch, stream)
-	gu := t.Products(x.product(name("mlp.gate_proj"), y, c.Hidden, false), x.product(name("mlp.up_proj"), y, c.Hidden, false))
+	gu := x.products(y, false, true, projection{name("mlp.gate_proj"), c.Hidden}, projection{name("mlp.up_proj"), c.Hidden})
 	h := t.GLU(name("mlp.glu"), gu[0], gu[1], glu.SiLU)
 	return t.Products(x.product(name("mlp.down_proj"), h, c.Width, false))[0], stream
 }

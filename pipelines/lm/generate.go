@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
@@ -153,10 +154,11 @@ func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) 
 	return int(max(0, min(most, int64(c.Positions)))), nil
 }
 
-// NewModel returns a model with weights on a device, frozen.
+// NewModel returns a model with weights on a device, frozen. Weights that multiply the same rows are one
+// parameter, whose name has all of theirs.
 func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.DType, progress func(done, all int64)) (_ *train.Model, err error) {
 	o := train.Options{DType: t, Pass: train.Forward, Trained: []string{}}
-	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}}
+	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}, joined: true}
 	params, err := train.Params(d.Caps(), f.Tape, o)
 	if err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
@@ -169,21 +171,29 @@ func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.D
 	for _, p := range params {
 		all += int64(p.Size()) * int64(p.DType.Size())
 	}
+	shapes := map[string][]int{}
+	for _, p := range c.Params() {
+		shapes[p.Name] = p.Shape
+	}
 	for _, p := range params {
-		to := m.Tensor(p.Name)
+		to, first := m.Tensor(p.Name), 0
 		to.Shape, to.Strides = []int{p.Size()}, []int{1}
-		err := pieces(Param{p.Name, p.Shape}, p.DType, w, func(piece []byte, offset int64) error {
-			size := p.DType.Size()
-			first := int(offset) / size
-			if progress != nil {
-				done += int64(len(piece))
-				progress(done, all)
+		for _, name := range strings.Split(p.Name, joint) {
+			x := Param{name, shapes[name]}
+			err := pieces(x, p.DType, w, func(piece []byte, offset int64) error {
+				size := p.DType.Size()
+				at := first + int(offset)/size
+				if progress != nil {
+					done += int64(len(piece))
+					progress(done, all)
+				}
+				return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
+			})
+			if err != nil {
+				m.Close()
+				return nil, err
 			}
-			return to.Slice(0, first, first+len(piece)/size).UploadRaw(ctx, piece)
-		})
-		if err != nil {
-			m.Close()
-			return nil, err
+			first += int(x.elements())
 		}
 	}
 	return m, nil
@@ -191,7 +201,7 @@ func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.D
 
 // plan records a pass over so many tokens of each sequence.
 func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
-	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache}
+	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache, joined: true}
 	p, err := g.model.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
@@ -328,17 +338,7 @@ func Argmax(_ int, logits []float32) int32 {
 // took, from its start to its end. The cache and the tokens are whatever there is.
 func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Duration, err error) {
 	lengths := slices.Repeat([]int32{int32(keys - 1)}, g.o.Batch)
-	for range n {
-		if err := g.cache.SeqLens.UploadInts(ctx, lengths); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
-		}
-		begin := time.Now()
-		if err := g.step.Run(ctx); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
-		}
-		list = append(list, time.Since(begin))
-	}
-	return list, nil
+	return timed(ctx, g.step, n, func() error { return g.cache.SeqLens.UploadInts(ctx, lengths) })
 }
 
 // TimePrefill is TimeSteps for prompts of so many tokens.
@@ -351,12 +351,23 @@ func (g *Generator) TimePrefill(ctx context.Context, tokens, n int) (list []time
 		return nil, err
 	}
 	defer plan.Close()
-	for range n {
-		begin := time.Now()
-		if err := plan.Run(ctx); err != nil {
+	return timed(ctx, plan, n, func() error { return nil })
+}
+
+// timed runs a plan n times, each after prepare. Runs before take half a second: the clock of an idle card
+// takes some tenths to rise.
+func timed(ctx context.Context, p *train.Plan, n int, prepare func() error) (list []time.Duration, err error) {
+	for start := time.Now(); len(list) < n; {
+		if err := prepare(); err != nil {
 			return nil, fmt.Errorf("lm: %w", err)
 		}
-		list = append(list, time.Since(begin))
+		begin := time.Now()
+		if err := p.Run(ctx); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		if begin.Sub(start) > time.Second/2 {
+			list = append(list, time.Since(begin))
+		}
 	}
 	return list, nil
 }

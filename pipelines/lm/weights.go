@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // Weights are the elements of a model's parameters.
@@ -51,23 +52,23 @@ func (r Random) Read(x Param, t dtype.DType, p []byte, first int64) error {
 	case len(x.Shape) == 2:
 		scale = 1 / math.Sqrt(float64(min(x.Shape[0], x.Shape[1])))
 	}
-	n := int64(len(p) / t.Size())
-	values := make([]float32, n)
+	values := make([]float32, len(p)/t.Size())
 	const run = 1 << 12 // numbers of a generator
-	var source *rand.PCG
-	for i := range values {
-		at := first + int64(i)
-		if source == nil || at%run == 0 {
-			source = rand.NewPCG(r.Seed, h.Sum64()+uint64(at/run))
-			for range at % run {
-				source.Uint64()
+	runs := (first+int64(len(values))-1)/run - first/run + 1
+	parallel.For(int(runs), func(i int) {
+		begin := (first/run + int64(i)) * run
+		source := rand.NewPCG(r.Seed, h.Sum64()+uint64(begin/run))
+		for at := begin; at < min(begin+run, first+int64(len(values))); at++ {
+			x := source.Uint64()
+			if at < first {
+				continue
+			}
+			values[at-first] = float32(scale * math.Sqrt(12) * (float64(x>>11)/(1<<53) - 0.5))
+			if scale == 0 {
+				values[at-first] = 1
 			}
 		}
-		values[i] = float32(scale * math.Sqrt(12) * (float64(source.Uint64()>>11)/(1<<53) - 0.5))
-		if scale == 0 {
-			values[i] = 1
-		}
-	}
+	})
 	storage.Encode(t, p, values)
 	return nil
 }
