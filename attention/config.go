@@ -84,8 +84,8 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if !caps.ScalarBlockLayout {
 		return unsupported("%v: the device has no scalar block layout", c.Impl)
 	}
-	if p.Quant != dtype.NoQuant && c.Impl != Scalar {
-		return unsupported("%v: no kernel for quant=%v", c.Impl, p.Quant)
+	if p.Quant != dtype.NoQuant && (c.Impl == Unfused || c.Stripes > 0 || onMatrices(c.Impl) && p.Quant != dtype.QuantInt8) {
+		return unsupported("%v: no kernel for quant=%v", c, p.Quant)
 	}
 	var shared int
 	var err error
@@ -126,10 +126,23 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) (int, error) {
 	if c.Stripes != 0 {
 		return c.stripeBytes(&p, m), c.feasibleDirect(caps, &p, shape)
 	}
+	k := 0
+	if p.Quant != dtype.NoQuant {
+		quant, err := quantShape(caps, c.Impl, &p)
+		if err != nil {
+			return 0, err
+		}
+		switch k = int(quant.K); {
+		case QuantKeys%c.BlockN != 0:
+			return 0, unsupported("%v: block_n=%d does not divide the %d keys that share a scale", c.Impl, c.BlockN, QuantKeys)
+		case c.Subgroups*c.RowTiles*m > quantPad:
+			return 0, unsupported("%v: quant=%v of blocks of %d rows, more than %d", c.Impl, p.Quant, c.Subgroups*c.RowTiles*m, quantPad)
+		}
+	}
 	if err := feasibleFeatures[fwdParams](c.Impl, caps, &p, fwdTensors(&p)); err != nil {
 		return 0, err
 	}
-	shared, err := c.tileBytes(p, m, n)
+	shared, err := c.tileBytes(p, m, n, k)
 	if err != nil {
 		return 0, err
 	}
@@ -143,12 +156,15 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) (int, error) {
 
 // tileBytes is the shared memory of a matrix kernel, but for the scratch of the
 // coopmat path, or why there is no kernel: the rows of a block pass through it,
-// one column of matrices at a time at the least.
-func (c Config) tileBytes(p Problem, m, n int) (int, error) {
+// one column of matrices at a time at the least. With Quant k is the depth of the products of int8.
+func (c Config) tileBytes(p Problem, m, n, k int) (int, error) {
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	rows := c.Subgroups * c.RowTiles * m
 	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/tile.glsl
 	amax := 0
+	if p.Quant != dtype.NoQuant {
+		tile = c.BlockN * (row8 + 1 + matrixCells(p.HeadDim, k).rowBytes()/16 + 1) // lib/tile_quant.glsl
+	}
 	if p.DType == dtype.Float32 {
 		tile *= 2 // lib/tile_f32x2.glsl
 		amax = vk.SharedVariables(c.Subgroups * 8)
@@ -212,6 +228,19 @@ func matrixShape(caps *vk.Caps, impl Impl, t dtype.DType) (vk.CoopMatShape, erro
 		return none, unsupported("coopmat2: the device has no cooperative-matrix conversions (VK_NV_cooperative_matrix2)")
 	case impl == CoopMat2 && !c2.PerElement:
 		return none, unsupported("coopmat2: the device has no cooperative-matrix per-element operations (VK_NV_cooperative_matrix2)")
+	}
+	return shape, nil
+}
+
+// quantShape returns the cooperative-matrix shape of the products of int8, beside matrixShape.
+func quantShape(caps *vk.Caps, impl Impl, p *Problem) (vk.CoopMatShape, error) {
+	shape, err := matrixShape(caps, impl, p.DType)
+	if err != nil {
+		return shape, err
+	}
+	shape, lack := chips.Int8Shape(caps, shape)
+	if lack != "" || shape.K > 2*shape.N {
+		return shape, unsupported("%v: quant=%v: %s", impl, p.Quant, cmp.Or(lack, "the device's matrices of 8-bit integers are too deep"))
 	}
 	return shape, nil
 }

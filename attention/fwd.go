@@ -93,11 +93,9 @@ func (f *forward) record() error {
 		f.o, f.lse, f.q, f.p = packHeads(f.o, p), packHeads(f.lse, p), packHeads(f.q, p), packProblem(*p)
 	}
 	if p.Quant != dtype.NoQuant {
-		var err error
-		if f.quant, err = f.quantize(scalarCells(p.HeadDim)); err != nil {
+		if err := f.quantize(); err != nil {
 			return err
 		}
-		f.q, f.k = f.quant.q, f.quant.k
 	}
 	if f.config.Splits > 1 {
 		return f.splits()
@@ -123,6 +121,9 @@ func (f *forward) fused() error {
 	spec, err := f.matrixSpec(d)
 	if err != nil {
 		return err
+	}
+	if p.Quant != dtype.NoQuant {
+		return recordFwd(f, fwdMatrixQuantSpec{spec, f.quant.depth}, matrixKernelOptions(d))
 	}
 	if config.Stripes == 0 {
 		return recordFwd(f, spec, matrixKernelOptions(d))
@@ -403,12 +404,6 @@ type fwdScalarSpec struct {
 	SplitKV   bool   `glsl:"SPLIT_KV"`
 }
 
-// fwdScalarQuantSpec is fwdScalarSpec with QUANT.
-type fwdScalarQuantSpec struct {
-	fwdScalarSpec
-	Format uint32 `glsl:"FORMAT"`
-}
-
 // fwdDirectSpec is the specialization of attention_fwd_direct.comp, for small problems: K and V go from
 // memory straight to operands of products, without a barrier, and Config.Stripes subgroups of a
 // workgroup divide the keys of the same rows.
@@ -425,9 +420,6 @@ var fwdKernels = [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "atten
 
 // fwdF32x2Kernels names the kernels of float32 tensors on matrices.
 var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
-
-// fwdQuantKernels names the kernels of Q and K in 8 bits.
-var fwdQuantKernels = [...]string{Scalar: "attention_fwd_quant_scalar"}
 
 // kernel returns the name of the fused kernel.
 func (c *Config) kernel(p *Problem) string {

@@ -44,11 +44,12 @@ type shape struct {
 	seqQ    int  // matches problems with SeqQ <= seqQ; 0 matches any
 	seqKV   int  // matches problems with SeqKV <= seqKV; 0 matches any
 	rows    int  // matches problems with at most this many rows of Q in all heads; 0 matches any
+	quant   bool // problems with Quant only; false matches any
 }
 
 // Has implements table.Shape.
 func (s shape) Has(p *Problem) bool {
-	return max(p.HeadDim, p.ValueHeadDim()) <= s.headDim && (!s.causal || p.Causal) && (s.seqQ == 0 || p.SeqQ <= s.seqQ) && (s.seqKV == 0 || p.SeqKV <= s.seqKV) &&
+	return max(p.HeadDim, p.ValueHeadDim()) <= s.headDim && (!s.causal || p.Causal) && (!s.quant || p.Quant != dtype.NoQuant) && (s.seqQ == 0 || p.SeqQ <= s.seqQ) && (s.seqKV == 0 || p.SeqKV <= s.seqKV) &&
 		(s.rows == 0 || p.Batch*p.NumHeads*p.SeqQ <= s.rows)
 }
 

@@ -38,6 +38,8 @@ func TestLayouts(t *testing.T) {
 		{"fwd_coopmat2_features fwd_coopmat_features fwd_f32x2_coopmat2_features fwd_f32x2_coopmat_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixSpec]{}, with(fwd)}},
 		{"fwd_scalar", layout{fwdParams{}, fwdScalarSpec{}, fwd}},
 		{"fwd_scalar_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarSpec]{}, with(fwd)}},
+		{"fwd_quant_coopmat2 fwd_quant_coopmat", layout{fwdParams{}, fwdMatrixQuantSpec{}, quant}},
+		{"fwd_quant_coopmat2_features fwd_quant_coopmat_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdMatrixQuantSpec]{}, with(quant)}},
 		{"fwd_quant_scalar", layout{fwdParams{}, fwdScalarQuantSpec{}, quant}},
 		{"fwd_quant_scalar_features", layout{withFeatures[fwdParams]{}, withFeatureSpec[fwdScalarQuantSpec]{}, with(quant)}},
 		{"quantize", layout{fwdParams{}, quantSpec{}, []string{"X", "Y", "Values", "Sums"}}},

@@ -43,10 +43,33 @@ type cells struct{ runs, spread int }
 // scalarCells returns how the scalar kernel has the rows: whole words of 16 bytes.
 func scalarCells(headDim int) cells { return cells{(headDim + 15) / 16 * 2, 1} }
 
+// matrixCells returns how the kernels on matrices have the rows: whole matrices k columns wide.
+func matrixCells(headDim, k int) cells {
+	return cells{(headDim + k - 1) / k * k / 8, max(16/k, 1)}
+}
+
 func (c cells) rowBytes() int { return c.runs * c.spread * 8 }
 
 // quantTensors are Q and K as attention_quantize writes them, and their scales.
-type quantTensors struct{ q, k, qRows, kScales vk.Tensor }
+type quantTensors struct {
+	q, k, qRows, kScales vk.Tensor
+	depth                uint32 // of the products of int8 on matrices
+}
+
+// fwdQuantKernels names the kernels of Q and K in 8 bits.
+var fwdQuantKernels = [...]string{CoopMat2: "attention_fwd_quant_coopmat2", CoopMat: "attention_fwd_quant_coopmat", Scalar: "attention_fwd_quant_scalar"}
+
+// fwdMatrixQuantSpec is fwdMatrixSpec with QUANT.
+type fwdMatrixQuantSpec struct {
+	fwdMatrixSpec
+	MatK uint32 `glsl:"MAT_K"`
+}
+
+// fwdScalarQuantSpec is fwdScalarSpec with QUANT.
+type fwdScalarQuantSpec struct {
+	fwdScalarSpec
+	Format uint32 `glsl:"FORMAT"`
+}
 
 // steps of attention_quantize.comp.
 const (
@@ -67,15 +90,24 @@ type quantSpec struct {
 	Aligned       bool   `glsl:"ALIGNED"`
 }
 
-// quantize records the kernels that make Q and K elements of 8 bits, in memory of c.
-func (f *forward) quantize(cells cells) (t quantTensors, err error) {
-	c, p := f.c, &f.p
+// quantize records the kernels that make Q and K elements of 8 bits, in memory of c: those of f from
+// then on.
+func (f *forward) quantize() error {
+	c, p, t := f.c, &f.p, &f.quant
+	cells := scalarCells(p.HeadDim)
+	if onMatrices(f.config.Impl) {
+		shape, err := quantShape(c.Device().Caps(), f.config.Impl, p)
+		if err != nil {
+			return err
+		}
+		t.depth, cells = shape.K, matrixCells(p.HeadDim, int(shape.K))
+	}
 	chunks := min((p.SeqKV+chunkKeys-1)/chunkKeys, maxChunks)
 	sums := vk.View(c.Scratch("attention.quant.sums", 4*int64(p.Batch*p.NumKVHeads*(chunks+1)*(p.HeadDim+1))), dtype.Float32, p.Batch, p.NumKVHeads, chunks+1, p.HeadDim+1)
 	t.q, t.qRows = f.quantRows("q", &f.q, cells, 2)
 	t.k, t.kScales = f.quantRows("k", &f.k, cells, 1)
 	if err := c.Err(); err != nil {
-		return t, err
+		return err
 	}
 	params := f.params(chunks)
 	params.V, params.O = placeOf(t.k), placeOf(t.q)
@@ -98,16 +130,17 @@ func (f *forward) quantize(cells cells) (t quantTensors, err error) {
 		spec.Step, spec.Aligned = uint32(step.step), aligned(8, step.x)
 		kernel, err := newKernel[fwdParams](c.Device(), "attention_quantize", p.DType.Short(), p, spec, vk.KernelOptions{})
 		if err != nil {
-			return t, err
+			return err
 		}
 		if most := c.Device().Caps().MaxWorkgroupCount[0]; step.groups > int(most) {
-			return t, unsupported("quant=%v: seq_q=%d, seq_kv=%d make %d blocks, more than the device's %d workgroups", p.Quant, p.SeqQ, p.SeqKV, step.groups, most)
+			return unsupported("quant=%v: seq_q=%d, seq_kv=%d make %d blocks, more than the device's %d workgroups", p.Quant, p.SeqQ, p.SeqKV, step.groups, most)
 		}
 		f.overBatches(params, func(n int, params fwdParams, features *boundFeatures) {
 			kernel.dispatch(c, vk.Groups{X: uint32(step.groups), Y: uint32(step.heads), Z: uint32(n)}, params, features, *step.x, *step.y, *step.values, sums)
 		})
 	}
-	return t, c.Err()
+	f.q, f.k = t.q, t.k
+	return c.Err()
 }
 
 // quantRows returns memory for the rows of Q or K, and for so many numbers of each row.

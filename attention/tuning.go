@@ -64,8 +64,10 @@ var (
 		Unfused:  {"attention_unfused_scores", "attention_unfused_softmax", "attention_unfused_values"},
 	}
 	fwdQuantModules = [...][]string{
-		Scalar:  {"attention_quantize", "attention_fwd_quant_scalar", "attention_combine"},
-		Unfused: nil,
+		CoopMat2: {"attention_quantize", "attention_fwd_quant_coopmat2", "attention_combine"},
+		CoopMat:  {"attention_quantize", "attention_fwd_quant_coopmat", "attention_combine"},
+		Scalar:   {"attention_quantize", "attention_fwd_quant_scalar", "attention_combine"},
+		Unfused:  nil,
 	}
 	bwdModules = [...][]string{
 		CoopMat2: {

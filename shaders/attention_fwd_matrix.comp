@@ -16,6 +16,8 @@
 // With F32X2, q, k, v and o are f32, and each operand is two float16 matrices: lib/fwd_f32x2.glsl
 // says what differs then, and the errors: they are as small as in float32 arithmetic.
 //
+// With QUANT, attention_quantize.comp has made q and k integers of 8 bits, lib/fwd_quant.glsl.
+//
 // With FEATURES, lib/features.glsl changes scores, weights and sums, and the last axis of V
 // and O is value_dim long.
 //
@@ -39,8 +41,14 @@ layout(constant_id = 18) const bool SPLIT_KV = false;    // writes partial resul
 layout(constant_id = 19) const bool KEYS_FIRST = false;  // the first key tile is loaded before Q
 layout(local_size_x_id = 0) in;
 
+#ifdef QUANT
+layout(constant_id = 20) const uint MAT_K = 32;  // the matrices of int8 are MAT_M x MAT_N x MAT_K
+#define FEATURES_ID 21
+#define FEATURES_BINDING 7
+#else
 #define FEATURES_ID 20
 #define FEATURES_BINDING 5
+#endif
 #include "lib/element.glsl"
 #include "lib/params_fwd.glsl"
 
@@ -58,8 +66,10 @@ READ8(1, K, k)
 READ8(2, V, v)
 layout(binding = 3, scalar) writeonly buffer O { float o32[]; };
 #else
+#ifndef QUANT
 READ8(0, Q, q)
 READ8(1, K, k)
+#endif
 READ8(2, V, v)
 WRITE8(3, O, o)
 layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };

@@ -43,6 +43,7 @@ func (v Variant) Name() string {
 var variants = slices.Concat(
 	withFeatures(matrix("attention_fwd")),
 	withFeatures(f32x2("attention_fwd")),
+	withFeatures(quant("attention_fwd")),
 	withFeatures(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	withFeatures(forEach("attention_quantize", "vulkan1.2", "f16", "bf16")),
 	withFeatures(as(forEach("attention_fwd_scalar", "vulkan1.2", "f16", "bf16"), "attention_fwd_quant_scalar", "QUANT")),
@@ -143,6 +144,12 @@ func matrix(name string) []Variant {
 func f32x2(name string) []Variant {
 	rows := []Variant{{File: name + "_matrix.comp", Type: "f32", Defines: []string{"ELEM_F16", "F32X2"}, Env: "vulkan1.3"}}
 	return slices.Concat(as(rows, name+"_f32x2_coopmat2", "COOPMAT2"), as(rows, name+"_f32x2_coopmat"))
+}
+
+// quant returns the rows of NAME_matrix.comp with Q and K in 8 bits.
+func quant(name string) []Variant {
+	rows := forEach(name+"_matrix", "vulkan1.3", "f16", "bf16")
+	return slices.Concat(as(rows, name+"_quant_coopmat2", "QUANT", "COOPMAT2"), as(rows, name+"_quant_coopmat", "QUANT"))
 }
 
 // as returns copies of rows for a kernel of another name, with more macros.

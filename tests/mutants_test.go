@@ -52,6 +52,7 @@ var hunts = map[string]struct {
 	"counter-left":              {24, 1, []string{"--impl", "scalar"}, ""},
 	"quant-mean-of-hidden-keys": {72, 1, []string{"--impl", "scalar", "--dtype", "float16"}, ""},
 	"quant-shift":               {72, 1, []string{"--impl", "scalar", "--dtype", "float16"}, ""},
+	"quant-first-scale":         {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"new-keys-early":            {24, 1, []string{"--impl", "scalar"}, ""},
 }
 

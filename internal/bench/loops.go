@@ -322,7 +322,7 @@ func (l *loop) matrix(t dtype.DType) error {
 	shape, lack := chips.MatrixShape(caps, t)
 	deviation := 1.0
 	if t == dtype.Int8 {
-		shape, lack = chips.Int8Shape(caps)
+		shape, lack = chips.Int8Shape(caps, vk.CoopMatShape{})
 		deviation = 40 // most of the 8 bits
 	}
 	if lack != "" {

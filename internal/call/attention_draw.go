@@ -127,9 +127,11 @@ func (d *attentionDraw) features(family *rand.Rand) {
 	if (p.Causal || p.Window.On || p.ALiBi != attention.ALiBiOff) && chance(family, 4) {
 		p.CausalAlign = attention.TopLeft
 	}
-	scalar := d.Impl == attention.Auto || d.Impl == attention.Scalar
-	if chance(family, 2) && !d.Backward && scalar && p.DType != dtype.Float32 {
+	switch quant := chance(family, 2) && !d.Backward && p.DType != dtype.Float32; {
+	case quant && (d.Impl == attention.Auto || d.Impl == attention.Scalar):
 		p.Quant = one(family, dtype.QuantInt8, dtype.QuantInt8, dtype.QuantE4M3)
+	case quant && d.matrix && chance(family, 3):
+		p.Quant = dtype.QuantInt8
 	}
 }
 
@@ -195,7 +197,7 @@ func (d *attentionDraw) config(family *rand.Rand) {
 		d.BackwardConfig = d.backwardConfig(family, caps, p)
 		return
 	}
-	if d.Impl == attention.CoopMat2 && p.Plain() && p.DType != dtype.Float32 && chance(family, 3) {
+	if d.Impl == attention.CoopMat2 && p.Plain() && p.DType != dtype.Float32 && p.Quant == dtype.NoQuant && chance(family, 3) {
 		nvidia := *caps
 		nvidia.DriverID = TypicalCaps(false).DriverID // the kernel knows where it keeps matrices
 		if c := d.stripes(family); c.Feasible(&nvidia, p) == nil {

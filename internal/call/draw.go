@@ -161,9 +161,9 @@ func TypicalCaps(soft bool) *vk.Caps {
 		SubgroupOps:       vk.SubgroupBasic | vk.SubgroupVote | vk.SubgroupArithmetic | vk.SubgroupBallot | vk.SubgroupShuffle,
 		MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, MaxAllocationBytes: 1<<32 - 1, MaxBufferBytes: 1<<32 - 1,
 	}
-	size := uint32(16)
+	size, deep := uint32(16), uint32(32)
 	if soft {
-		size = 8
+		size, deep = 8, 8
 		caps.Name, caps.VendorID, caps.DriverID, caps.ComputeUnits = "llvmpipe", 0x10005, 13, 0
 		caps.SubgroupSize, caps.MinSubgroupSize, caps.MaxSubgroupSize, caps.MaxSharedMemoryBytes, caps.BFloat16Type, caps.BFloat16CoopMat = 8, 8, 8, 32768, false, false
 		caps.MaxWorkgroupSubgroups = 32
@@ -171,6 +171,7 @@ func TypicalCaps(soft bool) *vk.Caps {
 	for _, t := range []vk.ComponentType{vk.F16, vk.BF16} {
 		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: size, N: size, K: size, A: t, B: t, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
 	}
+	caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: size, N: size, K: deep, A: vk.S8, B: vk.S8, C: vk.S32, Result: vk.S32, Scope: vk.ScopeSubgroup})
 	if !soft {
 		caps.CoopMatShapes = append(caps.CoopMatShapes, vk.CoopMatShape{M: 16, N: 8, K: 16, A: vk.F16, B: vk.F16, C: vk.F32, Result: vk.F32, Scope: vk.ScopeSubgroup})
 	}

@@ -150,13 +150,15 @@ func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack strin
 }
 
 // Int8Shape returns the largest shape of the cooperative matrices with which a subgroup multiplies 8-bit
-// integers into sums of 32 bits. If there is none, lack says so.
-func Int8Shape(caps *vk.Caps) (best vk.CoopMatShape, lack string) {
+// integers into sums of 32 bits, of those whose sums are as large as like's, the zero value: of all. If
+// there is none, lack says so.
+func Int8Shape(caps *vk.Caps, like vk.CoopMatShape) (best vk.CoopMatShape, lack string) {
 	if _, lack = MatrixShape(caps, dtype.Float16); lack != "" {
 		return best, lack
 	}
 	for _, s := range caps.CoopMatShapes {
-		usable := s.Scope == vk.ScopeSubgroup && s.A == vk.S8 && s.B == vk.S8 && s.C == vk.S32 && s.Result == vk.S32
+		usable := s.Scope == vk.ScopeSubgroup && s.A == vk.S8 && s.B == vk.S8 && s.C == vk.S32 && s.Result == vk.S32 &&
+			(like.M == 0 || s.M == like.M && s.N == like.N)
 		if usable && s.M*s.N*s.K > best.M*best.N*best.K {
 			best = s
 		}

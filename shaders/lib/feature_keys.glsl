@@ -13,10 +13,20 @@ uint copy_key(const int col0, const uint i) { return min(col0 + copy_row(i), las
 
 // hides_values reports whether masks may hide values of the tile from all rows. It is the same
 // for all invocations of the workgroup. If false, `shows` is true.
+#ifdef KEY_STEP  // the tile may begin before the first key that some row sees
+bool hides_values() { return KEY_MASK || WINDOW_LEFT || BIAS && args.features.bias_stride_s == 0; }
+#else
 bool hides_values() { return KEY_MASK || BIAS && args.features.bias_stride_s == 0; }
+#endif
 
 // shows reports whether the value of copy number i may be multiplied by weights.
+#ifdef KEY_STEP
+bool shows(const Block b, const int col0, const uint i) {
+    return all(bvec2(has_value(b, copy_key(col0, i)), int(copy_key(col0, i)) >= visible_from(0)));
+}
+#else
 bool shows(const Block b, const int col0, const uint i) { return has_value(b, copy_key(col0, i)); }
+#endif
 
 // put_shown fills `shown` as put_kv does the tile.
 void put_shown(const Block b, const int col0, const uint i) {

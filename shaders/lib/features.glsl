@@ -82,6 +82,8 @@ Block enter_block(const uint batch, const uint head, const uint row0, const uint
     const uint page = pages_before(row0 / rows);
     const int pages = pages_of(row0 / rows);
     const int first = pages_from(row0 / rows) * int(rows);
+#elif defined(KEY_STEP)
+    const int first = visible_from(int(row0)) / KEY_STEP * KEY_STEP;  // keys before the window's are no row's, or some row's of another block
 #else
     const int first = visible_from(int(row0));
 #endif

@@ -14,7 +14,8 @@
 // maximum m until a row grows by more than 2^8. P is then at most 256, and the final division
 // cancels the difference. With STEADY, for bfloat16, it is lazier still (lib/steady.glsl).
 //
-// With F32X2 tensors are float32, and a product is several (lib/fwd_f32x2.glsl).
+// With F32X2 tensors are float32, and a product is several (lib/fwd_f32x2.glsl). With QUANT Q and K are
+// integers of 8 bits (lib/fwd_quant.glsl).
 //
 // forward() is one function, and files with parts of it are included where they belong: as
 // functions of arrays of matrices they would cost registers, and on NVIDIA spill them (550 bytes).
@@ -42,6 +43,9 @@ const float RESCALE_THRESHOLD = 8.0;  // of lib/fwd_rescale.glsl
 #else
 const float HEADROOM = 0.0;
 
+#ifdef QUANT
+#include "fwd_quant.glsl"
+#else
 // Where lib/fwd_f32x2.glsl differs: element_index(), what makes S base-2 logits, of a tile
 // and of a row; what O and l are relative to once `row_max` is a row's maximum; m, l and what
 // O is multiplied by in the end.
@@ -52,6 +56,8 @@ const float HEADROOM = 0.0;
 #define PLAIN_M(m) m
 #define PLAIN_L(l) l
 #define OUT_SCALE(l) inverse_sum(l)
+#define VALUES_AT(n) (BLOCK_N + n * MAT_N) * LD  // of column n of matrices of keys
+#endif
 #endif
 
 #if defined(ELEM_BF16) && !defined(FEATURES)  // a key mask or a bias may hide the first scores of a row
@@ -81,9 +87,9 @@ void forward() {
     if (!block.exists) {
         return;
     }
-#ifndef F32X2
-    const MatC place = element_index();
 #endif
+#if defined(FEATURES) && !defined(F32X2) || defined(QUANT)
+    const MatC place = element_index();
 #endif
     const int first_key = split_first(work.split, block_keys(block_row));
     const int end_key = split_end(work.split, block_keys(block_row));
@@ -101,6 +107,21 @@ void forward() {
 #ifdef F32X2
 #include "fwd_f32x2_q.glsl"
 #else
+#ifdef QUANT
+    MatA8 Q_[ROW_TILES * K_TILES];     // (SUBGROUP_ROWS, head_dim)
+    float q_scale[ROW_TILES * ROWS];
+    const uint q_row0 = HEAD_AT(q, batch, head) / ROW_BYTES + uint(row0);
+    const uint k_row0 = HEAD_AT(k, batch, kv_head) / ROW_BYTES;
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        [[unroll]] for (uint d = 0; d < K_TILES; d++) {
+            coopMatLoad(Q_[r * K_TILES + d], q16, (q_row0 + r * MAT_M) * K_ROW + d * K_CELL, K_ROW, ROW_MAJOR);
+        }
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            const uint row = r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
+            q_scale[r * ROWS + i] = uint(row0) + row < p.seq_q ? q_rows[q_row0 + row].x : 0.0;  // the others may be NaN
+        }
+    }
+#else
     MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
     const uint q_base = HEAD_AT(q, batch, head) + block_row * p.q_stride_s;
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
@@ -114,6 +135,7 @@ void forward() {
             }
         }
     }
+#endif
 
     MatC O_[ROW_TILES * VALUE_TILES];  // (SUBGROUP_ROWS, value_dim)
     float m[ROW_TILES * ROWS];  // running maximum, base 2
@@ -149,7 +171,14 @@ void forward() {
             put_kv(i, next_k[i], next_v[i], 1.0, 1.0);
         }
         barrier();  // tile written before it is read
+#ifdef QUANT
+        SUM_COLUMN(0)
+        FOLD_TILE(first_key)
+#endif
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+#ifdef QUANT
+            const MatC first = scores_of(sum[r]);
+#else
             MatC first = MatC(0.0);
             [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
                 fence(d);
@@ -157,9 +186,10 @@ void forward() {
                 coopMatLoad(kt, tile, d * (MAT_N / 8), LD, COLUMN_MAJOR);
                 first = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, first);
             }
+#endif
             const MatC top = row_maxima(first);
             [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                m[r * ROWS + i] = max(MAX_INIT, top[i] * p.scale_log2);
+                m[r * ROWS + i] = max(MAX_INIT, top[i] * ROW_SCALE(r, i));
             }
         }
     }
@@ -231,6 +261,12 @@ void forward() {
 #else
             Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
+#ifdef QUANT
+                SUM_COLUMN(n)
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    S.at[r * COL_TILES + n] = scores_of(sum[r]);
+                }
+#else
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     S.at[r * COL_TILES + n] = MatC(0.0);
                 }
@@ -242,9 +278,23 @@ void forward() {
                         S.at[r * COL_TILES + n] = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, S.at[r * COL_TILES + n]);
                     }
                 }
+#endif
             }
+#ifdef QUANT
+            FOLD_TILE(col0)
+#endif
 #ifdef FEATURES
             const bool cut = MASKED && !all_rows_see(row0, col0);
+#ifdef QUANT
+            if (LOGITS) {
+                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+                        fold_row(S, r, i, fold[r * ROWS + i]);
+                        fold[r * ROWS + i] = 1.0;
+                    }
+                }
+            }
+#endif
 #endif
 #endif
 #ifdef FEATURES
@@ -274,7 +324,7 @@ void forward() {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     MatC weight;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], p.scale_log2, -m[r * ROWS + i / ROW_RUN]));
+                        weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], ROW_SCALE(r, i / ROW_RUN), -m[r * ROWS + i / ROW_RUN]));
                         l[r * ROWS + i / ROW_RUN] += weight[i];
 #ifdef FEATURES
                         const uint at = uint(place[i]);
@@ -286,7 +336,7 @@ void forward() {
                 [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                     fence(d);
                     MatB v;
-                    coopMatLoad(v, tile, (BLOCK_N + n * MAT_N) * LD + d * (MAT_N / 8), LD, ROW_MAJOR);
+                    coopMatLoad(v, tile, VALUES_AT(n) + d * (MAT_N / 8), LD, ROW_MAJOR);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         O_[r * VALUE_TILES + d] = coopMatMulAdd(P[r], v, O_[r * VALUE_TILES + d]);
                     }
