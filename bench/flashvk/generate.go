@@ -23,30 +23,56 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A checkpointFlags is a model: a folder, and the format of its weights on the device.
+// A checkpointFlags is a model: a folder, an adapter, and the format of the weights on the device.
 type checkpointFlags struct {
-	set    *pflag.FlagSet
-	dtype  dtype.DType
-	random uint64
+	set     *pflag.FlagSet
+	adapter string
+	dtype   dtype.DType
+	random  uint64
 }
 
 func (m *checkpointFlags) add(f *pflag.FlagSet) {
-	m.set = f
-	kernels.DTypeVar(f, &m.dtype, "dtype", "format of weights, activations and cache (default that of the checkpoint where the device multiplies matrices of it, float16 for another of 16 bits, and float32 on a CPU device)")
+	f.StringVar(&m.adapter, "adapter", "", "folder of a LoRA adapter, as PEFT and flashvk finetune write them, that is added to the weights")
+	m.dtypeFlag(f, "weights, activations and cache (default that of the checkpoint where the device multiplies matrices of it, float16 for another of 16 bits, and float32 on a CPU device)")
 	f.Uint64Var(&m.random, "random-weights", 0, "seed of weights that are random, for tests and measurements: the folder then needs config.json alone")
+}
+
+func (m *checkpointFlags) dtypeFlag(f *pflag.FlagSet, of string) {
+	m.set = f
+	kernels.DTypeVar(f, &m.dtype, "dtype", "format of "+of)
 }
 
 // open reads what is known of a model before its weights are.
 func (m *checkpointFlags) open(dir string) (c *lm.Config, w lm.Weights, t dtype.DType, closed func(), err error) {
 	if m.set.Changed("random-weights") {
 		config, err := lm.ReadConfig(dir)
-		return &config, lm.Random{Seed: m.random}, dtype.BFloat16, func() {}, err
+		c, w, t, closed = &config, lm.Random{Seed: m.random}, dtype.BFloat16, func() {}
+		if err != nil {
+			return nil, nil, 0, nil, err
+		}
+	} else {
+		checkpoint, err := lm.Open(dir)
+		if err != nil {
+			return nil, nil, 0, nil, err
+		}
+		c, w, t, closed = &checkpoint.Config, checkpoint, checkpoint.DType, checkpoint.Close
 	}
-	checkpoint, err := lm.Open(dir)
+	if m.adapter != "" {
+		if w, err = withAdapter(m.adapter, c, w); err != nil {
+			closed()
+			return nil, nil, 0, nil, err
+		}
+	}
+	return c, w, t, closed, nil
+}
+
+// withAdapter returns weights with the adapter of a folder.
+func withAdapter(dir string, c *lm.Config, w lm.Weights) (lm.Weights, error) {
+	adapter, err := lm.ReadAdapter(dir, c)
 	if err != nil {
-		return nil, nil, 0, nil, err
+		return nil, err
 	}
-	return &checkpoint.Config, checkpoint, checkpoint.DType, checkpoint.Close, nil
+	return adapter.Merge(c, w)
 }
 
 // format returns the format of the flag, or else the format of a checkpoint on a device.
@@ -77,14 +103,7 @@ type generateCommand struct {
 
 func newGenerate(a *app) *cobra.Command {
 	g := &generateCommand{tokens: 128, format: "text"}
-	cmd := &cobra.Command{Use: "generate DIR", Args: func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return fmt.Errorf("generate: %d arguments, want one: the folder of a checkpoint", len(args))
-		}
-		g.dir = args[0]
-		return nil
-	}}
-	return a.command(cmd, g.add, func(ctx context.Context) error { return g.run(ctx, a) })
+	return a.command(folder(&cobra.Command{Use: "generate"}, &g.dir), g.add, func(ctx context.Context) error { return g.run(ctx, a) })
 }
 
 func (g *generateCommand) add(f *pflag.FlagSet) {

@@ -27,6 +27,7 @@ type Checkpoint struct {
 	DType  dtype.DType // of most of the weights
 
 	files   []*safetensors.File
+	names   []string          // of files
 	tensors map[string]source // by the name of the parameter
 }
 
@@ -36,7 +37,13 @@ type source struct {
 	tensor safetensors.Tensor
 }
 
+// Read is of Weights, for the bytes of a tensor that is no parameter.
+func (s source) Read(_ Param, _ dtype.DType, p []byte, first int64) error {
+	return s.file.ReadAt(s.tensor, p, first)
+}
+
 const (
+	configFile  = "config.json"
 	weightsFile = "model.safetensors"
 	indexFile   = "model.safetensors.index.json"
 )
@@ -63,7 +70,7 @@ func Open(dir string) (_ *Checkpoint, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("lm: %w", err)
 		}
-		c.files = append(c.files, f)
+		c.files, c.names = append(c.files, f), append(c.names, name)
 		for _, t := range f.Tensors() {
 			if index != nil && index[t.Name] != name {
 				return nil, fmt.Errorf("lm: %s: tensor %q is in %s, but the index says %q", dir, t.Name, name, index[t.Name])
@@ -74,6 +81,13 @@ func Open(dir string) (_ *Checkpoint, err error) {
 		}
 	}
 	return c, c.check()
+}
+
+// NewCheckpoint returns a checkpoint that has no weights so far: a folder with config.json. Copy writes it
+// with weights, in float32.
+func NewCheckpoint(dir string) (*Checkpoint, error) {
+	config, err := ReadConfig(dir)
+	return &Checkpoint{Config: config, Dir: dir, DType: dtype.Float32}, err
 }
 
 // shardsOf returns the files of weights, and the file of each tensor if there is an index.
@@ -176,15 +190,30 @@ func (c *Checkpoint) Read(x Param, t dtype.DType, p []byte, first int64) error {
 		return err
 	}
 	storage.Decode(format, values, raw)
+	return encode(x.Name, t, p, values, first)
+}
+
+// encode writes elements of a parameter, from element first on, in a format.
+func encode(name string, t dtype.DType, p []byte, values []float32, first int64) error {
 	if t == dtype.Float16 {
 		for i, v := range values {
 			if a := math.Abs(float64(v)); a > 65504 && !math.IsInf(a, 1) {
-				return fmt.Errorf("lm: tensor %q: element %d is %v, beyond the 65504 of float16: take bfloat16 or float32", x.Name, first+int64(i), v)
+				return fmt.Errorf("lm: tensor %q: element %d is %v, beyond the 65504 of float16: take bfloat16 or float32", name, first+int64(i), v)
 			}
 		}
 	}
 	storage.Encode(t, p, values)
 	return nil
+}
+
+// float32s reads n elements of a parameter from element first on.
+func float32s(w Weights, x Param, first, n int64) ([]float32, error) {
+	raw, values := make([]byte, 4*n), make([]float32, n)
+	if err := w.Read(x, dtype.Float32, raw, first); err != nil {
+		return nil, err
+	}
+	storage.Decode(dtype.Float32, values, raw)
+	return values, nil
 }
 
 // Close closes the files. It may be called again, and on nil.
@@ -195,6 +224,86 @@ func (c *Checkpoint) Close() {
 	for _, f := range c.files {
 		f.Close()
 	}
+}
+
+// Copy writes a checkpoint with other weights into another folder, which it makes: files, names and formats are
+// those of c, also of tensors that are no parameters, and so are the files of configuration and tokenizer.
+// The configuration comes last, and an old one goes first, so that a folder with one is whole.
+func (c *Checkpoint) Copy(dir string, w Weights) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	from, err := os.Stat(c.Dir)
+	if err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	if to, err := os.Stat(dir); err == nil && os.SameFile(from, to) {
+		return fmt.Errorf("lm: %s is the folder of the checkpoint that is copied", dir)
+	}
+	if err := os.Remove(filepath.Join(dir, configFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("lm: %w", err)
+	}
+	if len(c.files) == 0 {
+		if err := write(dir, c.Config.Params(), c.DType, 5e9, w); err != nil {
+			return err
+		}
+	}
+	for i, f := range c.files {
+		if err := c.copyFile(filepath.Join(dir, c.names[i]), f, w); err != nil {
+			return err
+		}
+	}
+	list, err := os.ReadDir(c.Dir)
+	if err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	var names []string
+	for _, entry := range list {
+		info, err := os.Stat(filepath.Join(c.Dir, entry.Name())) // of what a link leads to
+		text := slices.Contains([]string{".json", ".jinja", ".txt", ".model"}, filepath.Ext(entry.Name()))
+		if err == nil && info.Mode().IsRegular() && text && entry.Name() != configFile && (entry.Name() != indexFile || len(c.files) > 0) {
+			names = append(names, entry.Name())
+		}
+	}
+	for _, name := range append(names, configFile) {
+		text, err := os.ReadFile(filepath.Join(c.Dir, name))
+		if err == nil {
+			err = files.Write(filepath.Join(dir, name), text)
+		}
+		if err != nil {
+			return fmt.Errorf("lm: %w", err)
+		}
+	}
+	return nil
+}
+
+// copyFile writes a file of tensors with the weights for those that are parameters.
+func (c *Checkpoint) copyFile(path string, f *safetensors.File, weights Weights) error {
+	out, err := safetensors.Create(path, f.Tensors(), f.Metadata)
+	if err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	defer out.Close()
+	for _, t := range f.Tensors() {
+		to, err := out.Tensor(t.Name)
+		if err != nil {
+			return fmt.Errorf("lm: %w", err)
+		}
+		w, p, format := weights, Param{c.Config.key(t.Name), t.Shape}, formats[t.DType]
+		switch {
+		case p.Name == "" && t.Name == headName: // of a model that ties it
+			p.Name = c.Config.names().embed
+		case p.Name == "":
+			w, p.Shape, format = source{f, t}, []int{int(t.Bytes())}, dtype.Int8
+		}
+		if err := pieces(p, format, w, func(b []byte, _ int64) error {
+			_, err := to.Write(b)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return out.Commit()
 }
 
 // write writes weights into the safetensors files of a folder, of at most shardBytes each, with an

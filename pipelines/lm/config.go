@@ -115,7 +115,7 @@ func (l *intList) UnmarshalJSON(text []byte) error {
 
 // ReadConfig reads the config.json of a folder. Its error names what the package does not know.
 func ReadConfig(dir string) (Config, error) {
-	path := filepath.Join(dir, "config.json")
+	path := filepath.Join(dir, configFile)
 	var text json.RawMessage
 	if err := readJSON(path, &text); err != nil {
 		return Config{}, err

@@ -126,3 +126,38 @@ func ExampleReadData() {
 	// 2 samples of 9 tokens, of which 6 are learned, in 1 rows of 9
 	// [0 3 9] [98 99 0 -100 -100 -100 50 46 0]
 }
+
+// An adapter is added to the weights of its model.
+func ExampleReadAdapter() {
+	dir, err := os.MkdirTemp("", "lm")
+	vktest.Must(err)
+	defer os.RemoveAll(dir)
+	config, err := lm.Named("gpt2")
+	vktest.Must(err)
+	lora := lm.LoRA{Rank: 2, Alpha: 4, Targets: []string{"c_proj"}}
+	vktest.Must(lora.WriteAdapter(dir, "openai-community/gpt2", &config, lm.Random{Seed: 1}))
+	adapter, err := lm.ReadAdapter(dir, &config)
+	vktest.Must(err)
+	weights, err := adapter.Merge(&config, lm.Random{Seed: 1})
+	vktest.Must(err)
+	fmt.Println(len(adapter.Targets), adapter.Rank, weights != nil)
+	// Output: 24 2 true
+}
+
+// A folder with config.json alone becomes a checkpoint with the weights that a training begins with.
+func ExampleNewCheckpoint() {
+	dir, err := os.MkdirTemp("", "lm")
+	vktest.Must(err)
+	defer os.RemoveAll(dir)
+	config := `{"architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}`
+	vktest.Must(os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o666))
+	empty, err := lm.NewCheckpoint(dir)
+	vktest.Must(err)
+	out := filepath.Join(dir, "out")
+	vktest.Must(empty.Copy(out, lm.Random{Seed: 1}))
+	checkpoint, err := lm.Open(out)
+	vktest.Must(err)
+	defer checkpoint.Close()
+	fmt.Println(checkpoint.Config.NumParams(), checkpoint.DType)
+	// Output: 7920 float32
+}

@@ -59,7 +59,7 @@ func WriteModel(dir, name string, change map[string]any, format dtype.DType, sha
 		err = os.MkdirAll(dir, 0o777)
 	}
 	if err == nil {
-		err = files.Write(filepath.Join(dir, "config.json"), text)
+		err = files.Write(filepath.Join(dir, configFile), text)
 	}
 	if err != nil {
 		return err
