@@ -279,10 +279,10 @@ func model(ts *testscript.TestScript, _ bool, args []string) {
 	yShape, y := read(in, "y")
 	want := ref.Compute(wide, ref.Inputs{X: x, Y: y}, c, tnp.Shape{Batch: shape[0], Context: shape[1] - yShape[1], Targets: yShape[1]})
 	moments := map[string][]float64{}
-	for mixture := range slices.Chunk(want.Heads, 3*c.Components) {
+	for i := 0; i < len(want.Mixtures.Logit); i += c.Components {
 		sum, mean, square := 0.0, 0.0, 0.0
-		for x := range slices.Chunk(mixture, 3) { // logit, mu, log sigma
-			w, mu, sigma := math.Exp(x[0]), x[1], math.Exp(x[2])
+		for k := i; k < i+c.Components; k++ {
+			w, mu, sigma := math.Exp(want.Mixtures.Logit[k]), want.Mixtures.Mu[k], math.Exp(want.Mixtures.LogSigma[k])
 			sum, mean, square = sum+w, mean+w*mu, square+w*(mu*mu+sigma*sigma)
 		}
 		mean /= sum
