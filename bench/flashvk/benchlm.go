@@ -4,11 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
+	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/pipelines/lm"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -27,7 +24,9 @@ type benchLM struct {
 	models             []string
 	decode, prefill    bool
 	batch, keys, count int
-	peer, device       string
+	peers              []peer.Peer
+	peerTime           time.Duration
+	output             output
 	checkpointFlags
 }
 
@@ -40,31 +39,34 @@ func newBenchLM(a *app) *cobra.Command {
 		kernels.IntVar(f, &b.batch, "batch", "sequences (default 1)")
 		kernels.IntVar(f, &b.keys, "keys", "tokens in the cache with the new one, and of a prompt (default 1024)")
 		kernels.IntVar(f, &b.count, "count", "runs that are timed (default 30)")
-		f.StringVar(&b.peer, "peer", "", "command that measures the same beside it: it gets decode:MODEL:BATCH:KEYS or prefill:MODEL:BATCH:KEYS, and its lines are printed")
 		b.add(f)
-		deviceVar(f, &b.device)
+		b.output.add(f, "markdown, benchfmt, csv or json", bench.Formats()...)
+		addPeers(f, &b.peers, &b.peerTime)
 	}, func(ctx context.Context) error { return b.run(ctx, a) })
 }
 
 func (b *benchLM) run(ctx context.Context, a *app) error {
-	if err := cmp.Or(checkRange(b.set, "batch", b.batch, 1, 1<<16), checkRange(b.set, "keys", b.keys, 2, math.MaxInt32), checkRange(b.set, "count", b.count, 1, maxCount)); err != nil {
+	if err := cmp.Or(checkRange(b.set, "batch", b.batch, 1, 1<<16), checkRange(b.set, "keys", b.keys, 2, math.MaxInt32),
+		checkRange(b.set, "count", b.count, 1, maxCount), checkPeers(b.peers, b.peerTime)); err != nil {
 		return err
 	}
 	b.decode = b.decode || !b.prefill
-	return a.onDevice(b.device, func(d *vk.Device, env bench.Environment) error {
-		announce(a.stderr, env)
-		fmt.Fprintf(a.stdout, "%-36s %-10s %10s %12s %10s\n", "case", "format", "ms", "tokens/s", "B/s")
+	return a.onDevice(b.output.device, func(d *vk.Device, env bench.Environment) (err error) {
+		r := bench.Report{Env: env, Made: time.Now(), Wide: b.output.wide}
 		for _, name := range b.models {
-			if err := b.measure(ctx, a, d, name); err != nil {
-				return err
+			if err = b.measure(ctx, d, name, &r); err != nil {
+				break
 			}
 		}
-		return nil
+		if len(r.Results) > 0 { // the results so far
+			err = errors.Join(err, r.Write(a.stdout, b.output.format))
+		}
+		return err
 	})
 }
 
-// measure measures a model with random weights.
-func (b *benchLM) measure(ctx context.Context, a *app, d *vk.Device, name string) error {
+// measure measures a model with random weights, and asks the peers for the same.
+func (b *benchLM) measure(ctx context.Context, d *vk.Device, name string, r *bench.Report) error {
 	c, err := lm.Named(name)
 	if err != nil {
 		return err
@@ -77,7 +79,7 @@ func (b *benchLM) measure(ctx context.Context, a *app, d *vk.Device, name string
 	defer g.Close()
 	for _, x := range []struct {
 		on     bool
-		name   string
+		pass   string
 		tokens int
 		time   func(ctx context.Context, keys, n int) ([]time.Duration, error)
 	}{{b.decode, "decode", b.batch, g.TimeSteps}, {b.prefill, "prefill", b.batch * b.keys, g.TimePrefill}} {
@@ -88,30 +90,23 @@ func (b *benchLM) measure(ctx context.Context, a *app, d *vk.Device, name string
 		if err != nil {
 			return err
 		}
-		slices.Sort(list)
-		seconds, text := list[len(list)/2].Seconds(), fmt.Sprintf("%s:%s:%d:%d", x.name, name, b.batch, b.keys)
-		rate := "-"
-		if x.name == "decode" {
-			rate = bench.FormatSI(float64(c.StepBytes(b.batch, b.keys, format))/seconds, "")
+		of := bench.NewTimed("lm_"+x.pass, []bench.Key{
+			{Name: "pass", Value: x.pass}, {Name: "model", Value: name}, {Name: "dtype", Value: format.String()},
+			{Name: "batch", Value: b.batch}, {Name: "keys", Value: b.keys},
+		}, 2*float64(c.NumParams())*float64(x.tokens), float64(c.StepBytes(b.batch, b.keys, format)),
+			bench.Amount{Name: "tokens", Key: "token", Unit: "token", N: float64(x.tokens)})
+		timing := bench.Timing{Iters: 1, Sets: 1}
+		for _, t := range list {
+			timing.DeviceNS = append(timing.DeviceNS, float64(t))
 		}
-		fmt.Fprintf(a.stdout, "%-36s %-10v %10.4g %12.5g %10s\n", text, format, 1e3*seconds, float64(x.tokens)/seconds, rate)
-		if err := b.ask(ctx, a, text); err != nil {
+		r.Results = append(r.Results, of.Result("flashvk", timing))
+		peers, err := bench.AskPeers(ctx, b.peers, b.peerTime, peer.Request{
+			Op: "lm", Pass: x.pass, DType: format.String(), Samples: b.count, WarmupNS: 3e8, Warmup: 3, MaxIters: 1, Sets: 1,
+			Params: map[string]any{"model": name, "batch": b.batch, "keys": b.keys},
+		}, of)
+		if r.Results = append(r.Results, peers...); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// ask runs the peer for a case.
-func (b *benchLM) ask(ctx context.Context, a *app, text string) error {
-	words := strings.Fields(b.peer)
-	if len(words) == 0 {
-		return nil
-	}
-	cmd := exec.CommandContext(ctx, words[0], append(words[1:], text)...)
-	cmd.Stdout, cmd.Stderr = a.stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return errors.Join(fmt.Errorf("peer %s: %w", words[0], err), ctx.Err())
 	}
 	return nil
 }

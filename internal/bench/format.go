@@ -39,7 +39,7 @@ func (r Report) Write(w io.Writer, f Format) error {
 	case Benchfmt:
 		return r.writeBenchfmt(w)
 	case CSV:
-		return r.writeCSV(w)
+		return csv.NewWriter(w).WriteAll(r.csvLines())
 	case JSON:
 		return r.writeJSON(w)
 	}
@@ -200,15 +200,6 @@ func (r Report) environment() []Key {
 		{"gpu", r.Env.Device}, {"gpu_type", r.Env.DeviceType}, {"driver", r.Env.Driver}, {"cpu_device", r.Env.CPU},
 		{"version", r.Env.Version}, {"commit", r.Env.Commit}, {"suite", r.Suite.name()},
 	}
-}
-
-// writeCSV writes a line of names and a line per result. A value that does not
-// exist is empty.
-func (r Report) writeCSV(w io.Writer) error {
-	if len(r.Results) == 0 {
-		return nil
-	}
-	return csv.NewWriter(w).WriteAll(r.csvLines())
 }
 
 // csvLines returns the names, then the values of each result.

@@ -117,6 +117,7 @@ type Subject struct {
 	flops     float64 // of a call
 	bytes     float64 // likewise: the least traffic
 	amounts   []Amount
+	wall      bool // times are the wall clock's, of a call that nobody checks here
 }
 
 // An Amount is a number of things that a call handles. Reports show it per second.
@@ -131,11 +132,7 @@ type Amount struct {
 func NewSubject(op Op, p Pass) *Subject {
 	kernel := op.Name() + p.suffix()
 	s := &Subject{kernel: kernel, benchmark: camel(kernel), title: Title(op, p), pass: p, keys: op.Keys()}
-	var params []string
-	for _, k := range s.keys {
-		params = append(params, fmt.Sprintf("%s=%v", k.Name, k.Value))
-	}
-	s.params = strings.Join(params, "/")
+	s.params = joined(s.keys, "/")
 	if named, ok := As[interface{ Params() string }](op); ok {
 		s.params = named.Params()
 	}
@@ -147,6 +144,26 @@ func NewSubject(op Op, p Pass) *Subject {
 		s.flops, s.bytes = s.flops+flops, s.bytes+bytes
 	}
 	return s
+}
+
+// NewTimed returns the subject of results of calls that the caller times by the wall clock.
+func NewTimed(kernel string, keys []Key, flops, bytes float64, amounts ...Amount) *Subject {
+	return &Subject{kernel: kernel, benchmark: camel(kernel), title: joined(keys, ", "), params: joined(keys, "/"), keys: keys,
+		flops: flops, bytes: bytes, amounts: amounts, wall: true}
+}
+
+// Result returns the result of an implementation.
+func (s *Subject) Result(impl string, t Timing) Result {
+	return Result{Kernel: s.kernel, Impl: impl, Subject: s, Status: StatusOK, Timing: t}
+}
+
+// joined returns keys as words, such as rows=4096.
+func joined(keys []Key, by string) string {
+	var words []string
+	for _, k := range keys {
+		words = append(words, fmt.Sprintf("%s=%v", k.Name, k.Value))
+	}
+	return strings.Join(words, by)
 }
 
 // Title returns a pass of op in words.
@@ -225,26 +242,10 @@ func (p Pass) Kit() kit.Pass {
 }
 
 // suffix returns the ending of the names of kernels in results.
-func (p Pass) suffix() string {
-	switch p {
-	case Backward:
-		return "_bwd"
-	case Both:
-		return "_fwd_bwd"
-	}
-	return "_fwd"
-}
+func (p Pass) suffix() string { return [...]string{"_fwd", "_bwd", "_fwd_bwd"}[p] }
 
 // String names the pass in words.
-func (p Pass) String() string {
-	switch p {
-	case Backward:
-		return "backward"
-	case Both:
-		return "forward and backward"
-	}
-	return "forward"
-}
+func (p Pass) String() string { return [...]string{"forward", "backward", "forward and backward"}[p] }
 
 // Progress is called when a unit of work is done. What describes the next one;
 // done counts up to total. Nil: nobody asks.

@@ -134,15 +134,19 @@ func (r Report) section() (s sheet.Section) {
 		return s
 	}
 	timed := rows[at].Result
-	s.Add("time", "device time per call, median of %d samples; %s", len(timed.Timing.DeviceNS), IntervalWords)
+	clock := map[bool]string{false: "device time per call", true: "wall clock of a call"}[of.wall]
+	s.Add("time", "%s, median of %d samples; %s", clock, len(timed.Timing.DeviceNS), IntervalWords)
 	if several {
 		s.Add("ratio", "the time over the time of the problem's first path: above 1 is slower")
 	}
-	s.Add("wall", "replayed, recorded: wall clock per call, submitting a recorded call or recording it, too")
-	s.Facts[len(s.Facts)-1].Wide = true
 	if r.Copy > 0 && len(of.amounts) > 0 {
 		s.Add("of copy", "bytes a second by the %s of a copy in the same run", FormatSI(r.Copy, "B/s"))
 	}
+	if of.wall {
+		return s
+	}
+	s.Add("wall", "replayed, recorded: wall clock per call, submitting a recorded call or recording it, too")
+	s.Facts[len(s.Facts)-1].Wide = true
 	check := "all rows or elements, or where there are many on a sample"
 	if !many {
 		check = checked(timed.Check)

@@ -1,20 +1,17 @@
 #!/usr/bin/env python3
 """A peer of flashvk bench lm: PyTorch with language models of the same sizes.
 
-    flashvk bench lm --decode --prefill --peer "python3 tools/peers/torch_lm.py"
-    torch_lm.py decode:MODEL:BATCH:KEYS... prefill:MODEL:BATCH:TOKENS...
+    flashvk bench lm --decode --prefill --peer torch="python3 tools/peers/torch_lm.py"
 
-Models have random weights in bfloat16. decode is one token of each sequence with a static
-cache, replayed as a CUDA graph; the rate is weight and cache bytes by time. prefill is the
-forward pass over prompts, with the logits of the last token of each. A line for each of eager
-and torch.compile: milliseconds (the median of thirty), tokens/s, peak memory.
+Reads one request from standard input and writes a JSON object per line, one for each of eager
+and torch.compile. Package internal/bench/peer of flashvk describes both. Models have random
+weights in bfloat16. decode is one token of each sequence with a static cache, replayed as a
+CUDA graph. prefill is the forward pass over prompts, with the logits of the last token of each.
 """
 import sys
 import time
 
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
+import torch_peer
 
 dev = "cuda"
 MODELS = {  # hidden, layers, heads, kv heads, head_dim, d_ff, vocabulary, tied
@@ -23,6 +20,22 @@ MODELS = {  # hidden, layers, heads, kv heads, head_dim, d_ff, vocabulary, tied
     "llama-3.2-1b": (2048, 16, 32, 8, 64, 8192, 128256, True),
     "llama-3.1-8b": (4096, 32, 32, 8, 128, 14336, 128256, False),
 }
+
+
+def check(request):
+    if request["op"] != "lm":
+        return "op %s is not lm" % request["op"]
+    if request["params"]["model"] not in MODELS:
+        return "model %s is not one of %s" % (request["params"]["model"], ", ".join(MODELS))
+    if request["dtype"] != "bfloat16":
+        return "dtype %s is not bfloat16" % request["dtype"]
+
+
+request = torch_peer.start(check)
+if request is None:
+    sys.exit()
+torch = torch_peer.torch
+nn, F = torch.nn, torch.nn.functional
 
 
 class Block(nn.Module):
@@ -76,22 +89,18 @@ class Llama(nn.Module):
         return F.linear(F.rms_norm(x[:, -1], (x.shape[-1],), self.norm, 1e-5), self.head)
 
 
-def timed(step, n=30):
-    for _ in range(3):
+def timed(step):
+    """Returns the wall clock of each step, in ns."""
+    for _ in range(request["warmup"]):
         step()
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    t = []
-    for _ in range(n):
-        a = time.perf_counter()
+    samples = []
+    for _ in range(request["samples"]):
+        start = time.perf_counter_ns()
         step()
         torch.cuda.synchronize()
-        t.append(time.perf_counter() - a)
-    return sorted(t)[n // 2]
-
-
-def say(case, impl, t, tokens, rate=""):
-    print(f"{case:36} {impl:10} {t*1e3:10.4g} {tokens/t:12.0f} {rate:>10}  {torch.cuda.max_memory_allocated()/1e9:.2f} GB", flush=True)
+        samples.append(float(time.perf_counter_ns() - start))
+    return samples
 
 
 def graph(f):
@@ -107,26 +116,27 @@ def graph(f):
     return g.replay
 
 
-def measure(case):
-    kind, name, batch, keys = case.split(":")
-    c, batch, keys = MODELS[name], int(batch), int(keys)
+def step(impl, batch, keys):
+    """Returns a run of the request's pass."""
+    c = MODELS[request["params"]["model"]]
     m = Llama(c)
-    size = sum(p.numel() for p in m.parameters()) * 2 - (0 if c[7] else m.embed.numel() * 2)
-    for impl in ("eager", "compile"):
-        f = torch.compile(m, dynamic=False) if impl == "compile" else m
-        if kind == "decode":
-            caches = [tuple(torch.randn(batch, c[3], keys, c[4], device=dev, dtype=torch.bfloat16) for _ in range(2)) for _ in range(c[1])]
-            ids, pos = torch.zeros(batch, 1, dtype=torch.long, device=dev), torch.tensor([keys - 1], device=dev)
-            t = timed(graph(lambda: f(ids, pos, caches)))
-            more = sum(x.numel() * 2 for y in caches for x in y)
-            say(case, impl, t, batch, f"{(size + more)/t/1e12:.2f}T")
-        else:
-            ids, pos = torch.randint(0, c[6], (batch, keys), device=dev), torch.arange(keys, device=dev)
-            say(case, impl, timed(lambda: f(ids, pos)), batch * keys)
+    f = torch.compile(m, dynamic=False) if impl == "compile" else m
+    if request["pass"] == "prefill":
+        ids, pos = torch.randint(0, c[6], (batch, keys), device=dev), torch.arange(keys, device=dev)
+        return lambda: f(ids, pos)
+    caches = [tuple(torch.randn(batch, c[3], keys, c[4], device=dev, dtype=torch.bfloat16) for _ in range(2)) for _ in range(c[1])]
+    ids, pos = torch.zeros(batch, 1, dtype=torch.long, device=dev), torch.tensor([keys - 1], device=dev)
+    return graph(lambda: f(ids, pos, caches))
 
 
 with torch.no_grad():
-    for case in sys.argv[1:]:
+    for impl in ("eager", "compile"):
         torch.manual_seed(0)
         torch.cuda.empty_cache()
-        measure(case)
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            samples = timed(step(impl, request["params"]["batch"], request["params"]["keys"]))
+            peak = torch.cuda.max_memory_allocated() / 1e9
+            torch_peer.say(name=impl, samples_ns=samples, iters=1, sets=1, note="%.2f GB" % peak)
+        except Exception as error:
+            torch_peer.say(name=impl, error=torch_peer.one_line(error))
