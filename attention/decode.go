@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -98,11 +99,11 @@ func recordDecode(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config DecodeCo
 	if err != nil {
 		return err
 	}
-	spec, params := newDecodeSpec(d.Caps(), t, p, config), newDecodeParams(d.Caps(), t, p, config)
+	spec, params := config.spec(d.Caps(), t, p), newDecodeParams(d.Caps(), t, p, config)
 	if p.Cache == CacheSame {
 		return dispatchDecode(c, config, p, spec, params, tensors)
 	}
-	return dispatchDecode(c, config, p, newDecodeCache8Spec(spec, t, p), decodeCache8Params{params, newCacheParams(p, &t.KScale, &t.VScale)},
+	return dispatchDecode(c, config, p, spec, decodeCache8Params{params, newCacheParams(p, &t.KScale, &t.VScale)},
 		append(tensors, orElse(t.KScale, t.SeqLens), orElse(t.VScale, t.SeqLens)))
 }
 
@@ -228,13 +229,49 @@ func newDecodeCache8Spec(spec decodeSpec, t *DecodeTensors, p *DecodeProblem) de
 	}
 }
 
+// tilesSpec has the constants of lib/decode_tiles.glsl, behind those of the kernel.
+type tilesSpec struct {
+	MatM     uint32 `glsl:"MAT_M"`
+	MatN     uint32 `glsl:"MAT_N"`
+	Lockstep bool   `glsl:"LOCKSTEP"`
+}
+
+// decodeTilesSpec is decodeSpec with TILES.
+type decodeTilesSpec struct {
+	Decode decodeSpec
+	Tiles  tilesSpec
+}
+
+// decodeCache8TilesSpec is decodeTilesSpec with CACHE8.
+type decodeCache8TilesSpec struct {
+	Cache8 decodeCache8Spec
+	Tiles  tilesSpec
+}
+
+// spec returns the specialization of the kernel.
+func (c DecodeConfig) spec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem) any {
+	spec := newDecodeSpec(caps, t, p, c)
+	cache8 := newDecodeCache8Spec(spec, t, p)
+	shape, _ := matrixShape(caps, CoopMat, p.operands())
+	tiles := tilesSpec{shape.M, shape.N, chips.Lavapipe(caps)}
+	switch {
+	case c.Detour && p.Cache != CacheSame:
+		return decodeCache8TilesSpec{cache8, tiles}
+	case c.Detour:
+		return decodeTilesSpec{spec, tiles}
+	case p.Cache != CacheSame:
+		return cache8
+	}
+	return spec
+}
+
 func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeSpec {
 	return decodeSpec{
 		WorkgroupSize: uint32(config.Subgroups) * caps.SubgroupSize,
 		SubgroupSize:  caps.SubgroupSize,
 		Team:          uint32(config.team(caps, p)),
 		Rows:          uint32(config.Rows),
-		Keys:          uint32(config.keys(p)),
+		Keys:          uint32(config.keys(caps, p)),
 		HeadDim:       uint32(p.HeadDim),
 		ValueDim:      uint32(p.ValueHeadDim()),
 		PageSize:      uint32(p.PageSize),
@@ -309,7 +346,7 @@ func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config D
 	params := decodeParams{
 		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: groupInverse(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
 		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
-		LeastTiles: uint32(max(1, decodeLeastKeys/(config.keys(p)*int(caps.SubgroupSize)/config.team(caps, p)))),
+		LeastTiles: uint32(max(1, decodeLeastKeys/(config.keys(caps, p)*int(caps.SubgroupSize)/config.team(caps, p)))),
 		Splits:     uint32(config.splits(p)),
 		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),
 		qkvParams: newQKVParams(t.Q, t.K, t.V), outParams: newOutParams(t.O, t.LSE),

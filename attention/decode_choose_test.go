@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -171,6 +172,48 @@ func TestDecodeLayouts(t *testing.T) {
 	}
 	_, ok := chips.Shape16x8(caps, dtype.BFloat16)
 	require.False(t, ok, "no device has them")
+}
+
+// TestDecodeDetour has devices whose matrices are not NVIDIA's: rows of a key head that multiply-adds read twice
+// take these, more take the kernel that knows no layout.
+func TestDecodeDetour(t *testing.T) {
+	devices := map[string]*vk.Caps{}
+	for _, d := range fakeDevices() {
+		devices[d.caps.Name] = &d.caps
+	}
+	amd, xe2 := devices["AMD Radeon RX 7900 XTX (RADV NAVI31)"], devices["Intel(R) Arc(tm) B580 Graphics (BMG G21)"]
+	for _, c := range []struct {
+		caps    *vk.Caps
+		queries int
+		cache   CacheFormat
+		format  dtype.DType
+		impl    Impl
+		want    string
+	}{
+		{amd, 2, CacheSame, dtype.BFloat16, Auto, "scalar rows=4 subgroups=16 groups=96"},
+		{amd, 3, CacheSame, dtype.BFloat16, Auto, "coopmat rows=16 subgroups=4 groups=96 detour"},
+		{amd, 1, CacheSame, dtype.Float16, CoopMat, "coopmat rows=16 subgroups=4 groups=96 detour"},
+		{amd, 8, CacheQ8_0, dtype.Float16, Auto, "coopmat rows=16 subgroups=4 groups=96 detour"},
+		{amd, 8, CacheQ8_0, dtype.BFloat16, CoopMat, "attention: decode: coopmat: detour: a cache of 8 bits has no kernel for queries of bfloat16: unsupported on this device"},
+		{amd, 8, CacheQ8_0, dtype.BFloat16, Auto, "scalar rows=4 subgroups=16 groups=96"},
+		{xe2, 8, CacheSame, dtype.Float16, Auto, "coopmat rows=8 subgroups=4 groups=32 detour"},
+	} {
+		p := DecodeProblem{Problem: Problem{Batch: 2, NumHeads: 8, NumKVHeads: 2, SeqQ: c.queries, SeqKV: 512, HeadDim: 128, DType: c.format, Causal: true}, Cache: c.cache}
+		plan, err := ChooseDecode(c.caps, p, Options{Impl: c.impl})
+		got := strings.ReplaceAll(plan.Decode.String(), ",", " ")
+		if err != nil {
+			got = err.Error()
+		}
+		require.Equal(t, c.want, got)
+	}
+	p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 8, HeadDim: 8, DType: dtype.Float16}}
+	require.ErrorContains(t, DecodeConfig{Impl: CoopMat, Rows: 32, Subgroups: 2, Groups: 1, Detour: true}.Feasible(amd, p), "rows=32 are not the 16 of a matrix")
+	odd := *amd
+	odd.SubgroupSize = 8
+	require.ErrorContains(t, DecodeConfig{Impl: CoopMat, Rows: 16, Subgroups: 2, Groups: 1, Detour: true}.Feasible(&odd, p), "subgroups of 8 do not divide matrices of 16x16")
+	nvidia := nvidia("NVIDIA H200", 132, true)
+	require.ErrorIs(t, DecodeConfig{Impl: CoopMat, Rows: 16, Subgroups: 1, Groups: 1, Detour: true}.Feasible(&nvidia, p), errLoneSubgroup)
+	require.NoError(t, DecodeConfig{Impl: CoopMat, Rows: 16, Subgroups: 2, Groups: 1, Detour: true}.Feasible(&nvidia, p))
 }
 
 // TestDecodeFewerRows wants units of as many rows as were fastest on an H200, H32/8 D128.

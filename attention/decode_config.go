@@ -19,6 +19,7 @@ type DecodeConfig struct {
 	Subgroups int  `word:"subgroups=%d" tune:"4 8 12 16 32"` // per workgroup
 	Groups    int  `word:"groups=%d"`                        // workgroups of the dispatch
 	Append    bool `word:"append"`                           // of Step alone: the same kernel appends. A key head has at most Rows rows
+	Detour    bool `word:"detour"`                           // of CoopMat: the kernel that knows nothing of the layout of matrices, for all devices but NVIDIA's
 }
 
 // String returns what --config of decode takes.
@@ -68,12 +69,15 @@ func (p *DecodeProblem) operands() dtype.DType {
 	return p.DType
 }
 
-// keys is the number of keys that a team loads at a time. On matrices 8-bit keys are twice as many,
-// as an 8-bit key has half the bytes.
-func (c *DecodeConfig) keys(p *DecodeProblem) int {
+// keys is the number of keys that a team loads at a time. On NVIDIA's matrices 8-bit keys are twice as
+// many, as an 8-bit key has half the bytes.
+func (c *DecodeConfig) keys(caps *vk.Caps, p *DecodeProblem) int {
 	switch {
 	case c.Impl != CoopMat:
 		return 4
+	case c.Detour:
+		shape, _ := matrixShape(caps, CoopMat, p.operands())
+		return int(shape.N)
 	case p.Cache == CacheSame:
 		return 16
 	}
@@ -143,9 +147,20 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	if err != nil {
 		return err
 	}
+	m, n, lanes := int(shape.M), int(shape.N), int(caps.SubgroupSize)
 	switch {
-	case !chips.Quads(caps) || shape.M != 16 || shape.N != 16 || caps.SubgroupSize != 32:
-		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others")
+	case c.Detour && (p.Cache != CacheSame && p.DType != dtype.Float16):
+		return unsupported("decode: coopmat: detour: a cache of 8 bits has no kernel for queries of %v", p.DType)
+	case c.Detour && c.Rows != m:
+		return unsupported("decode: coopmat: detour: rows=%d are not the %d of a matrix", c.Rows, m)
+	case c.Detour && (lanes%m != 0 || n%(2*lanes/m) != 0):
+		return unsupported("decode: coopmat: detour: subgroups of %d do not divide matrices of %dx%d", lanes, m, n)
+	case c.Detour && c.Subgroups == 1 && chips.LosesLoneIndex(caps):
+		return errLoneSubgroup
+	case c.Detour:
+		return nil
+	case !quadsKnown(caps, shape):
+		return unsupported("decode: coopmat: the kernel knows where NVIDIA keeps elements of 16x16 matrices, no others, but for detour")
 	case c.Rows != 8 && c.Rows != 16 && c.Rows != 32:
 		return unsupported("decode: coopmat: rows=%d are neither 8, 16 nor 32", c.Rows)
 	case p.Cache != CacheSame && !has16x8(caps, p.operands()):
@@ -156,6 +171,12 @@ func (c *DecodeConfig) feasibleMatrix(caps *vk.Caps, p *DecodeProblem) error {
 	return nil
 }
 
+// quadsKnown reports whether a driver is known to keep matrices of a shape where the kernels without Detour
+// expect their elements.
+func quadsKnown(caps *vk.Caps, shape vk.CoopMatShape) bool {
+	return chips.Quads(caps) && shape.M == 16 && shape.N == 16 && caps.SubgroupSize == 32
+}
+
 // has16x8 reports whether the device has matrices of 16x8 of a format.
 func has16x8(caps *vk.Caps, t dtype.DType) bool {
 	_, ok := chips.Shape16x8(caps, t)
@@ -164,7 +185,7 @@ func has16x8(caps *vk.Caps, t dtype.DType) bool {
 
 // layouts returns the shapes of the matrices of which the kernel knows where elements are.
 func (c *DecodeConfig) layouts(caps *vk.Caps, p *DecodeProblem) (list []vk.CoopMatShape, err error) {
-	if c.Impl != CoopMat {
+	if c.Impl != CoopMat || c.Detour {
 		return nil, nil
 	}
 	shape, err := matrixShape(caps, CoopMat, p.operands())
@@ -208,6 +229,9 @@ func (c *DecodeConfig) kernel(p *DecodeProblem) string {
 	if c.Append {
 		name += "_append"
 	}
+	if c.Detour {
+		name += "_tiles"
+	}
 	if c.Impl == CoopMat {
 		name += "_coopmat"
 	}
@@ -216,14 +240,14 @@ func (c *DecodeConfig) kernel(p *DecodeProblem) string {
 
 // columnParts is the number of subgroups that divide the columns of V.
 func (c *DecodeConfig) columnParts(p *DecodeProblem) int {
-	if c.Impl == CoopMat && p.ValueHeadDim() > 128 {
+	if c.Impl == CoopMat && !c.Detour && p.ValueHeadDim() > 128 {
 		return 2
 	}
 	return 1
 }
 
 // sharedBytes is the shared memory of the kernel: the arrays of lib/decode_combine.glsl,
-// decode_work.glsl, decode_operands.glsl and decode_loads8.glsl.
+// decode_work.glsl, decode_operands.glsl, decode_loads8.glsl and decode_tiles.glsl.
 func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 	threads := c.Subgroups * int(caps.SubgroupSize)
 	value := p.ValueHeadDim()
@@ -233,7 +257,10 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 		pass, most = 2, 16
 	}
 	floats := 4096
-	if c.Impl == CoopMat && c.Rows == 8 && p.Cache == CacheSame {
+	switch {
+	case c.Detour:
+		floats = 2048
+	case c.Impl == CoopMat && c.Rows == 8 && p.Cache == CacheSame:
 		floats = 8192
 	}
 	fit := floats / max(stripes*value, 1)
@@ -244,7 +271,14 @@ func (c DecodeConfig) sharedBytes(caps *vk.Caps, p DecodeProblem) int {
 		pass = c.Rows
 	}
 	sizes := []int{16 * max(stripes*pass*value/4, threads), 8 * max(threads, stripes*c.Rows), 4, 8 * threads}
-	if c.Impl == CoopMat {
+	switch {
+	case c.Detour:
+		shape, _ := matrixShape(caps, CoopMat, p.operands())
+		m, n := int(shape.M), int(shape.N)
+		words := func(dim int) int { return (dim + n - 1) / n * n / 8 }
+		tile := max(n*(max(words(p.HeadDim), words(value))+1), m*(n/4+1))
+		sizes = append(sizes, 16*m*(words(p.HeadDim)+1), 16*c.Subgroups*tile, 4*c.Subgroups*m*n, 2*c.Subgroups*m*n)
+	case c.Impl == CoopMat:
 		rows := c.Rows
 		if p.Cache != CacheSame {
 			rows = (rows + 15) / 16 * 16

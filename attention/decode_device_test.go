@@ -11,7 +11,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -80,8 +79,7 @@ func TestDrawn(t *testing.T) {
 	require.NoError(t, call.TestDrawn(t, d, "step", 2, s, nil))
 	for _, impl := range []attention.Impl{attention.CoopMat, attention.Scalar} {
 		s.Impls = []string{impl.String()}
-		err := call.TestDrawn(t, d, "decode", 4, s, nil)
-		require.True(t, err == nil || impl == attention.CoopMat && !chips.Quads(d.Caps()), err)
+		require.NoError(t, call.TestDrawn(t, d, "decode", 4, s, nil))
 	}
 }
 
@@ -98,8 +96,11 @@ func TestDecodeInfinite(t *testing.T) {
 				}}, Lens: []int{200, 90}, Data: call.Data{Magnitude: 2}}
 				t.Run(fmt.Sprintf("%v/%v/%v", impl, format, dim), func(t *testing.T) {
 					plan, err := attention.ChooseDecode(dev.Caps(), c.DecodeProblem, attention.Options{Impl: impl})
-					if impl == attention.CoopMat && errors.Is(err, vk.ErrUnsupported) {
-						t.Skip("not NVIDIA's matrices")
+					switch matrix := impl == attention.CoopMat; {
+					case matrix && errors.Is(err, vk.ErrUnsupported):
+						t.Skip(err) // no matrices of bfloat16
+					case matrix && dim > 64 && !vktest.Thorough(dev):
+						t.Skip("lavapipe compiles it for long")
 					}
 					require.NoError(t, err)
 					c.Config = &plan.Decode

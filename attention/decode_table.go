@@ -45,6 +45,10 @@ const (
 	// With decodeRows rows of a unit, Q and O of the rows fit in registers beside the keys that are
 	// being loaded. A group with more rows reads the keys again, from the cache of the device.
 	decodeRows = 4
+	// detourRows is up to how many rows of a key head multiply-adds are taken where the layout of matrices is
+	// not known: they read keys twice then, from the cache of the device, and the detour goes through shared
+	// memory. Argued, not measured.
+	detourRows = 8
 	// decodeUnits stands for the compute units of a device that does not report them.
 	decodeUnits = 32
 )
@@ -75,7 +79,7 @@ func chooseDecode(caps *vk.Caps, p DecodeProblem, opt Options) (c DecodeConfig, 
 		return *opt.DecodeConfig, origin, opt.DecodeConfig.Feasible(caps, p)
 	}
 	auto := decodePaths
-	if caps.Type == vk.CPU {
+	if caps.Type == vk.CPU || !chips.Quads(caps) && p.groupRows() <= detourRows {
 		auto = scalarOnly
 	}
 	return decodeTable.Choose(caps, &p, query[DecodeConfig](opt, auto))
@@ -116,7 +120,9 @@ func (c *DecodeConfig) fewerRows(p *DecodeProblem) int {
 
 // choose returns c with the remaining choices.
 func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, error) {
-	if c.Impl == CoopMat {
+	if shape, err := matrixShape(caps, CoopMat, p.operands()); c.Impl == CoopMat && err == nil && !quadsKnown(caps, shape) {
+		c.Detour, c.Subgroups, c.Rows = true, 4, int(shape.M)
+	} else if c.Impl == CoopMat {
 		c.Rows, c.Subgroups = 16, 8
 		dim := max(p.HeadDim, p.ValueHeadDim())
 		switch {

@@ -76,6 +76,8 @@ func TestLayouts(t *testing.T) {
 		{"bwd_dbias_stored_features", layout{withFeatures[bwdStoredBiasParams]{}, withFeatureSpec[bwdStoredBiasSpec]{}, append([]string{"Stored", "Sums", "Out"}, features...)}},
 		{"bwd_fused_coopmat2 bwd_fused_coopmat", layout{bwdFusedParams{}, bwdFusedSpec{}, []string{"Q", "K", "V", "DO", "Rows", "DK", "DV", "DQ"}}},
 		{"decode decode_coopmat", layout{decodeParams{}, decodeSpec{}, decode}},
+		{"decode_tiles_coopmat", layout{decodeParams{}, decodeTilesSpec{}, decode}},
+		{"decode_cache8_tiles_coopmat", layout{decodeCache8Params{}, decodeCache8TilesSpec{}, append(decode, scales...)}},
 		{"decode_append decode_append_coopmat", layout{stepParams{}, stepSpec{}, append(decode, "NewK", "NewV", "Cos", "Sin")}},
 		{"append", layout{appendParams{}, appendSpec{}, appended}},
 		{"decode_cache8 decode_cache8_coopmat", layout{decodeCache8Params{}, decodeCache8Spec{}, append(decode, scales...)}},

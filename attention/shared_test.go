@@ -157,9 +157,10 @@ func TestDecodeSharedMemory(t *testing.T) {
 	for _, format := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32} {
 		for _, dims := range [][2]int{{40, 40}, {64, 64}, {128, 128}, {256, 256}, {256, 64}, {64, 256}, {96, 200}} {
 			for _, config := range []DecodeConfig{
-				{Scalar, 1, 1, 8, false}, {Scalar, 1, 16, 8, false}, {Scalar, 2, 3, 8, false}, {Scalar, 4, 8, 8, false}, {Scalar, 16, 4, 8, false},
-				{CoopMat, 16, 1, 8, false}, {CoopMat, 16, 8, 8, false}, {CoopMat, 32, 2, 8, false}, {CoopMat, 32, 8, 8, false},
-				{CoopMat, 16, 6, 8, false}, {CoopMat, 8, 1, 8, false}, {CoopMat, 8, 12, 8, false}, {CoopMat, 8, 16, 8, false},
+				{Scalar, 1, 1, 8, false, false}, {Scalar, 1, 16, 8, false, false}, {Scalar, 2, 3, 8, false, false}, {Scalar, 4, 8, 8, false, false}, {Scalar, 16, 4, 8, false, false},
+				{CoopMat, 16, 1, 8, false, false}, {CoopMat, 16, 8, 8, false, false}, {CoopMat, 32, 2, 8, false, false}, {CoopMat, 32, 8, 8, false, false},
+				{CoopMat, 16, 6, 8, false, false}, {CoopMat, 8, 1, 8, false, false}, {CoopMat, 8, 12, 8, false, false}, {CoopMat, 8, 16, 8, false, false},
+				{CoopMat, 16, 2, 8, false, true}, {CoopMat, 16, 4, 8, false, true},
 			} {
 				for _, cache := range []CacheFormat{CacheSame, CacheE4M3} {
 					p := DecodeProblem{Problem: Problem{Batch: 1, NumHeads: 40, NumKVHeads: 1, SeqQ: 1, SeqKV: 100, HeadDim: dims[0], ValueDim: dims[1], DType: format}, Cache: cache}
@@ -168,16 +169,12 @@ func TestDecodeSharedMemory(t *testing.T) {
 					}
 					m, err := shaders.Get(config.kernel(&p), format.Short())
 					require.NoError(t, err)
-					var spec any = newDecodeSpec(caps, &DecodeTensors{}, &p, config)
-					if cache != CacheSame {
-						spec = decodeCache8Spec{Decode: newDecodeSpec(caps, &DecodeTensors{}, &p, config)}
-					}
-					n, err := vk.SharedBytes(m.SPIRV, spec)
+					n, err := vk.SharedBytes(m.SPIRV, config.spec(caps, &DecodeTensors{}, &p))
 					require.NoError(t, err)
 					require.Equal(t, n, config.sharedBytes(caps, p), "%v, %v", config, p)
 					require.Equal(t, n, leastShared(*caps, func(caps *vk.Caps) error { return config.Feasible(caps, p) }), "%v, %v", config, p)
 					kernels[m.Name] = true
-					if cache != CacheSame {
+					if cache != CacheSame || config.Detour {
 						continue
 					}
 					together := config
@@ -192,7 +189,7 @@ func TestDecodeSharedMemory(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, kernels, 14, "every module has a feasible configuration")
+	require.Len(t, kernels, 17, "every module has a feasible configuration")
 }
 
 // large returns caps with more shared memory than any kernel takes.

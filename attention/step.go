@@ -122,6 +122,8 @@ func (c *DecodeConfig) feasibleStep(caps *vk.Caps, p *AppendProblem) error {
 	bytes := uint32(reflect.TypeFor[stepParams]().Size())
 	vec := p.decodeVec()
 	switch {
+	case c.Detour:
+		return unsupported("step: no kernel of detour appends")
 	case p.Cache != CacheSame:
 		return unsupported("step: no kernel appends to a cache of %v and decodes", p.Cache)
 	case p.groupRows() > c.Rows:

@@ -11,11 +11,7 @@ import (
 // drawDecode draws a call of attention.Decode.
 func drawDecode(family, rng *rand.Rand, s Space) Call {
 	p := &Decode{}
-	paths := []string{"auto", "coopmat", "coopmat", "scalar", "scalar"}
-	if s.Soft { // no software driver has the matrix layouts that decoding needs
-		paths = []string{"auto", "scalar"}
-	}
-	name, ok := s.Impl(family, paths...)
+	name, ok := s.Impl(family, "auto", "coopmat", "coopmat", "scalar", "scalar")
 	if !ok {
 		return nil
 	}
@@ -111,6 +107,12 @@ func drawDecodeConfig(family *rand.Rand, impl attention.Impl, typical attention.
 	c := &attention.DecodeConfig{Impl: impl, Rows: 1 << family.IntN(5), Subgroups: one(family, 1, 2, 3, 4, 5, 8, 16, 32), Groups: 1}
 	if impl == attention.CoopMat {
 		c.Rows, c.Subgroups = one(family, 8, 8, 16, 32), one(family, 1, 2, 4, 8, 12, 16)
+		if c.Detour = s.Soft || chance(family, 4); c.Detour { // a matrix of rows
+			c.Rows = 16
+			if s.Soft {
+				c.Rows = 8
+			}
+		}
 	}
 	// Sizes are drawn later.
 	typical.Batch, typical.NumHeads, typical.NumKVHeads, typical.SeqQ, typical.SeqKV = 1, 1, 1, 1, 256

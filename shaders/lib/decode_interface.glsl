@@ -35,6 +35,11 @@ layout(constant_id = 21) const uint ROTARY = 128;          // as in attention_ap
 layout(constant_id = 22) const bool INTERLEAVED = false;
 layout(constant_id = 23) const bool TABLE_ALIGNED = true;
 #endif
+#ifdef CACHE8
+#define TILES_ID 25
+#else
+#define TILES_ID 21
+#endif
 layout(local_size_x_id = 0) in;
 
 layout(push_constant, scalar) uniform Params {

@@ -51,7 +51,7 @@ func TestKernels(t *testing.T) {
 			t.Skip("the device has not all kernels: ", err)
 		}
 		few := slices.DeleteFunc(missing(shaders.Variants(), ran, all, lack[dtype.BFloat16] == nil), func(name string) bool {
-			decode := strings.HasPrefix(name, "attention_decode") && strings.Contains(name, "_coopmat.")
+			decode := strings.HasPrefix(name, "attention_decode") && strings.Contains(name, "_coopmat.") && !strings.Contains(name, "_tiles_")
 			return (decode || strings.HasPrefix(name, "attention_bwd_products_packed")) && !chips.Quads(d.Caps())
 		})
 		require.Empty(t, few, "no problem of the table runs them")
@@ -61,7 +61,7 @@ func TestKernels(t *testing.T) {
 // rare reports whether an entry is only for drivers with NVIDIA's matrix layout. Other devices may
 // run all other entries.
 func rare(name string) bool {
-	return strings.HasPrefix(name, "decode") && strings.HasSuffix(name, "/coopmat") || strings.HasPrefix(name, "attention-stripes/")
+	return strings.HasPrefix(name, "step") && strings.HasSuffix(name, "/coopmat") || strings.HasPrefix(name, "attention-stripes/") || strings.HasPrefix(name, "decode-tiles")
 }
 
 // noKernels are modules that no function of the public packages runs.
