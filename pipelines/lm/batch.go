@@ -24,7 +24,7 @@ type Batch struct {
 	CuSeqlens []int32
 }
 
-// ReadBatch reads a safetensors file with ids (batch, seq) and perhaps positions (batch, seq) and
+// ReadBatch reads a safetensors file with ids (batch, seq) and perhaps labels and positions (batch, seq) and
 // cu_seqlens (sequences+1), I32.
 func ReadBatch(path string) (b Batch, err error) {
 	f, err := safetensors.Open(path)
@@ -37,7 +37,7 @@ func ReadBatch(path string) (b Batch, err error) {
 		name string
 		to   *[]int32
 		rank int
-	}{{"ids", &b.IDs, 2}, {"positions", &b.Positions, 2}, {"cu_seqlens", &b.CuSeqlens, 1}} {
+	}{{"ids", &b.IDs, 2}, {"labels", &b.Labels, 2}, {"positions", &b.Positions, 2}, {"cu_seqlens", &b.CuSeqlens, 1}} {
 		t, ok := f.Tensor(x.name)
 		switch {
 		case !ok && x.name != "ids":
@@ -73,6 +73,11 @@ func (b *Batch) Check(c *Config) error {
 			return fmt.Errorf("lm: ids[%d] is %d, which is not from 0 to vocab_size-1=%d", i, id, c.Vocabulary-1)
 		}
 	}
+	for i, id := range b.Labels {
+		if id != Ignored && (id < 0 || int(id) >= c.Vocabulary) {
+			return fmt.Errorf("lm: labels[%d] is %d, which is neither -100 nor from 0 to vocab_size-1=%d", i, id, c.Vocabulary-1)
+		}
+	}
 	for i, p := range b.Positions {
 		if p < 0 || int(p) >= c.Positions {
 			return fmt.Errorf("lm: positions[%d] is %d, which is not from 0 to max_position_embeddings-1=%d", i, p, c.Positions-1)
@@ -92,6 +97,16 @@ func (b *Batch) Check(c *Config) error {
 		return fmt.Errorf("lm: a sequence of %d tokens is longer than max_position_embeddings=%d", longest, c.Positions)
 	}
 	return nil
+}
+
+// counted returns how many labels are counted.
+func (b *Batch) counted() (n int) {
+	for _, id := range b.Labels {
+		if id != Ignored {
+			n++
+		}
+	}
+	return n
 }
 
 // longest returns the length of the longest sequence that is packed.
@@ -133,22 +148,35 @@ func Logits(ctx context.Context, c *Config, m *train.Model, b Batch) ([]float32,
 		return nil, fmt.Errorf("lm: %w", err)
 	}
 	defer plan.Close()
-	inputs := map[string][]int32{"ids": b.IDs, "positions": b.positions(), "cu_seqlens": b.CuSeqlens}
+	logits := make([]float32, len(b.IDs)*c.Vocabulary)
+	return logits, run(ctx, plan, b.inputs(c), logits)
+}
+
+// inputs returns the inputs of a Forward by their names.
+func (b *Batch) inputs(c *Config) map[string][]int32 {
+	inputs := map[string][]int32{"ids": b.IDs, "labels": b.Labels, "positions": b.positions(), "cu_seqlens": b.CuSeqlens}
 	if !c.GPT2() {
 		inputs["turns"] = rope.Words(c.RoPE)
 	}
-	logits := make([]float32, len(b.IDs)*c.Vocabulary)
-	return logits, run(ctx, plan, inputs, logits)
+	return inputs
 }
 
-// run runs a plan on the inputs that it has, and downloads the logits.
-func run(ctx context.Context, p *train.Plan, inputs map[string][]int32, logits []float32) error {
+// upload uploads the inputs that a plan has.
+func upload(ctx context.Context, p *train.Plan, inputs map[string][]int32) error {
 	for name, data := range inputs {
 		if t := p.Tensor(name); !t.IsZero() {
 			if err := t.UploadInts(ctx, data); err != nil {
 				return fmt.Errorf("lm: %w", err)
 			}
 		}
+	}
+	return nil
+}
+
+// run runs a plan on the inputs that it has, and downloads the logits.
+func run(ctx context.Context, p *train.Plan, inputs map[string][]int32, logits []float32) error {
+	if err := upload(ctx, p, inputs); err != nil {
+		return err
 	}
 	if err := p.Start(ctx); err != nil {
 		return fmt.Errorf("lm: %w", err)

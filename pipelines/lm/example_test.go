@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -81,6 +82,36 @@ func ExampleLogits() {
 	vktest.Must(err)
 	fmt.Println(len(logits)) // 3 tokens of a vocabulary of 16
 	// Output: 48
+}
+
+// An adapter learns a text.
+func ExampleNewTrainer() {
+	ctx := context.Background()
+	config, err := lm.Named("smollm2-135m")
+	vktest.Must(err)
+	config.Vocabulary, config.Width, config.Hidden, config.Layers, config.Heads, config.KVHeads, config.HeadDim, config.RoPE.Dims = 16, 16, 16, 1, 1, 1, 16, 16
+	weights := lm.Random{Seed: 1} // or what lm.Open returns
+	batch := lm.Batch{IDs: []int32{7, 8, 9, 10}, Labels: []int32{8, 9, 10, lm.Ignored}, Shape: [2]int{1, 4}}
+	o := lm.TrainOptions{LoRA: &lm.LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Batch: 1, Seq: 4, Optim: optim.Default()}
+	o.Optim.LR = 0.03
+	d, err := vk.Open(vk.Options{})
+	vktest.Must(err)
+	defer d.Close()
+	memory, err := lm.MeasureTraining(d.Caps(), &config, o)
+	vktest.Must(err)
+	vktest.Must(lm.CheckFits(d, &config, o)) // says what to lower
+	t, err := lm.NewTrainer(ctx, d, &config, weights, o)
+	vktest.Must(err)
+	defer t.Close()
+	var r lm.StepResult
+	for range 60 {
+		r, err = t.Step(ctx, batch)
+		vktest.Must(err)
+	}
+	loss, gradients, err := lm.Gradients(ctx, d, &config, weights, batch, true, lm.TrainOptions{DType: dtype.Float32})
+	vktest.Must(err)
+	fmt.Println(r.Loss < 0.1, loss > 1, len(t.Trained()), len(gradients), t.Memory().Bytes() == memory.Bytes())
+	// Output: true true 14 11 true
 }
 
 // A chat template makes a conversation a text that ends where the assistant's answer begins.

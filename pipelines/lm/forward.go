@@ -11,6 +11,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/pipelines/xent"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -21,9 +22,11 @@ import (
 //	        turns       (head_dim)     int32, what rope.Words returns; neither with a Cache nor of GPT-2
 //	        cu_seqlens  (sequences+1)  int32, with Sequences
 //	        last        (batch)        int32, with Last: the rows of ids that have logits
-//	output  logits      (batch*seq, vocabulary) or with Last (batch, vocabulary), float32
+//	        labels      (batch*seq)    int32, with Loss
+//	output  logits      (batch*seq, vocabulary) or with Last (batch, vocabulary), float32; not with Loss
+//	        loss        (1)            float32, with Loss: the sum over the labels that are not -100
 //
-// Without a Cache it is of whole sequences, and has gradients, except with Sequences and of GPT-2.
+// Without a Cache it is of whole sequences, and with Loss it has gradients.
 //
 // With a Cache it is of new tokens, whose keys and values the cache takes. With Seq 1 the cache may
 // hold keys, and has one more of each sequence afterwards. With more it must be empty, and its lengths stay 0: the
@@ -32,10 +35,12 @@ type Forward struct {
 	Config     *Config
 	Batch, Seq int
 	Last       bool
+	Loss       bool
 	Cache      *Cache // nil: whole sequences
 	// Sequences are packed into one row, the longest of Longest tokens; 0: rows are sequences. See
 	// attention.Varlen.
 	Sequences, Longest int
+	LoRA               *LoRA // nil: without an adapter
 	// joined says that weights which multiply the same rows are one parameter (NewModel): a step of
 	// few tokens waits for kernels more than for bytes.
 	joined bool
@@ -82,6 +87,10 @@ func (f *Forward) Tape(t *train.Tape) {
 	if !c.Tied {
 		head = t.Weight(headName, c.Vocabulary, c.Width)
 	}
+	if f.Loss {
+		t.Loss(t.CrossEntropy("loss", y, head, t.Input("labels", dtype.Int32, rows), xent.Problem{Sum: true}, xent.Options{}))
+		return
+	}
 	t.Output(t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)}))
 	if f.Cache != nil && f.Seq == 1 {
 		t.Op(train.Op{Name: "advance", In: []*train.Value{y}, Forward: func(c *vk.Cmd, _ train.Call) error { return f.Cache.Advance(c, 1) }})
@@ -97,51 +106,71 @@ func (x *pass) norm(name string, branch, stream *train.Value) (y, sum *train.Val
 	return x.t.Norm(name, branch, x.t.Vector(name+".weight", x.c.Width), o)
 }
 
-// product is x * w + bias with the parameters of a name.
-func (x *pass) product(name string, v *train.Value, out int, bias bool) train.Named {
-	in := v.Shape()[1]
-	p := train.Product{X: v}
-	if x.c.GPT2() {
-		p.W = x.t.Weight(name+".weight", in, out)
-	} else {
-		p.W, p.TransW = x.t.Weight(name+".weight", out, in), true
-	}
-	if bias {
-		p.Bias = x.t.Vector(name+".bias", out)
-	}
-	return train.Named{Step: name, Name: name, Product: p}
+// A linear is a product of a layer with the parameters of a name: activation(v * w + bias).
+type linear struct {
+	name       string
+	out        int
+	bias       bool
+	normed     bool // a norm of its heads follows
+	activation gemm.Activation
 }
 
-// A projection is a product of the name of its parameters and so many columns.
-type projection struct {
-	name string
-	out  int
+// products appends products of v, with what an adapter adds to each.
+func (x *pass) products(v *train.Value, list ...linear) []*train.Value {
+	t, in := x.t, v.Shape()[1]
+	if x.joined && len(list) > 1 && !list[0].normed {
+		return x.join(v, list)
+	}
+	var base, down []train.Named
+	for _, l := range list {
+		p := train.Product{X: v, Activation: l.activation}
+		if x.c.GPT2() {
+			p.W = t.Weight(l.name+".weight", in, l.out)
+		} else {
+			p.W, p.TransW = t.Weight(l.name+".weight", l.out, in), true
+		}
+		if l.bias {
+			p.Bias = t.Vector(l.name+".bias", l.out)
+		}
+		if x.LoRA.adapts(l.name) {
+			p.Activation = gemm.Identity
+			a := t.Weight(adapterName(l.name, "A"), x.LoRA.Rank, in)
+			down = append(down, train.Named{Step: l.name + ".lora_A", Name: l.name + ".lora_A", Product: train.Product{X: v, W: a, TransW: true}})
+		}
+		base = append(base, train.Named{Step: l.name, Name: l.name, Product: p})
+	}
+	y := t.Products(base...)
+	if len(down) == 0 {
+		return y
+	}
+	h := t.Products(down...)
+	for i, l := range list {
+		if x.LoRA.adapts(l.name) {
+			b := t.Weight(adapterName(l.name, "B"), l.out, x.LoRA.Rank)
+			y[i] = t.Product(l.name+".lora_B", train.Product{X: h[0], W: b, TransW: true, Alpha: x.LoRA.scale(), Into: y[i], Activation: l.activation})
+			h = h[1:]
+		}
+	}
+	return y
 }
 
-// products are projections of v, of Llama's families, as one product where their weights are joined. The
-// matrices are then columns of one, which norms of heads cannot have (slices).
-func (x *pass) products(v *train.Value, bias, slices bool, list ...projection) (y []*train.Value) {
-	var each []train.Named
+// join appends products of v as one, whose weights are one parameter. The matrices are then columns of one,
+// which norms of heads cannot have.
+func (x *pass) join(v *train.Value, list []linear) (y []*train.Value) {
 	var weights, biases []string
 	out := 0
-	for _, p := range list {
-		if !x.joined || !slices {
-			each = append(each, x.product(p.name, v, p.out, bias))
-		}
-		weights, biases = append(weights, p.name+".weight"), append(biases, p.name+".bias")
-		out += p.out
-	}
-	if each != nil {
-		return x.t.Products(each...)
+	for _, l := range list {
+		weights, biases = append(weights, l.name+".weight"), append(biases, l.name+".bias")
+		out += l.out
 	}
 	p := train.Product{X: v, W: x.t.Weight(strings.Join(weights, joint), out, v.Shape()[1]), TransW: true}
-	if bias {
+	if list[0].bias {
 		p.Bias = x.t.Vector(strings.Join(biases, joint), out)
 	}
 	all, first := x.t.Product(list[0].name, p), 0
-	for _, p := range list {
-		y = append(y, all.Slice(1, first, first+p.out))
-		first += p.out
+	for _, l := range list {
+		y = append(y, all.Slice(1, first, first+l.out))
+		first += l.out
 	}
 	return y
 }
@@ -155,26 +184,28 @@ func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value)
 	name := func(s string) string { return c.layer(layer, s) }
 	if c.GPT2() {
 		y, stream := x.norm(name("ln_1"), branch, stream)
-		qkv := t.Products(x.product(name("attn.c_attn"), y, 3*c.Width, true))[0]
+		t.Keep(stream, train.Blocks)
+		qkv := x.products(y, linear{name: name("attn.c_attn"), out: 3 * c.Width, bias: true})[0]
 		o := x.attend(layer, qkv.Slice(1, 0, c.Width), qkv.Slice(1, c.Width, 2*c.Width), qkv.Slice(1, 2*c.Width, 3*c.Width))
-		branch = t.Products(x.product(name("attn.c_proj"), o, c.Width, true))[0]
+		branch = x.products(o, linear{name: name("attn.c_proj"), out: c.Width, bias: true})[0]
 		y, stream = x.norm(name("ln_2"), branch, stream)
-		up := x.product(name("mlp.c_fc"), y, c.Hidden, true)
-		up.Activation = gemm.GELUTanh
-		return t.Products(x.product(name("mlp.c_proj"), t.Products(up)[0], c.Width, true))[0], stream
+		up := x.products(y, linear{name: name("mlp.c_fc"), out: c.Hidden, bias: true, activation: gemm.GELUTanh})[0]
+		return x.products(up, linear{name: name("mlp.c_proj"), out: c.Width, bias: true})[0], stream
 	}
 	y, stream := x.norm(name("input_layernorm"), branch, stream)
-	qkv := x.products(y, c.Bias, !c.QKNorm, projection{name("self_attn.q_proj"), c.Heads * c.HeadDim},
-		projection{name("self_attn.k_proj"), c.KVHeads * c.HeadDim}, projection{name("self_attn.v_proj"), c.KVHeads * c.HeadDim})
+	t.Keep(stream, train.Blocks)
+	qkv := x.products(y, linear{name("self_attn.q_proj"), c.Heads * c.HeadDim, c.Bias, c.QKNorm, 0},
+		linear{name("self_attn.k_proj"), c.KVHeads * c.HeadDim, c.Bias, c.QKNorm, 0},
+		linear{name("self_attn.v_proj"), c.KVHeads * c.HeadDim, c.Bias, false, 0})
 	if c.QKNorm {
 		qkv[0], qkv[1] = x.headNorm(name("self_attn.q_norm"), qkv[0]), x.headNorm(name("self_attn.k_norm"), qkv[1])
 	}
 	o := x.attend(layer, qkv[0], qkv[1], qkv[2])
-	branch = t.Products(x.product(name("self_attn.o_proj"), o, c.Width, c.OutBias))[0]
+	branch = x.products(o, linear{name: name("self_attn.o_proj"), out: c.Width, bias: c.OutBias})[0]
 	y, stream = x.norm(name("post_attention_layernorm"), branch, stream)
-	gu := x.products(y, false, true, projection{name("mlp.gate_proj"), c.Hidden}, projection{name("mlp.up_proj"), c.Hidden})
+	gu := x.products(y, linear{name: name("mlp.gate_proj"), out: c.Hidden}, linear{name: name("mlp.up_proj"), out: c.Hidden})
 	h := t.GLU(name("mlp.glu"), gu[0], gu[1], glu.SiLU)
-	return t.Products(x.product(name("mlp.down_proj"), h, c.Width, false))[0], stream
+	return x.products(h, linear{name: name("mlp.down_proj"), out: c.Width})[0], stream
 }
 
 // headNorm normalizes each head of a matrix.
@@ -199,7 +230,7 @@ func (x *pass) attend(layer int, q, k, v *train.Value) *train.Value {
 	if x.Sequences == 0 {
 		return x.t.Attention("attention", q, k, v, p)
 	}
-	return x.packed(q, k, v, p)
+	return x.t.Packed("attention", q, k, v, x.cuSeqlens, x.Longest, p)
 }
 
 // rotate appends the rotation of q and k by the positions.
@@ -211,7 +242,7 @@ func (x *pass) rotate(q, k *train.Value) (_, _ *train.Value) {
 		t.Tensor("rotated k", t.DType(), x.Batch*x.Seq, c.KVHeads*c.HeadDim).Heads(x.Batch, c.KVHeads),
 	}
 	in := []*train.Value{q, k, x.positions.Reshape(x.Batch, x.Seq), x.turns}
-	t.Op(train.Op{Name: "rope", In: in, Out: out, Reads: in[2:],
+	t.Op(train.Op{Name: "rope", In: in, Out: out, Reads: in[2:], Together: in[:2],
 		Forward: func(c *vk.Cmd, m train.Call) error {
 			return rope.Forward(c, rope.Tensors{Q: m.In[0], K: m.In[1], Positions: m.In[2], Turns: m.In[3], QOut: m.Out[0], KOut: m.Out[1]}, p, rope.Options{})
 		},
@@ -220,25 +251,6 @@ func (x *pass) rotate(q, k *train.Value) (_, _ *train.Value) {
 			return rope.Backward(c, rope.Tensors{Positions: m.In[2], Turns: m.In[3]}, g, p, rope.Options{})
 		}})
 	return out[0], out[1]
-}
-
-// packed appends attention of sequences in one row.
-func (x *pass) packed(q, k, v *train.Value, p attention.Problem) *train.Value {
-	c := x.c
-	o := x.t.Tensor("attention", x.t.DType(), x.Seq, c.Heads*c.HeadDim)
-	p.Batch, p.NumHeads, p.NumKVHeads, p.HeadDim, p.DType = x.Sequences, c.Heads, c.KVHeads, c.HeadDim, x.t.DType()
-	p.SeqQ, p.SeqKV, p.Varlen = x.Longest, x.Longest, attention.Varlen{On: true, TotalQ: x.Seq, TotalKV: x.Seq}
-	rows := func(t vk.Tensor) vk.Tensor { // (1, heads, rows, dim) as (rows, heads, dim)
-		t = t.Permute(0, 2, 1, 3)
-		t.Shape, t.Strides = t.Shape[1:], t.Strides[1:]
-		return t
-	}
-	x.t.Op(train.Op{Name: "attention", In: []*train.Value{q, k, v, x.cuSeqlens}, Out: []*train.Value{o.Heads(1, c.Heads)},
-		Forward: func(c *vk.Cmd, m train.Call) error {
-			t := attention.Tensors{Q: rows(m.In[0]), K: rows(m.In[1]), V: rows(m.In[2]), O: rows(m.Out[0]), CuSeqlensQ: m.In[3], CuSeqlensKV: m.In[3]}
-			return attention.Forward(c, t, p, attention.Options{})
-		}})
-	return o
 }
 
 // cached appends attention with the cache: q and the new k are rotated by their places.

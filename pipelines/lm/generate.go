@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -157,8 +158,12 @@ func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) 
 // NewModel returns a model with weights on a device, frozen. Weights that multiply the same rows are one
 // parameter, whose name has all of theirs.
 func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.DType, progress func(done, all int64)) (_ *train.Model, err error) {
-	o := train.Options{DType: t, Pass: train.Forward, Trained: []string{}}
 	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}, joined: true}
+	return newModel(ctx, d, f, w, train.Options{DType: t, Pass: train.Forward, Trained: []string{}}, progress)
+}
+
+// newModel returns a model with weights on a device.
+func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.Options, progress func(done, all int64)) (_ *train.Model, err error) {
 	params, err := train.Params(d.Caps(), f.Tape, o)
 	if err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
@@ -167,12 +172,17 @@ func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.D
 	if err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			m.Close()
+		}
+	}()
 	var done, all int64
 	for _, p := range params {
-		all += int64(p.Size()) * int64(p.DType.Size())
+		all += int64(p.Size()) * int64(m.Tensor(p.Name).DType.Size())
 	}
 	shapes := map[string][]int{}
-	for _, p := range c.Params() {
+	for _, p := range append(f.Config.Params(), f.LoRA.Params(f.Config)...) {
 		shapes[p.Name] = p.Shape
 	}
 	for _, p := range params {
@@ -180,17 +190,21 @@ func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.D
 		to.Shape, to.Strides = []int{p.Size()}, []int{1}
 		for _, name := range strings.Split(p.Name, joint) {
 			x := Param{name, shapes[name]}
-			err := pieces(x, p.DType, w, func(piece []byte, offset int64) error {
-				size := p.DType.Size()
+			err := pieces(x, to.DType, w, func(piece []byte, offset int64) error {
+				size := to.DType.Size()
 				at := first + int(offset)/size
 				if progress != nil {
 					done += int64(len(piece))
 					progress(done, all)
 				}
-				return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
+				if p.Frozen {
+					return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
+				}
+				values := make([]float32, len(piece)/size)
+				storage.Decode(to.DType, values, piece)
+				return m.Set(ctx, p.Name, at, values)
 			})
 			if err != nil {
-				m.Close()
 				return nil, err
 			}
 			first += int(x.elements())

@@ -45,7 +45,8 @@ func (l *LoRA) Check(c *Config) error {
 	return nil
 }
 
-// Params returns the parameters of the adapter, in the order of the layers: A before B of each product.
+// Params returns the parameters of the adapter, in the order of the layers: A before B of each product. It
+// may be called on nil.
 func (l *LoRA) Params(c *Config) (list []Param) {
 	for _, p := range c.Params() {
 		name, ok := strings.CutSuffix(p.Name, ".weight")

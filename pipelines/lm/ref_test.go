@@ -10,12 +10,13 @@ import (
 
 // A reference computes logits in float64 by the formulas of the papers, without any kernel's order.
 type reference struct {
-	c *Config
-	w map[string][]float64
+	c    *Config
+	w    map[string][]float64
+	lora *LoRA
 }
 
 func newReference(c *Config, w Weights) (*reference, error) {
-	r := &reference{c, map[string][]float64{}}
+	r := &reference{c: c, w: map[string][]float64{}}
 	for _, p := range c.Params() {
 		raw, values := make([]byte, 4*p.elements()), make([]float32, p.elements())
 		if err := w.Read(p, dtype.Float32, raw, 0); err != nil {
@@ -35,11 +36,21 @@ func (r *reference) product(x [][]float64, name string, out int) [][]float64 {
 	in := len(x[0])
 	transposed := r.c.GPT2() && name != "transformer.wte" && name != "lm_head"
 	y := make([][]float64, len(x))
+	a, b := r.w[adapterName(name, "A")], r.w[adapterName(name, "B")]
 	for t := range x {
 		y[t] = make([]float64, out)
+		for j := range len(a) / in { // of the adapter
+			h := 0.0
+			for i := range in {
+				h += x[t][i] * a[j*in+i]
+			}
+			for o := range out {
+				y[t][o] += r.lora.Alpha * h * b[o*r.lora.Rank+j] / float64(r.lora.Rank)
+			}
+		}
 		for o := range out {
 			if bias != nil {
-				y[t][o] = bias[o]
+				y[t][o] += bias[o]
 			}
 			for i := range in {
 				if transposed {

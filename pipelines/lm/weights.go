@@ -36,19 +36,24 @@ func pieces(x Param, t dtype.DType, w Weights, f func(piece []byte, offset int64
 
 // Random are weights for tests and measurements: of matrices uniform numbers whose deviation is the
 // inverse root of the inner dimension, of tables and biases numbers of deviation 1 and 0.1, and of
-// norms 1.
+// norms 1. Of an adapter they are what a training begins with, as PEFT has it: uniform numbers between
+// ±1/√in for A, and 0 for B.
 type Random struct{ Seed uint64 }
 
 // Read is of Weights. The number of an element does not depend on how much is read.
 func (r Random) Read(x Param, t dtype.DType, p []byte, first int64) error {
 	h := fnv.New64a()
 	h.Write([]byte(x.Name))
-	scale := 0.1
+	scale, norm := 0.1, float32(1)
 	switch table := strings.Contains(x.Name, "embed_tokens") || strings.Contains(x.Name, ".wte") || strings.Contains(x.Name, ".wpe"); {
 	case len(x.Shape) == 1 && !strings.HasSuffix(x.Name, "bias"):
 		scale = 0
 	case table:
 		scale = 1
+	case strings.HasSuffix(x.Name, ".lora_A.weight"):
+		scale = 1 / math.Sqrt(3*float64(x.Shape[1]))
+	case strings.HasSuffix(x.Name, ".lora_B.weight"):
+		scale, norm = 0, 0
 	case len(x.Shape) == 2:
 		scale = 1 / math.Sqrt(float64(min(x.Shape[0], x.Shape[1])))
 	}
@@ -65,7 +70,7 @@ func (r Random) Read(x Param, t dtype.DType, p []byte, first int64) error {
 			}
 			values[at-first] = float32(scale * math.Sqrt(12) * (float64(x>>11)/(1<<53) - 0.5))
 			if scale == 0 {
-				values[at-first] = 1
+				values[at-first] = norm
 			}
 		}
 	})

@@ -1,9 +1,12 @@
 package train
 
 import (
+	"slices"
+
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/xent"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -13,13 +16,32 @@ import (
 // format are taken from the operands. The result is a matrix (batch*rows, heads*dim), which
 // checkpoint Selective keeps.
 func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Value {
+	return t.attend(name, q, k, v, nil, p)
+}
+
+// Packed appends attention of sequences that lie one after the other in the rows of q, k and v, (1, heads,
+// rows, dim). Sequence i has the rows cuSeqlens[i] to cuSeqlens[i+1]-1, int32, (sequences+1), which end with
+// rows; sequences may be empty, and none is longer than longest. All else is as in Attention.
+func (t *Tape) Packed(name string, q, k, v, cuSeqlens *Value, longest int, p attention.Problem) *Value {
+	p.SeqQ, p.SeqKV = longest, longest
+	return t.attend(name, q, k, v, cuSeqlens, p)
+}
+
+// attend is Attention or, with cuSeqlens, Packed.
+func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Problem) *Value {
 	a, b, d := q.view.Shape, k.view.Shape, v.view.Shape
-	if len(a) != 4 || len(b) != 4 || len(d) != 4 {
-		t.failf("%s: q, k and v have shapes %v, %v, %v, want (batch, heads, rows, dim)", name, a, b, d)
+	if len(a) != 4 || len(b) != 4 || len(d) != 4 || cuSeqlens != nil && a[0] != 1 {
+		t.failf("%s: q, k and v have shapes %v, %v, %v, want (batch, heads, rows, dim), of packed sequences batch 1", name, a, b, d)
 		return q
 	}
-	p.Batch, p.NumHeads, p.SeqQ, p.HeadDim = a[0], a[1], a[2], a[3]
-	p.NumKVHeads, p.SeqKV, p.ValueDim, p.DType = b[1], b[2], 0, q.node.dtype
+	p.NumHeads, p.HeadDim, p.NumKVHeads, p.ValueDim, p.DType = a[1], a[3], b[1], 0, q.node.dtype
+	in, rows, lse := []*Value{q, k, v}, func(x vk.Tensor) vk.Tensor { return x }, []int{a[0], a[1], a[2]}
+	if cuSeqlens == nil {
+		p.Batch, p.SeqQ, p.SeqKV = a[0], a[2], b[2]
+	} else {
+		in, rows, lse = append(in, cuSeqlens), packedRows, lse[1:]
+		p.Batch, p.Varlen = cuSeqlens.view.NumElements()-1, attention.Varlen{On: true, TotalQ: a[2], TotalKV: b[2]}
+	}
 	if d[3] != a[3] {
 		p.ValueDim = d[3]
 	}
@@ -30,21 +52,83 @@ func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Valu
 		n, err := attention.Workspace(t.caps, p, kit.Backward, opt)
 		bytes = t.Bytes(name+", backward", n, err)
 	}
-	o := t.Keep(t.tensor(name+".o", p.Batch*p.SeqQ, p.NumHeads*d[3]), Selective)
-	lse := t.Keep(t.Tensor(name+".lse", dtype.Float32, p.Batch, p.NumHeads, p.SeqQ), Selective)
+	o := t.Keep(t.tensor(name+".o", a[0]*a[2], p.NumHeads*d[3]), Selective)
+	out := []*Value{o.Heads(a[0], p.NumHeads), t.Keep(t.Tensor(name+".lse", dtype.Float32, lse...), Selective)}
 	tensors := func(m Call) attention.Tensors {
-		return attention.Tensors{Q: m.In[0], K: m.In[1], V: m.In[2], O: m.Out[0], LSE: m.Out[1]}
+		x := attention.Tensors{Q: rows(m.In[0]), K: rows(m.In[1]), V: rows(m.In[2]), O: rows(m.Out[0]), LSE: m.Out[1]}
+		if cuSeqlens != nil {
+			x.CuSeqlensQ, x.CuSeqlensKV = m.In[3], m.In[3]
+		}
+		return x
 	}
-	in, out := []*Value{q, k, v}, []*Value{o.Heads(p.Batch, p.NumHeads), lse}
-	t.Op(Op{Name: name, In: in, Out: out, BackwardWorkspace: bytes,
+	t.Op(Op{Name: name, In: in, Out: out, Together: in[:3], BackwardWorkspace: bytes,
 		Forward: func(c *vk.Cmd, m Call) error { return attention.Forward(c, tensors(m), p, opt) },
 		Backward: func(c *vk.Cmd, m Call) error {
 			opt := opt
 			opt.Workspace = m.Workspace
-			g := attention.Gradients{DO: m.DOut[0], DQ: m.DIn[0], DK: m.DIn[1], DV: m.DIn[2]}
+			g := attention.Gradients{DO: rows(m.DOut[0]), DQ: rows(m.DIn[0]), DK: rows(m.DIn[1]), DV: rows(m.DIn[2])}
 			return attention.Backward(c, tensors(m), g, p, opt)
 		}})
 	return o
+}
+
+// packedRows returns (1, heads, rows, dim) as (rows, heads, dim).
+func packedRows(x vk.Tensor) vk.Tensor {
+	if x.IsZero() {
+		return x
+	}
+	x = x.Permute(0, 2, 1, 3)
+	x.Shape, x.Strides = x.Shape[1:], x.Strides[1:]
+	return x
+}
+
+// CrossEntropy appends the last layer of a language model with its loss, of package xent: h is (tokens, dim),
+// w a Weight (vocabulary, dim), labels (tokens), int32. P has what is computed; sizes and formats are taken
+// from the operands. The result is one float32, which Tape.Loss takes. In a plan with gradients the
+// backward pass computes it: no op reads it.
+func (t *Tape) CrossEntropy(name string, h, w, labels *Value, p xent.Problem, o xent.Options) *Value {
+	if len(h.view.Shape) != 2 || len(w.view.Shape) != 2 {
+		t.failf("%s: h and w have shapes %v and %v, want matrices", name, h.view.Shape, w.view.Shape)
+		return h
+	}
+	p.Tokens, p.Dim, p.Vocabulary, p.DType, p.Grad = h.view.Shape[0], h.view.Shape[1], w.view.Shape[0], h.node.dtype, dtype.Some(w.node.grad)
+	loss, in := t.Tensor(name, dtype.Float32, 1), []*Value{h, w, labels}
+	step := func(name string, p xent.Problem, pass kit.Pass, dloss, dh, dw *Value) {
+		t.make(false, loss)
+		bytes, err := xent.Workspace(t.caps, p, pass, o)
+		scratch := t.scratch(name, bytes, err)
+		reads, writes := t.all(append(in, dloss)), t.all([]*Value{loss, dh, dw})
+		x := slices.Clone(reads)
+		if p.Accumulate {
+			x = append(x, writes[2])
+		}
+		t.step(name, x, writes, scratch, func(c *vk.Cmd) error {
+			o := o
+			o.Workspace = scratch.Buffer()
+			x := xent.Tensors{H: reads[0].view(), W: reads[1].view(), Labels: reads[2].view(), Loss: writes[0].view()}
+			if pass == kit.Forward {
+				return xent.Forward(c, x, p, o)
+			}
+			return xent.Backward(c, x, xent.Gradients{DLoss: reads[3].view(), DH: writes[1].view(), DW: writes[2].view()}, p, o)
+		})
+	}
+	t.append(&op{name: name, in: in, out: []*Value{loss}, saved: in,
+		forward: func(bool) {
+			if t.pass < Gradients {
+				step(name, p, kit.Forward, nil, nil, nil)
+			}
+		},
+		backward: func() {
+			to, p := t.into(h, w), p
+			dh, add := t.fresh(to[0])
+			if dh == nil {
+				dh = t.unused(h)
+			}
+			p.Frozen, p.Accumulate = to[1].v == nil, to[1].add
+			step(name+", backward", p, kit.Backward, grad(loss), dh, to[1].v)
+			add()
+		}})
+	return loss
 }
 
 // Mixture appends the loss of a model that predicts distributions, of package gmm: outputs are

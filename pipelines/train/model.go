@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -284,6 +285,28 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 	return nil
 }
 
+// Set uploads elements of a parameter from first on, and the rounded copies that products read, so that
+// a large model comes by pieces. It returns an error for a name that is no parameter's, for elements
+// beyond it, and for one that files have in another layout.
+func (m *Model) Set(ctx context.Context, name string, first int, x []float32) error {
+	s := m.layout.slots[name]
+	if s == nil || s.File != nil {
+		return fmt.Errorf("train: %q is no parameter that is as in files", name)
+	}
+	if first < 0 || first+len(x) > s.Size() {
+		return fmt.Errorf("train: parameter %s has no elements %d to %d, but %d", name, first, first+len(x)-1, s.Size())
+	}
+	for _, of := range []bufferOf{weightsOf, roundedOf} {
+		if t := s.of(of(s.group)); !t.IsZero() {
+			t.Shape, t.Strides, t.Offset = []int{len(x)}, []int{1}, t.Offset+first
+			if err := t.Upload(ctx, x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // write uploads a parameter's part of a buffer, if there is the buffer.
 func (m *Model) write(ctx context.Context, name string, of bufferOf, x []float32) error {
 	s := m.layout.slots[name]
@@ -318,6 +341,20 @@ func (m *Model) read(ctx context.Context, name string, of bufferOf, scale float3
 // Weights downloads the parameters.
 func (m *Model) Weights(ctx context.Context) (map[string][]float32, error) {
 	return m.download(ctx, weightsOf, 1)
+}
+
+// Norm returns the norm of the gradients of the last step, before clipping. It is not finite for a step
+// that was skipped. Options.Optim needs a MaxNorm that is not 0.
+func (m *Model) Norm(ctx context.Context) (float64, error) {
+	if err := m.untrained(); err != nil {
+		return 0, err
+	}
+	if m.o.Optim.MaxNorm == 0 {
+		return 0, errors.New("train: max_norm=0, for which no norm is computed")
+	}
+	x := make([]float32, 1)
+	err := m.adam.Norm().Download(ctx, x)
+	return float64(x[0]) / m.scale, err
 }
 
 // Gradients downloads the gradients of the last Run of a plan of pass Gradients or Train. With

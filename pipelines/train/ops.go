@@ -1,7 +1,6 @@
 package train
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -135,11 +134,10 @@ func (n *normed) backward() {
 		}
 		to, done = t.fresh(t.into(n.x)[0])
 	}
-	dw, addW := n.vectorGradient(n.w, "weight")
-	db, addB := n.vectorGradient(n.o.Bias, "bias")
+	dw, addW := n.vectorGradient(n.w)
+	db, addB := n.vectorGradient(n.o.Bias)
 	if to == nil { // a norm has no gradient by its weight alone
-		to = t.tensor("gradient of "+n.name+", unused", n.x.view.Shape...)
-		t.make(false, to)
+		to = t.unused(n.x)
 	}
 	p := n.problem(dsum != nil)
 	bytes, err := norm.Workspace(t.caps, p, kit.Backward, norm.Options{})
@@ -162,13 +160,12 @@ func (n *normed) backward() {
 
 // vectorGradient returns where the kernel writes the gradient by a weight or a bias, and what adds it to
 // that of other ops. The kernel writes it also where nobody wants it.
-func (n *normed) vectorGradient(v *Value, name string) (to *Value, add func()) {
+func (n *normed) vectorGradient(v *Value) (to *Value, add func()) {
 	if v == nil {
 		return nil, func() {}
 	}
 	if to, add = n.t.fresh(n.t.into(v)[0]); to == nil {
-		to = n.t.Tensor("gradient of "+n.name+"."+name+", unused", v.node.dtype, v.node.shape...)
-		n.t.make(false, to)
+		to = n.t.unused(v)
 	}
 	return to, add
 }
@@ -181,14 +178,11 @@ func (t *Tape) GLU(name string, g, u *Value, a glu.Activation) *Value {
 	}
 	p := glu.Problem{Rows: g.view.Shape[0], Cols: g.view.Shape[1], Activation: a, DType: g.node.dtype}
 	y := t.Tensor(name, p.DType, p.Rows, p.Cols)
-	t.Op(Op{Name: name, In: []*Value{g, u}, Out: []*Value{y}, Reads: []*Value{g, u},
+	t.Op(Op{Name: name, In: []*Value{g, u}, Out: []*Value{y}, Reads: []*Value{g, u}, Together: []*Value{g, u},
 		Forward: func(c *vk.Cmd, m Call) error {
 			return glu.Forward(c, glu.Tensors{G: m.In[0], U: m.In[1], Y: m.Out[0]}, p, glu.Options{})
 		},
 		Backward: func(c *vk.Cmd, m Call) error {
-			if m.DIn[0].IsZero() || m.DIn[1].IsZero() {
-				return fmt.Errorf("one of g and u alone has a gradient")
-			}
 			x, d := glu.Tensors{G: m.In[0], U: m.In[1]}, glu.Gradients{DY: m.DOut[0], DG: m.DIn[0], DU: m.DIn[1]}
 			return glu.Backward(c, x, d, p, glu.Options{})
 		}})

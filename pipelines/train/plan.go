@@ -120,6 +120,7 @@ type Plan struct {
 	cmds    map[turn][]*vk.Cmd // of each part, then AdamW's if it is apart
 	fresh   []*vk.Cmd          // of RunFresh
 	scale   float64            // the loss scale of the recordings
+	weight  float64            // of the loss, see Weigh
 	running *vk.Cmd            // of the last batch
 	batch   int                // of the next step
 	host    time.Duration
@@ -159,6 +160,7 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 	}
 	t.model = m
 	p := &Plan{t: t, m: m, pass: pass, memory: memory, parts: m.buckets(t, o), cmds: map[turn][]*vk.Cmd{}}
+	p.weight = 1 / float64(p.batches())
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -245,7 +247,18 @@ func (p *Plan) constants(ctx context.Context) error {
 	if p.t.scale == nil {
 		return nil
 	}
-	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.scale / float64(p.batches()))})
+	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.scale * p.weight)})
+}
+
+// Weigh multiplies the loss of the batches that are run or started from now on, where gradients begin:
+// what Download returns stays. It is 1/Options.Accumulate until then. A loss that is a sum over tokens
+// becomes the mean over all tokens of a step so.
+func (p *Plan) Weigh(ctx context.Context, weight float64) error {
+	if p.t.scale == nil {
+		return fmt.Errorf("train: a plan of pass %v has no gradients, and no weight=%v of a loss", p.pass, weight)
+	}
+	p.weight = weight
+	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.scale * weight)})
 }
 
 // batches returns how many Runs make a step.

@@ -11,7 +11,7 @@ import (
 
 // A Product is a product with a weight, of package gemm:
 //
-//	y = Alpha * x * w + Bias + Into, or activation(Alpha * x * w + Bias) + Plus
+//	y = activation(Alpha * x * w + Bias + Into) + Plus
 //
 // LoRA is two of them on a product with a frozen weight:
 //
@@ -29,8 +29,8 @@ type Product struct {
 	// Plus is a matrix (rows, out) that is added. It stays as it is.
 	Plus *Value
 	Bias *Value // a Vector (out) that is added to each row
-	// Activation is Identity, SiLU, GELU or GELUTanh. A function ends the gradients: plans beyond
-	// Forward have none.
+	// Activation is Identity, SiLU, GELU or GELUTanh. Where y has a gradient, the first op that reads y
+	// is a product, whose backward pass applies the derivative; there is then no Plus.
 	Activation gemm.Activation
 	Out        dtype.Option // the format of y; the zero value is the format of activations
 }
@@ -62,10 +62,19 @@ func (t *Tape) Products(list ...Named) []*Value {
 		if k.copy != nil {
 			o.out, o.saved[len(o.saved)-1] = append(o.out, k.copy), k.copy
 		}
+		if k.y.node.before != nil {
+			o.out = append(o.out, k.y.node.before)
+		}
 		for _, v := range []*Value{p.Into, p.Plus, p.Bias} {
 			if v != nil {
 				o.in = append(o.in, v)
 			}
+		}
+	}
+	for _, k := range slices.Backward(calls) {
+		if n := k.X.node; n.before != nil && !n.read && slices.Equal(k.X.view.Shape, n.shape) {
+			n.read, k.before = true, n.before
+			o.saved = append(o.saved, k.before)
 		}
 	}
 	o.forward = func(again bool) {
@@ -96,6 +105,7 @@ type product struct {
 	y             *Value
 	tasks         int    // products of the forward pass
 	copy          *Value // of the rows of X, as a matrix; nil if X is one
+	before        *Value // of the activation that wrote X, whose derivative the gradient by X gets here
 	rows, in, out int
 }
 
@@ -130,8 +140,11 @@ func (t *Tape) product(p Named) *product {
 		return nil
 	}
 	if k.Activation != gemm.Identity && t.pass >= Gradients {
-		t.failf("%s%s: activation %v has no gradient here", t.scope, k.Step, k.Activation)
-		return nil
+		if k.Plus != nil || k.Activation.Plain() != gemm.SiLU {
+			t.failf("%s%s: activation %v has no gradient here", t.scope, k.Step, k.Activation)
+			return nil
+		}
+		k.y.node.before, k.y.node.derivative = t.Tensor(k.Name+", before the activation", k.y.node.dtype, k.rows, k.out), k.Activation+2
 	}
 	if v := k.Into; v != nil && (v.node.memory == nil || !slices.Equal(v.view.Shape, v.node.shape)) {
 		t.failf("%s%s: %s is no whole tensor that an op wrote", t.scope, k.Step, v.Name())
@@ -172,11 +185,16 @@ func (k *product) forward(again bool) {
 	} else {
 		t.make(again, k.y)
 	}
-	t.multiply(repeated(k.Step, again), k.y, x, k.W, extras{k.Plus, k.Bias}, k.tasks, p)
+	before := k.y.node.before
+	if before != nil {
+		p.Activation++ // which keeps what is before it
+		t.make(again, before)
+	}
+	t.multiply(repeated(k.Step, again), k.y, x, k.W, extras{k.Plus, k.Bias, before}, k.tasks, p)
 }
 
-// extras are what a product adds; each may be nil.
-type extras struct{ plus, bias *Value }
+// extras are what a product adds, and X of its activation; each may be nil.
+type extras struct{ plus, bias, before *Value }
 
 // multiply appends c = a * b of as many tasks, whose rows follow one another in matrices.
 func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm.Problem) {
@@ -192,19 +210,24 @@ func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm
 			return v.Split(tasks)
 		}
 		p.Batch, p.M = tasks, p.M/tasks
-		c, a, b, x.plus = split(c), split(a), b.repeated(tasks), split(x.plus)
+		c, a, b, x.plus, x.before = split(c), split(a), b.repeated(tasks), split(x.plus), split(x.before)
 	}
 	opt := gemm.Options{Impl: t.o.Products}
 	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, opt)
 	scratch := t.scratch(name, bytes, err)
-	in, out := t.all([]*Value{a, b, x.plus, x.bias}), t.at(c)
-	reads := in
+	in, out, before := t.all([]*Value{a, b, x.plus, x.bias}), t.at(c), t.all([]*Value{x.before})[0]
+	reads, writes := slices.Clone(in), []operand{out}
 	if p.Beta != 0 {
-		reads = append(slices.Clone(in), out)
+		reads = append(reads, out)
 	}
-	t.step(name, reads, []operand{out}, scratch, func(cmd *vk.Cmd) error {
+	if p.Activation.Plain() == gemm.SiLUKeep {
+		writes = append(writes, before)
+	} else {
+		reads = append(reads, before)
+	}
+	t.step(name, reads, writes, scratch, func(cmd *vk.Cmd) error {
 		opt.Workspace = scratch.Buffer()
-		t := gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), Bias: in[3].view(), C: out.view()}
+		t := gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), Bias: in[3].view(), X: before.view(), C: out.view()}
 		return gemm.Forward(cmd, t, p, opt)
 	})
 }
@@ -213,6 +236,12 @@ func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm
 // first, since the ops before it wait for it.
 func (t *Tape) productsBackward(calls []*product) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(k *product) bool { return grad(k.y) == nil })
+	for _, k := range calls {
+		if n := k.y.node; n.before != nil && !n.derived {
+			t.failf("%s%s: no product is the first to read %s: activation %v has no gradient here", t.scope, k.Step, n.name, k.Activation)
+			return
+		}
+	}
 	if len(calls) == 1 {
 		t.inputGradients(calls)
 		t.weightGradients(calls)
@@ -276,7 +305,10 @@ func (t *Tape) inputGradients(calls []*product) {
 			tasks = to.v.view.Shape[0]
 		}
 		p := gemm.Problem{M: k.rows, N: k.in, K: k.out, TransB: !k.TransW, Alpha: k.Alpha, Beta: beta(to)}
-		t.multiply(k.Step+", backward", to.v, grad(k.y), k.W, extras{}, tasks, p)
+		if k.before != nil {
+			k.X.node.derived, p.Activation = true, k.X.node.derivative
+		}
+		t.multiply(k.Step+", backward", to.v, grad(k.y), k.W, extras{before: k.before}, tasks, p)
 	}
 }
 

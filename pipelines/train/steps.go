@@ -16,6 +16,7 @@ func (t *Tape) append(o *op) {
 		if v.node.consumed {
 			t.failf("%s reads %s, which another op has written over", o.name, v.Name())
 		}
+		v.node.read = true
 	}
 	for _, in := range o.in {
 		for _, out := range o.out {
@@ -152,6 +153,13 @@ func (t *Tape) step(name string, reads, writes []operand, scratch *record.Tensor
 	t.prog.Step(t.scope+name, memoryOf(reads), append(memoryOf(writes), scratch), f)
 }
 
+// unused returns memory for a gradient that a kernel writes and nobody wants.
+func (t *Tape) unused(v *Value) *Value {
+	to := t.Tensor("gradient of "+v.node.name+", unused", v.node.dtype, v.node.shape...)
+	t.make(false, to)
+	return v.in(to)
+}
+
 // opBackward appends the backward pass of a call of a caller's kernels.
 func (t *Tape) opBackward(o *op, x Op) {
 	var dins, douts []*Value
@@ -159,6 +167,11 @@ func (t *Tape) opBackward(o *op, x Op) {
 	for _, p := range t.into(x.In...) {
 		v, f := t.fresh(p)
 		dins, done = append(dins, v), append(done, f)
+	}
+	for i, v := range x.In {
+		if dins[i] == nil && slices.Contains(x.Together, v) {
+			dins[i] = t.unused(v)
+		}
 	}
 	for _, v := range x.Out {
 		douts = append(douts, grad(v))

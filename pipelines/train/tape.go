@@ -168,6 +168,9 @@ type Op struct {
 	// Reads are the In and Out that Backward reads. Nil is all of them. With checkpoints others
 	// need not be computed again.
 	Reads []*Value
+	// Together are the In whose gradients Backward writes together: where one is wanted, the others
+	// have memory, too.
+	Together []*Value
 	// Workspace and BackwardWorkspace are the bytes of memory that the passes need.
 	Workspace, BackwardWorkspace int64
 	Forward                      func(c *vk.Cmd, m Call) error
@@ -178,7 +181,7 @@ type Op struct {
 type Call struct {
 	In, Out   []vk.Tensor // in Backward zero, but for the tensors of Op.Reads
 	DOut      []vk.Tensor // of Backward: gradients by Out, read; zero where there is none
-	DIn       []vk.Tensor // of Backward: gradients by In, written; zero where nobody wants one
+	DIn       []vk.Tensor // of Backward: gradients by In, written; zero where nobody wants one (Op.Together)
 	Workspace *vk.Buffer  // nil for 0 bytes
 }
 

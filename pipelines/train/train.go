@@ -21,8 +21,8 @@
 // pass Forward has neither gradients nor tensors for them. So one function of a model serves training
 // and prediction.
 //
-// Ops are the functions of Tape: Product and Products, Norm, Attention, GLU, Embed, Add, Rows,
-// Mixture, and Op for any other kernels, with a function for each pass. Parameters are those that the
+// Ops are the functions of Tape: Product and Products, Norm, Attention, Packed, GLU, Embed, Add,
+// Rows, Mixture, CrossEntropy, and Op for any other kernels, with a function for each pass. Parameters are those that the
 // forward pass names. Options.Trained freezes some: they have no gradient, no moments, no float32
 // copy, and no product makes a gradient by them.
 //

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -27,11 +28,15 @@ type node struct {
 	memory      *record.Tensor   // of the program; nil until a step writes it
 	kept        Checkpoint       // the last checkpoint that keeps it
 	block       *block
-	wanted      bool   // a parameter that is trained has part in it
-	consumed    bool   // another op has written over it
-	output      bool   // the caller downloads it
-	gradientOf  string // the name of the parameter whose gradient it is
-	rows        *Value // a copy of these rows of another tensor, which has the gradient
+	wanted      bool            // a parameter that is trained has part in it
+	consumed    bool            // another op has written over it
+	read        bool            // an op reads it
+	output      bool            // the caller downloads it
+	gradientOf  string          // the name of the parameter whose gradient it is
+	before      *Value          // what an activation was applied to, for its gradient
+	derivative  gemm.Activation // of the product that reads it first, whose gradient is that by before
+	derived     bool            // that product's gradient is there
+	rows        *Value          // a copy of these rows of another tensor, which has the gradient
 	gradient    *gradient
 }
 

@@ -1,0 +1,409 @@
+package lm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// TrainOptions say what a Trainer trains, and how.
+type TrainOptions struct {
+	LoRA  *LoRA       // trains its parameters alone; nil trains all weights of the model
+	DType dtype.DType // of activations, and of the weights that products read
+	// Batch sequences of Seq tokens are a micro-batch. With Sequences it is one row of Seq tokens, which has at
+	// most so many sequences, none longer than Longest (Batch.CuSeqlens); Batch is then 1.
+	Batch, Seq         int
+	Sequences, Longest int
+	Accumulate         int // micro-batches of a step; 0 is 1
+	Checkpoint         train.Checkpoint
+	// Optim has the constants of AdamW. A MaxNorm of 0 is +Inf, which clips nothing.
+	Optim optim.Problem
+	// LossScale and GoodSteps are those of train.Options. 0 is 2^16 and 2000 with float16, 1 and 0 else.
+	LossScale float64
+	GoodSteps int
+	Seed      uint64 // of the adapter's first weights
+	// Evaluate says that Trainer.Evaluate is called: its memory is allocated with the rest.
+	Evaluate bool
+	// Progress is called with the bytes of weights that are loaded; nil is not.
+	Progress func(done, all int64)
+}
+
+// check returns an error if an option breaks a rule that package train does not know.
+func (o *TrainOptions) check(c *Config) error {
+	longest := o.Seq
+	switch {
+	case o.Batch < 1:
+		return fmt.Errorf("lm: batch=%d is not positive", o.Batch)
+	case o.Seq < 1:
+		return fmt.Errorf("lm: seq=%d is not positive", o.Seq)
+	case o.Batch > math.MaxInt32/o.Seq:
+		return fmt.Errorf("lm: batch=%d of seq=%d are more than %d tokens", o.Batch, o.Seq, math.MaxInt32)
+	case o.Sequences < 0:
+		return fmt.Errorf("lm: sequences=%d is negative", o.Sequences)
+	case o.Sequences > 0 && o.Batch != 1:
+		return fmt.Errorf("lm: batch=%d, but sequences are packed into one row", o.Batch)
+	case o.Sequences > 0 && (o.Longest < 1 || o.Longest > o.Seq):
+		return fmt.Errorf("lm: longest=%d is not from 1 to seq=%d", o.Longest, o.Seq)
+	case o.Sequences > 0:
+		longest = o.Longest
+	}
+	if longest > c.Positions {
+		return fmt.Errorf("lm: a sequence of %d tokens is longer than max_position_embeddings=%d", longest, c.Positions)
+	}
+	return o.LoRA.Check(c)
+}
+
+func (o *TrainOptions) forward(c *Config) *Forward {
+	return &Forward{Config: c, Batch: o.Batch, Seq: o.Seq, Sequences: o.Sequences, Longest: o.Longest, Loss: true, LoRA: o.LoRA}
+}
+
+// model returns the options of package train.
+func (o *TrainOptions) model(pass train.Pass) train.Options {
+	x := train.Options{DType: o.DType, Pass: pass, Optim: o.Optim}
+	if o.LoRA != nil {
+		x.Trained = []string{adapterPrefix + "*"}
+	}
+	if pass == train.Train {
+		x.Accumulate, x.LossScale, x.GoodSteps = o.Accumulate, o.LossScale, o.GoodSteps
+		x.Optim.MaxNorm = cmp.Or(o.Optim.MaxNorm, math.Inf(1))
+		if o.DType == dtype.Float16 {
+			x.LossScale, x.GoodSteps = cmp.Or(o.LossScale, 1<<16), cmp.Or(o.GoodSteps, 2000)
+		}
+	}
+	return x
+}
+
+func (o *TrainOptions) plan() train.PlanOptions { return train.PlanOptions{Checkpoint: o.Checkpoint} }
+
+// MeasureTraining returns the memory that a Trainer takes, without allocating it; train.Measure says how
+// checkpoint Auto is chosen. Evaluation is not in it: its activations are fewer.
+func MeasureTraining(caps *vk.Caps, c *Config, o TrainOptions) (*train.Memory, error) {
+	if err := o.check(c); err != nil {
+		return nil, err
+	}
+	m, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Train), o.plan())
+	if err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	return m, nil
+}
+
+// CheckFits returns an error if a device is known to have too little memory for a Trainer, or kernels that see
+// too little of a tensor. The error has the bytes, and says what to lower. CheckFits allocates nothing.
+func CheckFits(d *vk.Device, c *Config, o TrainOptions) error {
+	if err := o.check(c); err != nil {
+		return err
+	}
+	var smaller []train.Smaller
+	for x := o; ; {
+		switch {
+		case x.Batch > 1:
+			x.Batch /= 2
+		case x.Seq > 1:
+			x.Seq /= 2
+			x.Longest = min(x.Longest, x.Seq)
+		default:
+			if err := train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), o.plan(), smaller); err != nil {
+				return fmt.Errorf("lm: %w", err)
+			}
+			return nil
+		}
+		smaller = append(smaller, train.Smaller{Name: fmt.Sprintf("batch=%d of seq=%d", x.Batch, x.Seq), Func: x.forward(c).Tape})
+	}
+}
+
+// A Trainer trains a language model, or an adapter of one. Micro-batches of one shape are the input:
+//
+//	o := lm.TrainOptions{LoRA: &lm.LoRA{Rank: 8, Alpha: 16}, DType: dtype.BFloat16, Batch: 8, Seq: 512, Optim: optim.Default()}
+//	t, err := lm.NewTrainer(ctx, d, config, checkpoint, o)
+//	for {
+//		r, err := t.Step(ctx, batch)       // forward, backward, AdamW; r.Loss, r.Norm
+//	}
+//
+// The loss is the mean of the cross entropy over the labels of a step that are counted, of all its
+// micro-batches. A Trainer is Weights, too: those that it has now. It is for one goroutine at a time.
+type Trainer struct {
+	Config *Config
+
+	o          TrainOptions
+	model      *train.Model
+	plan, eval *train.Plan
+}
+
+// NewTrainer loads a model, and records a step. W has the weights of the model, in the format of the file or
+// another: a number that o.DType cannot hold is an error. An error says before anything is allocated which
+// option breaks a rule, and how many bytes are missing; see CheckFits.
+func NewTrainer(ctx context.Context, d *vk.Device, c *Config, w Weights, o TrainOptions) (*Trainer, error) {
+	return newTrainer(ctx, d, c, w, o, train.Train)
+}
+
+func newTrainer(ctx context.Context, d *vk.Device, c *Config, w Weights, o TrainOptions, pass train.Pass) (_ *Trainer, err error) {
+	if err := o.check(c); err != nil {
+		return nil, err
+	}
+	f, t := o.forward(c), &Trainer{Config: c, o: o}
+	defer func() {
+		if err != nil {
+			t.Close()
+		}
+	}()
+	if t.model, err = newModel(ctx, d, f, o.LoRA.weights(w, o.Seed), o.model(pass), o.Progress); err != nil {
+		return nil, err
+	}
+	if o.Evaluate {
+		if t.eval, err = t.newPlan(ctx, train.Forward, train.PlanOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	if pass > train.Forward {
+		t.plan, err = t.newPlan(ctx, pass, o.plan())
+	}
+	return t, err
+}
+
+func (t *Trainer) newPlan(ctx context.Context, pass train.Pass, o train.PlanOptions) (*train.Plan, error) {
+	p, err := t.model.NewPlan(ctx, t.o.forward(t.Config).Tape, pass, o)
+	if err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	return p, nil
+}
+
+// Close frees the memory. It may be called on nil.
+func (t *Trainer) Close() {
+	if t == nil {
+		return
+	}
+	t.eval.Close()
+	t.plan.Close()
+	t.model.Close()
+}
+
+// Memory returns how much memory the training takes.
+func (t *Trainer) Memory() *train.Memory { return t.plan.Memory() }
+
+// A StepResult is what a step tells.
+type StepResult struct {
+	Loss    float64 // the mean over the labels that are counted, before the step
+	Norm    float64 // of the gradients, before clipping
+	Tokens  int     // labels that are counted
+	Skipped bool    // a gradient was not finite: no weight has changed, and with float16 the loss scale halves
+}
+
+// Step makes a step of AdamW with the mean of as many micro-batches as TrainOptions.Accumulate says. Their
+// shape is that of the options, and each has labels. An error names the number that breaks a rule before
+// anything runs.
+func (t *Trainer) Step(ctx context.Context, batches ...Batch) (r StepResult, err error) {
+	if want := max(t.o.Accumulate, 1); len(batches) != want {
+		return r, fmt.Errorf("lm: a step has %d micro-batches, not %d", want, len(batches))
+	}
+	for i := range batches {
+		if err := t.check(&batches[i]); err != nil {
+			return r, err
+		}
+		r.Tokens += batches[i].counted()
+	}
+	if r.Tokens == 0 {
+		return r, errors.New("lm: all labels of the step are -100: it has no loss")
+	}
+	sum, err := t.run(ctx, batches, 1/float64(r.Tokens))
+	if err != nil {
+		return r, err
+	}
+	if r.Norm, err = t.model.Norm(ctx); err != nil {
+		return r, fmt.Errorf("lm: %w", err)
+	}
+	r.Loss, r.Skipped = sum/float64(r.Tokens), math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0)
+	return r, nil
+}
+
+// run runs the plan on micro-batches, whose gradients are multiplied by weight, and returns the sum of their
+// losses. The next one is uploaded while the device works.
+func (t *Trainer) run(ctx context.Context, batches []Batch, weight float64) (sum float64, err error) {
+	if err := t.plan.Weigh(ctx, weight); err != nil {
+		return 0, fmt.Errorf("lm: %w", err)
+	}
+	next := func(i int) error {
+		if i == len(batches) {
+			return nil
+		}
+		return t.upload(ctx, t.plan, &batches[i])
+	}
+	if err := next(0); err != nil {
+		return 0, err
+	}
+	for i := range batches {
+		if err := t.plan.Start(ctx); err != nil {
+			return 0, fmt.Errorf("lm: %w", err)
+		}
+		if err := next(i + 1); err != nil {
+			return 0, err
+		}
+		loss, err := t.plan.Download(ctx, "loss")
+		if err != nil {
+			return 0, fmt.Errorf("lm: %w", err)
+		}
+		sum += float64(loss[0])
+	}
+	return sum, nil
+}
+
+// upload uploads a micro-batch. Sequences that a row does not have are empty ones at its end.
+func (t *Trainer) upload(ctx context.Context, p *train.Plan, b *Batch) error {
+	inputs := b.inputs(t.Config)
+	for cu := inputs["cu_seqlens"]; t.o.Sequences > 0 && len(cu) <= t.o.Sequences; {
+		cu = append(cu[:len(cu):len(cu)], int32(t.o.Seq))
+		inputs["cu_seqlens"] = cu
+	}
+	return upload(ctx, p, inputs)
+}
+
+// check returns an error if a micro-batch does not fit the options.
+func (t *Trainer) check(b *Batch) error {
+	if err := b.Check(t.Config); err != nil {
+		return err
+	}
+	switch o := &t.o; {
+	case b.Shape != [2]int{o.Batch, o.Seq}:
+		return fmt.Errorf("lm: ids are %d by %d, the training has batch=%d of seq=%d", b.Shape[0], b.Shape[1], o.Batch, o.Seq)
+	case b.Labels == nil:
+		return errors.New("lm: labels are missing")
+	case (b.CuSeqlens != nil) != (o.Sequences > 0):
+		return fmt.Errorf("lm: cu_seqlens has %d numbers, the training has sequences=%d", len(b.CuSeqlens), o.Sequences)
+	case len(b.CuSeqlens)-1 > o.Sequences:
+		return fmt.Errorf("lm: cu_seqlens has %d sequences, more than sequences=%d", len(b.CuSeqlens)-1, o.Sequences)
+	case b.CuSeqlens != nil && b.longest() > o.Longest:
+		return fmt.Errorf("lm: cu_seqlens has a sequence of %d tokens, more than longest=%d", b.longest(), o.Longest)
+	}
+	return nil
+}
+
+// Evaluate returns the sum of the cross entropy over the labels that are counted, and their number: the mean of
+// several batches is the quotient of sums. It needs TrainOptions.Evaluate.
+func (t *Trainer) Evaluate(ctx context.Context, b Batch) (sum float64, tokens int, err error) {
+	if t.eval == nil {
+		return 0, 0, errors.New("lm: the trainer was made without Evaluate")
+	}
+	if err := t.check(&b); err != nil {
+		return 0, 0, err
+	}
+	if err := t.upload(ctx, t.eval, &b); err != nil {
+		return 0, 0, err
+	}
+	if err := t.eval.Start(ctx); err != nil {
+		return 0, 0, fmt.Errorf("lm: %w", err)
+	}
+	loss, err := t.eval.Download(ctx, "loss")
+	if err != nil {
+		return 0, 0, fmt.Errorf("lm: %w", err)
+	}
+	return float64(loss[0]), b.counted(), nil
+}
+
+// SetLR sets the learning rate of the steps from now on.
+func (t *Trainer) SetLR(ctx context.Context, lr float64) error { return t.model.SetLR(ctx, lr) }
+
+// Steps returns the number of steps so far, without those that were skipped.
+func (t *Trainer) Steps(ctx context.Context) (int, error) { return t.model.Steps(ctx) }
+
+// LossScale returns the loss scale of the next step.
+func (t *Trainer) LossScale() float64 { return t.model.LossScale() }
+
+// Save writes what the training needs to go on into a safetensors file: what is trained, moments, steps and the
+// loss scale, and metadata of the caller. The file appears whole or not at all.
+func (t *Trainer) Save(ctx context.Context, path string, metadata map[string]string) error {
+	return t.model.SaveState(ctx, path, metadata)
+}
+
+// Restore reads what Save wrote of a training with the same options: the next steps have the bits that they
+// would have had. An error changes nothing.
+func (t *Trainer) Restore(ctx context.Context, f *safetensors.File) error {
+	return t.model.LoadState(ctx, f)
+}
+
+// Trained returns the parameters that are trained, by the names of the checkpoint or of PEFT.
+func (t *Trainer) Trained() (list []Param) {
+	for _, p := range t.model.Params() {
+		if !p.Frozen {
+			list = append(list, Param{p.Name, p.Shape})
+		}
+	}
+	return list
+}
+
+// Read is of Weights: it downloads elements of a parameter, after the steps so far.
+func (t *Trainer) Read(x Param, format dtype.DType, p []byte, first int64) error {
+	from := t.model.Tensor(x.Name)
+	n := len(p) / format.Size()
+	if from.IsZero() || first < 0 || first+int64(n) > int64(from.NumElements()) {
+		return fmt.Errorf("lm: the model has no elements %d to %d of a parameter %q", first, first+int64(n)-1, x.Name)
+	}
+	from.Shape, from.Strides, from.Offset = []int{n}, []int{1}, from.Offset+int(first)
+	values := make([]float32, n)
+	if err := from.Download(context.Background(), values); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	storage.Encode(format, p, values)
+	return nil
+}
+
+// Gradients returns the mean loss of a batch over the labels that are counted, and with backward the gradients
+// by the parameters that o trains, by their names. Of o it takes LoRA, DType, Checkpoint and Progress. Gradients
+// of float16 are computed with the largest scale of a few for which they are finite.
+func Gradients(ctx context.Context, d *vk.Device, c *Config, w Weights, b Batch, backward bool, o TrainOptions) (loss float64, gradients map[string][]float32, err error) {
+	o.Batch, o.Seq, o.Sequences, o.Evaluate = b.Shape[0], b.Shape[1], 0, !backward
+	if b.CuSeqlens != nil {
+		o.Sequences, o.Longest = len(b.CuSeqlens)-1, b.longest()
+	}
+	pass := train.Forward
+	if backward {
+		pass = train.Gradients
+	}
+	t, err := newTrainer(ctx, d, c, w, o, pass)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer t.Close()
+	if err := t.check(&b); err != nil {
+		return 0, nil, err
+	}
+	n := float64(b.counted())
+	if n == 0 {
+		return 0, nil, errors.New("lm: all labels are -100: there is no loss")
+	}
+	if !backward {
+		loss, _, err := t.Evaluate(ctx, b)
+		return loss / n, nil, err
+	}
+	scale := 1.0
+	if o.DType == dtype.Float16 {
+		scale = 1 << 16
+	}
+	for ; ; scale /= 16 {
+		if loss, err = t.run(ctx, []Batch{b}, scale/n); err != nil {
+			return 0, nil, err
+		}
+		if gradients, err = t.model.Gradients(ctx); err != nil {
+			return 0, nil, fmt.Errorf("lm: %w", err)
+		}
+		finite := true
+		for _, x := range gradients {
+			finite = finite && train.NotFinite(x) < 0
+			for i := range x {
+				x[i] /= float32(scale)
+			}
+		}
+		if finite || scale <= 1 {
+			return loss / n, gradients, nil
+		}
+	}
+}

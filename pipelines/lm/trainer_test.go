@@ -1,0 +1,356 @@
+package lm
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/safetensors"
+)
+
+// loss returns the mean of the cross entropy over the labels of texts that are counted.
+func (r *reference) loss(texts, labels [][]int32) (loss float64) {
+	n := 0
+	for i, text := range texts {
+		for t, row := range r.logits(text) {
+			label := labels[i][t]
+			if label == Ignored {
+				continue
+			}
+			sum := 0.0
+			for _, x := range row {
+				sum += math.Exp(x)
+			}
+			loss += math.Log(sum) - row[label]
+			n++
+		}
+	}
+	return loss / float64(n)
+}
+
+// normal are weights of an adapter whose B is not 0.
+type normal struct{}
+
+func (normal) Read(x Param, t dtype.DType, p []byte, first int64) error {
+	n := max(x.Shape[0], x.Shape[1])
+	return Random{7}.Read(Param{"normal " + x.Name[len(adapterPrefix):] + "s", []int{n, n}}, t, p, first)
+}
+
+// TestGradients compares the loss, and the gradient by each parameter in directions of its own, with
+// differences of the reference: of all weights and of adapters, of sequences in rows and packed into one row,
+// with every checkpoint.
+func TestGradients(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for i, name := range families {
+		c := smallConfig(t, name)
+		adapters := []*LoRA{nil, {Rank: 3, Alpha: 4, Weights: normal{}}}
+		if targets := map[string]string{"smollm2-135m": "q_proj mlp.up_proj", "gpt2": "c_fc"}[name]; targets != "" {
+			adapters = append(adapters, &LoRA{Rank: 2, Alpha: 1, Weights: normal{}, Targets: strings.Fields(targets)})
+		}
+		for j, lora := range adapters {
+			t.Run(name, func(t *testing.T) {
+				ref, err := newReference(c, Random{1})
+				require.NoError(t, err)
+				require.NoError(t, ref.adapt(lora))
+				texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4, 90, 91, 92, 93}}
+				labels := [][]int32{{17, 299, 0, 8, 9, 133, Ignored}, {Ignored, 4, 90, 91, 92, 93, 7}}
+				b := Batch{IDs: slices.Concat(texts...), Labels: slices.Concat(labels...), Shape: [2]int{2, 7}}
+				if (i+j)%2 == 0 {
+					texts[1], labels[1] = texts[1][:4], labels[1][:4]
+					b = Batch{IDs: b.IDs[:11], Labels: b.Labels[:11], Shape: [2]int{1, 11}, CuSeqlens: []int32{0, 7, 7, 11}}
+				}
+				o := TrainOptions{LoRA: lora, DType: dtype.Float32, Checkpoint: train.Checkpoint((i + j) % 3)}
+				loss, got, err := Gradients(ctx, d, c, Random{1}, b, true, o)
+				require.NoError(t, err)
+				require.InEpsilon(t, ref.loss(texts, labels), loss, 1e-6)
+				alone, _, err := Gradients(ctx, d, c, Random{1}, b, false, o)
+				require.NoError(t, err)
+				require.InEpsilon(t, loss, alone, 1e-6)
+				params := c.Params()
+				if lora != nil {
+					params = lora.Params(c)
+				}
+				require.Len(t, got, len(params))
+				rng := rand.New(rand.NewPCG(3, 4))
+				for _, p := range params {
+					ref.compare(t, p.Name, got[p.Name], rng, func() float64 { return ref.loss(texts, labels) })
+				}
+			})
+		}
+	}
+}
+
+// adapt reads the weights of an adapter.
+func (r *reference) adapt(l *LoRA) error {
+	if l == nil {
+		return nil
+	}
+	r.lora = l
+	for _, p := range l.Params(r.c) {
+		raw, values := make([]byte, 4*p.elements()), make([]float32, p.elements())
+		if err := l.Weights.Read(p, dtype.Float32, raw, 0); err != nil {
+			return err
+		}
+		storage.Decode(dtype.Float32, values, raw)
+		for _, x := range values {
+			r.w[p.Name] = append(r.w[p.Name], float64(x))
+		}
+	}
+	return nil
+}
+
+// compare wants the gradient in a random direction within 2^-16 of its norm, a bound for sums of float32 as
+// in the test of logits, whose errors pass the layers twice. The difference of f, of fourth order, is off by
+// less than 1e-8.
+func (r *reference) compare(t *testing.T, name string, got []float32, rng *rand.Rand, f func() float64) {
+	t.Helper()
+	w := r.w[name]
+	require.Len(t, got, len(w), name)
+	direction, start := make([]float64, len(w)), slices.Clone(w)
+	sum, norm := 0.0, 0.0
+	for i := range direction {
+		direction[i] = rng.NormFloat64()
+		sum += direction[i] * float64(got[i])
+		norm += float64(got[i]) * float64(got[i])
+	}
+	at := func(h float64) float64 {
+		for i := range w {
+			w[i] = start[i] + h*direction[i]
+		}
+		return f()
+	}
+	const h = 1e-4
+	want := (8*(at(h)-at(-h)) - (at(2*h) - at(-2*h))) / (12 * h)
+	copy(w, start)
+	allowed := 0x1p-16*math.Sqrt(norm) + 1e-8
+	require.InDelta(t, want, sum, allowed, "%s, norm %g", name, math.Sqrt(norm))
+	require.Greater(t, norm, 1e-8, name)
+}
+
+// newTrainerOf returns a trainer of a small model.
+func newTrainerOf(t *testing.T, c *Config, o TrainOptions) *Trainer {
+	t.Helper()
+	tr, err := NewTrainer(context.Background(), vktest.Open(t), c, Random{1}, o)
+	require.NoError(t, err)
+	t.Cleanup(tr.Close)
+	return tr
+}
+
+// step makes a step.
+func step(t *testing.T, tr *Trainer, batches ...Batch) StepResult {
+	t.Helper()
+	r, err := tr.Step(context.Background(), batches...)
+	require.NoError(t, err)
+	return r
+}
+
+// weightsOf returns all weights of a trainer, by their names.
+func weightsOf(t *testing.T, tr *Trainer) map[string][]float32 {
+	t.Helper()
+	w, err := tr.model.Weights(context.Background())
+	require.NoError(t, err)
+	return w
+}
+
+// page returns a batch of one text in rows.
+func page(rows, seq int) Batch {
+	rng := rand.New(rand.NewPCG(5, 6))
+	b := Batch{Shape: [2]int{rows, seq}}
+	for i := range rows * seq {
+		b.IDs = append(b.IDs, int32(rng.IntN(299)))
+		if i > 0 {
+			b.Labels = append(b.Labels, b.IDs[i])
+		}
+	}
+	b.Labels = append(b.Labels, Ignored)
+	return b
+}
+
+// adam are constants for a few steps.
+func adam(lr float64) optim.Problem {
+	p := optim.Default()
+	p.LR, p.MaxNorm = lr, 1
+	return p
+}
+
+// TestOverfit learns a page by heart, with all weights and with an adapter. An adapter begins with the loss of
+// the model, and what is frozen keeps its bits.
+func TestOverfit(t *testing.T) {
+	for name, lora := range map[string]*LoRA{"smollm2-135m": {Rank: 8, Alpha: 32}, "gpt2": nil} {
+		t.Run(name, func(t *testing.T) {
+			c := smallConfig(t, name)
+			tr := newTrainerOf(t, c, TrainOptions{LoRA: lora, DType: dtype.Float32, Batch: 1, Seq: 32, Optim: adam(1e-2), Evaluate: true})
+			before, b := weightsOf(t, tr), page(1, 32)
+			base, _, err := Gradients(context.Background(), vktest.Open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
+			require.NoError(t, err)
+			r := step(t, tr, b)
+			require.Equal(t, float32(base), float32(r.Loss))
+			require.Equal(t, 31, r.Tokens)
+			for n := 0; r.Loss > 0.05; n++ {
+				require.Less(t, n, 300, "loss %v", r.Loss)
+				r = step(t, tr, b)
+			}
+			sum, n, err := tr.Evaluate(context.Background(), b)
+			require.NoError(t, err)
+			require.Less(t, sum/float64(n), 0.06)
+			trained := map[string]bool{}
+			for _, p := range tr.Trained() {
+				trained[p.Name] = true
+			}
+			require.Equal(t, lora == nil, len(trained) == len(c.Params()))
+			for name, x := range weightsOf(t, tr) {
+				require.Equal(t, trained[name], !slices.Equal(before[name], x), name)
+			}
+		})
+	}
+}
+
+// TestAccumulate: a step of two micro-batches with different numbers of labels is the step of both in one.
+func TestAccumulate(t *testing.T) {
+	c, whole := smallConfig(t, "smollm2-135m"), page(2, 8)
+	for i := range 5 {
+		whole.Labels[i] = Ignored
+	}
+	half := func(i int) Batch {
+		return Batch{IDs: whole.IDs[8*i:][:8], Labels: whole.Labels[8*i:][:8], Shape: [2]int{1, 8}}
+	}
+	o := TrainOptions{DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-3)}
+	a := newTrainerOf(t, c, o)
+	o.Batch, o.Accumulate = 1, 2
+	b := newTrainerOf(t, c, o)
+	for range 2 {
+		x, y := step(t, a, whole), step(t, b, half(0), half(1))
+		require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
+		require.InEpsilon(t, x.Norm, y.Norm, 1e-5)
+		require.Equal(t, x.Tokens, y.Tokens)
+	}
+	want, err := a.model.Gradients(context.Background())
+	require.NoError(t, err)
+	got, err := b.model.Gradients(context.Background())
+	require.NoError(t, err)
+	for name, x := range want {
+		require.InDeltaSlice(t, x, got[name], 1e-4, name) // of a norm of about 1
+	}
+}
+
+// TestResume saves a training, and goes on with the same bits.
+func TestResume(t *testing.T) {
+	ctx, path := context.Background(), filepath.Join(t.TempDir(), "state")
+	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2), Seed: 3}
+	c, b := smallConfig(t, "qwen3-0.6b"), page(2, 8)
+	a := newTrainerOf(t, c, o)
+	step(t, a, b)
+	require.NoError(t, a.Save(ctx, path, map[string]string{"mine": "1"}))
+	step(t, a, b)
+	f, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	require.Equal(t, "1", f.Metadata["mine"])
+	o.Seed = 4 // which the file has weights instead of
+	x := newTrainerOf(t, c, o)
+	require.NotEqual(t, weightsOf(t, a), weightsOf(t, x))
+	require.NoError(t, x.Restore(ctx, f))
+	steps, err := x.Steps(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 1, steps)
+	step(t, x, b)
+	want := weightsOf(t, a)
+	require.Equal(t, want, weightsOf(t, x))
+	p := x.Trained()[1]
+	raw, values := make([]byte, 12), make([]float32, 3)
+	require.NoError(t, x.Read(p, dtype.Float32, raw, 2))
+	storage.Decode(dtype.Float32, values, raw)
+	require.Equal(t, want[p.Name][2:5], values)
+}
+
+// TestOverflow: float16 with too large a loss scale skips steps, which change nothing, and then learns.
+func TestOverflow(t *testing.T) {
+	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float16, Batch: 1, Seq: 16, Optim: adam(1e-2), LossScale: 1 << 26}
+	tr := newTrainerOf(t, smallConfig(t, "tinyllama-1.1b"), o)
+	b, before := page(1, 16), weightsOf(t, tr)
+	first := step(t, tr, b)
+	require.True(t, first.Skipped)
+	require.Equal(t, before, weightsOf(t, tr))
+	var r StepResult
+	for n := 0; n < 10; {
+		if r = step(t, tr, b); !r.Skipped {
+			n++
+		}
+	}
+	require.Less(t, r.Loss, 0.9*first.Loss)
+	require.Less(t, tr.LossScale(), 0x1p26)
+	steps, err := tr.Steps(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, 10, steps)
+}
+
+func TestTrainerErrors(t *testing.T) {
+	d, ctx, c := vktest.Open(t), context.Background(), smallConfig(t, "smollm2-135m")
+	good := TrainOptions{DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2)}
+	for want, change := range map[string]func(*TrainOptions){
+		"lm: batch=0 is not positive":                                           func(o *TrainOptions) { o.Batch = 0 },
+		"lm: seq=0 is not positive":                                             func(o *TrainOptions) { o.Seq = 0 },
+		"lm: batch=536870912 of seq=8 are more than 2147483647 tokens":          func(o *TrainOptions) { o.Batch = 1 << 29 },
+		"lm: batch=2, but sequences are packed into one row":                    func(o *TrainOptions) { o.Sequences = 1 },
+		"lm: longest=9 is not from 1 to seq=8":                                  func(o *TrainOptions) { o.Batch, o.Sequences, o.Longest = 1, 1, 9 },
+		"lm: a sequence of 65 tokens is longer than max_position_embeddings=64": func(o *TrainOptions) { o.Seq = 65 },
+		"lm: rank=0 is not from 1 to hidden_size=64":                            func(o *TrainOptions) { o.LoRA = &LoRA{Alpha: 1} },
+		"lm: alpha=0 is not a positive number":                                  func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1} },
+		`lm: target "proj" is no product of LlamaForCausalLM`:                   func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1, Alpha: 1, Targets: []string{"proj"}} },
+		"lm: train: accumulate=-1 is not from 0 to 65536":                       func(o *TrainOptions) { o.Accumulate = -1 },
+	} {
+		o := good
+		change(&o)
+		_, err := NewTrainer(ctx, d, c, Random{1}, o)
+		require.EqualError(t, err, want)
+	}
+	tr := newTrainerOf(t, c, good)
+	b := page(2, 8)
+	for want, change := range map[string]func(*Batch){
+		"lm: ids are 1 by 16, the training has batch=2 of seq=8":                     func(b *Batch) { b.Shape = [2]int{1, 16} },
+		"lm: labels are missing":                                                     func(b *Batch) { b.Labels = nil },
+		"lm: labels[3] is 300, which is neither -100 nor from 0 to vocab_size-1=299": func(b *Batch) { b.Labels[3] = 300 },
+		"lm: all labels of the step are -100: it has no loss":                        func(b *Batch) { b.Labels = slices.Repeat([]int32{Ignored}, 16) },
+	} {
+		x := b
+		x.Labels = slices.Clone(b.Labels)
+		change(&x)
+		_, err := tr.Step(ctx, x)
+		require.EqualError(t, err, want)
+	}
+	_, err := tr.Step(ctx, b, b)
+	require.EqualError(t, err, "lm: a step has 1 micro-batches, not 2")
+	_, _, err = tr.Evaluate(ctx, b)
+	require.EqualError(t, err, "lm: the trainer was made without Evaluate")
+}
+
+// TestTrainingMemory: the plan of Llama-3.2-1B with an adapter of rank 8 and 2048 tokens fits 6 GB, all weights do
+// not, and what does not fit says what would.
+func TestTrainingMemory(t *testing.T) {
+	d := vktest.Open(t)
+	c, err := Named("llama-3.2-1b")
+	require.NoError(t, err)
+	caps := *d.Caps()
+	caps.MaxStorageBufferRange, caps.MaxBufferBytes, caps.MaxAllocationBytes = 1<<32-1, 1<<32-1, 1<<32-1
+	o := TrainOptions{LoRA: &LoRA{Rank: 8, Alpha: 16}, DType: dtype.Float16, Checkpoint: train.Blocks, Batch: 1, Seq: 2048, Optim: adam(1e-4)}
+	m, err := MeasureTraining(&caps, &c, o)
+	require.NoError(t, err)
+	require.Less(t, m.Bytes(), int64(6e9))
+	t.Log(m)
+	o.LoRA = nil
+	m, err = MeasureTraining(&caps, &c, o)
+	require.NoError(t, err)
+	require.Greater(t, m.Bytes(), int64(16e9))
+}
