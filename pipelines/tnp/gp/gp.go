@@ -20,8 +20,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
-	"gonum.org/v1/gonum/mat"
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+	lapack "gonum.org/v1/gonum/lapack/gonum"
 
 	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/internal/parallel"
@@ -145,31 +148,37 @@ func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
 	return t
 }
 
-// covariance returns the covariance of y at the first n points.
-func (t *Task) covariance(n int) *mat.SymDense {
-	c := mat.NewSymDense(n, nil)
+// covariance returns the covariance of y at the first n points, (n, n).
+func (t *Task) covariance(n int) []float64 {
+	c := make([]float64, n*n)
 	for i := range n {
-		for j := i; j < n; j++ {
-			c.SetSym(i, j, t.Kernel.Covariance(t.X[i]-t.X[j], t.LengthScale))
+		for j := range n {
+			c[i*n+j] = t.Kernel.Covariance(t.X[i]-t.X[j], t.LengthScale)
 		}
-		c.SetSym(i, i, 1+t.Noise*t.Noise)
+		c[i*n+i] = 1 + t.Noise*t.Noise
 	}
 	return c
 }
 
+// factor returns U with UᵀU the covariance of y at the first n points; ok is false if it is not
+// positive. The methods are called directly: a value in an interface, as package mat has it, links all
+// of LAPACK into the program.
+func (t *Task) factor(n int) (u blas64.Triangular, ok bool) {
+	u = blas64.Triangular{N: n, Stride: n, Data: t.covariance(n), Uplo: blas.Upper, Diag: blas.NonUnit}
+	return u, lapack.Implementation{}.Dpotrf(u.Uplo, n, u.Data, n)
+}
+
 // exact draws Y = Uᵀz with UᵀU the covariance.
 func (t *Task) exact(rng *rand.Rand) {
-	z := mat.NewVecDense(len(t.X), nil)
-	for i := range t.X {
-		z.SetVec(i, rng.NormFloat64())
+	t.Y = make([]float64, len(t.X))
+	for i := range t.Y {
+		t.Y[i] = rng.NormFloat64()
 	}
-	var c mat.Cholesky
-	if !c.Factorize(t.covariance(len(t.X))) {
+	u, ok := t.factor(len(t.X))
+	if !ok {
 		panic("gp: covariance is not positive") // its noise is at least 1e-3
 	}
-	var y mat.VecDense
-	y.MulVec(c.RawU().T(), z)
-	t.Y = y.RawVector().Data
+	blas64.Trmv(blas.Trans, u, blas64.Vector{N: len(t.Y), Inc: 1, Data: t.Y})
 }
 
 // waves draws Y = noise + sum of random waves. Their frequencies have the spectrum of the kernel
@@ -214,26 +223,22 @@ func (t *Task) NLL() ([]float64, error) {
 // Predict returns mean and variance of y at each x, noise included, given the context.
 func (t *Task) Predict(x []float64) (mean, variance []float64, err error) {
 	n := t.Context
-	var c mat.Cholesky
-	if !c.Factorize(t.covariance(n)) {
+	u, ok := t.factor(n)
+	if !ok {
 		return nil, nil, fmt.Errorf("gp: covariance of %d points, length scale %g, noise %g is not positive", n, t.LengthScale, t.Noise)
 	}
-	cross := mat.NewDense(n, len(x), nil)
-	for i := range n {
-		for j := range x {
-			cross.Set(i, j, t.Kernel.Covariance(t.X[i]-x[j], t.LengthScale))
-		}
+	cross := make([]float64, n*len(x))
+	for i := range cross {
+		cross[i] = t.Kernel.Covariance(t.X[i/len(x)]-x[i%len(x)], t.LengthScale)
 	}
-	var solved mat.Dense
-	if err := c.SolveTo(&solved, cross); err != nil {
-		return nil, nil, fmt.Errorf("gp: %w", err)
-	}
+	solved := slices.Clone(cross)
+	lapack.Implementation{}.Dpotrs(u.Uplo, n, len(x), u.Data, n, solved, len(x))
 	mean, variance = make([]float64, len(x)), make([]float64, len(x))
 	for j := range x {
 		variance[j] = 1 + t.Noise*t.Noise
 		for i := range n {
-			mean[j] += solved.At(i, j) * t.Y[i]
-			variance[j] -= solved.At(i, j) * cross.At(i, j)
+			mean[j] += solved[i*len(x)+j] * t.Y[i]
+			variance[j] -= solved[i*len(x)+j] * cross[i*len(x)+j]
 		}
 	}
 	return mean, variance, nil
