@@ -3,6 +3,7 @@ package call
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
@@ -79,8 +80,9 @@ func (m *Mixture) Adjust(x Values) {
 		}
 	}
 	lower(2, 3, 3)
+	loud := m.loudest(x)
 	for range 20 {
-		s := m.sample(x)
+		s := m.part(x, loud)
 		out := ref.Outputs(s.in, s.p)
 		if tolerance.Largest(out.LogSigma) < 8 && max(tolerance.Largest(out.Mu), tolerance.Largest(out.Logit)) < 1000 {
 			break
@@ -106,9 +108,39 @@ type mixtureSample struct {
 	rows  []int // nil: all
 }
 
+// loudest returns the tokens of the sample, and others whose outputs are likely the largest: a token that
+// nobody looks at makes all of dw1 infinite, too. It is nil for all tokens.
+func (m *Mixture) loudest(x Values) []int {
+	rows := SampleRows(m.Rand(30), m.Tokens, m.Sample)
+	if rows == nil {
+		return nil
+	}
+	norms := make([]float64, m.Tokens)
+	for i, e := range x["x"] {
+		t := i / m.In
+		if m.TransA {
+			t = i % m.Tokens
+		}
+		norms[t] += e * e
+	}
+	all := make([]int, m.Tokens)
+	for t := range all {
+		all[t] = t
+	}
+	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(norms[b], norms[a]) })
+	rows = append(rows, all[:min(64, m.Tokens)]...)
+	slices.Sort(rows)
+	return slices.Compact(rows)
+}
+
 // sample returns the part of the call that the reference computes.
 func (m *Mixture) sample(x Values) *mixtureSample {
-	s := &mixtureSample{p: m.Problem, dloss: OrOne(m.DLoss)}
+	return m.part(x, SampleRows(m.Rand(30), m.Tokens, m.Sample))
+}
+
+// part returns the part of the call that has some rows, nil: all.
+func (m *Mixture) part(x Values, rows []int) *mixtureSample {
+	s := &mixtureSample{p: m.Problem, dloss: OrOne(m.DLoss), rows: rows}
 	Bind(x, &s.in)
 	if x["dloss"] != nil {
 		s.dloss = x["dloss"][0]
@@ -119,7 +151,7 @@ func (m *Mixture) sample(x Values) *mixtureSample {
 	if m.TransB {
 		s.in.W1 = Turn(s.in.W1, m.Hidden, m.In)
 	}
-	if s.rows = SampleRows(m.Rand(30), m.Tokens, m.Sample); s.rows != nil {
+	if s.rows != nil {
 		s.p, s.in, s.dloss = ref.Tokens(s.rows, s.in, s.dloss, m.Problem)
 	}
 	return s
