@@ -91,6 +91,7 @@ var variants = slices.Concat(
 	forEach("gemm_pair", "vulkan1.3", "f16", "bf16"),
 	withGroup(forEach("gemm_scalar", "vulkan1.2", "f16", "bf16", "f32")),
 	forEach("gemm_gemv", "vulkan1.2", "f16", "bf16", "f32"),
+	forEach("gemm_gemv_coopmat", "vulkan1.3", "f16", "bf16"),
 	single("gemm_combine", "gemm_align"),
 	single("gemm_amax", "gemm_f32x2"),
 	forEach("norm_fwd", "vulkan1.2", "f16", "bf16", "f32"),

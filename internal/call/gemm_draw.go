@@ -190,6 +190,9 @@ func drawGEMVTiles(family *rand.Rand, c *engine.Config) {
 	teams, team, columns := one(family, 1, 2, 3, 4, 8), 1<<family.IntN(8), one(family, 1, 2, 3, 4, 4, 8, 8)
 	c.Impl, c.Threads, c.ThreadsX, c.BlockM, c.BlockN = engine.GEMV, teams*team, team, one(family, 1, 2, 5, 8, 16), teams*columns
 	c.BlockK = team * one(family, 4, 8, 8, 16)
+	if c.Matrix = family.IntN(3) == 0; c.Matrix {
+		c.BlockM, c.BlockN, c.BlockK = one(family, 8, 16), teams*one(family, 8, 8, 16, 32), team*one(family, 1, 2, 4, 4, 8)
+	}
 }
 
 func drawScalarTiles(family *rand.Rand, c *engine.Config) {

@@ -238,6 +238,8 @@ type Config struct {
 
 	BlockK int // depth of a k-tile
 
+	Matrix bool // path gemv, for 16-bit formats and TransB: products on the device's matrices, with subgroups in place of invocations of a row
+
 	// Path coopmat.
 	LoadAhead int  // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
 	AlignRows bool // operands whose rows are not aligned are copied first

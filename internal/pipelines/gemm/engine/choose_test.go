@@ -158,6 +158,13 @@ func TestFeasible(t *testing.T) {
 		{"gemv 16x32 t4x32 k200 g1", one, "gemm: gemv: k200 is not a multiple of 32 vectors of 8 elements"},
 		{"gemv 16x16 t4x32 k256 g1", one, "gemm: gemv: an invocation has 4 columns, and 16 bytes of op(B) have 8"},
 		{"gemv 32x32 t4x32 k768 g1", one, "gemm: gemv: 256 sums and 24 vectors of an invocation are more than 128 and 16"},
+		{"gemv 16x32 t2x64 k512 matrix g1", half(0, 100, 30, 5000, "nt"), ""},
+		{"gemv 16x32 t2x64 k512 matrix g1", one, "gemm: gemv: on matrices a is no ones, and b is transposed"},
+		{"gemv 16x32 t2x64 k512 matrix g1", Problem{M: 9, N: 30, K: 50, TransB: true}, "gemm: gemv: float32 operands do not go into matrices"},
+		{"gemv 4x32 t2x64 k512 matrix g1", half(0, 100, 30, 5000, "nt"), "gemm: gemv: a block on matrices has 8 or 16 rows, not 4"},
+		{"gemv 16x32 t2x64 k96 matrix g1", half(0, 100, 30, 5000, "nt"), "gemm: gemv: k96 does not divide among the subgroups of 64 invocations, 32 elements at a time"},
+		{"gemv 16x16 t2x64 k512 matrix g1", half(0, 100, 30, 5000, "nt"), "gemm: gemv: 8 columns of a subgroup are not whole matrices of 16"},
+		{"gemv 16x32 t2x64 k640 matrix g1", half(0, 100, 30, 5000, "nt"), "gemm: gemv: 1 matrices of sums and 40 vectors of an invocation are more than 8 and 32"},
 		{"scalar 64x64 t8x8 k8 g1", Problem{M: 1, N: 3, K: 4, Ones: true}, "gemm: scalar: only path gemv has no a, but ones"},
 	} {
 		if err := parsed(t, x.config).Feasible(caps, x.p); x.want == "" {

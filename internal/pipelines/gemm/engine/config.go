@@ -57,6 +57,8 @@ type Config struct {
 
 	BlockK int `word:"k%d"` // depth of a k-tile
 
+	Matrix bool `word:"matrix" on:"gemv"` // path gemv: products on matrices of the device, gemm_gemv_coopmat
+
 	// Path coopmat.
 	LoadAhead int  `word:"loadahead%d" on:"coopmat"` // the most matrices of a k-tile that operands are loaded ahead; 0: the compiler's choice
 	AlignRows bool `word:"align" on:"coopmat"`       // operands whose rows are not aligned are copied first, align.go
@@ -213,6 +215,8 @@ func (c Config) Kernels(p Problem) []string {
 	switch {
 	case c.Impl == Scalar:
 		list = []string{"gemm_scalar"}
+	case c.Impl == GEMV && c.Matrix:
+		list = []string{"gemm_gemv_coopmat"}
 	case c.Impl == GEMV:
 		list = []string{"gemm_gemv"}
 	case c.isF32x2(&p):

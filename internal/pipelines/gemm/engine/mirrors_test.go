@@ -25,6 +25,7 @@ func TestLayouts(t *testing.T) {
 		"gemm_coopmat_packed": {Params{}, packedSpec{}, product},
 		"gemm_scalar":         {Params{}, scalarSpec{}, product},
 		"gemm_gemv":           {Params{}, gemvSpec{}, product},
+		"gemm_gemv_coopmat":   {Params{}, gemvMatrixSpec{}, product},
 		"gemm_coopmat_group":  {groupParams{}, MatrixSpec{}, append(slices.Clone(product), "Table")},
 		"gemm_scalar_group":   {groupParams{}, scalarSpec{}, append(slices.Clone(product), "Table")},
 		"gemm_combine":        {Params{}, combineSpec{}, []string{"Sums", "C4", "R4", "X4", "S4"}},
@@ -90,5 +91,9 @@ func TestSharedMemory(t *testing.T) {
 	}
 	kernel("gemm_scalar", int(caps.MaxSharedMemoryBytes)+1, scalar, newScalarSpec(Args{}, Problem{M: 10, N: 10, K: 10, DType: dtype.Float16}, scalar))
 	gemv, p := parsed(t, "gemv 16x12 t3x32 k256 g1"), Problem{M: 10, N: 10, K: 10, TransB: true, DType: dtype.Float16}
+	few := parsed(t, "gemv 16x96 t2x64 k512 matrix g1")
+	for _, inPlace := range []bool{false, true} {
+		kernel("gemm_gemv_coopmat", few.gemvMatrixTiles(caps, &p, inPlace).bytes, few, newGEMVMatrixSpec(caps, Args{}, p, few, inPlace))
+	}
 	kernel("gemm_gemv", gemv.gemvBytes(gemv.gemvTiles(&p)), gemv, newGEMVSpec(Args{}, p, gemv))
 }

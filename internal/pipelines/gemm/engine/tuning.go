@@ -14,7 +14,7 @@ import (
 type Table = table.Table[Problem, Config, shape]
 
 // products is the table of Multiply.
-var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_amax", "gemm_f32x2", "gemm_scalar", "gemm_gemv", "gemm_combine")
+var products = NewTable("gemm", kit.Forward, "gemm_coopmat", "gemm_coopmat_packed", "gemm_pack", "gemm_amax", "gemm_f32x2", "gemm_scalar", "gemm_gemv", "gemm_gemv_coopmat", "gemm_combine")
 
 // NewTable returns the table of a pass of a kernel that consists of these modules.
 func NewTable(kernel string, pass kit.Pass, modules ...string) *Table {
