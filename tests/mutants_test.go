@@ -36,6 +36,8 @@ var hunts = map[string]struct {
 	"rows-past-k":               {24, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"parts-early":               {8, 83, nil, ""},
 	"row-past-m":                {8, 83, nil, ""},
+	"few-sums-early":            {8, 4, []string{"--dtype", "float16"}, ""},
+	"few-past-m":                {8, 74, []string{"--dtype", "float16"}, ""},
 	"sums-early":                {30, 1, nil, ""},
 	"partial-left":              {40, 1, nil, ""},
 	"bias-sums-early":           {16, 1, nil, ""},

@@ -55,7 +55,7 @@ func drawGemm(family, rng *rand.Rand, s Space) Call {
 	}
 	if batches {
 		p.Batch = 2 + rng.IntN(4)
-		p.Broadcast = rng.IntN(3) == 0
+		p.Broadcast = rng.IntN(3) == 0 && !p.Ones
 	}
 	p.drawSizes(rng, s)
 	if opt, _ := p.options(); opt.Config != nil {
@@ -190,8 +190,10 @@ func drawGEMVTiles(family *rand.Rand, c *engine.Config) {
 	teams, team, columns := one(family, 1, 2, 3, 4, 8), 1<<family.IntN(8), one(family, 1, 2, 3, 4, 4, 8, 8)
 	c.Impl, c.Threads, c.ThreadsX, c.BlockM, c.BlockN = engine.GEMV, teams*team, team, one(family, 1, 2, 5, 8, 16), teams*columns
 	c.BlockK = team * one(family, 4, 8, 8, 16)
-	if c.Matrix = family.IntN(3) == 0; c.Matrix {
-		c.BlockM, c.BlockN, c.BlockK = one(family, 8, 16), teams*one(family, 8, 8, 16, 32), team*one(family, 1, 2, 4, 4, 8)
+	if c.Matrix = family.IntN(2) == 0; c.Matrix {
+		teams, team = one(family, 1, 2), 8<<family.IntN(5)
+		c.Threads, c.ThreadsX, c.BlockM, c.BlockN = teams*team, team, one(family, 8, 16), teams*one(family, 8, 16, 32)
+		c.BlockK = team * one(family, 1, 2, 4, 4, 8)
 	}
 }
 

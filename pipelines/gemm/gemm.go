@@ -24,7 +24,8 @@
 //	gemv     the same, and TransA is not set      registers
 //
 // Path gemv is for few rows, as a step of a language model has: it loads op(B) at the speed of
-// memory. Forward takes it for up to 16 rows.
+// memory. Forward takes it for up to 16 rows. For 16-bit formats and TransB its products may be on the
+// device's matrices (Config.Matrix).
 //
 // A small C has too few blocks to fill the device. Where k is long, several workgroups then share
 // a block, each with a part of k (split-K), and a second kernel adds up their partial sums in a

@@ -34,13 +34,24 @@ type gemvTiles struct {
 }
 
 func (c *Config) gemvTiles(p *Problem) gemvTiles {
-	t := gemvTiles{vector: 16 / p.DType.Size(), rows: min(c.BlockM, max(p.M, 1)), columns: c.BlockN / (c.Threads / c.ThreadsX)}
+	t := gemvTiles{vector: 16 / p.DType.Size(), rows: c.gemvRows(p), columns: c.BlockN / (c.Threads / c.ThreadsX)}
 	t.steps = c.BlockK / (c.ThreadsX * t.vector)
 	if t.loads = t.vector; p.TransB {
 		t.loads = t.columns
 	}
 	t.together = min(8, c.ThreadsX)
 	return t
+}
+
+// gemvRows returns the rows of a block: no more than there are, of matrices half of them or all.
+func (c *Config) gemvRows(p *Problem) int {
+	switch {
+	case c.Matrix && p.M <= 8:
+		return 8
+	case c.Matrix:
+		return c.BlockM
+	}
+	return min(c.BlockM, max(p.M, 1))
 }
 
 // gemvBytes is the shared memory of the kernel.
@@ -95,10 +106,7 @@ type gemvMatrixTiles struct {
 func (c *Config) gemvMatrixTiles(caps *vk.Caps, p *Problem, inPlace bool) gemvMatrixTiles {
 	shape, _ := chips.MatrixShape(caps, p.DType)
 	lanes := int(caps.SubgroupSize)
-	t := gemvMatrixTiles{subgroups: c.Threads / lanes, team: c.ThreadsX / lanes, rows: c.BlockM, columns: c.BlockN / (c.Threads / c.ThreadsX)}
-	if p.M <= 8 {
-		t.rows = 8
-	}
+	t := gemvMatrixTiles{subgroups: c.Threads / lanes, team: c.ThreadsX / lanes, rows: c.gemvRows(p), columns: c.BlockN / (c.Threads / c.ThreadsX)}
 	full := (t.rows + int(shape.M) - 1) / int(shape.M) * int(shape.M)
 	loaded, staged := t.rows, 0
 	if !inPlace {
@@ -270,33 +278,24 @@ func newGEMVMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config, inPla
 	}
 }
 
-func multiplyGEMVMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
-	d := c.Device()
-	shape, lack := chips.MatrixShape(d.Caps(), p.DType)
-	if lack != "" {
-		return Unsupported("gemv: %s", lack)
-	}
-	inPlace, err := chips.AsksQuads(d, p.DType, shape)
-	if err != nil {
-		return err
-	}
-	spec := newGEMVMatrixSpec(d.Caps(), args, p, config, inPlace)
-	kernel, err := chips.Kernel[Params](d, "gemm_gemv_coopmat", p.DType.Short(), spec, chips.MatrixOptions(d.Caps()))
-	if err != nil {
-		return err
-	}
-	config.BlockM = int(spec.BlockM)
-	return Dispatch(c, kernel, args, p, config)
-}
-
+// multiplyGEMV records the kernel of config. Whether operands of matrices are in their places, only the
+// device can tell.
 func multiplyGEMV(c *vk.Cmd, args Args, p Problem, config Config) error {
+	d, name, options := c.Device(), "gemm_gemv", vk.KernelOptions{}
+	var spec any = newGEMVSpec(args, p, config)
 	if config.Matrix {
-		return multiplyGEMVMatrix(c, args, p, config)
+		shape, _ := chips.MatrixShape(d.Caps(), p.DType)
+		inPlace, err := chips.AsksQuads(d, p.DType, shape)
+		if err != nil {
+			return err
+		}
+		name, options = "gemm_gemv_coopmat", chips.MatrixOptions(d.Caps())
+		spec = newGEMVMatrixSpec(d.Caps(), args, p, config, inPlace)
 	}
-	kernel, err := chips.Kernel[Params](c.Device(), "gemm_gemv", p.DType.Short(), newGEMVSpec(args, p, config), vk.KernelOptions{})
+	kernel, err := chips.Kernel[Params](d, name, p.DType.Short(), spec, options)
 	if err != nil {
 		return err
 	}
-	config.BlockM = config.gemvTiles(&p).rows
+	config.BlockM = config.gemvRows(&p)
 	return Dispatch(c, kernel, args, p, config)
 }
