@@ -12,12 +12,10 @@ import (
 )
 
 // Save writes weights as a safetensors file of float32 that PyTorch loads as a state dict. The
-// file appears whole or not at all.
+// file appears whole or not at all. A parameter that is missing or has another size is an error that
+// names it, and so are more weights than parameters.
 func Save(path string, w Weights, c Config) error {
 	if err := c.Validate(); err != nil {
-		return err
-	}
-	if err := w.Validate(c); err != nil {
 		return err
 	}
 	var tensors []safetensors.Tensor
@@ -33,6 +31,9 @@ func Save(path string, w Weights, c Config) error {
 		if err := out.WriteFloat32s(p.Name, w[p.Name]); err != nil {
 			return err
 		}
+	}
+	if len(w) > len(tensors) {
+		return fmt.Errorf("tnp: there are %d weights, but a model of %v has %d parameters", len(w), c, len(tensors))
 	}
 	return out.Commit()
 }

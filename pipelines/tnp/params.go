@@ -79,33 +79,6 @@ func (c Config) NumParams() int {
 // Weights holds the values of parameters by name, row-major: see Config.Params.
 type Weights map[string][]float32
 
-// Validate returns an error that names the first parameter of c that w lacks or has in another
-// size, or the first name in w that is no parameter.
-func (w Weights) Validate(c Config) error {
-	params := c.Params()
-	for _, p := range params {
-		x, ok := w[p.Name]
-		if !ok {
-			return fmt.Errorf("tnp: parameter %s is missing", p.Name)
-		}
-		if len(x) != p.Size() {
-			return fmt.Errorf("tnp: parameter %s has %d elements, want %v", p.Name, len(x), p.Shape)
-		}
-	}
-	if len(w) > len(params) {
-		known := map[string]bool{}
-		for _, p := range params {
-			known[p.Name] = true
-		}
-		for name := range w {
-			if !known[name] {
-				return fmt.Errorf("tnp: %q is no parameter of %v", name, c)
-			}
-		}
-	}
-	return nil
-}
-
 // Init returns the weights that a training begins with. Weights of linear layers are uniform in
 // ±1/√in, the default of PyTorch. Weights of the heads are normal with deviation 1/√in. Weights of
 // norms are 1. The same seed gives the same weights.

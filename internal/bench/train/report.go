@@ -249,8 +249,8 @@ func (r *Report) writeBenchfmt(w io.Writer) error {
 	return err
 }
 
-// Charts draws the results of each shape: bars of time and of tokens a second, of each
-// implementation, and of each case what its stages take, and who holds its memory.
+// Charts draws the results of each shape: bars of the time of each implementation, and of each case
+// what its stages take, and who holds its memory.
 func (r *Report) Charts() (list []bench.Drawing) {
 	groups := r.groups()
 	for i, g := range groups {
@@ -263,13 +263,6 @@ func (r *Report) Charts() (list []bench.Drawing) {
 			{"step", "Time of a training step, median", "ms", false, func(x *BenchResult, add func(string, float64)) {
 				for _, t := range x.Timings {
 					add(t.Impl, t.Summary().Median/1e6)
-				}
-			}},
-			{"tokens", "Tokens a second of a training step", "thousands a second", false, func(x *BenchResult, add func(string, float64)) {
-				for _, t := range x.Timings {
-					if ns := t.Summary().Median; ns > 0 {
-						add(t.Impl, float64(x.Case.Tokens())*1e6/ns)
-					}
 				}
 			}},
 			{"stages", "Stages of a training step, each dispatch by itself", "ms", true, func(x *BenchResult, add func(string, float64)) {
