@@ -31,7 +31,7 @@ which=$$($(VKRUN) --which); driver=$${which%% *}; \
 echo "make: running on $$which" >&2
 endef
 
-.PHONY: help setup bench test test-all shaders check compileall release bundle clean
+.PHONY: help setup bench test test-all others shaders check compileall release bundle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,7 @@ help: ## this list
 		'  OUT=DIR                 bundle, release: where it goes' \
 		'  FLASHVK_ALL=1           every test on lavapipe, as test-all does' \
 		'  FLASHVK_DRIVER=gpu|lavapipe   instead of the best there is' \
+		'  FLASHVK_LEAST=1         test: a device with the least limits of Vulkan 1.2' \
 		'  FLASHVK_REQUIRE=coopmat2,…    test: paths whose absence is a failure; all on lavapipe' \
 		'  XDG_CACHE_HOME=DIR      where flashvk/toolchain-KEY lives (400 MB), not ~/.cache'
 
@@ -81,7 +82,20 @@ test: setup ## the test suite on the best device there is, then what is concurre
 	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short $(TESTFLAGS) $(RACE_PKGS)
 
 test-all: export FLASHVK_ALL := 1
-test-all: test ## the same with every tile and case on lavapipe, too: what GPUs run always
+test-all: test others ## the same with every tile and case on lavapipe, too: what GPUs run always
+
+# Random problems on devices that are not here; each day has its own.
+OTHERS ?= $(if $(FLASHVK_ALL),200,12)
+others: setup ## random problems on lavapipe with subgroups of 4 and of 16, with Vulkan 1.2's least limits, and on SwiftShader
+	@$(tools); \
+	random() { echo "make: $$1" >&2; shift; env FLASHVK_DRIVER=lavapipe FLASHVK_REQUIRE=scalar GALLIVM_PERF=nopt "$$@" \
+		$(GOTEST) ./internal/bench/trial -run 'TestRandom$$' -random-count $(OTHERS) -random-seed $$(date +%Y%m%d); }; \
+	random 'subgroups of 4' LP_NATIVE_VECTOR_WIDTH=128; \
+	random 'subgroups of 16' LP_NATIVE_VECTOR_WIDTH=512; \
+	random 'the least limits' FLASHVK_LEAST=1; \
+	if swiftshader=$$(tools/toolchain --swiftshader); then \
+		random SwiftShader FLASHVK_DRIVER= VK_DRIVER_FILES=$$swiftshader/vk_swiftshader_icd.json; \
+	fi
 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv
 	@$(tools); go test ./shaders -vet=off -run TestCurrent -generate -all

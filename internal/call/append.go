@@ -223,8 +223,8 @@ func put8[T ref.Float](a *Append, x map[string][]T, name string, at, h int, row,
 	}
 }
 
-// Choose implements Call. The one kernel runs on every device that runs decode.
-func (a *Append) Choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
+// Choose implements Call. The one kernel has no choice of its own; it is for devices that decode.
+func (a *Append) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	kernel := "attention_append." + a.DType.Short()
 	if a.Cache != attention.CacheSame {
 		kernel = "attention_append_cache8." + a.DType.Short()
@@ -232,7 +232,11 @@ func (a *Append) Choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
 	if a.Advance != 0 {
 		kernel = "attention_advance"
 	}
-	return appendPlan{kernel}, a.Validate()
+	if err := a.Validate(); err != nil {
+		return nil, err
+	}
+	_, err := attention.ChooseStep(caps, a.problem(), attention.Options{})
+	return appendPlan{kernel}, err
 }
 
 // An appendPlan has the one kernel of Append or Advance.

@@ -126,6 +126,8 @@ func MatrixShape(caps *vk.Caps, t dtype.DType) (best vk.CoopMatShape, lack strin
 		return best, fmt.Sprintf("the device has Vulkan %v, matrices need 1.3", caps.APIVersion)
 	case !caps.Storage16:
 		return best, "the device has no 16-bit storage"
+	case Lavapipe(caps) && caps.SubgroupSize > 8: // Mesa 26.1 with LP_NATIVE_VECTOR_WIDTH=512, and a CPU with AVX-512
+		return best, fmt.Sprintf("lavapipe's compiler dies of matrices in subgroups of %d", caps.SubgroupSize)
 	case !caps.VulkanMemoryModel:
 		return best, "the device has no Vulkan memory model"
 	case !caps.Int16:

@@ -280,6 +280,9 @@ func TestRandom(t *testing.T) {
 	if d.Caps().Type == vk.CPU {
 		o.Space.Soft, o.Space.Work = true, 1e6
 	}
+	if !d.Caps().Storage16 {
+		o.Space.DTypes = []dtype.DType{dtype.Float32}
+	}
 	x, err := Run(context.Background(), d, o, nil)
 	require.NoError(t, err)
 	t.Log(x.Summary())

@@ -28,6 +28,7 @@ import (
 const (
 	requireEnv = "FLASHVK_REQUIRE"
 	deviceEnv  = "FLASHVK_DEVICE" // vk.Options.Device for tests
+	leastEnv   = "FLASHVK_LEAST"  // tests open devices with the least limits
 )
 
 func required() []string {
@@ -39,11 +40,14 @@ func required() []string {
 // then, and error messages of the validation layer at any time, fail the test.
 //
 // Each option may change what is opened. FLASHVK_DEVICE in the environment
-// chooses the device. Without a device the test is skipped, or fails if
+// chooses the device, and FLASHVK_LEAST makes it one with the least limits that Vulkan 1.2 allows. Without a device the test is skipped, or fails if
 // FLASHVK_REQUIRE is not empty.
 func Open(t testing.TB, options ...func(*vk.Options)) *vk.Device {
 	t.Helper()
 	o := vk.Options{Name: t.Name(), Device: os.Getenv(deviceEnv), Validate: vk.HaveValidation() == nil}
+	if os.Getenv(leastEnv) != "" {
+		o.Lower = least
+	}
 	for _, f := range options {
 		f(&o)
 	}
@@ -63,6 +67,14 @@ func Open(t testing.TB, options ...func(*vk.Options)) *vk.Device {
 		}
 	})
 	return d
+}
+
+// least lowers the limits of a device to the least that Vulkan 1.2 allows, but for the number of storage
+// buffers: with 4 of them few kernels run, and no device has so few.
+func least(c *vk.Caps) {
+	c.MaxSharedMemoryBytes, c.MaxWorkgroupInvocations, c.MaxWorkgroupSize = 16<<10, 128, [3]uint32{128, 128, 64}
+	c.MaxPushConstantsBytes, c.MaxStorageBufferRange = 128, 1<<27
+	c.MaxWorkgroupCount, c.MaxAllocationBytes = [3]uint32{65535, 65535, 65535}, 1<<30
 }
 
 // NoValidation is an option of Open for tests that measure time.
