@@ -13,6 +13,7 @@
 //	flashvk plot x --out dir                        draw that
 //	flashvk train, bench train                      train a transformer neural process; time a step of it
 //	flashvk generate DIR --prompt TEXT              continue a text with a language model
+//	flashvk finetune DIR --data FILE --out OUT      train an adapter of a language model, or all of its weights
 //	flashvk merge DIR --adapter A --out OUT         make an adapter a part of its model
 //
 // Results go to standard output and nothing else does. An error is one line on
@@ -142,7 +143,7 @@ func newRoot(a *app) *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newGenerate(a), newMerge(a), newVersion(a))
+	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newGenerate(a), newFinetune(a), newPretrain(a), newMerge(a), newVersion(a))
 	describe(root)
 	completeFlags(root)
 	return root

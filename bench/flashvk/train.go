@@ -78,16 +78,42 @@ func (m *modelFlags) format(caps *vk.Caps) dtype.DType {
 	return dtype.Float16
 }
 
+// scheduleFlags are what trainings have in common.
+type scheduleFlags struct {
+	to   *train.Schedule
+	name string // of the schedule
+}
+
+// flags adds the flags of the optimizer.
+func (s *scheduleFlags) flags(f *pflag.FlagSet, lr, accumulate string) {
+	s.name = "cosine"
+	f.Float64Var(&s.to.LR, "lr", 0, "learning rate (default "+lr+")")
+	kernels.IntVar(f, &s.to.Warmup, "warmup", "steps in which the learning rate rises to --lr (default a twentieth of the steps)")
+	f.Var(value[string]{Target: &s.name, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after the warm-up: cosine, which falls to 0, or constant (default cosine)")
+	kernels.IntVar(f, &s.to.Accumulate, "accumulate", "batches of a step; their gradients are averaged (default "+accumulate+")")
+	f.Float64Var(&s.to.Clip, "clip", s.to.Clip, "clip the gradients to this norm; 0 does not")
+	f.Float64Var(&s.to.WeightDecay, "weight-decay", s.to.WeightDecay, "weight decay of AdamW; the weights of norms have none")
+}
+
+// logFlags adds the flags of what is written beside the model; goOn is the flag that continues a training.
+func (s *scheduleFlags) logFlags(f *pflag.FlagSet, goOn string) {
+	f.StringVar(&s.to.CSV, "csv", "", "file for a line per step; "+goOn+" continues it")
+	f.StringVar(&s.to.Curve, "curve", "", "drawing of the losses, NAME.svg")
+	f.Var(value[train.Beside]{Target: &s.to.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name")
+}
+
 // trainCommand holds the flags of train.
 type trainCommand struct {
 	train.Options
-	shape, device, schedule string
-	evaluate, data          string
-	model                   modelFlags
+	scheduleFlags
+	shape, device  string
+	evaluate, data string
+	model          modelFlags
 }
 
 func newTrain(a *app) *cobra.Command {
-	t := &trainCommand{shape: "tiny", schedule: "cosine"}
+	t := &trainCommand{shape: "tiny"}
+	t.to = &t.Schedule
 	t.Checkpoint = tnp.Auto
 	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
 	return a.command(&cobra.Command{Use: "train"}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
@@ -97,12 +123,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	f.Var(value[string]{Target: &t.shape, Parse: kernels.OneOf(presetNames()), Kind: "SHAPE"}, "shape", "model and batch: tiny, small, mid, large (default tiny)")
 	t.model.add(f)
 	kernels.IntVar(f, &t.Steps, "steps", "steps in all, with the steps of a loaded file (default 1000)")
-	f.Float64Var(&t.LR, "lr", 0, "learning rate (default 0.002 for tiny, 0.0001 for the others)")
-	kernels.IntVar(f, &t.Warmup, "warmup", "steps in which the learning rate rises to --lr (default a twentieth of the steps)")
-	f.Var(value[string]{Target: &t.schedule, Parse: kernels.OneOf([]string{"cosine", "constant"}), Kind: "NAME"}, "schedule", "the learning rate after the warm-up: cosine, which falls to 0, or constant (default cosine)")
-	kernels.IntVar(f, &t.Accumulate, "accumulate", "batches of a step; their gradients are averaged (default 1)")
-	f.Float64Var(&t.Clip, "clip", 0, "clip the gradients to this norm; 0 does not")
-	f.Float64Var(&t.WeightDecay, "weight-decay", t.WeightDecay, "weight decay of AdamW; the weights of norms have none")
+	t.flags(f, "0.002 for tiny, 0.0001 for the others", "1")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that scales the gradients while they are computed (default for float16 the targets of a batch, rounded to a power of two, else 1)")
 	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
 	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
@@ -115,9 +136,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	kernels.IntVar(f, &t.SaveEvery, "save-every", "also write the file of --save every N steps")
 	f.StringVar(&t.Weights, "weights", "", "file for the weights alone; PyTorch loads it as a state dict")
 	f.StringVar(&t.Best, "best", "", "file for the weights with the lowest held-out loss, written while training")
-	f.StringVar(&t.CSV, "csv", "", "file for a line per step; --load continues it")
-	f.StringVar(&t.Curve, "curve", "", "drawing of the losses, NAME.svg")
-	f.Var(value[train.Beside]{Target: &t.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name")
+	t.logFlags(f, "--load")
 	f.StringVar(&t.evaluate, "evaluate", "", "evaluate the model in this file; train nothing")
 	kernels.IntVar(f, &t.Batches, "batches", "batches of an evaluation (default 20; with --held-out its tasks)")
 	f.StringVar(&t.Picture, "picture", "", "drawing of a task and its prediction, NAME.svg")
@@ -183,7 +202,7 @@ func (t *trainCommand) resolve() error {
 	if !given("warmup") {
 		t.Warmup = t.Steps / 20
 	}
-	t.Constant = t.schedule == "constant"
+	t.Constant = t.name == "constant"
 	switch {
 	case given("loss-scale") && t.LossScale == 0:
 		return usagef("train: --loss-scale 0 is not a power of two")
@@ -258,7 +277,9 @@ func (t *trainCommand) run(ctx context.Context, a *app) error {
 		}
 		t.Checkpoint = memory.Checkpoint
 		announceModel(a.stderr, t.Config, t.Shape, t.DType, memory)
-		result, err := t.train(ctx, a, d)
+		each, finish := a.trainProgress(&t.Schedule, t.Tokens(), d)
+		result, err := train.Run(ctx, d, &t.Options, each)
+		finish()
 		if err != nil {
 			return err
 		}
@@ -283,31 +304,33 @@ func announceModel(w io.Writer, c tnp.Config, s tnp.Shape, format dtype.DType, m
 	fmt.Fprintf(w, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\nflashvk: memory %v\n", c, c.NumParams(), s, format, m.Checkpoint, m)
 }
 
-// train trains and shows the progress: a line on standard output for each twentieth of the steps,
-// and on a terminal a bar. Both have the mean of the losses since the last line.
-func (t *trainCommand) train(ctx context.Context, a *app, d *vk.Device) (*train.Result, error) {
+// trainProgress shows the progress of a training whose batches have so many tokens: a line on standard output for
+// each twentieth of the steps, and on a terminal a bar. Both have the mean of the losses since the last line. Finish
+// ends it.
+func (a *app) trainProgress(s *train.Schedule, tokens int, d *vk.Device) (each func(train.Row), finish func()) {
 	bar := newProgress(a.stderr)
 	var row, last train.Row // of now, and of the last line
 	var done int            // steps since the program began
 	sum := 0.0
 	line := func() {
 		bar.finish()
-		t.line(a.stdout, row, last, sum/float64(row.Step-max(last.Step, row.Step-done)), done)
+		trainLine(a.stdout, s, tokens, row, last, sum/float64(row.Step-max(last.Step, row.Step-done)), done)
 		last, sum = row, 0
 	}
-	result, err := train.Run(ctx, d, &t.Options, func(r train.Row) {
+	each = func(r train.Row) {
 		row, done, sum = r, done+1, sum+r.Loss
 		mean := sum / float64(r.Step-max(last.Step, r.Step-done))
-		bar.step(done, done+t.Steps-r.Step, trainLabel(mean, r.TokensRate, d.Memory().Bytes))
-		if r.Step%t.LineSteps() == 0 || r.Step == t.Steps {
+		bar.step(done, done+s.Steps-r.Step, trainLabel(mean, r.TokensRate, d.Memory().Bytes))
+		if r.Step%s.LineSteps() == 0 || r.Step == s.Steps {
 			line()
 		}
-	})
-	bar.finish()
-	if row.Step > last.Step {
-		line()
 	}
-	return result, err
+	return each, func() {
+		bar.finish()
+		if row.Step > last.Step {
+			line()
+		}
+	}
 }
 
 // trainLabel describes a training in progress, for the label of a bar.
@@ -315,8 +338,8 @@ func trainLabel(loss, rate float64, bytes int64) string {
 	return fmt.Sprintf("loss %.4f, %s tokens/s, %s", loss, bench.FormatSI(rate, ""), bench.FormatSI(float64(bytes), "B"))
 }
 
-// line prints a line of the progress after done steps of this program. The first line has a head.
-func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, done int) {
+// trainLine prints a line of the progress after done steps of this program. The first line has a head.
+func trainLine(w io.Writer, s *train.Schedule, tokens int, r, last train.Row, loss float64, done int) {
 	first, heldOut := r.Step-done, "-"
 	if last.Step == 0 {
 		last.Step = first
@@ -325,8 +348,8 @@ func (t *trainCommand) line(w io.Writer, r, last train.Row, loss float64, done i
 	if !math.IsNaN(r.HeldOut) {
 		heldOut = fmt.Sprintf("%.4f", r.HeldOut)
 	}
-	rate := float64((r.Step-last.Step)*max(t.Accumulate, 1)*t.Tokens()) / (r.Seconds - last.Seconds)
-	left := r.Seconds / float64(done) * float64(t.Steps-r.Step)
+	rate := float64((r.Step-last.Step)*max(s.Accumulate, 1)*tokens) / (r.Seconds - last.Seconds)
+	left := r.Seconds / float64(done) * float64(s.Steps-r.Step)
 	fmt.Fprintf(w, "%8d %10.4f %10s %10.3g %12.0f %9.1f %9.1f\n", r.Step, loss, heldOut, r.LR, rate, r.Seconds, left)
 }
 

@@ -185,7 +185,7 @@ func ExampleNewCheckpoint() {
 	empty, err := lm.NewCheckpoint(dir)
 	vktest.Must(err)
 	out := filepath.Join(dir, "out")
-	vktest.Must(empty.Copy(out, lm.Random{Seed: 1}))
+	vktest.Must(empty.Copy(out, lm.Initial{Seed: 1, Layers: empty.Config.Layers}))
 	checkpoint, err := lm.Open(out)
 	vktest.Must(err)
 	defer checkpoint.Close()

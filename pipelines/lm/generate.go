@@ -138,19 +138,11 @@ func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) 
 	if err != nil {
 		return 0, fmt.Errorf("lm: %w", err)
 	}
-	var free int64
-	for _, h := range heaps {
-		if h.DeviceLocal && h.BudgetBytes > 0 {
-			free = max(free, int64(h.BudgetBytes)-int64(h.UsageBytes))
-		} else if h.DeviceLocal {
-			free = max(free, int64(h.SizeBytes))
-		}
-	}
 	size, batch64 := int64(t.Size()), int64(max(batch, 1))
 	row := batch64 * int64(c.KVHeads*c.HeadDim) * size // of keys or of values, in a layer
 	// About what a prompt keeps at a time: the stream, two branches and the products of a layer.
 	activations := batch64 * size * int64(4*c.Width+3*max(c.Hidden, c.Heads*c.HeadDim))
-	left := free - c.NumParams()*size - 4*batch64*int64(c.Vocabulary)
+	left := int64(train.Free(heaps)) - c.NumParams()*size - 4*batch64*int64(c.Vocabulary)
 	most := min(left/(2*row*int64(c.Layers)+activations), int64(d.Caps().MaxStorageBufferRange)/row)
 	return int(max(0, min(most, int64(c.Positions)))), nil
 }

@@ -56,3 +56,9 @@ func ExampleCheckFinite() {
 	fmt.Println(train.NotFinite(w), train.CheckFinite("w", w) != nil)
 	// Output: 1 true
 }
+
+// What a device has left is in the heap of its own that has most.
+func ExampleFree() {
+	fmt.Println(train.Free([]vk.Heap{{SizeBytes: 8e9, DeviceLocal: true, BudgetBytes: 7e9, UsageBytes: 2e9}, {SizeBytes: 64e9}}))
+	// Output: 5000000000
+}

@@ -191,9 +191,8 @@ func (x fit) choose(what string, bytes func(*Memory) int64) (*Tape, *Memory, err
 		what, bytes(m), missing(x.heaps, bytes(m)), help)
 }
 
-// missing returns how many of the bytes a device is known not to have left.
-func missing(heaps []vk.Heap, bytes int64) uint64 {
-	var free uint64
+// Free returns the bytes that a device says it has left; 0: it does not say.
+func Free(heaps []vk.Heap) (free uint64) {
 	for _, h := range heaps {
 		switch {
 		case !h.DeviceLocal:
@@ -203,6 +202,12 @@ func missing(heaps []vk.Heap, bytes int64) uint64 {
 			free = max(free, h.BudgetBytes-h.UsageBytes)
 		}
 	}
+	return free
+}
+
+// missing returns how many of the bytes a device is known not to have left.
+func missing(heaps []vk.Heap, bytes int64) uint64 {
+	free := Free(heaps)
 	if free == 0 || uint64(bytes) <= free {
 		return 0
 	}

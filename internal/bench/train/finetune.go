@@ -1,0 +1,287 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/text"
+	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
+)
+
+// A Finetune says what of a language model is trained, and on what.
+type Finetune struct {
+	Schedule
+	Checkpoint *lm.Checkpoint
+	Weights    lm.Weights // that it begins with
+	LoRA       *lm.LoRA   // nil: all weights
+	Data, Held *lm.Data   // Held is for evaluations; nil: there is none
+	Rows       int        // of a batch
+	Keep       train.Checkpoint
+	DType      dtype.DType
+	Out        string // folder of the adapter or the model, and of the state
+	Resume     bool   // goes on with the state of Out, if there is one
+	Progress   func(done, all int64)
+}
+
+// StateFile is the name of a state in the folder Out.
+const StateFile = "training.safetensors"
+
+// stepRows is how many rows a step has, if nobody says.
+const stepRows = 8
+
+// leastTokens is how many tokens a batch has at least for its products to keep a GPU busy (argued, not measured):
+// checkpoints come before smaller batches.
+const leastTokens = 2048
+
+func (o *Finetune) state() string { return filepath.Join(o.Out, StateFile) }
+
+// Validate returns an error that names the first option that breaks a rule, apart from steps and warm-up where
+// Steps is 0.
+func (o *Finetune) Validate() error {
+	s := o.Schedule
+	if s.Steps == 0 {
+		s.Steps, s.Warmup = 1, 0
+	}
+	if err := s.validate(); err != nil {
+		return err
+	}
+	if err := o.LoRA.Check(&o.Checkpoint.Config); err != nil {
+		return err
+	}
+	written := []file{{"csv", o.CSV}, {"curve", drawingFile(o.Curve)}, {"the state", o.state()}}
+	return distinct(written, []file{{"beside", o.Beside.Path}}, func(a, b file) bool { return false })
+}
+
+// options returns the options of the trainer.
+func (o *Finetune) options() lm.TrainOptions {
+	x := lm.TrainOptions{
+		LoRA: o.LoRA, DType: o.DType, Batch: o.Rows, Seq: o.Data.Seqlen, Accumulate: o.perStep(), Checkpoint: o.Keep,
+		Optim: optim.Default(), Seed: o.Seed, Evaluate: o.Held != nil, Progress: o.Progress,
+	}
+	x.Optim.WeightDecay, x.Optim.MaxNorm = o.WeightDecay, o.Clip
+	x.Sequences, x.Longest = o.Data.Sequences(o.Rows)
+	if o.Held != nil {
+		n, longest := o.Held.Sequences(o.Rows)
+		x.Sequences, x.Longest = max(x.Sequences, n), max(x.Longest, longest)
+	}
+	if x.Sequences > 0 {
+		x.Batch, x.Seq = 1, o.Rows*o.Data.Seqlen
+	}
+	return x
+}
+
+// Choose sets what is not given, so that the training takes at most so many bytes of a device: the rows of a batch,
+// a power of two; the batches of a step, so that it has 8 rows; and a checkpoint for Auto. It returns the memory.
+func (o *Finetune) Choose(caps *vk.Caps, most int64) (m *train.Memory, err error) {
+	rows, accumulate, keep := o.Rows, o.Accumulate, o.Keep
+	checkpoints := []train.Checkpoint{train.Off, train.Selective, train.Blocks}
+	if keep != train.Auto {
+		checkpoints = []train.Checkpoint{keep}
+	}
+	for i, c := range checkpoints {
+		for try := stepRows; try > 0; try /= 2 {
+			if o.Rows, o.Keep = try, c; rows > 0 {
+				o.Rows = rows
+			}
+			if o.Accumulate = accumulate; accumulate == 0 {
+				o.Accumulate = max(stepRows/o.Rows, 1)
+			}
+			if m, err = lm.MeasureTraining(caps, &o.Checkpoint.Config, o.options()); err != nil || m.Bytes() <= most {
+				return m, err
+			}
+			if rows > 0 || i < len(checkpoints)-1 && try/2*o.Data.Seqlen < leastTokens {
+				break
+			}
+		}
+	}
+	return m, fmt.Errorf("train: batch=%d of seqlen=%d with checkpoint %v takes %s, more than the %s there are: lower seqlen, rank or batch",
+		o.Rows, o.Data.Seqlen, o.Keep, text.Bytes(m.Bytes()), text.Bytes(most))
+}
+
+// Tokens returns the tokens of a batch.
+func (o *Finetune) Tokens() int { return o.Rows * o.Data.Seqlen }
+
+// EpochSteps returns the steps of so many epochs.
+func (o *Finetune) EpochSteps(epochs float64) int {
+	return int(math.Ceil(epochs * float64(o.Data.Rows()) / float64(o.Rows*o.perStep())))
+}
+
+// Run trains, and calls each after each step and its evaluation. If ctx ends, or anything fails, it writes the
+// state and the adapter after the last whole step, and returns the error. The state is written first. All weights
+// of a model are written at the end of the training alone; until then the state has them.
+func (o *Finetune) Run(ctx context.Context, d *vk.Device, each func(Row)) (_ *Result, err error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	state, err := o.open()
+	if err != nil {
+		return nil, err
+	}
+	defer state.Close()
+	if err := lm.CheckFits(d, &o.Checkpoint.Config, o.options()); err != nil {
+		return nil, err
+	}
+	work := context.WithoutCancel(ctx)
+	t := &tuner{o: o, result: &Result{}}
+	if t.trainer, err = lm.NewTrainer(ctx, d, &o.Checkpoint.Config, o.Weights, o.options()); err != nil {
+		return nil, err
+	}
+	defer t.trainer.Close()
+	if err := t.begin(work, state); err != nil {
+		return nil, err
+	}
+	log, err := o.openLog(state != nil, t.result)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, log.close()) }()
+	done, err := o.loop(ctx, work, t, t.result, log, o.Tokens(), each)
+	err = errors.Join(err, t.save(work, done))
+	if o.LoRA == nil && err == nil && done == o.Steps {
+		err = o.Checkpoint.Copy(o.Out, t.trainer)
+	}
+	if o.Curve != "" && len(t.result.Rows) > 0 {
+		of := fmt.Sprintf("%s; batch %d of %d tokens, %d a step; %v", filepath.Base(o.Checkpoint.Dir), o.Rows, o.Data.Seqlen, o.perStep(), o.DType)
+		err = errors.Join(err, o.drawLosses("Loss of a language model", of, t.result.Rows))
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return t.result, err
+}
+
+// open makes the folder, and opens the state in it that is to be continued; nil if there is none.
+func (o *Finetune) open() (*safetensors.File, error) {
+	if err := os.MkdirAll(o.Out, 0o777); err != nil {
+		return nil, err
+	}
+	_, missing := os.Stat(o.state())
+	for _, name := range []string{StateFile, "config.json", "adapter_config.json"} {
+		if _, err := os.Stat(filepath.Join(o.Out, name)); err == nil && (!o.Resume || missing != nil) {
+			return nil, fmt.Errorf("train: %s has a %s: resume goes on with a training that has a %s, another folder begins one", o.Out, name, StateFile)
+		}
+	}
+	if err := o.canWrite(o.state()); err != nil || missing != nil {
+		return nil, err
+	}
+	return safetensors.Open(o.state())
+}
+
+// settings are what the data of a step depend on, and what the state does not say of an adapter.
+func (o *Finetune) settings() string {
+	s := fmt.Sprintf("%v; batch %d, %d a step; seed %d", o.Data, o.Rows, o.perStep(), o.Seed)
+	if o.LoRA != nil {
+		s += fmt.Sprintf("; rank %d, alpha %g", o.LoRA.Rank, o.LoRA.Alpha)
+	}
+	return s
+}
+
+// A tuner is the training of a language model on its way.
+type tuner struct {
+	o       *Finetune
+	trainer *lm.Trainer
+	result  *Result
+	done    int // steps, and those that were skipped
+	saved   int // of them
+}
+
+// begin reads a state, if there is one.
+func (t *tuner) begin(ctx context.Context, state *safetensors.File) (err error) {
+	t.saved = -1
+	if state == nil {
+		return nil
+	}
+	path, meta := t.o.state(), state.Metadata
+	if is, want := meta["settings"], t.o.settings(); is != want {
+		return fmt.Errorf("train: %s is of %q, not of %q", path, is, want)
+	}
+	if t.done, err = strconv.Atoi(meta["batches"]); err != nil || t.done < 0 {
+		return fmt.Errorf("train: %s: metadata batches=%q is not a number of steps", path, meta["batches"])
+	}
+	if t.done >= t.o.Steps {
+		return fmt.Errorf("train: %s: it has %d steps, of steps=%d none is left", path, t.done, t.o.Steps)
+	}
+	if err := t.trainer.Restore(ctx, state); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	t.result.First = t.done
+	return nil
+}
+
+// step is of stepper.
+func (t *tuner) step(ctx context.Context, lr float64) (loss float64, whole bool, err error) {
+	if err := t.trainer.SetLR(ctx, lr); err != nil {
+		return 0, false, err
+	}
+	batches := make([]lm.Batch, t.o.perStep())
+	for i := range batches {
+		if batches[i], err = t.o.Data.Batch(t.done*len(batches)+i, t.o.Rows); err != nil {
+			return 0, false, err
+		}
+	}
+	r, err := t.trainer.Step(ctx, batches...)
+	if err == nil && (math.IsNaN(r.Loss) || math.IsInf(r.Loss, 0)) {
+		err = fmt.Errorf("the loss is %g", r.Loss)
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	t.done++
+	if r.Skipped {
+		t.result.Skipped++
+	}
+	return r.Loss, true, nil
+}
+
+// heldOut is of stepper.
+func (t *tuner) heldOut(ctx context.Context, done int) (float64, error) {
+	held := t.o.Held
+	if held == nil {
+		return math.NaN(), nil
+	}
+	batches := (held.Rows() + t.o.Rows - 1) / t.o.Rows
+	if done%t.o.evaluationSteps(batches) != 0 && done < t.o.Steps {
+		return math.NaN(), nil
+	}
+	e := &Evaluation{Own: math.NaN()}
+	for i := range batches {
+		b, err := held.Evaluation(i, t.o.Rows)
+		if err != nil {
+			return 0, err
+		}
+		sum, n, err := t.trainer.Evaluate(ctx, b)
+		if err != nil {
+			return 0, err
+		}
+		e.Loss, e.Targets = e.Loss+sum, e.Targets+n
+	}
+	e.Loss /= float64(e.Targets)
+	t.result.Evaluation = e
+	return e.Loss, nil
+}
+
+// save writes the state, and then the adapter, unless the files have them.
+func (t *tuner) save(ctx context.Context, done int) error {
+	if t.saved == done {
+		return nil
+	}
+	t.saved = done // or else it cannot be
+	meta := map[string]string{"batches": strconv.Itoa(done), "settings": t.o.settings()}
+	if err := t.trainer.Save(ctx, t.o.state(), meta); err != nil {
+		return fmt.Errorf("step %d is not saved: %w", done, err)
+	}
+	if t.o.LoRA == nil {
+		return nil
+	}
+	return t.o.LoRA.WriteAdapter(t.o.Out, t.o.Checkpoint.Dir, &t.o.Checkpoint.Config, t.trainer)
+}

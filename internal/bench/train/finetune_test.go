@@ -1,0 +1,138 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/pipelines/train"
+)
+
+// smallModel is small enough for a software driver.
+var smallModel = map[string]any{
+	"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+	"num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "eos_token_id": 0,
+}
+
+// finetune trains an adapter on some lines, and evaluates others.
+func finetune(t testing.TB, steps int) *Finetune {
+	file := inFolder(t)
+	require.NoError(t, lm.WriteModel(file("m"), "smollm2-135m", smallModel, dtype.Float32, 1<<30, lm.Random{Seed: 1}))
+	var lines strings.Builder
+	for i := range 30 {
+		fmt.Fprintf(&lines, "{\"prompt\": %q, \"completion\": %q}\n", strings.Repeat("a", i%9), strings.Repeat("b", 1+i%7))
+	}
+	require.NoError(t, os.WriteFile(file("data.jsonl"), []byte(lines.String()), 0o600))
+	o := &Finetune{LoRA: &lm.LoRA{Rank: 2, Alpha: 4}, Rows: 2, Out: file("out"), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 0.01, Accumulate: 2, Clip: 1}}
+	var err error
+	o.Checkpoint, err = lm.Open(file("m"))
+	require.NoError(t, err)
+	t.Cleanup(o.Checkpoint.Close)
+	o.Weights = o.Checkpoint
+	o.Data, o.Held, err = lm.ReadData(file("m"), &o.Checkpoint.Config, file("data.jsonl"), lm.DataOptions{Seqlen: 32, HeldOut: 0.25})
+	require.NoError(t, err)
+	return o
+}
+
+// TestGoOn: a training that is interrupted at any time and goes on comes to the state, the adapter and the log of an
+// uninterrupted one, whether weights of an adapter or all are trained.
+func TestGoOn(t *testing.T) {
+	d := vktest.Open(t)
+	for _, full := range []bool{false, true} {
+		whole, result := finetune(t, 8), "/adapter_model.safetensors"
+		if full {
+			whole.LoRA, result = nil, "/model.safetensors"
+		}
+		whole.CSV, whole.Curve = whole.Out+".csv", whole.Out+"-curve"
+		all, err := whole.Run(context.Background(), d, nothing)
+		require.NoError(t, err)
+		require.Len(t, all.Rows, 8)
+		require.Less(t, all.Rows[7].Loss, all.Rows[0].Loss)
+		require.Less(t, all.Evaluation.Loss, all.Rows[0].Loss)
+		require.Contains(t, read(t, whole.Curve+".svg"), "Loss of a language model")
+
+		part := *whole
+		part.Out, part.CSV, part.Resume, part.Curve = whole.Out+"-part", whole.Out+"-part.csv", true, ""
+		interrupted := 0
+		for i := 0; err == nil; i++ {
+			ctx, cancel := context.WithCancel(context.Background())
+			_, err = part.Run(ctx, d, func(r Row) {
+				if time.AfterFunc(time.Duration(i%3)*time.Millisecond, cancel); i < 2 {
+					<-ctx.Done()
+				}
+			})
+			cancel()
+			if errors.Is(err, context.Canceled) {
+				interrupted, err = interrupted+1, nil
+				require.NoError(t, os.WriteFile(part.CSV, []byte(read(t, part.CSV)+"8,1,1,1,1\n9,1,"), 0o600)) // killed
+			}
+		}
+		require.EqualError(t, err, "train: "+part.Out+"/training.safetensors: it has 8 steps, of steps=8 none is left")
+		require.GreaterOrEqual(t, interrupted, 2)
+		for _, name := range []string{"/training.safetensors", result} {
+			require.Equal(t, read(t, whole.Out+name), read(t, part.Out+name))
+		}
+		require.Equal(t, columns(t, whole.CSV), columns(t, part.CSV)[:9])
+
+		// Only the same training goes on.
+		part.Data, _, err = lm.ReadData(whole.Checkpoint.Dir, &whole.Checkpoint.Config, whole.Checkpoint.Dir+"/../data.jsonl", lm.DataOptions{Seqlen: 32})
+		require.NoError(t, err)
+		part.Steps = 9
+		_, err = part.Run(context.Background(), d, nothing)
+		require.ErrorContains(t, err, `training.safetensors is of "`)
+		part.Resume = false
+		_, err = part.Run(context.Background(), d, nothing)
+		require.ErrorContains(t, err, "has a training.safetensors: resume goes on with a training that has a training.safetensors, another folder begins one")
+		require.NoError(t, os.Remove(part.Out+"/training.safetensors"))
+		part.Resume = true
+		_, err = part.Run(context.Background(), d, nothing)
+		require.ErrorContains(t, err, "config.json: resume goes on with")
+	}
+}
+
+// TestTooFast: a loss that is none ends a training with the step, and what was saved before stays.
+func TestTooFast(t *testing.T) {
+	d := vktest.Open(t)
+	o := finetune(t, 50)
+	o.LoRA, o.LR, o.WeightDecay, o.Constant, o.SaveEvery = nil, 1, 1e30, true, 1
+	_, err := o.Run(context.Background(), d, nothing)
+	require.Regexp(t, `^step [0-9]+( is not saved: train: \S+ is (NaN|[+-]Inf)|: the loss is )`, err.Error())
+	require.FileExists(t, o.Out+"/training.safetensors")
+}
+
+// TestChoose: with less memory come checkpoints, then smaller batches, then an error.
+func TestChoose(t *testing.T) {
+	d := vktest.Open(t)
+	o := finetune(t, 1)
+	choose := func(most int64, rows int, keep train.Checkpoint) (*train.Memory, error) {
+		o.Rows, o.Accumulate, o.Keep = rows, 0, keep
+		return o.Choose(d.Caps(), most)
+	}
+	m, err := choose(math.MaxInt64, 0, train.Auto)
+	require.NoError(t, err)
+	require.Equal(t, [3]any{8, 1, train.Off}, [3]any{o.Rows, o.Accumulate, m.Checkpoint})
+	var seen [][2]any
+	for most := m.Bytes() - 1; ; most = m.Bytes() - 1 {
+		if m, err = choose(most, 0, train.Auto); err != nil {
+			break
+		}
+		require.LessOrEqual(t, m.Bytes(), most)
+		require.Equal(t, 8, o.Rows*o.Accumulate)
+		seen = append(seen, [2]any{o.Rows, m.Checkpoint})
+	}
+	require.Equal(t, [][2]any{{8, train.Selective}, {8, train.Blocks}, {4, train.Blocks}, {2, train.Blocks}, {1, train.Blocks}}, seen)
+	require.ErrorContains(t, err, "train: batch=1 of seqlen=32 with checkpoint blocks takes ")
+	_, err = choose(1, 3, train.Off)
+	require.ErrorContains(t, err, "train: batch=3 of seqlen=32 with checkpoint off takes ")
+	require.Equal(t, 2, o.Accumulate)
+}
