@@ -122,9 +122,14 @@ type Problem struct {
 	// With the elements and scales of dtype.Quant,
 	//
 	//	mean   = the mean of K                 over the keys of a head that some row sees; 0 with Softcap
-	//	Q̂[i]   = scale * element               of Q[i], one scale for each row
-	//	K̂[j]   = mean + scale * element        of K[j] - mean, one scale for the keys 64*n to 64*n+63
+	//	up     = a power of two of a channel   of a head: 1 of the widest, more of narrower ones
+	//	Q̂[i]   = up * scale * element          of Q[i] / up, one scale for each row
+	//	K̂[j]   = mean + scale * element / up   of (K[j] - mean) * up, one scale for the keys 64*n to 64*n+63
 	//	S      = Scale * Q̂ * K̂ᵀ                with dot(Q[i], mean) for dot(Q̂[i], mean)
+	//
+	// A wide channel of K would leave few elements for the others; `up` divides its width among K and Q. With
+	// the width w of a channel, largest - least of K, or with Softcap the largest |K|, and W of the widest,
+	// up = 2^round(5/8 * log2(W/w)), at most 2^5, where log2 of 2^n*(1+x) is n+x.
 	//
 	// P * V is as without. Keys that masks hide from every row count nowhere. Q, and K where some row
 	// sees it, have to be finite. Forward alone has Quant, of float16 and bfloat16.

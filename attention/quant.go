@@ -29,8 +29,8 @@ func (p Problem) Smooth() bool { return p.Quant != dtype.NoQuant && p.Softcap ==
 const (
 	// quantThreads are the invocations of a workgroup of attention_quantize at most.
 	quantThreads = 256
-	// chunkKeys is the least number of keys whose sum a workgroup computes, and maxChunks the largest
-	// number of sums of a head, which every block of keys reads again.
+	// chunkKeys is the least number of keys whose totals a workgroup computes, and maxChunks the largest
+	// number of totals of a head, which one workgroup adds up.
 	chunkKeys, maxChunks = 256, 16
 	// quantPad is how many rows of Q, and keys, kernels may read past the last one.
 	quantPad = 512
@@ -74,6 +74,7 @@ type fwdScalarQuantSpec struct {
 // steps of attention_quantize.comp.
 const (
 	quantSums = iota
+	quantHeads
 	quantKeys
 	quantRows
 )
@@ -102,8 +103,8 @@ func (f *forward) quantize() error {
 		}
 		t.depth, cells = shape.K, matrixCells(p.HeadDim, int(shape.K))
 	}
-	chunks := min((p.SeqKV+chunkKeys-1)/chunkKeys, maxChunks)
-	sums := vk.View(c.Scratch("attention.quant.sums", 4*int64(p.Batch*p.NumKVHeads*(chunks+1)*(p.HeadDim+1))), dtype.Float32, p.Batch, p.NumKVHeads, chunks+1, p.HeadDim+1)
+	chunks, width := min((p.SeqKV+chunkKeys-1)/chunkKeys, maxChunks), 3*p.HeadDim+1
+	sums := vk.View(c.Scratch("attention.quant.sums", 4*int64(p.Batch*p.NumKVHeads*(chunks+1)*width)), dtype.Float32, p.Batch, p.NumKVHeads, chunks+1, width)
 	t.q, t.qRows = f.quantRows("q", &f.q, cells, 2)
 	t.k, t.kScales = f.quantRows("k", &f.k, cells, 1)
 	if err := c.Err(); err != nil {
@@ -121,12 +122,10 @@ func (f *forward) quantize() error {
 		x, y, values        *vk.Tensor
 	}{
 		{quantSums, chunks, p.NumKVHeads, &f.k, &t.k, &t.kScales},
+		{quantHeads, 1, p.NumKVHeads, &f.k, &t.k, &t.kScales},
 		{quantKeys, (p.SeqKV + QuantKeys - 1) / QuantKeys, p.NumKVHeads, &f.k, &t.k, &t.kScales},
 		{quantRows, (p.SeqQ + QuantKeys - 1) / QuantKeys, p.NumHeads, &f.q, &t.q, &t.qRows},
 	} {
-		if step.step == quantSums && !p.Smooth() {
-			continue
-		}
 		spec.Step, spec.Aligned = uint32(step.step), aligned(8, step.x)
 		kernel, err := newKernel[fwdParams](c.Device(), "attention_quantize", p.DType.Short(), p, spec, vk.KernelOptions{})
 		if err != nil {

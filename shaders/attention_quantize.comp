@@ -1,20 +1,22 @@
 // attention_quantize: Q and K of a forward pass as elements of 8 bits (attention.Problem.Quant).
 //
 //     mean      = sum of K[j] / n            over the n keys of a head that some row sees; 0 without SMOOTH
-//     k8[j]     = round((K[j] - mean) / k_scale[j])       one scale for the keys 64*b to 64*b+63
-//     q8[i]     = round(Q[i] / q_row[i].x)                one scale for each row
+//     up        = 2^n of each channel of a head: the more, the smaller it is among the head's (attention.Problem)
+//     k8[j]     = round((K[j] - mean) * up / k_scale[j])  one scale for the keys 64*b to 64*b+63
+//     q8[i]     = round(Q[i] / up / q_row[i].x)           one scale for each row
 //     q_row[i]  = (scale, log2(e) * Scale * dot(Q[i], mean))
 //
 //     x       Q (batch, num_heads, seq_q, head_dim) or K (batch, num_kv_heads, seq_kv, head_dim)  ELEM
 //     y       q8 or k8: rows of COLS8 times 8 elements, zeros past head_dim; see SPREAD
 //     values  q_row, or k_scale                                                                   f32
-//     sums    (batch, num_kv_heads, chunks + 1, head_dim + 1): of a chunk of keys the sum, and how many; then the mean
+//     sums    (batch, num_kv_heads, chunks + 1, 3 * head_dim + 1): of a chunk of keys the sum, least and largest,
+//             and how many; then mean and up
 //
 // Softmax does not see the mean: it adds the same number to all scores of a row. Keys that no row sees
 // count nowhere, whatever they hold, and are 0. Q8 is negative where Scale is.
 //
 // In p (lib/params_fwd.glsl), q and o, or k and v, are x and y, y in bytes; lse are heads of sums, splits
-// its chunks. Dispatch: (chunks, blocks of 64 keys, or blocks of 64 rows; heads of x; batch).
+// its chunks. Dispatch: (chunks, 1, blocks of 64 keys, or blocks of 64 rows; heads of x; batch).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -47,14 +49,15 @@ layout(binding = 3, scalar) buffer Sums { float sums[]; };
 #include "lib/features.glsl"
 
 const uint SUMS = 0;  // STEP
-const uint KEYS = 1;
-const uint ROWS = 2;
+const uint HEADS = 1;
+const uint KEYS = 2;
+const uint ROWS = 3;
 
 const uint BLOCK = 64;                      // rows of x for a workgroup, and keys that share a scale
 const uint LANES = WORKGROUP_SIZE / COLS8;  // rows at a time
 const uint ROUNDS = (BLOCK + LANES - 1) / LANES;
 const uint ROW_BYTES = COLS8 * 8 * SPREAD;
-const uint SUM_LD = HEAD_DIM + 1;
+const uint SUM_LD = 3 * HEAD_DIM + 1;
 
 shared vec4 part[2 * WORKGROUP_SIZE];
 
@@ -90,85 +93,13 @@ bool seen(const uint batch, const uint kv_head, const uint key) {
     return true;
 }
 
-uint sums_at(const uint batch, const uint kv_head, const uint chunk) {
-    return (HEAD_AT(lse, batch, kv_head) * (p.splits + 1) + chunk) * SUM_LD;
-}
-
-// mean_of returns a run of the mean, and where it is of one chunk after the other writes it.
-Run mean_of(const uint batch, const uint kv_head, const uint col, const bool there) {
-    Run mean = Run(vec4(0.0), vec4(0.0));
-    if (!SMOOTH || !there) {
-        return mean;
-    }
-    const uint at = sums_at(batch, kv_head, p.splits) + col;
-    if (STEP == KEYS) {
-        float n = 0.0;
-        for (uint c = 0; c < p.splits; c++) {
-            const uint from = sums_at(batch, kv_head, c);
-            n += sums[from + HEAD_DIM];
-            [[unroll]] for (uint e = 0; e < 4; e++) {
-                mean.lo[e] += sums[from + col + e];
-                mean.hi[e] += sums[from + col + 4 + e];
-            }
-        }
-        const float inverse = 1.0 / max(n, 1.0);
-        mean.lo *= inverse;
-        mean.hi *= inverse;
-    }
-    [[unroll]] for (uint e = 0; e < 4; e++) {
-        if (STEP == ROWS) {
-            mean.lo[e] = sums[at + e];
-            mean.hi[e] = sums[at + 4 + e];
-        } else if (gl_WorkGroupID.x == 0) {
-            sums[at + e] = mean.lo[e];
-            sums[at + 4 + e] = mean.hi[e];
-        }
-    }
-    return mean;
-}
-
-// add_keys writes the sum of a chunk of keys, and how many they are.
-void add_keys(const uint batch, const uint kv_head, const uint lane, const uint col, const bool there) {
-    const uint chunk = (p.seq_kv + p.splits - 1) / p.splits;
-    const uint end = min((gl_WorkGroupID.x + 1) * chunk, p.seq_kv);
-    Run sum = Run(vec4(0.0), vec4(0.0));
-    float n = 0.0;
-    for (uint key = gl_WorkGroupID.x * chunk + lane; key < end; key += LANES) {
-        if (lane < LANES && seen(batch, kv_head, key)) {
-            const Run r = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + col, there);
-            sum.lo += r.lo;
-            sum.hi += r.hi;
-            n += 1.0;
-        }
-    }
-    part[2 * gl_LocalInvocationIndex] = sum.lo;
-    part[2 * gl_LocalInvocationIndex + 1] = sum.hi;
-    barrier();  // part written before it is read
-    const uint to = sums_at(batch, kv_head, gl_WorkGroupID.x);
-    if (lane == 0 && there) {
-        for (uint i = 1; i < LANES; i++) {
-            sum.lo += part[2 * (i * COLS8 + col / 8)];
-            sum.hi += part[2 * (i * COLS8 + col / 8) + 1];
-        }
-        [[unroll]] for (uint e = 0; e < 4; e++) {
-            sums[to + col + e] = sum.lo[e];
-            sums[to + col + 4 + e] = sum.hi[e];
-        }
-    }
-    barrier();  // part is read before it is written
-    part[gl_LocalInvocationIndex].x = n;
-    barrier();  // part written before it is read
-    if (gl_LocalInvocationIndex == 0) {
-        for (uint i = 1; i < LANES; i++) {
-            n += part[i * COLS8].x;
-        }
-        sums[to + HEAD_DIM] = n;
-    }
-}
+#include "lib/quant_totals.glsl"
 
 // put_keys writes a block of keys and their scale.
 void put_keys(const uint batch, const uint kv_head, const uint lane, const uint col, const bool there) {
-    const Run mean = mean_of(batch, kv_head, col, there);
+    const uint from = sums_at(batch, kv_head, p.splits) + col;
+    const Run mean = load_sums(from, there);
+    const Run up = load_sums(from + HEAD_DIM, there);
     Run held[ROUNDS];
     float most = 0.0;
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
@@ -176,7 +107,7 @@ void put_keys(const uint batch, const uint kv_head, const uint lane, const uint 
         const uint key = gl_WorkGroupID.x * BLOCK + row;
         const bool counts = lane < LANES && row < BLOCK && there && seen(batch, kv_head, key);
         const Run r = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + col, counts);
-        held[i] = Run(counts ? r.lo - mean.lo : r.lo, counts ? r.hi - mean.hi : r.hi);
+        held[i] = Run(counts ? (r.lo - mean.lo) * up.lo : r.lo, counts ? (r.hi - mean.hi) * up.hi : r.hi);
         most = max(most, largest(held[i]));
     }
     part[gl_LocalInvocationIndex].x = most;
@@ -203,15 +134,19 @@ void put_keys(const uint batch, const uint kv_head, const uint lane, const uint 
 
 // put_rows writes rows of Q, and their scales and shifts.
 void put_rows(const uint batch, const uint head, const uint lane, const uint col, const bool there) {
-    const Run mean = mean_of(batch, head / p.heads_per_kv, col, there);
+    const uint from = sums_at(batch, head / p.heads_per_kv, p.splits) + col;
+    const Run mean = load_sums(from, there);
+    const Run up = load_sums(from + HEAD_DIM, there);
+    const uvec4 one = uvec4(254u << 23);  // the bits of 1/x of a power of two are these less its own
+    const Run down = Run(uintBitsToFloat(one - floatBitsToUint(up.lo)), uintBitsToFloat(one - floatBitsToUint(up.hi)));
     const float sign = p.q_sign != 0 ? -1.0 : 1.0;
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
         const uint row = gl_WorkGroupID.x * BLOCK + i * LANES + lane;
         const bool exists = lane < LANES && i * LANES + lane < BLOCK && row < p.seq_q;
         const Run x = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + col, there && exists);
-        const Run r = Run(x.lo * sign, x.hi * sign);
+        const Run r = Run(x.lo * sign * down.lo, x.hi * sign * down.hi);
         barrier();  // part is read before it is written
-        part[gl_LocalInvocationIndex].xy = vec2(largest(r), dot(r.lo, mean.lo) + dot(r.hi, mean.hi));
+        part[gl_LocalInvocationIndex].xy = vec2(largest(r), sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi)));
         barrier();  // part written before it is read
         float most = 0.0;
         float shift = 0.0;
@@ -243,6 +178,7 @@ void main() {
 #endif
     switch (STEP) {
     case SUMS: add_keys(batch, head, lane, col, there); break;
+    case HEADS: add_chunks(batch, head, lane, col, there); break;
     case KEYS: put_keys(batch, head, lane, col, there); break;
     default: put_rows(batch, head, lane, col, there);
     }

@@ -29,8 +29,8 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14290, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 16520},
-	{"attention", []string{"attention", "internal/attention"}, 16510, 0},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 16570},
+	{"attention", []string{"attention", "internal/attention"}, 16530, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 17880, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",

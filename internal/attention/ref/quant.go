@@ -2,6 +2,7 @@ package ref
 
 import (
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/flashvk/flashvk/attention"
@@ -32,7 +33,7 @@ type choice struct {
 }
 
 // quantise returns Q and K of a problem as its Quant has them. A kernel computes means and quotients in
-// float32. So an element whose quotient is so near to the middle of two may be either:
+// float32; powers of two are exact. So an element whose quotient is so near to the middle of two may be either:
 //
 //	2*sqrt(n) * u * mean|K|   the mean of n keys: n sums round, of random sign; 2 for the tail
 //	2^-20 of the quotient     the difference to the mean, the scale, its inverse and a product
@@ -60,6 +61,11 @@ func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
 				}
 			}
 			mean, off := z.meanOf(in.K, rows)
+			up := upOf(in.K, rows, p)
+			down := make([]float64, d)
+			for e, x := range up {
+				down[e] = 1 / x
+			}
 			for j := 0; j < m.SeqKV; j += attention.QuantKeys {
 				var block []int
 				for i := j; i < min(j+attention.QuantKeys, m.SeqKV); i++ {
@@ -67,13 +73,13 @@ func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
 						block = append(block, at)
 					}
 				}
-				z.scaleOff = max(z.scaleOff, roundRows(&z.k, z.in.K, in.K, block, mean, off, p))
+				z.scaleOff = max(z.scaleOff, roundRows(&z.k, z.in.K, in.K, block, mean, off, up, p))
 			}
 			group := p.NumHeads / p.NumKVHeads
 			for h := kv * group; h < (kv+1)*group; h++ {
 				for i := range m.SeqQ {
 					at := l.query(Row{b, h, i})
-					roundRows(&z.q, z.in.Q, in.Q, []int{at}, make([]float64, d), 0, p)
+					roundRows(&z.q, z.in.Q, in.Q, []int{at}, make([]float64, d), make([]float64, d), down, p)
 					for e, x := range mean {
 						z.shift[at] += float64(in.Q[at*d+e]) * x
 					}
@@ -88,12 +94,12 @@ func newRounded(n, d int) rounded {
 	return rounded{make([]float64, n), make([]float64, n/d), make([][]choice, n/d)}
 }
 
-// meanOf returns the mean of rows of K, zeros without Smooth, and what it may be off by.
-func (z *quantised[T]) meanOf(k []T, rows []int) (mean []float64, off float64) {
+// meanOf returns the mean of rows of K, zeros without Smooth, and what each element may be off by.
+func (z *quantised[T]) meanOf(k []T, rows []int) (mean, off []float64) {
 	d, n := z.p.HeadDim, float64(len(rows))
-	mean = make([]float64, d)
+	mean, off = make([]float64, d), make([]float64, d)
 	if !z.p.Smooth() || n == 0 {
-		return mean, 0
+		return mean, off
 	}
 	length := 0.0
 	for e := range mean {
@@ -102,20 +108,46 @@ func (z *quantised[T]) meanOf(k []T, rows []int) (mean []float64, off float64) {
 			mean[e] += float64(k[at*d+e]) / n
 			size += math.Abs(float64(k[at*d+e])) / n
 		}
-		off = max(off, 2*math.Sqrt(n)*roundoff32*size)
+		off[e] = 2 * math.Sqrt(n) * roundoff32 * size
 		length += mean[e] * mean[e]
 	}
-	z.mean, z.meanOff = max(z.mean, math.Sqrt(length)), max(z.meanOff, off)
+	z.mean, z.meanOff = max(z.mean, math.Sqrt(length)), max(z.meanOff, slices.Max(off))
 	return mean, off
 }
 
-// roundRows rounds rows that share a scale, less a mean that may be off. It returns what the scale may
-// be off by, relatively.
-func roundRows[T Float](to *rounded, values, x []T, rows []int, mean []float64, off float64, p attention.Problem) float64 {
-	d, amax := len(mean), 0.0
+// upOf returns `up` of attention.Problem.Quant for rows of K. Kernels take the same numbers: sizes are
+// exact float32, logarithms their bits.
+func upOf[T Float](k []T, rows []int, p attention.Problem) []float64 {
+	size, up, most := make([]float32, p.HeadDim), make([]float64, p.HeadDim), float32(0)
+	for e := range size {
+		least, largest := float32(math.MaxFloat32), float32(-math.MaxFloat32)
+		for _, at := range rows {
+			x := float32(k[at*p.HeadDim+e])
+			least, largest = min(least, x), max(largest, x)
+		}
+		switch {
+		case len(rows) == 0:
+		case p.Smooth():
+			size[e] = largest - least
+		default:
+			size[e] = max(largest, -least, -largest, least)
+		}
+		most = max(most, size[e])
+	}
+	for e, x := range size {
+		octaves := max(int(math.Float32bits(x))-int(math.Float32bits(most)), -8<<23)
+		up[e] = math.Ldexp(1, -((10*octaves + 1<<26) >> 27))
+	}
+	return up
+}
+
+// roundRows rounds rows that share a scale, less a mean that may be off, times a power of two of each
+// channel. It returns what the scale may be off by, relatively.
+func roundRows[T Float](to *rounded, values, x []T, rows []int, mean, off, times []float64, p attention.Problem) float64 {
+	d, amax, most := len(mean), 0.0, 0.0
 	for _, at := range rows {
 		for e, m := range mean {
-			amax = max(amax, math.Abs(float64(x[at*d+e])-m))
+			amax, most = max(amax, math.Abs(float64(x[at*d+e])-m)*times[e]), max(most, off[e]*times[e])
 		}
 	}
 	scale := p.Quant.Scale(amax)
@@ -125,17 +157,17 @@ func roundRows[T Float](to *rounded, values, x []T, rows []int, mean []float64, 
 	for _, at := range rows {
 		to.scales[at] = scale
 		for e, m := range mean {
-			y := float64(x[at*d+e]) - m
-			near := 2*off + math.Abs(y)*0x1p-20
+			y := (float64(x[at*d+e]) - m) * times[e]
+			near := 2*most + math.Abs(y)*0x1p-20
 			i := at*d + e
 			to.elements[i] = p.Quant.Round(y, scale)
-			values[i] = T(to.elements[i] * scale)
+			values[i] = T(to.elements[i] * scale / times[e])
 			if lo, hi := p.Quant.Round(y-near, scale), p.Quant.Round(y+near, scale); lo != hi {
 				to.either[at] = append(to.either[at], choice{e, hi - lo})
 			}
 		}
 	}
-	return off/amax + 0x1p-22
+	return most/amax + 0x1p-22
 }
 
 // doubts returns by how much the scores of a row and n keys from the first on may be off, as a mean by

@@ -34,8 +34,9 @@ func quantInputs(p attention.Problem, change func(q, k []float64)) ref.Inputs[fl
 }
 
 // TestQuantError says how far Quant is from attention: a cosine of 0.9995 and a relative L1 norm of 0.02
-// for int8, of normal numbers, with a channel of K that is 50 more, and with maxima that repeat.
-// A channel that is 50 times as large makes the scales of all others too coarse.
+// for int8, of normal numbers, with a channel of K that is 50 more, with one 8 times as large, and with maxima
+// that repeat. A channel that is 50 times as large leaves the elements of its own products too coarse:
+// with 127 steps for its largest element, scores are off by 0.026 at head_dim 128 before all else.
 func TestQuantError(t *testing.T) {
 	for _, x := range []struct {
 		name   string
@@ -49,7 +50,12 @@ func TestQuantError(t *testing.T) {
 				k[i] += 50
 			}
 		}},
-		{"spread channel", dtype.QuantInt8, 0.2, func(q, k []float64, d int) { // no mean takes that away
+		{"wide channel", dtype.QuantInt8, 0.02, func(q, k []float64, d int) { // no mean takes that away
+			for i := 3; i < len(k); i += d {
+				k[i] *= 8
+			}
+		}},
+		{"wider channel", dtype.QuantInt8, 0.034, func(q, k []float64, d int) {
 			for i := 3; i < len(k); i += d {
 				k[i] *= 50
 			}
