@@ -2,7 +2,6 @@ package attention
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -312,13 +311,13 @@ func (k *KVCache) check(layer int, p *DecodeProblem) error {
 
 // Len returns the lengths of the sequences.
 func (k *KVCache) Len(ctx context.Context) ([]int, error) {
-	raw := make([]byte, 4*k.config.Batch)
-	if err := k.SeqLens.DownloadRaw(ctx, raw); err != nil {
+	words := make([]int32, k.config.Batch)
+	if err := k.SeqLens.DownloadInts(ctx, words); err != nil {
 		return nil, err
 	}
-	lens := make([]int, k.config.Batch)
-	for b := range lens {
-		lens[b] = int(int32(binary.LittleEndian.Uint32(raw[4*b:])))
+	lens := make([]int, len(words))
+	for b, n := range words {
+		lens[b] = int(n)
 	}
 	return lens, nil
 }

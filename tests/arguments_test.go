@@ -22,6 +22,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/norm"
 	"github.com/flashvk/flashvk/pipelines/quantize"
 	"github.com/flashvk/flashvk/pipelines/rope"
+	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/pipelines/xent"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -79,6 +80,7 @@ func refusing() map[string]call.Call {
 		"gemm":                 &call.Gemm{Problem: product},
 		"rope":                 &call.Rope{Problem: turned},
 		"rope, backward":       &call.Rope{Problem: turned, Direction: back},
+		"sample":               &call.Sample{Problem: sample.Problem{Rows: 3, Vocabulary: 40, Filters: sample.Filters{Temperature: 1, RepetitionPenalty: 2}}},
 		"quantize":             &call.Quantize{Problem: quantize.Problem{Batch: 1, Heads: 1, Rows: 8, Cols: 24, Quant: dtype.QuantE4M3, Block: 3}},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},
 		"append":               &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rotary}},

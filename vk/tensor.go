@@ -297,6 +297,21 @@ func (t Tensor) DownloadRaw(ctx context.Context, data []byte) error {
 	return t.download(ctx, func(src []byte, at int) { copy(data[at*size:], src) })
 }
 
+// DownloadInts is DownloadRaw of an Int32 tensor, such as the tokens of sequences.
+func (t Tensor) DownloadInts(ctx context.Context, data []int32) error {
+	if t.DType != dtype.Int32 {
+		return fmt.Errorf("vk: download of %v as int32", t.DType)
+	}
+	raw := make([]byte, 4*len(data))
+	if err := t.DownloadRaw(ctx, raw); err != nil {
+		return err
+	}
+	for i := range data {
+		data[i] = int32(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return nil
+}
+
 func (t Tensor) checkData(what string, got, want int) error {
 	if err := t.Validate(); err != nil {
 		return err

@@ -35,8 +35,12 @@ func TestTensorRaw(t *testing.T) {
 		wantError(t, "Upload", x.Upload(background(), floats), "vk: upload "+rule)
 		wantError(t, "Download", x.Download(background(), floats), "vk: download "+rule)
 	}
+	words := make([]int32, 2)
+	require.NoError(t, lengths.DownloadInts(background(), words))
+	require.Equal(t, []int32{-1, 258}, words)
 	wantError(t, "ints", mask.UploadInts(background(), []int32{1, 2, 3}), "upload of bool as int32")
 	wantError(t, "bools", lengths.UploadBools(background(), []bool{true, true}), "upload of int32 as bools")
+	wantError(t, "ints", mask.DownloadInts(background(), make([]int32, 3)), "download of bool as int32")
 	wantError(t, "too few", lengths.UploadInts(background(), []int32{1}), "length")
 }
 

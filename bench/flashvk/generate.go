@@ -20,6 +20,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -98,6 +99,8 @@ type generateCommand struct {
 	tokens, context int
 	stop            []int32
 	format, device  string
+	sample.Filters
+	seed uint64
 	checkpointFlags
 }
 
@@ -120,6 +123,19 @@ func (g *generateCommand) add(f *pflag.FlagSet) {
 	f.BoolVar(&g.ignoreEOS, "ignore-eos", false, "the tokens of the checkpoint that end a text do not end it")
 	kernels.IntVar(f, &g.context, "context", "tokens of prompt and text that there is memory for (default what the prompt and --tokens need)")
 	f.Var(value[string]{Target: &g.format, Parse: kernels.OneOf([]string{"text", "ids"}), Kind: "FORMAT"}, "format", "text, or ids: a line of numbers for each prompt (default text)")
+	for _, x := range []struct {
+		name, usage string
+		to          *float64
+	}{
+		{"temperature", "draws tokens, with the probabilities of logits divided by it (default 0: the most probable token)", &g.Temperature},
+		{"top-p", "draws from the most probable tokens that have this probability together, up to 1 (default 1: all)", &g.TopP},
+		{"min-p", "draws from tokens that are this probable at least, by the most probable one (default 0: all)", &g.MinP},
+		{"repetition-penalty", "divides positive logits of tokens that were in prompt or text, and multiplies negative ones (default 1)", &g.RepetitionPenalty},
+	} {
+		f.Float64Var(x.to, x.name, 0, x.usage)
+	}
+	kernels.IntVar(f, &g.TopK, "top-k", "draws from so many of the most probable tokens (default 0: all)")
+	f.Uint64Var(&g.seed, "seed", 0, "of --temperature: the same seed draws the same text (default 0)")
 	g.checkpointFlags.add(f)
 	deviceVar(f, &g.device)
 }
@@ -146,7 +162,7 @@ func (g *generateCommand) run(ctx context.Context, a *app) error {
 	case g.system != "" && !g.chat:
 		return usagef("generate: --system needs --chat")
 	}
-	if err := cmp.Or(exclusive(f, "prompt", "ids"), checkRange(f, "tokens", g.tokens, 1, math.MaxInt32), checkRange(f, "context", g.context, 1, math.MaxInt32)); err != nil {
+	if err := cmp.Or(g.checkFilters(), exclusive(f, "prompt", "ids"), checkRange(f, "tokens", g.tokens, 1, math.MaxInt32), checkRange(f, "context", g.context, 1, math.MaxInt32)); err != nil {
 		return err
 	}
 	c, w, stored, closed, err := g.open(g.dir)
@@ -177,6 +193,25 @@ func (g *generateCommand) run(ctx context.Context, a *app) error {
 		defer model.Close()
 		return g.generate(ctx, a, model, tok, prompts)
 	})
+}
+
+// checkFilters returns an error about how tokens are chosen. Zeros that users write are none of the library's
+// defaults.
+func (g *generateCommand) checkFilters() error {
+	for _, name := range []string{"top-k", "top-p", "min-p", "seed"} {
+		if g.set.Changed(name) && !g.Draws() {
+			return usagef("generate: --%s needs --temperature", name)
+		}
+	}
+	switch err := g.Filters.Validate(); {
+	case err != nil:
+		return usagef("generate: %v", err)
+	case g.set.Changed("top-p") && g.TopP == 0:
+		return usagef("generate: --top-p 0 is not above 0")
+	case g.set.Changed("repetition-penalty") && g.RepetitionPenalty == 0:
+		return usagef("generate: --repetition-penalty 0 is not above 0")
+	}
+	return nil
 }
 
 // encode returns the tokens of the prompts.
@@ -228,7 +263,7 @@ func (g *generateCommand) load(ctx context.Context, a *app, d *vk.Device, c *lm.
 	bar := newProgress(a.stderr)
 	defer bar.finish()
 	start := time.Now()
-	o := lm.Options{DType: t, Batch: len(prompts), Context: g.context, Progress: func(done, all int64) {
+	o := lm.Options{DType: t, Batch: len(prompts), Context: g.context, Filters: g.Filters, Seed: g.seed, Progress: func(done, all int64) {
 		bar.step(int(done>>10), int(all>>10), fmt.Sprintf("loading, %s/s", bench.FormatSI(float64(done)/time.Since(start).Seconds(), "B")))
 	}}
 	return lm.NewGenerator(ctx, d, c, w, o)
@@ -247,7 +282,7 @@ func (g *generateCommand) generate(ctx context.Context, a *app, model *lm.Genera
 	begin, count, all := time.Now(), 0, make([][]int32, len(prompts))
 	var first time.Time
 	stream := lm.Stream{Tokenizer: tok}
-	err := model.Generate(ctx, prompts, g.tokens, lm.Argmax, func(b int, id int32) bool {
+	err := model.Generate(ctx, prompts, g.tokens, func(b int, id int32) bool {
 		if first.IsZero() {
 			first = time.Now()
 		}

@@ -93,6 +93,7 @@ func All() []Kernel {
 		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
 		kernelQuantize(),
 		kernelRope(),
+		kernelSample(),
 	}
 	for _, x := range Lines(cases) {
 		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}

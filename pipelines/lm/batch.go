@@ -149,7 +149,13 @@ func Logits(ctx context.Context, c *Config, m *train.Model, b Batch) ([]float32,
 	}
 	defer plan.Close()
 	logits := make([]float32, len(b.IDs)*c.Vocabulary)
-	return logits, run(ctx, plan, b.inputs(c), logits)
+	if err := run(ctx, plan, b.inputs(c)); err != nil {
+		return nil, err
+	}
+	if err := plan.Tensor("logits").Download(ctx, logits); err != nil {
+		return nil, fmt.Errorf("lm: %w", err)
+	}
+	return logits, nil
 }
 
 // inputs returns the inputs of a Forward by their names.
@@ -173,15 +179,12 @@ func upload(ctx context.Context, p *train.Plan, inputs map[string][]int32) error
 	return nil
 }
 
-// run runs a plan on the inputs that it has, and downloads the logits.
-func run(ctx context.Context, p *train.Plan, inputs map[string][]int32, logits []float32) error {
+// run starts a plan on the inputs that it has.
+func run(ctx context.Context, p *train.Plan, inputs map[string][]int32) error {
 	if err := upload(ctx, p, inputs); err != nil {
 		return err
 	}
 	if err := p.Start(ctx); err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	if err := p.Tensor("logits").Download(ctx, logits); err != nil {
 		return fmt.Errorf("lm: %w", err)
 	}
 	return nil

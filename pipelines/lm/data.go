@@ -29,7 +29,7 @@ type Data struct {
 
 	path    string
 	seed    uint64
-	samples []sample
+	samples []example
 	rows    [][]int // the samples of each row; nil: the rows are parts of the stream
 	stream  stream
 	first   int   // of a stream: the first of its rows
@@ -40,8 +40,8 @@ type Data struct {
 	order   []int // of the rows in an epoch; nil: none so far
 }
 
-// A sample is a text: labels[i] is the token that follows ids[i], or Ignored.
-type sample struct{ ids, labels []int32 }
+// An example is a sample, a text: labels[i] is the token that follows ids[i], or Ignored.
+type example struct{ ids, labels []int32 }
 
 // A stream is a long row of tokens.
 type stream interface {

@@ -66,13 +66,13 @@ func TestSamples(t *testing.T) {
 	} {
 		d, err := readLines(t, dir, DataOptions{Seqlen: 64}, strings.ReplaceAll(x.line, "\n", ""))
 		require.NoError(t, err)
-		require.Equal(t, []sample{{x.ids, x.labels}}, d.samples, x.line)
+		require.Equal(t, []example{{x.ids, x.labels}}, d.samples, x.line)
 	}
 	_, err := readLines(t, dir, DataOptions{Seqlen: 64}, `{"text": "`+strings.Repeat("x", 64)+`"}`) // as long as a row
 	require.NoError(t, err)
 	d, err := readLines(t, dir, DataOptions{Seqlen: 3, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`)
 	require.NoError(t, err)
-	require.Equal(t, []sample{{[]int32{'x', 'y', 'z'}, []int32{no, 'z', ab}}}, d.samples)
+	require.Equal(t, []example{{[]int32{'x', 'y', 'z'}, []int32{no, 'z', ab}}}, d.samples)
 	_, err = readLines(t, dir, DataOptions{Seqlen: 1, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`)
 	require.ErrorContains(t, err, "data.jsonl:1: lm: none of the first seqlen=1 tokens is learned")
 }
@@ -165,7 +165,7 @@ func TestDataErrors(t *testing.T) {
 func TestPack(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 3, 100, 1000} {
-		samples := make([]sample, n)
+		samples := make([]example, n)
 		for i := range samples {
 			samples[i].ids = make([]int32, 1+random.IntN(32))
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/sample"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -28,9 +30,9 @@ func smallConfig(t *testing.T, name string) *Config {
 	return &c
 }
 
-func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int) *Generator {
+func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int, f sample.Filters) *Generator {
 	t.Helper()
-	g, err := NewGenerator(context.Background(), d, c, Random{1}, Options{DType: dtype.Float32, Batch: batch, Context: 32})
+	g, err := NewGenerator(context.Background(), d, c, Random{1}, Options{DType: dtype.Float32, Batch: batch, Context: 32, Filters: f, Seed: 5})
 	require.NoError(t, err)
 	t.Cleanup(g.Close)
 	return g
@@ -44,19 +46,28 @@ func TestLogits(t *testing.T) {
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {
 			c := smallConfig(t, name)
-			g := newGenerator(t, d, c, 2)
+			g := newGenerator(t, d, c, 2, sample.Filters{})
 			ref, err := newReference(c, Random{1})
 			require.NoError(t, err)
 			texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4}}
-			err = g.Generate(ctx, texts, 4, func(b int, logits []float32) int32 {
-				want := ref.logits(texts[b])
-				compare(t, want[len(want)-1], logits)
-				return Argmax(b, logits)
-			}, func(b int, id int32) bool {
-				texts[b] = append(texts[b], id)
-				return false
-			})
+			prompt, err := g.plan(ctx, 7)
 			require.NoError(t, err)
+			defer prompt.Close()
+			require.NoError(t, g.fill(ctx, prompt, 7, texts))
+			logits, next := make([]float32, 2*c.Vocabulary), make([]int32, 2)
+			for _, plan := range []*train.Plan{prompt, g.step, g.step, g.step} {
+				if plan == g.step {
+					require.NoError(t, plan.Start(ctx))
+				}
+				require.NoError(t, plan.Tensor("logits").Download(ctx, logits))
+				require.NoError(t, g.step.Tensor("ids").DownloadInts(ctx, next))
+				for b := range texts {
+					want, got := ref.logits(texts[b]), logits[b*c.Vocabulary:][:c.Vocabulary]
+					compare(t, want[len(want)-1], got)
+					require.Equal(t, slices.Max(got), got[next[b]])
+					texts[b] = append(texts[b], next[b])
+				}
+			}
 		})
 	}
 }
@@ -82,15 +93,15 @@ func TestCached(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range []string{"llama-3.2-1b", "mistral-7b", "qwen3-0.6b"} {
 		t.Run(name, func(t *testing.T) {
-			g := newGenerator(t, d, smallConfig(t, name), 1)
+			g := newGenerator(t, d, smallConfig(t, name), 1, sample.Filters{})
 			text := []int32{7, 3, 200}
 			var cached, uncached []int32
-			require.NoError(t, g.Generate(ctx, [][]int32{text}, 12, Argmax, func(_ int, id int32) bool {
+			require.NoError(t, g.Generate(ctx, [][]int32{text}, 12, func(_ int, id int32) bool {
 				cached = append(cached, id)
 				return false
 			}))
 			for range cached {
-				require.NoError(t, g.Generate(ctx, [][]int32{text}, 1, Argmax, func(_ int, id int32) bool {
+				require.NoError(t, g.Generate(ctx, [][]int32{text}, 1, func(_ int, id int32) bool {
 					text, uncached = append(text, id), append(uncached, id)
 					return true
 				}))
@@ -98,6 +109,44 @@ func TestCached(t *testing.T) {
 			require.Equal(t, uncached, cached)
 		})
 	}
+}
+
+// TestSampled draws tokens: the same again, those of a sequence whatever sequences are beside it, and others of
+// another stream. With a penalty no token comes again.
+func TestSampled(t *testing.T) {
+	d := vktest.Open(t)
+	f := sample.Filters{Temperature: 1, TopK: 100, TopP: 0.95, MinP: 0.01, RepetitionPenalty: 1e6}
+	generate := func(g *Generator, prompts ...[]int32) [][]int32 {
+		texts := make([][]int32, len(prompts))
+		require.NoError(t, g.Generate(context.Background(), prompts, 12, func(b int, id int32) bool {
+			texts[b] = append(texts[b], id)
+			return false
+		}))
+		return texts
+	}
+	for _, name := range []string{"smollm2-135m", "gpt2"} {
+		c := smallConfig(t, name)
+		one, three := newGenerator(t, d, c, 1, f), newGenerator(t, d, c, 3, f)
+		prompt := []int32{7, 3, 200}
+		texts := generate(three, prompt, prompt, []int32{4})
+		require.Equal(t, texts, generate(three, prompt, prompt, []int32{4}))
+		require.Equal(t, texts[:1], generate(one, prompt))
+		require.NotEqual(t, texts[0], texts[1])
+		for _, text := range texts[:2] {
+			all := slices.Concat(prompt, text)
+			slices.Sort(all)
+			require.Len(t, slices.Compact(all), 3+12)
+		}
+	}
+}
+
+// TestNoToken has weights that are NaN.
+func TestNoToken(t *testing.T) {
+	g := newGenerator(t, vktest.Open(t), smallConfig(t, "smollm2-135m"), 1, sample.Filters{})
+	norm := g.model.Tensor("model.norm.weight")
+	require.NoError(t, norm.Upload(context.Background(), slices.Repeat([]float32{float32(math.NaN())}, norm.NumElements())))
+	err := g.Generate(context.Background(), [][]int32{{1, 2}}, 3, func(int, int32) bool { return false })
+	require.EqualError(t, err, "lm: the logits of sequence 0 are all NaN or -Inf after 2 tokens")
 }
 
 func TestMain(m *testing.M) { vktest.Main(m) }

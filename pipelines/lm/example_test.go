@@ -44,7 +44,7 @@ func ExampleGenerator() {
 	prompt, err := tokenizer.Encode("ab", true)
 	vktest.Must(err)
 	n := 0
-	vktest.Must(g.Generate(ctx, [][]int32{prompt}, 8, lm.Argmax, func(_ int, _ int32) bool {
+	vktest.Must(g.Generate(ctx, [][]int32{prompt}, 8, func(_ int, _ int32) bool {
 		n++
 		return false
 	}))

@@ -29,14 +29,17 @@ import (
 // Without a Cache it is of whole sequences, and with Loss it has gradients.
 //
 // With a Cache it is of new tokens, whose keys and values the cache takes. With Seq 1 the cache may
-// hold keys, and has one more of each sequence afterwards. With more it must be empty, and its lengths stay 0: the
-// caller uploads them.
+// hold keys, and has one more of each sequence afterwards, as positions are then one more. With more it must be
+// empty, and its lengths stay 0: the caller uploads them.
 type Forward struct {
 	Config     *Config
 	Batch, Seq int
 	Last       bool
 	Loss       bool
 	Cache      *Cache // nil: whole sequences
+	// Choose, of a pass with a Cache, records what chooses the tokens behind logits. Seq 1 may write them to ids, of
+	// which the next run then continues.
+	Choose func(c *vk.Cmd, logits, ids vk.Tensor) error
 	// Sequences are packed into one row, the longest of Longest tokens; 0: rows are sequences. See
 	// attention.Varlen.
 	Sequences, Longest int
@@ -91,10 +94,26 @@ func (f *Forward) Tape(t *train.Tape) {
 		t.Loss(t.CrossEntropy("loss", y, head, t.Input("labels", dtype.Int32, rows), xent.Problem{Sum: true}, xent.Options{}))
 		return
 	}
-	t.Output(t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)}))
-	if f.Cache != nil && f.Seq == 1 {
-		t.Op(train.Op{Name: "advance", In: []*train.Value{y}, Forward: func(c *vk.Cmd, _ train.Call) error { return f.Cache.Advance(c, 1) }})
+	logits := t.Output(t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)}))
+	if f.Choose != nil {
+		t.Op(train.Op{Name: "choose", In: []*train.Value{logits, ids}, Forward: func(c *vk.Cmd, m train.Call) error { return f.Choose(c, m.In[0], m.In[1]) }})
 	}
+	if f.Cache == nil || f.Seq > 1 {
+		return
+	}
+	advance := train.Op{Name: "advance", In: []*train.Value{y}}
+	if c.GPT2() {
+		advance.In = append(advance.In, x.positions)
+	}
+	advance.Forward = func(c *vk.Cmd, m train.Call) error {
+		for _, positions := range m.In[1:] {
+			if err := attention.Advance(c, positions, 1); err != nil {
+				return err
+			}
+		}
+		return f.Cache.Advance(c, 1)
+	}
+	t.Op(advance)
 }
 
 // norm normalizes branch + stream, and returns the sum as well.

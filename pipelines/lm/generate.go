@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -76,20 +77,26 @@ type Options struct {
 	DType   dtype.DType // of weights, activations and cache
 	Batch   int         // sequences
 	Context int         // tokens of the longest sequence, prompt and answer
+	// Filters say how tokens are chosen: the zero value takes the most probable one. Seed is of all draws of a
+	// Generate; each sequence has a stream of its own.
+	sample.Filters
+	Seed uint64
 	// Progress is called with the bytes of weights that are loaded; nil is not.
 	Progress func(done, all int64)
 }
 
-// A Generator continues sequences of tokens. A step of all sequences is recorded once and replayed. It
-// is for one goroutine at a time.
+// A Generator continues sequences of tokens. A step of all sequences is recorded once and replayed; it chooses
+// their tokens (package sample), which the next step reads where they are. It is for one goroutine at a time.
 type Generator struct {
 	Config *Config
 
-	d     *vk.Device
-	o     Options
-	model *train.Model
-	cache *Cache
-	step  *train.Plan
+	d           *vk.Device
+	o           Options
+	sample      sample.Problem
+	model       *train.Model
+	cache       *Cache
+	seen, state vk.Tensor // of package sample
+	step        *train.Plan
 }
 
 // NewGenerator loads a model. Its error says before anything is allocated which number breaks a rule, and
@@ -98,7 +105,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if err := o.check(d, c); err != nil {
 		return nil, err
 	}
-	g := &Generator{Config: c, d: d, o: o}
+	g := &Generator{Config: c, d: d, o: o, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -109,6 +116,18 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	}
 	if g.cache, err = newCache(ctx, d, c, o.Batch, o.Context, o.DType); err != nil {
 		return nil, err
+	}
+	for _, x := range []struct {
+		to    *vk.Tensor
+		needs bool
+		words int
+	}{{&g.seen, o.Penalizes(), g.sample.SeenWords()}, {&g.state, o.Draws(), 4}} {
+		if !x.needs {
+			continue
+		}
+		if *x.to, err = d.NewTensor("sample", dtype.Int32, o.Batch, x.words); err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
 	}
 	if g.step, err = g.plan(ctx, 1); err != nil {
 		return nil, err
@@ -128,7 +147,7 @@ func (o *Options) check(d *vk.Device, c *Config) error {
 	case o.Context > most:
 		return fmt.Errorf("lm: context=%d of %d sequences is more than the %d that fit into the device's memory beside the weights", o.Context, o.Batch, most)
 	}
-	return nil
+	return o.Filters.Validate()
 }
 
 // MaxContext returns how many tokens of each sequence fit into the memory of a device, at most the
@@ -208,6 +227,12 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 // plan records a pass over so many tokens of each sequence.
 func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
 	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache, joined: true}
+	f.Choose = func(c *vk.Cmd, logits, ids vk.Tensor) error {
+		if seq > 1 {
+			ids = g.step.Tensor("ids")
+		}
+		return sample.Forward(c, sample.Tensors{Logits: logits, Seen: g.seen, State: g.state, Tokens: ids}, g.sample, sample.Options{})
+	}
 	p, err := g.model.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
@@ -222,45 +247,49 @@ func (g *Generator) Close() {
 	}
 	g.step.Close()
 	g.cache.Close()
+	for _, t := range []vk.Tensor{g.seen, g.state} {
+		if !t.IsZero() {
+			t.Close()
+		}
+	}
 	if g.model != nil {
 		g.model.Close()
 	}
 }
 
-// Generate continues prompts, one for each sequence of the batch, by at most tokens tokens. Pick chooses the
-// next token of a sequence by its logits. Each is called with every token, and says whether its sequence
-// ends there. The others then go on, until all have ended.
-func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int, pick func(sequence int, logits []float32) int32, each func(sequence int, token int32) (end bool)) error {
+// Generate continues prompts, one for each sequence of the batch, by at most tokens tokens. Each is called with
+// every token, and says whether its sequence ends there. The others then go on, until all have ended. The same
+// prompts and Options on the same device give the same tokens. It is an error if the logits of a sequence are all
+// NaN or -Inf.
+func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int, each func(sequence int, token int32) (end bool)) error {
 	if len(prompts) != g.o.Batch {
 		return fmt.Errorf("lm: %d prompts for a batch of %d", len(prompts), g.o.Batch)
 	}
 	if err := g.Config.CheckPrompts(prompts, tokens, g.o.Context); err != nil {
 		return err
 	}
-	logits, err := g.prefill(ctx, prompts)
-	if err != nil {
+	if err := g.prefill(ctx, prompts); err != nil {
 		return err
 	}
-	ended, next, length := make([]bool, len(prompts)), make([]int32, len(prompts)), make([]int32, len(prompts))
-	for b, p := range prompts {
-		length[b] = int32(len(p))
-	}
+	ended, next := make([]bool, len(prompts)), make([]int32, len(prompts))
 	for n := range tokens {
-		for b := range prompts {
-			if ended[b] {
-				continue
+		if err := g.step.Tensor("ids").DownloadInts(ctx, next); err != nil {
+			return fmt.Errorf("lm: %w", err)
+		}
+		for b, id := range next {
+			switch {
+			case ended[b]:
+			case id < 0:
+				return fmt.Errorf("lm: the logits of sequence %d are all NaN or -Inf after %d tokens", b, len(prompts[b])+n)
+			default:
+				ended[b] = each(b, id)
 			}
-			next[b] = pick(b, logits[b*g.Config.Vocabulary:][:g.Config.Vocabulary])
-			ended[b] = each(b, next[b])
 		}
 		if n == tokens-1 || !slices.Contains(ended, false) {
 			return nil
 		}
-		if err := run(ctx, g.step, map[string][]int32{"ids": next, "positions": length}, logits); err != nil {
-			return err
-		}
-		for b := range length {
-			length[b]++
+		if err := g.step.Start(ctx); err != nil {
+			return fmt.Errorf("lm: %w", err)
 		}
 	}
 	return nil
@@ -288,63 +317,71 @@ func (c *Config) CheckPrompts(prompts [][]int32, tokens, context int) error {
 	return nil
 }
 
-// prefill fills the cache with prompts, and returns the logits of their last tokens. Shorter prompts have
-// tokens of no meaning behind them, which no token before them sees.
-func (g *Generator) prefill(ctx context.Context, prompts [][]int32) ([]float32, error) {
-	if err := g.cache.Reset(ctx); err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
-	}
+// prefill fills the cache with prompts, and chooses the tokens behind them.
+func (g *Generator) prefill(ctx context.Context, prompts [][]int32) error {
 	seq := 0
 	for _, p := range prompts {
 		seq = max(seq, len(p))
 	}
-	logits := make([]float32, len(prompts)*g.Config.Vocabulary)
 	if seq == 1 {
-		first := make([]int32, 0, len(prompts))
-		for _, p := range prompts {
-			first = append(first, p[0])
-		}
-		return logits, run(ctx, g.step, map[string][]int32{"ids": first, "positions": make([]int32, len(prompts))}, logits)
+		return g.fill(ctx, g.step, 1, prompts)
 	}
 	plan, err := g.plan(ctx, seq)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer plan.Close()
-	ids, positions := make([]int32, seq*len(prompts)), make([]int32, seq*len(prompts))
+	return g.fill(ctx, plan, seq, prompts)
+}
+
+// fill is prefill with a plan over so many tokens of each sequence. Shorter prompts have tokens of no meaning
+// behind them, which no token before them sees.
+func (g *Generator) fill(ctx context.Context, plan *train.Plan, seq int, prompts [][]int32) error {
+	if err := g.cache.Reset(ctx); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	ids, positions, words := make([]int32, seq*len(prompts)), make([]int32, seq*len(prompts)), g.sample.SeenWords()
+	seen := make([]int32, words*len(prompts))
 	var last, lengths []int32
 	for b, p := range prompts {
 		copy(ids[b*seq:], p)
 		for i := range seq {
 			positions[b*seq+i] = int32(i)
 		}
+		sample.Mark(seen[b*words:], p...)
 		last, lengths = append(last, int32(b*seq+len(p)-1)), append(lengths, int32(len(p)))
 	}
-	if err := run(ctx, plan, map[string][]int32{"ids": ids, "positions": positions, "last": last}, logits); err != nil {
-		return nil, err
-	}
-	if err := g.cache.SeqLens.UploadInts(ctx, lengths); err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
-	}
-	return logits, nil
-}
-
-// Argmax is a pick of Generate: the most probable token, the first of several.
-func Argmax(_ int, logits []float32) int32 {
-	best := 0
-	for i, x := range logits {
-		if x > logits[best] {
-			best = i
+	for t, words := range map[*vk.Tensor][]int32{&g.seen: seen, &g.state: sample.States(g.o.Seed, len(prompts))} {
+		if t.IsZero() {
+			continue
+		}
+		if err := t.UploadInts(ctx, words); err != nil {
+			return fmt.Errorf("lm: %w", err)
 		}
 	}
-	return int32(best)
+	if err := run(ctx, plan, map[string][]int32{"ids": ids, "positions": positions, "last": last}); err != nil || seq == 1 {
+		return err
+	}
+	if err := g.lengthen(ctx, lengths); err != nil {
+		return fmt.Errorf("lm: %w", err)
+	}
+	return nil
+}
+
+// lengthen says how many keys the cache has of each sequence.
+func (g *Generator) lengthen(ctx context.Context, lengths []int32) error {
+	err := g.cache.SeqLens.UploadInts(ctx, lengths)
+	if t := g.step.Tensor("positions"); err == nil && !t.IsZero() {
+		return t.UploadInts(ctx, lengths)
+	}
+	return err
 }
 
 // TimeSteps replays the step n times, each with so many keys in the cache afterwards, and returns how long each
 // took, from its start to its end. The cache and the tokens are whatever there is.
 func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Duration, err error) {
 	lengths := slices.Repeat([]int32{int32(keys - 1)}, g.o.Batch)
-	return timed(ctx, g.step, n, func() error { return g.cache.SeqLens.UploadInts(ctx, lengths) })
+	return timed(ctx, g.step, n, func() error { return g.lengthen(ctx, lengths) })
 }
 
 // TimePrefill is TimeSteps for prompts of so many tokens.

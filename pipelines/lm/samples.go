@@ -107,7 +107,7 @@ func (d *Data) readSamples(dir string, c *Config, o DataOptions) error {
 	const piece = 1 << 12 // lines, so that an error comes early
 	for first := 0; first < len(lines); first += piece {
 		lines := lines[first:min(first+piece, len(lines))]
-		samples, errs := make([]sample, len(lines)), make([]error, len(lines))
+		samples, errs := make([]example, len(lines)), make([]error, len(lines))
 		parallel.For(len(lines), func(i int) {
 			if len(bytes.TrimSpace(lines[i])) > 0 {
 				samples[i], errs[i] = x.sample(lines[i], o)
@@ -126,7 +126,7 @@ func (d *Data) readSamples(dir string, c *Config, o DataOptions) error {
 }
 
 // sample returns the sample of a line.
-func (x *texts) sample(line []byte, o DataOptions) (s sample, err error) {
+func (x *texts) sample(line []byte, o DataOptions) (s example, err error) {
 	parts, ended, err := x.parts(line)
 	if err != nil {
 		return s, err

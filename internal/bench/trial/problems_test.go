@@ -29,7 +29,7 @@ import (
 var (
 	kernelsOnly = flag.String("kernels-only", "", "kernel of the tests; empty: all")
 	randomCount = flag.Int("random-count", 112, "how many problems TestRandom checks; 20 with -short")
-	randomSeed  = flag.Uint64("random-seed", 19720, "seed of TestRandom")
+	randomSeed  = flag.Uint64("random-seed", 1461765, "seed of TestRandom")
 )
 
 // drawNumber draws problem n of a kernel, eight in a family.
@@ -122,7 +122,7 @@ func TestSpace(t *testing.T) {
 		return
 	}
 	for _, v := range shaders.Variants() {
-		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "embed_", "sum_rows", "glu_", "gmm_", "rope", "xent_", "adamw"} {
+		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "embed_", "sum_rows", "glu_", "gmm_", "rope", "sample", "xent_", "adamw"} {
 			if strings.HasPrefix(v.Kernel, prefix) && v.Kernel != "gemm_align" { // it is in no plan
 				require.GreaterOrEqual(t, modules[v.Kernel], 20, v.Kernel)
 			}

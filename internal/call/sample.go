@@ -1,0 +1,161 @@
+package call
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/pipelines/sample/ref"
+	"github.com/flashvk/flashvk/pipelines/sample"
+	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
+)
+
+// Sample is a call of sample.Forward.
+type Sample struct {
+	sample.Problem
+	Special bool // some logits are NaN or infinite, and in some rows all
+	Levels  bool // logits are whole numbers, many of them equal
+	Data
+}
+
+// Pass implements Call.
+func (s *Sample) Pass() kit.Pass { return kit.Forward }
+
+// Tensors implements Call.
+func (s *Sample) Tensors() []Tensor {
+	seen, state := []int{s.Rows, s.SeenWords()}, []int{s.Rows, 4}
+	return []Tensor{
+		{Name: "logits", DType: s.DType, Shape: []int{s.Rows, s.Vocabulary}, Own: true},
+		{Name: "seen", DType: dtype.Int32, Shape: seen, Role: Update, Own: true, Ints: s.words(60, Product(seen)), Free: true, Off: !s.Penalizes()},
+		{Name: "state", DType: dtype.Int32, Shape: state, Role: Update, Own: true, Ints: s.words(61, Product(state)), Free: true, Off: !s.Draws()},
+		{Name: "tokens", DType: dtype.Int32, Shape: []int{s.Rows}, Role: Output},
+	}
+}
+
+// words draws n words.
+func (s *Sample) words(stream, n int) []int32 {
+	rng, list := s.Rand(stream), make([]int32, n)
+	for i := range list {
+		list[i] = int32(rng.Uint32())
+	}
+	return list
+}
+
+// Adjust implements Call.
+func (s *Sample) Adjust(x Values) {
+	logits, rng := s.Numbers(62, s.DType, s.Rows*s.Vocabulary, OrOne(s.Magnitude)), s.Rand(63)
+	for i, x := range logits {
+		if x += s.Mean * OrOne(s.Magnitude); s.Levels {
+			x = math.Round(x)
+		}
+		logits[i] = float64(s.DType.Round(float32(x)))
+	}
+	for range len(logits) {
+		if !s.Special {
+			break
+		}
+		i := rng.IntN(len(logits))
+		logits[i] = one(rng, math.NaN(), math.Inf(-1), math.Inf(-1), logits[i], logits[i], logits[i])
+		if rng.IntN(4*s.Vocabulary) == 0 {
+			logits[i] = math.Inf(1)
+		}
+		if rng.IntN(8*s.Vocabulary) == 0 {
+			for v := range s.Vocabulary {
+				logits[i/s.Vocabulary*s.Vocabulary+v] = one(rng, math.NaN(), math.Inf(-1))
+			}
+		}
+	}
+	x["logits"] = logits
+	for _, t := range s.Tensors()[1:3] {
+		for _, word := range t.Ints {
+			x[t.Name] = append(x[t.Name], float64(word))
+		}
+	}
+}
+
+// Want implements Call. Rows whose token roundings decide must only be written.
+func (s *Sample) Want(x Values, _ kit.Pass) Outputs {
+	if x["logits"] == nil {
+		s.Adjust(x)
+	}
+	rows := SampleRows(s.Rand(64), s.Rows, s.Sample)
+	for i := 0; rows == nil && i < s.Rows; i++ {
+		rows = append(rows, i)
+	}
+	words, some := s.SeenWords(), []int{}
+	var tokens, seen, state []float64
+	for _, i := range rows {
+		marks, of := append([]float64(nil), x["seen"][i*words:][:words]...), append([]float64(nil), x["state"][i*4:][:4]...)
+		list := ref.Tokens(x["logits"][i*s.Vocabulary:][:s.Vocabulary], marks, of, s.Problem)
+		if len(list) > 1 {
+			continue
+		}
+		if token := list[0]; token >= 0 {
+			marks[token/32] = float64(int32(marks[token/32]) | 1<<(token%32))
+		}
+		of[3] = float64(int32(of[3]) + 1)
+		some, tokens, seen, state = append(some, i), append(tokens, float64(list[0])), append(seen, marks...), append(state, of...)
+	}
+	return Outputs{
+		"tokens": Wanted{Want: tokens, Sample: some},
+		"seen":   Wanted{Want: seen, Sample: Elements(some, words)},
+		"state":  Wanted{Want: state, Sample: Elements(some, 4)},
+	}
+}
+
+// Choose implements Call.
+func (s *Sample) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	return sample.Choose(caps, s.Problem, pass, sample.Options{})
+}
+
+// Bind implements Call.
+func (s *Sample) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+	var x sample.Tensors
+	Bind(t, &x)
+	return func(c *vk.Cmd) error {
+		return sample.Forward(c, x, s.Problem, sample.Options{Workspace: workspace})
+	}
+}
+
+// kernelSample is the row of All.
+func kernelSample() Kernel {
+	f := sample.Filters{Temperature: 0.8, TopK: 5, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2}
+	return Kernel{
+		Name: "sample", Weight: 1, New: func() Call { return &Sample{} }, Draw: drawSample,
+		Contract: Contract{sample.Problem{Rows: 3, Vocabulary: 70, Filters: f}, sample.Forward, nil, sample.Choose, sample.Supports, sample.Workspace, nil},
+	}
+}
+
+// drawSample draws logits and filters.
+func drawSample(family, rng *rand.Rand, s Space) Call {
+	x := &Sample{}
+	var ok bool
+	if x.DType, ok = s.DType(family, dtype.All()...); !ok {
+		return nil
+	}
+	draws, topK, topP, penalty := family.IntN(6) > 0, chance(family, 2), chance(family, 2), chance(family, 3)
+	x.Data = DrawData(family, rng)
+	x.Rows, x.Vocabulary, x.Special, x.Levels = Size(rng, 300), Size(rng, 20000), chance(rng, 4), chance(rng, 3)
+	if chance(rng, 2) { // more elements than invocations have room for
+		x.Rows, x.Vocabulary = 1+rng.IntN(40), 1000+rng.IntN(9000)
+	}
+	Within(rng, s.Budget(rng), func() float64 { return 15 * float64(x.Rows) * float64(x.Vocabulary) }, &x.Rows, &x.Vocabulary)
+	if draws {
+		x.Temperature, x.MinP = TenTo(rng, -1, 1), one(rng, 0, 0, 0.02, 0.3, 1)
+	}
+	x.Magnitude, x.Mean = TenTo(rng, -1, 0.7)*OrOne(x.Temperature), one(rng, 0.0, 0, 2, -5)
+	if x.Kind == OutlierKind && chance(rng, 2) {
+		x.Kind = NormalKind
+	}
+	if topK {
+		x.TopK = one(rng, 1, 2, 50, x.Vocabulary, 1+rng.IntN(x.Vocabulary), 1+rng.IntN(x.Vocabulary))
+	}
+	if topP {
+		x.TopP = one(rng, 0.1, 0.5, 0.9, 0.99, 1, rng.Float64())
+	}
+	if penalty {
+		x.RepetitionPenalty = one(rng, 1.1, 1.3, 2, 0.7)
+	}
+	return x
+}

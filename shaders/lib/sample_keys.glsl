@@ -1,0 +1,73 @@
+// sample_keys: logits as keys, the elements that invocations hold, and the first of a workgroup.
+//
+// The includer declares WORKGROUP_SIZE, SEEN, FORMAT, the tensors logits and seen, and p.
+
+// A Row is a row, and of which of its elements invocations hold keys and columns; of none all: passes go over it.
+const uint HELD = 8;
+struct Row {
+    uint logits_at, seen_at;
+    uint most;  // the largest key
+    uint own;   // that of the invocation's elements
+    bool held;
+    uint keys[HELD], columns[HELD];  // keys are 0 for none
+};
+
+const uint ABOVE_ALL = 0xffffffffu;
+
+// key_of returns an integer that is larger for a larger logit, 0 for NaN and -inf. It asks the bits: Vulkan
+// lets a compiler take that there is no NaN.
+uint key_of(const float x) {
+    const uint bits = floatBitsToUint(x);
+    const uint size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u || bits == 0xff800000u) {
+        return 0;
+    }
+    return size == 0 ? 0x80000000u : bits == size ? bits | 0x80000000u : ~bits;
+}
+
+float logit_of(const uint key) { return uintBitsToFloat(key >= 0x80000000u ? key & 0x7fffffffu : ~key); }
+
+// keys_of returns the keys of four logits, the first n of which are in the row. The bits say which were seen.
+uvec4 keys_of(const vec4 x, const uint bits, const uint n) {
+    uvec4 keys = uvec4(0);
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+        const float penalized = x[e] * (x[e] < 0.0 ? p.penalty : p.inverse_penalty);
+        keys[e] = e < n ? key_of((bits >> e & 1) != 0 ? penalized : x[e]) : 0;
+    }
+    return keys;
+}
+
+// load_keys returns the keys of VEC columns from c on.
+void load_keys(const Row row, const uint c, out uvec4 keys[2]) {
+    const uint n = p.vocabulary - c;
+    const uint bits = SEEN ? seen[row.seen_at + c / 32] >> c % 32 : 0;
+    const Floats x = widened(FORMAT, load_logits(row.logits_at + c, n));
+    keys[0] = keys_of(x.a, bits, n);
+    keys[1] = QUADS == 2 ? keys_of(x.b, bits >> 4, max(n, 4) - 4) : uvec4(0);
+}
+
+uint largest(const uvec4 keys) { return max(max(keys.x, keys.y), max(keys.z, keys.w)); }
+
+// weight returns w. That of the largest is 1, of an infinite one, too.
+float weight(const Row row, const uint key) {
+    return key == row.most ? 1.0 : exp((logit_of(key) - logit_of(row.most)) * p.inverse_temperature);
+}
+
+shared uvec2 bests[WORKGROUP_SIZE];
+
+bool before(const uvec2 a, const uvec2 b) { return a.x > b.x || a.x == b.x && a.y < b.y; }
+
+// first returns the largest .x of the workgroup, with the smallest .y of equals. Every invocation calls it.
+uvec2 first(const uvec2 own) {
+    const uint tid = gl_LocalInvocationIndex;
+    barrier();  // bests read, by an earlier call, before they are written
+    bests[tid] = own;
+    for (uint size = WORKGROUP_SIZE / 2; size > 0; size /= 2) {
+        barrier();  // bests written before they are read
+        if (tid < size && before(bests[tid + size], bests[tid])) {
+            bests[tid] = bests[tid + size];
+        }
+    }
+    barrier();  // the first of all is written before it is read
+    return bests[0];
+}
