@@ -145,6 +145,13 @@ func TestAdapter(t *testing.T) {
 					m.Close()
 				}
 				require.Equal(t, logits[0], logits[1])
+				batch.Labels = []int32{17, 299, 0, -100, 9, 133, 7}
+				var losses [2]float64 // the adapter's product beside the base's, and merged
+				for i, o := range []TrainOptions{{LoRA: a}, {}} {
+					losses[i], _, err = Gradients(ctx, d, c, []Weights{base, merged}[i], batch, false, o)
+					require.NoError(t, err)
+				}
+				require.InDelta(t, losses[1], losses[0], 10*0x1p-18)
 				for i, row := range want.logits(batch.IDs) {
 					compare(t, row, logits[0][i*c.Vocabulary:][:c.Vocabulary])
 				}

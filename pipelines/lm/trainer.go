@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -85,7 +86,7 @@ func (o *TrainOptions) model(pass train.Pass) train.Options {
 func (o *TrainOptions) plan() train.PlanOptions { return train.PlanOptions{Checkpoint: o.Checkpoint} }
 
 // MeasureTraining returns the memory that a Trainer takes, without allocating it; train.Measure says how
-// checkpoint Auto is chosen. Evaluation is not in it: its activations are fewer.
+// checkpoint Auto is chosen. With Evaluate, the activations of evaluations are a part of the model's.
 func MeasureTraining(caps *vk.Caps, c *Config, o TrainOptions) (*train.Memory, error) {
 	if err := o.check(c); err != nil {
 		return nil, err
@@ -93,6 +94,14 @@ func MeasureTraining(caps *vk.Caps, c *Config, o TrainOptions) (*train.Memory, e
 	m, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Train), o.plan())
 	if err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
+	}
+	if o.Evaluate {
+		eval, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Forward), train.PlanOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("lm: %w", err)
+		}
+		m.Model += eval.Plan.Bytes
+		m.Parts = append(m.Parts, record.Holder{Name: "evaluation", Bytes: eval.Plan.Bytes})
 	}
 	return m, nil
 }

@@ -349,6 +349,11 @@ func TestTrainingMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, m.Bytes(), int64(6e9))
 	t.Log(m)
+	o.Evaluate = true
+	both, err := MeasureTraining(&caps, &c, o)
+	require.NoError(t, err)
+	require.Greater(t, both.Bytes(), m.Bytes())
+	require.Less(t, both.Bytes(), m.Bytes()+m.Plan.Bytes, "an evaluation takes less than a step")
 	o.LoRA = nil
 	m, err = MeasureTraining(&caps, &c, o)
 	require.NoError(t, err)

@@ -100,6 +100,33 @@ func TestGoOn(t *testing.T) {
 	}
 }
 
+// TestOrder: each step has the batches that come next, the learning rate of the schedule, and the mean of both losses.
+func TestOrder(t *testing.T) {
+	d, ctx := vktest.Open(t), context.Background()
+	o := finetune(t, 5)
+	got, err := o.Run(ctx, d, nothing)
+	require.NoError(t, err)
+	trainer, err := lm.NewTrainer(ctx, d, &o.Checkpoint.Config, o.Weights, o.options())
+	require.NoError(t, err)
+	defer trainer.Close()
+	for step := range 5 {
+		require.NoError(t, trainer.SetLR(ctx, o.LRAt(step)))
+		first, err := o.Data.Batch(2*step, 2)
+		require.NoError(t, err)
+		second, err := o.Data.Batch(2*step+1, 2)
+		require.NoError(t, err)
+		r, err := trainer.Step(ctx, first, second)
+		require.NoError(t, err)
+		require.Equal(t, r.Loss, got.Rows[step].Loss, step)
+	}
+	held, err := o.Held.Evaluation(0, 2)
+	require.NoError(t, err)
+	sum, n, err := trainer.Evaluate(ctx, held)
+	require.NoError(t, err)
+	require.Equal(t, 1, (o.Held.Rows()+1)/2)
+	require.Equal(t, [2]float64{sum / float64(n), float64(n)}, [2]float64{got.Evaluation.Loss, float64(got.Evaluation.Targets)})
+}
+
 // TestTooFast: a loss that is none ends a training with the step, and what was saved before stays.
 func TestTooFast(t *testing.T) {
 	d := vktest.Open(t)
