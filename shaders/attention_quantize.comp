@@ -140,10 +140,16 @@ void put_rows(const uint batch, const uint head, const uint lane, const uint col
     const uvec4 one = uvec4(254u << 23);  // the bits of 1/x of a power of two are these less its own
     const Run down = Run(uintBitsToFloat(one - floatBitsToUint(up.lo)), uintBitsToFloat(one - floatBitsToUint(up.hi)));
     const float sign = p.q_sign != 0 ? -1.0 : 1.0;
+    Run held[ROUNDS];  // all loads first: one wait instead of one each
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
         const uint row = gl_WorkGroupID.x * BLOCK + i * LANES + lane;
         const bool exists = lane < LANES && i * LANES + lane < BLOCK && row < p.seq_q;
-        const Run x = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + col, there && exists);
+        held[i] = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + col, there && exists);
+    }
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        const uint row = gl_WorkGroupID.x * BLOCK + i * LANES + lane;
+        const bool exists = lane < LANES && i * LANES + lane < BLOCK && row < p.seq_q;
+        const Run x = held[i];
         const Run r = Run(x.lo * sign * down.lo, x.hi * sign * down.hi);
         barrier();  // part is read before it is written
         part[gl_LocalInvocationIndex].xy = vec2(largest(r), sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi)));

@@ -29,7 +29,7 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14290, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 16890},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 16900},
 	{"attention", []string{"attention", "internal/attention"}, 16530, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 18600, 0},
 	{"one engine for every proof", []string{

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 // quantised has Q and K as attention.Problem.Quant has them.
@@ -50,43 +51,47 @@ func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
 	}
 	in.Hidden(p, func(row int, _ bool) { seen[row] = false })
 	l := in.places(p)
-	for b := range p.Batch {
+	var mu sync.Mutex
+	parallel.For(p.Batch*p.NumKVHeads, func(n int) {
+		b, kv := n/p.NumKVHeads, n%p.NumKVHeads
 		m := l.mask(b)
-		for kv := range p.NumKVHeads {
-			first, step := l.keys(b, kv)
-			var rows []int // in K, that are seen
-			for j := range m.SeqKV {
-				if at := first + j*step; seen[at] {
-					rows = append(rows, at)
+		first, step := l.keys(b, kv)
+		var rows []int // in K, that are seen
+		for j := range m.SeqKV {
+			if at := first + j*step; seen[at] {
+				rows = append(rows, at)
+			}
+		}
+		mean, off := meanOf(in.K, rows, p)
+		most := 0.0
+		up := upOf(in.K, rows, p)
+		down := make([]float64, d)
+		for e, x := range up {
+			down[e] = 1 / x
+		}
+		for j := 0; j < m.SeqKV; j += attention.QuantKeys {
+			var block []int
+			for i := j; i < min(j+attention.QuantKeys, m.SeqKV); i++ {
+				if at := first + i*step; seen[at] {
+					block = append(block, at)
 				}
 			}
-			mean, off := z.meanOf(in.K, rows)
-			up := upOf(in.K, rows, p)
-			down := make([]float64, d)
-			for e, x := range up {
-				down[e] = 1 / x
-			}
-			for j := 0; j < m.SeqKV; j += attention.QuantKeys {
-				var block []int
-				for i := j; i < min(j+attention.QuantKeys, m.SeqKV); i++ {
-					if at := first + i*step; seen[at] {
-						block = append(block, at)
-					}
-				}
-				z.scaleOff = max(z.scaleOff, roundRows(&z.k, z.in.K, in.K, block, mean, off, up, p))
-			}
-			group := p.NumHeads / p.NumKVHeads
-			for h := kv * group; h < (kv+1)*group; h++ {
-				for i := range m.SeqQ {
-					at := l.query(Row{b, h, i})
-					roundRows(&z.q, z.in.Q, in.Q, []int{at}, make([]float64, d), make([]float64, d), down, p)
-					for e, x := range mean {
-						z.shift[at] += float64(in.Q[at*d+e]) * x
-					}
+			most = max(most, roundRows(&z.k, z.in.K, in.K, block, mean, off, up, p))
+		}
+		group := p.NumHeads / p.NumKVHeads
+		for h := kv * group; h < (kv+1)*group; h++ {
+			for i := range m.SeqQ {
+				at := l.query(Row{b, h, i})
+				roundRows(&z.q, z.in.Q, in.Q, []int{at}, make([]float64, d), make([]float64, d), down, p)
+				for e, x := range mean {
+					z.shift[at] += float64(in.Q[at*d+e]) * x
 				}
 			}
 		}
-	}
+		mu.Lock()
+		defer mu.Unlock()
+		z.mean, z.meanOff, z.scaleOff = max(z.mean, longest(mean, d)), max(z.meanOff, slices.Max(off)), max(z.scaleOff, most)
+	})
 	return z
 }
 
@@ -95,13 +100,12 @@ func newRounded(n, d int) rounded {
 }
 
 // meanOf returns the mean of rows of K, zeros without Smooth, and what each element may be off by.
-func (z *quantised[T]) meanOf(k []T, rows []int) (mean, off []float64) {
-	d, n := z.p.HeadDim, float64(len(rows))
+func meanOf[T Float](k []T, rows []int, p attention.Problem) (mean, off []float64) {
+	d, n := p.HeadDim, float64(len(rows))
 	mean, off = make([]float64, d), make([]float64, d)
-	if !z.p.Smooth() || n == 0 {
+	if !p.Smooth() || n == 0 {
 		return mean, off
 	}
-	length := 0.0
 	for e := range mean {
 		size := 0.0
 		for _, at := range rows {
@@ -109,9 +113,7 @@ func (z *quantised[T]) meanOf(k []T, rows []int) (mean, off []float64) {
 			size += math.Abs(float64(k[at*d+e])) / n
 		}
 		off[e] = 2 * math.Sqrt(n) * roundoff32 * size
-		length += mean[e] * mean[e]
 	}
-	z.mean, z.meanOff = max(z.mean, math.Sqrt(length)), max(z.meanOff, slices.Max(off))
 	return mean, off
 }
 
