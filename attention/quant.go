@@ -103,7 +103,7 @@ func (f *forward) quantize() error {
 		}
 		t.depth, cells = shape.K, matrixCells(p.HeadDim, int(shape.K))
 	}
-	chunks, width := min((p.SeqKV+chunkKeys-1)/chunkKeys, maxChunks), 3*p.HeadDim+1
+	chunks, width := min((p.SeqKV+chunkKeys-1)/chunkKeys, maxChunks), 3*p.HeadDim+4
 	sums := vk.View(c.Scratch("attention.quant.sums", 4*int64(p.Batch*p.NumKVHeads*(chunks+1)*width)), dtype.Float32, p.Batch, p.NumKVHeads, chunks+1, width)
 	t.q, t.qRows = f.quantRows("q", &f.q, cells, 2)
 	t.k, t.kScales = f.quantRows("k", &f.k, cells, 1)

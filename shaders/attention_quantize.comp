@@ -9,7 +9,7 @@
 //     x       Q (batch, num_heads, seq_q, head_dim) or K (batch, num_kv_heads, seq_kv, head_dim)  ELEM
 //     y       q8 or k8: rows of COLS8 times 8 elements, zeros past head_dim; see SPREAD
 //     values  q_row, or k_scale                                                                   f32
-//     sums    (batch, num_kv_heads, chunks + 1, 3 * head_dim + 1): of a chunk of keys the sum, least and largest,
+//     sums    (batch, num_kv_heads, chunks + 1, 3 * head_dim + 4): of a chunk of keys the sum, least and largest,
 //             and how many; then mean and up
 //
 // Softmax does not see the mean: it adds the same number to all scores of a row. Keys that no row sees
@@ -43,6 +43,7 @@ READ8(0, X, x)
 layout(binding = 1, scalar) writeonly buffer Y { uvec2 y[]; };
 layout(binding = 2, scalar) writeonly buffer Values { float values[]; };
 layout(binding = 3, scalar) buffer Sums { float sums[]; };
+layout(binding = 3, scalar) buffer Sums4 { vec4 sums4[]; };
 
 #define LOGITS_IF_NEEDED
 #include "lib/mask.glsl"
@@ -57,7 +58,7 @@ const uint BLOCK = 64;                      // rows of x for a workgroup, and ke
 const uint LANES = WORKGROUP_SIZE / COLS8;  // rows at a time
 const uint ROUNDS = (BLOCK + LANES - 1) / LANES;
 const uint ROW_BYTES = COLS8 * 8 * SPREAD;
-const uint SUM_LD = 3 * HEAD_DIM + 1;
+const uint SUM_LD = 3 * HEAD_DIM + 4;
 
 shared vec4 part[2 * WORKGROUP_SIZE];
 
@@ -140,34 +141,44 @@ void put_rows(const uint batch, const uint head, const uint lane, const uint col
     const uvec4 one = uvec4(254u << 23);  // the bits of 1/x of a power of two are these less its own
     const Run down = Run(uintBitsToFloat(one - floatBitsToUint(up.lo)), uintBitsToFloat(one - floatBitsToUint(up.hi)));
     const float sign = p.q_sign != 0 ? -1.0 : 1.0;
-    Run held[ROUNDS];  // all loads first: one wait instead of one each
-    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
-        const uint row = gl_WorkGroupID.x * BLOCK + i * LANES + lane;
-        const bool exists = lane < LANES && i * LANES + lane < BLOCK && row < p.seq_q;
-        held[i] = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + col, there && exists);
-    }
-    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
-        const uint row = gl_WorkGroupID.x * BLOCK + i * LANES + lane;
-        const bool exists = lane < LANES && i * LANES + lane < BLOCK && row < p.seq_q;
-        const Run x = held[i];
-        const Run r = Run(x.lo * sign * down.lo, x.hi * sign * down.hi);
-        barrier();  // part is read before it is written
-        part[gl_LocalInvocationIndex].xy = vec2(largest(r), sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi)));
-        barrier();  // part written before it is read
-        float most = 0.0;
-        float shift = 0.0;
-        for (uint c = 0; c < COLS8; c++) {
-            const vec2 x = part[min(lane, LANES - 1) * COLS8 + c].xy;
-            most = max(most, x.x);
-            shift += x.y;
+    const uint row0 = gl_WorkGroupID.x * BLOCK + lane;
+    [[unroll]] for (uint first = 0; first < ROUNDS; first += 4) {  // four rows: their loads are in flight together
+        uvec4 words[4];
+        [[unroll]] for (uint j = 0; j < 4; j++) {
+            const uint i = first + j;
+            const bool exists = lane < LANES && i * LANES + lane < BLOCK && row0 + i * LANES < p.seq_q;
+            words[j] = i < ROUNDS && there && exists ? load_x(HEAD_AT(q, batch, head) + (row0 + i * LANES) * p.q_stride_s + col) : uvec4(0);
         }
-        if (exists) {
-            const float scale = scale_of(most);
-            const uint at = HEAD_AT(o, batch, head) + row * p.o_stride_s;
-            put_run(at + col * SPREAD, r, scale > 0.0 ? 1.0 / scale : 0.0);
-            if (col == 0) {
-                values[at / ROW_BYTES * 2] = scale;
-                values[at / ROW_BYTES * 2 + 1] = shift * PLAIN.scale_log2;
+        Run runs[4];
+        vec4 size;
+        vec4 shift;
+        [[unroll]] for (uint j = 0; j < 4; j++) {
+            const Run x = Run(widen(words[j].xy), widen(words[j].zw));
+            runs[j] = Run(x.lo * sign * down.lo, x.hi * sign * down.hi);
+            size[j] = largest(runs[j]);
+            shift[j] = sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi));
+        }
+        barrier();  // part is read before it is written
+        part[2 * gl_LocalInvocationIndex] = size;
+        part[2 * gl_LocalInvocationIndex + 1] = shift;
+        barrier();  // part written before it is read
+        size = vec4(0.0);
+        shift = vec4(0.0);
+        for (uint c = 0; c < COLS8; c++) {
+            const uint from = 2 * (min(lane, LANES - 1) * COLS8 + c);
+            size = max(size, part[from]);
+            shift += part[from + 1];
+        }
+        [[unroll]] for (uint j = 0; j < 4; j++) {
+            const uint i = first + j;
+            if (i < ROUNDS && lane < LANES && i * LANES + lane < BLOCK && row0 + i * LANES < p.seq_q) {
+                const float scale = scale_of(size[j]);
+                const uint at = HEAD_AT(o, batch, head) + (row0 + i * LANES) * p.o_stride_s;
+                put_run(at + col * SPREAD, runs[j], scale > 0.0 ? 1.0 / scale : 0.0);
+                if (col == 0) {
+                    values[at / ROW_BYTES * 2] = scale;
+                    values[at / ROW_BYTES * 2 + 1] = shift[j] * PLAIN.scale_log2;
+                }
             }
         }
     }

@@ -8,19 +8,12 @@ uint sums_at(const uint batch, const uint kv_head, const uint chunk) {
 }
 
 Run load_sums(const uint at, const bool there) {
-    Run r = Run(vec4(0.0), vec4(0.0));
-    [[unroll]] for (uint e = 0; e < 4; e++) {
-        r.lo[e] = there ? sums[at + e] : 0.0;
-        r.hi[e] = there ? sums[at + 4 + e] : 0.0;
-    }
-    return r;
+    return Run(there ? sums4[at / 4] : vec4(0.0), there ? sums4[at / 4 + 1] : vec4(0.0));
 }
 
 void put_sums(const uint at, const Run r) {
-    [[unroll]] for (uint e = 0; e < 4; e++) {
-        sums[at + e] = r.lo[e];
-        sums[at + 4 + e] = r.hi[e];
-    }
+    sums4[at / 4] = r.lo;
+    sums4[at / 4 + 1] = r.hi;
 }
 
 // Totals of keys: of a run of columns their sum, least and largest, and how many they are.
