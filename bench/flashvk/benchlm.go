@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -15,27 +17,36 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/pipelines/lm"
+	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // benchLM holds the flags of bench lm.
 type benchLM struct {
-	models             []string
-	decode, prefill    bool
-	batch, keys, count int
-	peers              []peer.Peer
-	peerTime           time.Duration
-	output             output
+	models                 []string
+	decode, prefill, train bool
+	batch, keys, count     int
+	rank, accumulate       int
+	checkpoint             train.Checkpoint
+	peers                  []peer.Peer
+	peerTime               time.Duration
+	output                 output
 	checkpointFlags
 }
 
 func newBenchLM(a *app) *cobra.Command {
-	b := &benchLM{models: []string{"smollm2-135m"}, batch: 1, keys: 1024, count: 30}
+	b := &benchLM{models: []string{"smollm2-135m"}, batch: 1, keys: 1024, count: 30, rank: 8, accumulate: 1, checkpoint: train.Auto}
 	return a.command(&cobra.Command{Use: "lm"}, func(f *pflag.FlagSet) {
 		f.Var(value[[]string]{Target: &b.models, Parse: kernels.ListOf(kernels.OneOf(lm.Models())), Kind: "MODELS"}, "model", "a comma list of "+strings.Join(lm.Models(), ", ")+" (default smollm2-135m)")
-		f.BoolVar(&b.decode, "decode", false, "time a token of each sequence (default where --prefill is not given)")
+		f.BoolVar(&b.decode, "decode", false, "time a token of each sequence (default where neither --prefill nor --train is given)")
 		f.BoolVar(&b.prefill, "prefill", false, "time a prompt of --keys tokens")
+		f.BoolVar(&b.train, "train", false, "time a step of a training with sequences of --keys tokens")
+		kernels.IntVar(f, &b.rank, "rank", "rank of the LoRA adapter of all products that is trained; 0 trains all weights (default 8)")
+		kernels.IntVar(f, &b.accumulate, "accumulate", "micro-batches of --batch sequences in a step of --train (default 1)")
+		f.Var(value[train.Checkpoint]{Target: &b.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
 		kernels.IntVar(f, &b.batch, "batch", "sequences (default 1)")
 		kernels.IntVar(f, &b.keys, "keys", "tokens in the cache with the new one, and of a prompt (default 1024)")
 		kernels.IntVar(f, &b.count, "count", "runs that are timed (default 30)")
@@ -47,14 +58,17 @@ func newBenchLM(a *app) *cobra.Command {
 
 func (b *benchLM) run(ctx context.Context, a *app) error {
 	if err := cmp.Or(checkRange(b.set, "batch", b.batch, 1, 1<<16), checkRange(b.set, "keys", b.keys, 2, math.MaxInt32),
-		checkRange(b.set, "count", b.count, 1, maxCount), checkPeers(b.peers, b.peerTime)); err != nil {
+		checkRange(b.set, "count", b.count, 1, maxCount), checkRange(b.set, "rank", b.rank, 0, 1<<16), checkRange(b.set, "accumulate", b.accumulate, 1, 1<<16), checkPeers(b.peers, b.peerTime)); err != nil {
 		return err
 	}
-	b.decode = b.decode || !b.prefill
+	b.decode = b.decode || !b.prefill && !b.train
 	return a.onDevice(b.output.device, func(d *vk.Device, env bench.Environment) (err error) {
 		r := bench.Report{Env: env, Made: time.Now(), Wide: b.output.wide}
 		for _, name := range b.models {
-			if err = b.measure(ctx, d, name, &r); err != nil {
+			if err = b.measure(ctx, d, name, &r); err == nil && b.train {
+				err = b.measureTraining(ctx, d, name, &r)
+			}
+			if err != nil {
 				break
 			}
 		}
@@ -68,7 +82,7 @@ func (b *benchLM) run(ctx context.Context, a *app) error {
 // measure measures a model with random weights, and asks the peers for the same.
 func (b *benchLM) measure(ctx context.Context, d *vk.Device, name string, r *bench.Report) error {
 	c, err := lm.Named(name)
-	if err != nil {
+	if err != nil || !b.decode && !b.prefill {
 		return err
 	}
 	format := b.format(d.Caps(), dtype.BFloat16)
@@ -90,23 +104,80 @@ func (b *benchLM) measure(ctx context.Context, d *vk.Device, name string, r *ben
 		if err != nil {
 			return err
 		}
-		of := bench.NewTimed("lm_"+x.pass, []bench.Key{
-			{Name: "pass", Value: x.pass}, {Name: "model", Value: name}, {Name: "dtype", Value: format.String()},
-			{Name: "batch", Value: b.batch}, {Name: "keys", Value: b.keys},
-		}, 2*float64(c.NumParams())*float64(x.tokens), float64(c.StepBytes(b.batch, b.keys, format)),
-			bench.Amount{Name: "tokens", Key: "token", Unit: "token", N: float64(x.tokens)})
-		timing := bench.Timing{Iters: 1, Sets: 1}
-		for _, t := range list {
-			timing.DeviceNS = append(timing.DeviceNS, float64(t))
-		}
-		r.Results = append(r.Results, of.Result("flashvk", timing))
-		peers, err := bench.AskPeers(ctx, b.peers, b.peerTime, peer.Request{
-			Op: "lm", Pass: x.pass, DType: format.String(), Samples: b.count, WarmupNS: 3e8, Warmup: 3, MaxIters: 1, Sets: 1,
-			Params: map[string]any{"model": name, "batch": b.batch, "keys": b.keys},
-		}, of)
-		if r.Results = append(r.Results, peers...); err != nil {
+		err = b.report(ctx, timedLM{name, x.pass, format, x.tokens, 2, float64(c.StepBytes(b.batch, b.keys, format)), "", nil}, &c, list, r)
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// measureTraining measures steps of a training with random weights and tokens.
+func (b *benchLM) measureTraining(ctx context.Context, d *vk.Device, name string, r *bench.Report) error {
+	c, err := lm.Named(name)
+	if err != nil {
+		return err
+	}
+	o := lm.TrainOptions{DType: b.format(d.Caps(), dtype.BFloat16), Batch: b.batch, Seq: b.keys, Accumulate: b.accumulate, Checkpoint: b.checkpoint, Optim: optim.Default()}
+	o.Optim.MaxNorm = 1
+	flops := 6.0 // of a weight and a token: forward, and two gradients
+	if b.rank > 0 {
+		o.LoRA, flops = &lm.LoRA{Rank: b.rank, Alpha: 2 * float64(b.rank)}, 4
+	}
+	t, err := lm.NewTrainer(ctx, d, &c, lm.Random{Seed: b.random}, o)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	rng, tokens := rand.New(rand.NewPCG(b.random, 1)), b.batch*b.keys
+	batches := make([]lm.Batch, b.accumulate)
+	for i := range batches {
+		batches[i] = lm.Batch{Shape: [2]int{b.batch, b.keys}}
+		for range tokens {
+			batches[i].IDs = append(batches[i].IDs, int32(rng.IntN(c.Vocabulary)))
+		}
+		batches[i].Labels = append(batches[i].IDs[1:tokens:tokens], batches[i].IDs[0])
+	}
+	list, err := t.TimeSteps(ctx, b.count, batches...)
+	if err != nil {
+		return err
+	}
+	choice := fmt.Sprintf("checkpoint %v, %s", t.Memory().Checkpoint, text.Bytes(t.Memory().Bytes()))
+	return b.report(ctx, timedLM{name, "train", o.DType, b.accumulate * tokens, flops, 2 * float64(c.NumParams()) * float64(o.DType.Size()), choice,
+		[]bench.Key{{Name: "rank", Value: b.rank}, {Name: "accumulate", Value: b.accumulate}}}, &c, list, r)
+}
+
+// A timedLM is a pass of a model that was timed.
+type timedLM struct {
+	model, pass string
+	dtype       dtype.DType
+	tokens      int
+	flops       float64 // of a weight and a token
+	bytes       float64
+	choice      string
+	keys        []bench.Key // more than others have
+}
+
+// report adds the times of a pass to the results, and those of peers.
+func (b *benchLM) report(ctx context.Context, x timedLM, c *lm.Config, list []time.Duration, r *bench.Report) error {
+	of := bench.NewTimed("lm_"+x.pass, append([]bench.Key{
+		{Name: "pass", Value: x.pass}, {Name: "model", Value: x.model}, {Name: "dtype", Value: x.dtype.String()},
+		{Name: "batch", Value: b.batch}, {Name: "keys", Value: b.keys},
+	}, x.keys...), x.flops*float64(c.NumParams())*float64(x.tokens), x.bytes,
+		bench.Amount{Name: "tokens", Key: "token", Unit: "token", N: float64(x.tokens)})
+	timing := bench.Timing{Iters: 1, Sets: 1}
+	for _, t := range list {
+		timing.DeviceNS = append(timing.DeviceNS, float64(t))
+	}
+	result := of.Result("flashvk", timing)
+	result.Choice = x.choice
+	params := map[string]any{"model": x.model, "batch": b.batch, "keys": b.keys}
+	for _, k := range x.keys {
+		params[k.Name] = k.Value
+	}
+	peers, err := bench.AskPeers(ctx, b.peers, b.peerTime, peer.Request{
+		Op: "lm", Pass: x.pass, DType: x.dtype.String(), Samples: b.count, WarmupNS: 3e8, Warmup: 3, MaxIters: 1, Sets: 1, Params: params,
+	}, of)
+	r.Results = append(append(r.Results, result), peers...)
+	return err
 }

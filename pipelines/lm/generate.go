@@ -381,7 +381,7 @@ func (g *Generator) lengthen(ctx context.Context, lengths []int32) error {
 // took, from its start to its end. The cache and the tokens are whatever there is.
 func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Duration, err error) {
 	lengths := slices.Repeat([]int32{int32(keys - 1)}, g.o.Batch)
-	return timed(ctx, g.step, n, func() error { return g.lengthen(ctx, lengths) })
+	return timed(n, func() error { return g.lengthen(ctx, lengths) }, func() error { return g.step.Run(ctx) })
 }
 
 // TimePrefill is TimeSteps for prompts of so many tokens.
@@ -394,18 +394,18 @@ func (g *Generator) TimePrefill(ctx context.Context, tokens, n int) (list []time
 		return nil, err
 	}
 	defer plan.Close()
-	return timed(ctx, plan, n, func() error { return nil })
+	return timed(n, func() error { return nil }, func() error { return plan.Run(ctx) })
 }
 
 // timed runs a plan n times, each after prepare. Runs before take half a second: the clock of an idle card
 // takes some tenths to rise.
-func timed(ctx context.Context, p *train.Plan, n int, prepare func() error) (list []time.Duration, err error) {
+func timed(n int, prepare, run func() error) (list []time.Duration, err error) {
 	for start := time.Now(); len(list) < n; {
 		if err := prepare(); err != nil {
 			return nil, fmt.Errorf("lm: %w", err)
 		}
 		begin := time.Now()
-		if err := p.Run(ctx); err != nil {
+		if err := run(); err != nil {
 			return nil, fmt.Errorf("lm: %w", err)
 		}
 		if begin.Sub(start) > time.Second/2 {

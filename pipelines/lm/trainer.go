@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
@@ -233,6 +234,15 @@ func (t *Trainer) Step(ctx context.Context, batches ...Batch) (r StepResult, err
 	}
 	r.Loss, r.Skipped = sum/float64(r.Tokens), math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0)
 	return r, nil
+}
+
+// TimeSteps makes steps with the same micro-batches until n were timed, from the upload to the loss, and returns how
+// long each took. Steps of the first half second are not timed: clocks and caches settle.
+func (t *Trainer) TimeSteps(ctx context.Context, n int, batches ...Batch) ([]time.Duration, error) {
+	return timed(n, func() error { return nil }, func() error {
+		_, err := t.Step(ctx, batches...)
+		return err
+	})
 }
 
 // run runs the plan on micro-batches, whose gradients are multiplied by weight, and returns the sum of their

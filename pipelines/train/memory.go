@@ -104,8 +104,8 @@ type Smaller struct {
 }
 
 // CheckFits returns an error if a device is known to have less memory left than a model and a plan
-// of pass o.Pass take. The error says how many bytes are missing, and which options would take
-// less. The error wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and
+// of pass o.Pass take. The error says how many bytes are missing, which checkpoint would take
+// less, and which of the smaller forward passes would fit. The error wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and
 // says with which checkpoint, or which of the smaller forward passes, all kernels see whole tensors.
 // CheckFits allocates nothing, and compiles the kernels of the plan. NewModel and NewPlan check only
 // the memory that they take themselves.
@@ -116,11 +116,12 @@ func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller
 	}
 	x := fit{d.Caps(), heaps, f, o.Pass, o, p}
 	const what = "model and activations"
-	t, _, err := x.choose(what, (*Memory).Bytes)
-	if err != nil {
-		return err
+	t, m, err := x.choose(what, (*Memory).Bytes)
+	if err == nil {
+		err = x.record(d, t)
 	}
-	if err = x.record(d, t); !errors.Is(err, vk.ErrUnsupported) {
+	short := m != nil && missing(heaps, m.Bytes()) > 0
+	if !short && !errors.Is(err, vk.ErrUnsupported) {
 		return err
 	}
 	fits := func() bool {
@@ -128,7 +129,7 @@ func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller
 		return err == nil && x.record(d, t) == nil
 	}
 	for _, x.p.Checkpoint = range []Checkpoint{Selective, Blocks} {
-		if x.p.Checkpoint != p.Checkpoint && fits() {
+		if !short && x.p.Checkpoint != p.Checkpoint && fits() {
 			return fmt.Errorf("%w; with checkpoint %v it would fit", err, x.p.Checkpoint)
 		}
 	}
@@ -179,7 +180,7 @@ func (x fit) choose(what string, bytes func(*Memory) int64) (*Tape, *Memory, err
 	if err != nil || fits(m) {
 		return t, m, err
 	}
-	help := "no other setting takes less"
+	help := "no other checkpoint takes less"
 	x.p.Checkpoint = Auto
 	if _, less, err := choose(x.caps, x.f, x.pass, x.o, x.p, fits); err == nil && bytes(less) < bytes(m) {
 		help = fmt.Sprintf("with checkpoint %v it would fit, %d", less.Checkpoint, bytes(less))
@@ -187,7 +188,7 @@ func (x fit) choose(what string, bytes func(*Memory) int64) (*Tape, *Memory, err
 			help = fmt.Sprintf("with checkpoint %v it would take %d, too many as well", less.Checkpoint, bytes(less))
 		}
 	}
-	return nil, nil, fmt.Errorf("train: %s take %d bytes, %d more than the device has left: %s",
+	return nil, m, fmt.Errorf("train: %s take %d bytes, %d more than the device has left: %s",
 		what, bytes(m), missing(x.heaps, bytes(m)), help)
 }
 

@@ -59,7 +59,7 @@ func TestTooLarge(t *testing.T) {
 			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would take %d, too many as well", what, off, off-blocks+1, blocks))
 		for _, c := range []Checkpoint{Blocks, Auto} {
 			require.EqualError(t, choose(blocks-1, c, what, bytes),
-				fmt.Sprintf("train: %s take %d bytes, 1 more than the device has left: no other setting takes less", what, blocks))
+				fmt.Sprintf("train: %s take %d bytes, 1 more than the device has left: no other checkpoint takes less", what, blocks))
 			require.NoError(t, choose(blocks, c, what, bytes))
 		}
 	}

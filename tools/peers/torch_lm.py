@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """A peer of flashvk bench lm: PyTorch with language models of the same sizes.
 
-    flashvk bench lm --decode --prefill --peer torch="python3 tools/peers/torch_lm.py"
+    flashvk bench lm --decode --prefill --train --peer torch="python3 tools/peers/torch_lm.py"
 
 Reads one request from standard input and writes a JSON object per line, one for each of eager
 and torch.compile. Package internal/bench/peer of flashvk describes both. Models have random
 weights in bfloat16. decode is one token of each sequence with a static cache, replayed as a
 CUDA graph. prefill is the forward pass over prompts, with the logits of the last token of each.
+train is a step with fused AdamW and clipped gradients: of LoRA matrices of params.rank, or of all
+weights for rank 0, in bfloat16; of GPT-2 of all weights, in float32 under autocast.
 """
 import sys
 import time
@@ -25,8 +27,9 @@ MODELS = {  # hidden, layers, heads, kv heads, head_dim, d_ff, vocabulary, tied
 def check(request):
     if request["op"] != "lm":
         return "op %s is not lm" % request["op"]
-    if request["params"]["model"] not in MODELS:
-        return "model %s is not one of %s" % (request["params"]["model"], ", ".join(MODELS))
+    name, rank = request["params"]["model"], request["params"].get("rank", 0)
+    if name not in MODELS and (name != "gpt2" or request["pass"] != "train" or rank > 0):
+        return "model %s is not one of %s, and not gpt2 with all weights trained" % (name, ", ".join(MODELS))
     if request["dtype"] != "bfloat16":
         return "dtype %s is not bfloat16" % request["dtype"]
 
@@ -38,32 +41,48 @@ torch = torch_peer.torch
 nn, F = torch.nn, torch.nn.functional
 
 
+def normal(rows, columns, scale, trained=True):
+    return nn.Parameter(torch.randn(rows, columns, device=dev, dtype=torch.bfloat16) * scale, requires_grad=trained)
+
+
+class Linear(nn.Module):
+    def __init__(self, i, o, rank):
+        super().__init__()
+        self.weight, self.rank = normal(o, i, i**-0.5, rank == 0), rank
+        if rank:
+            self.a, self.b = normal(rank, i, i**-0.5), normal(o, rank, 0)
+
+    def forward(self, x):
+        y = F.linear(x, self.weight)
+        return y + 2.0 * F.linear(F.linear(x, self.a), self.b) if self.rank else y
+
+
 class Block(nn.Module):
-    def __init__(self, c):
+    def __init__(self, c, rank):
         super().__init__()
         d, _, self.h, self.k, self.e, f, _, _ = c
 
         def linear(i, o):
-            return nn.Parameter(torch.randn(o, i, device=dev, dtype=torch.bfloat16) * i**-0.5)
+            return Linear(i, o, rank)
 
         self.q, self.kk, self.v = linear(d, self.h * self.e), linear(d, self.k * self.e), linear(d, self.k * self.e)
         self.o, self.gate, self.up, self.down = linear(self.h * self.e, d), linear(d, f), linear(d, f), linear(f, d)
-        self.n1, self.n2 = (nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16)) for _ in range(2))
+        self.n1, self.n2 = (nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16), requires_grad=rank == 0) for _ in range(2))
 
     def forward(self, x, cos, sin, cache=None):
         b, s, d = x.shape
         y = F.rms_norm(x, (d,), self.n1, 1e-5)
         heads = ((self.q, self.h), (self.kk, self.k), (self.v, self.k))
-        q, k, v = (F.linear(y, m).view(b, s, n, self.e).transpose(1, 2) for m, n in heads)
+        q, k, v = (m(y).view(b, s, n, self.e).transpose(1, 2) for m, n in heads)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         if cache is not None:
             cache[0][:, :, -1:].copy_(k)
             cache[1][:, :, -1:].copy_(v)
             k, v = cache
         a = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None, enable_gqa=True)
-        x = x + F.linear(a.transpose(1, 2).reshape(b, s, -1), self.o)
+        x = x + self.o(a.transpose(1, 2).reshape(b, s, -1))
         y = F.rms_norm(x, (d,), self.n2, 1e-5)
-        return x + F.linear(F.silu(F.linear(y, self.gate)) * F.linear(y, self.up), self.down)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 def rotate(x, cos, sin):
@@ -72,21 +91,49 @@ def rotate(x, cos, sin):
 
 
 class Llama(nn.Module):
-    def __init__(self, c):
+    def __init__(self, c, rank=0):
         super().__init__()
         d, n, _, _, self.e, _, v, tied = c
-        self.embed = nn.Parameter(torch.randn(v, d, device=dev, dtype=torch.bfloat16) * 0.02)
-        self.head = self.embed if tied else nn.Parameter(torch.randn(v, d, device=dev, dtype=torch.bfloat16) * 0.02)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(n))
-        self.norm = nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16))
+        self.embed = normal(v, d, 0.02, rank == 0)
+        self.head = self.embed if tied else normal(v, d, 0.02, rank == 0)
+        self.blocks = nn.ModuleList(Block(c, rank) for _ in range(n))
+        self.norm = nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16), requires_grad=rank == 0)
 
-    def forward(self, ids, pos, caches=None):
+    def forward(self, ids, pos, caches=None, target=None):
         a = pos[:, None].float() * 10000.0 ** (-torch.arange(0, self.e, 2, device=dev) / self.e)
         cos, sin = a.cos().bfloat16(), a.sin().bfloat16()
         x = F.embedding(ids, self.embed)
         for i, b in enumerate(self.blocks):
             x = b(x, cos, sin, None if caches is None else caches[i])
-        return F.linear(F.rms_norm(x[:, -1], (x.shape[-1],), self.norm, 1e-5), self.head)
+        if target is None:
+            x = x[:, -1]
+        x = F.linear(F.rms_norm(x, (x.shape[-1],), self.norm, 1e-5), self.head)
+        return x if target is None else F.cross_entropy(x.view(-1, x.shape[-1]).float(), target)
+
+
+class GPT2(nn.Module):
+    def __init__(self):
+        super().__init__()
+        d = 768
+
+        def block():
+            parts = {"n1": nn.LayerNorm(d), "qkv": nn.Linear(d, 3 * d), "o": nn.Linear(d, d)}
+            return nn.ModuleDict(parts | {"n2": nn.LayerNorm(d), "up": nn.Linear(d, 4 * d), "down": nn.Linear(4 * d, d)})
+
+        self.wte, self.wpe = nn.Embedding(50304, d), nn.Embedding(1024, d)
+        self.h, self.norm = nn.ModuleList(block() for _ in range(12)), nn.LayerNorm(d)
+        self.to(dev)
+
+    def forward(self, ids, pos, target):
+        b, s = ids.shape
+        with torch.autocast("cuda", torch.bfloat16):
+            x = self.wte(ids) + self.wpe(pos)
+            for m in self.h:
+                q, k, v = (t.view(b, s, 12, 64).transpose(1, 2) for t in m["qkv"](m["n1"](x)).split(768, -1))
+                a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                x = x + m["o"](a.transpose(1, 2).reshape(b, s, 768))
+                x = x + m["down"](F.gelu(m["up"](m["n2"](x)), approximate="tanh"))
+            return F.cross_entropy(F.linear(self.norm(x), self.wte.weight).view(-1, 50304), target)
 
 
 def timed(step):
@@ -116,8 +163,30 @@ def graph(f):
     return g.replay
 
 
+def train_step(impl, batch, keys):
+    """Returns a step of a training."""
+    name, micro = request["params"]["model"], request["params"]["accumulate"]
+    m = GPT2() if name == "gpt2" else Llama(MODELS[name], request["params"]["rank"])
+    f = torch.compile(m, dynamic=False) if impl == "compile" else m
+    params = [p for p in m.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(params, lr=1e-5, fused=True)
+    vocabulary = 50257 if name == "gpt2" else MODELS[name][6]
+    ids, pos = torch.randint(0, vocabulary, (batch, keys + 1), device=dev), torch.arange(keys, device=dev)
+
+    def run():
+        for _ in range(micro):
+            (f(ids[:, :-1], pos, target=ids[:, 1:].reshape(-1)) / micro).backward()
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return run
+
+
 def step(impl, batch, keys):
     """Returns a run of the request's pass."""
+    if request["pass"] == "train":
+        return train_step(impl, batch, keys)
     c = MODELS[request["params"]["model"]]
     m = Llama(c)
     f = torch.compile(m, dynamic=False) if impl == "compile" else m
@@ -129,7 +198,7 @@ def step(impl, batch, keys):
     return graph(lambda: f(ids, pos, caches))
 
 
-with torch.no_grad():
+with torch.set_grad_enabled(request["pass"] == "train"):
     for impl in ("eager", "compile"):
         torch.manual_seed(0)
         torch.cuda.empty_cache()
