@@ -217,7 +217,8 @@ func TestOverfit(t *testing.T) {
 	}
 }
 
-// TestAccumulate: a step of two micro-batches with different numbers of labels is the step of both in one.
+// TestAccumulate: a step of two micro-batches with different numbers of labels is the step of both in one, and
+// the second step has the gradients that its weights have by themselves.
 func TestAccumulate(t *testing.T) {
 	c, whole := smallConfig(t, "smollm2-135m"), page(2, 8)
 	for i := range 5 {
@@ -230,7 +231,11 @@ func TestAccumulate(t *testing.T) {
 	a := newTrainerOf(t, c, o)
 	o.Batch, o.Accumulate = 1, 2
 	b := newTrainerOf(t, c, o)
+	var alone map[string][]float32
 	for range 2 {
+		var err error
+		_, alone, err = Gradients(context.Background(), vktest.Open(t), c, a, whole, true, TrainOptions{DType: dtype.Float32})
+		require.NoError(t, err)
 		x, y := step(t, a, whole), step(t, b, half(0), half(1))
 		require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
 		require.InEpsilon(t, x.Norm, y.Norm, 1e-5)
@@ -242,6 +247,7 @@ func TestAccumulate(t *testing.T) {
 	require.NoError(t, err)
 	for name, x := range want {
 		require.InDeltaSlice(t, x, got[name], 1e-4, name) // of a norm of about 1
+		require.InDeltaSlice(t, x, alone[name], 1e-5, name)
 	}
 }
 
