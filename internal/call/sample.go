@@ -3,6 +3,7 @@ package call
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/sample/ref"
@@ -22,24 +23,15 @@ type Sample struct {
 // Pass implements Call.
 func (s *Sample) Pass() kit.Pass { return kit.Forward }
 
-// Tensors implements Call.
+// Tensors implements Call. Integers of files and benchmarks are ones that float32 has, which these compare in.
 func (s *Sample) Tensors() []Tensor {
 	seen, state := []int{s.Rows, s.SeenWords()}, []int{s.Rows, 4}
 	return []Tensor{
 		{Name: "logits", DType: s.DType, Shape: []int{s.Rows, s.Vocabulary}, Own: true},
-		{Name: "seen", DType: dtype.Int32, Shape: seen, Role: Update, Own: true, Ints: s.words(60, Product(seen)), Free: true, Off: !s.Penalizes()},
-		{Name: "state", DType: dtype.Int32, Shape: state, Role: Update, Own: true, Ints: s.words(61, Product(state)), Free: true, Off: !s.Draws()},
+		{Name: "seen", DType: dtype.Int32, Shape: seen, Role: Update, Own: true, Ints: make([]int32, Product(seen)), Free: true, Off: !s.Penalizes()},
+		{Name: "state", DType: dtype.Int32, Shape: state, Role: Update, Own: true, Ints: sample.States(s.Seed%(1<<24), s.Rows), Free: true, Off: !s.Draws()},
 		{Name: "tokens", DType: dtype.Int32, Shape: []int{s.Rows}, Role: Output},
 	}
-}
-
-// words draws n words.
-func (s *Sample) words(stream, n int) []int32 {
-	rng, list := s.Rand(stream), make([]int32, n)
-	for i := range list {
-		list[i] = int32(rng.Uint32())
-	}
-	return list
 }
 
 // Adjust implements Call.
@@ -51,10 +43,7 @@ func (s *Sample) Adjust(x Values) {
 		}
 		logits[i] = float64(s.DType.Round(float32(x)))
 	}
-	for range len(logits) {
-		if !s.Special {
-			break
-		}
+	for n := 0; s.Special && n < len(logits); n++ {
 		i := rng.IntN(len(logits))
 		logits[i] = one(rng, math.NaN(), math.Inf(-1), math.Inf(-1), logits[i], logits[i], logits[i])
 		if rng.IntN(4*s.Vocabulary) == 0 {
@@ -67,10 +56,11 @@ func (s *Sample) Adjust(x Values) {
 		}
 	}
 	x["logits"] = logits
-	for _, t := range s.Tensors()[1:3] {
-		for _, word := range t.Ints {
-			x[t.Name] = append(x[t.Name], float64(word))
-		}
+	for range s.Rows * s.SeenWords() {
+		x["seen"] = append(x["seen"], float64(int32(rng.Uint32())))
+	}
+	for range s.Rows * 4 {
+		x["state"] = append(x["state"], float64(int32(rng.Uint32())))
 	}
 }
 
@@ -83,11 +73,17 @@ func (s *Sample) Want(x Values, _ kit.Pass) Outputs {
 	for i := 0; rows == nil && i < s.Rows; i++ {
 		rows = append(rows, i)
 	}
+	row := func(name string, n, i int) []float64 { // zeros of a tensor that the call does not have
+		if x[name] == nil {
+			return make([]float64, n)
+		}
+		return slices.Clone(x[name][i*n:][:n])
+	}
 	words, some := s.SeenWords(), []int{}
 	var tokens, seen, state []float64
 	for _, i := range rows {
-		marks, of := append([]float64(nil), x["seen"][i*words:][:words]...), append([]float64(nil), x["state"][i*4:][:4]...)
-		list := ref.Tokens(x["logits"][i*s.Vocabulary:][:s.Vocabulary], marks, of, s.Problem)
+		marks, of := row("seen", words, i), row("state", 4, i)
+		list := ref.Tokens(row("logits", s.Vocabulary, i), marks, of, s.Problem)
 		if len(list) > 1 {
 			continue
 		}
