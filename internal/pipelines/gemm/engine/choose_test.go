@@ -84,7 +84,9 @@ func TestChoose(t *testing.T) {
 			caps: device(func(caps *vk.Caps) { caps.MaxSharedMemoryBytes = 16384 }),
 		},
 		{p: half(0, 1, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
-		{p: half(0, 16, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
+		{p: half(0, 16, 4096, 4096, "nt"), want: "gemv 16x16 t1x512 k2048 matrix g1"},
+		{p: half(0, 3, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
+		{p: half(0, 16, 4096, 4096, "nn"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
 		{p: half(0, 8, 1024, 4096, "nt"), want: "gemv 16x1 t1x128 k1024 g1"}, // too few columns for four each
 		{p: half(0, 1, 576, 576, "nt"), want: "gemv 16x4 t4x32 k256 g1"},
 		{p: half(0, 8, 4096, 4096, "nn"), want: "gemv 16x32 t4x64 k512 g1"},
