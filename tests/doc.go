@@ -28,7 +28,7 @@
 //	vector-past-the-row   has no case of glu                       10 in 23
 //	rest-subtracted       has no case of glu                       1 in 30
 //	far-position          has no case of rope                      1 in 30
-//	one-too-many          has no case of sample                    1 in 30
+//	one-too-many          has no case of sample                    2 in 30
 //	loss-left             has no case of gmm                       10 in 30
 //	branch-before-max     hidden: lavapipe runs a subgroup in lockstep
 //	columns-left          hidden: every head_dim fills lavapipe's matrices

@@ -70,8 +70,10 @@ func (s *Sample) Want(x Values, _ kit.Pass) Outputs {
 		s.Adjust(x)
 	}
 	rows := SampleRows(s.Rand(64), s.Rows, s.Sample)
-	for i := 0; rows == nil && i < s.Rows; i++ {
-		rows = append(rows, i)
+	if rows == nil {
+		for i := range s.Rows {
+			rows = append(rows, i)
+		}
 	}
 	row := func(name string, n, i int) []float64 { // zeros of a tensor that the call does not have
 		if x[name] == nil {
@@ -80,7 +82,7 @@ func (s *Sample) Want(x Values, _ kit.Pass) Outputs {
 		return slices.Clone(x[name][i*n:][:n])
 	}
 	words, some := s.SeenWords(), []int{}
-	var tokens, seen, state []float64
+	tokens, seen, state := []float64{}, []float64{}, []float64{} // not nil: outputs, even if no row is compared
 	for _, i := range rows {
 		marks, of := row("seen", words, i), row("state", 4, i)
 		list := ref.Tokens(row("logits", s.Vocabulary, i), marks, of, s.Problem)

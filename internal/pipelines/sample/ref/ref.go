@@ -21,9 +21,6 @@ type interval struct{ lo, hi float64 }
 
 func exact(x float64) interval { return interval{x, x} }
 
-// above says that x is larger than y on every device.
-func (x interval) above(y interval) bool { return x.lo > y.hi }
-
 // An element is a token that is neither NaN nor -Inf.
 type element struct {
 	token   int
@@ -184,10 +181,13 @@ func winners(list []element, of func(*element) interval) (tokens []int) {
 			best, first = x.lo, list[i].token
 		}
 	}
+	earlier := map[interval]bool{} // those that were equal logits are equal, however they are rounded
 	for i := range list {
-		if x := of(&list[i]); x.hi > best || x.hi == best && list[i].token <= first {
+		x := of(&list[i])
+		if (x.hi > best || x.hi == best && list[i].token <= first) && !earlier[x] {
 			tokens = append(tokens, list[i].token)
 		}
+		earlier[x] = true
 	}
 	return tokens
 }

@@ -79,10 +79,11 @@ func TestGreedy(t *testing.T) {
 		{[]float64{nan, -inf, -2, -2}, 0, []int{2}},
 		{[]float64{nan, -inf}, 0, []int{-1}},
 		{[]float64{3, 2, inf}, 0, []int{2}},
-		{[]float64{3, 2, 1}, 1, []int{1}},                     // 3 / 2
-		{[]float64{-3, -4, -7}, 3, []int{0}},                  // -6, -8, -7
-		{[]float64{-3, -4, -5}, 1, []int{1}},                  // -6
-		{[]float64{4, 2, 1}, 1, []int{0, 1}},                  // 4 / 2, rounded, or 2
+		{[]float64{3, 2, 1}, 1, []int{1}},                                          // 3 / 2
+		{[]float64{-3, -4, -7}, 3, []int{0}},                                       // -6, -8, -7
+		{[]float64{-3, -4, -5}, 1, []int{1}},                                       // -6
+		{[]float64{4, 2, 1}, 1, []int{0, 1}},                                       // 4 / 2, rounded, or 2
+		{[]float64{1, 3, 3, 3}, 6, []int{3}}, {[]float64{1, 3, 3, 1}, 6, []int{1}}, // equal after the penalty
 		{[]float64{0, math.Copysign(0, -1), -1}, 3, []int{0}}, // zeros are equal
 		{[]float64{4, 2 * (1 + 0x1p-20), 1}, 1, []int{1}},     // beyond roundings
 	} {
