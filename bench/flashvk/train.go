@@ -99,7 +99,7 @@ func (s *scheduleFlags) flags(f *pflag.FlagSet, lr, accumulate string) {
 func (s *scheduleFlags) logFlags(f *pflag.FlagSet, goOn string) {
 	f.StringVar(&s.to.CSV, "csv", "", "file for a line per step; "+goOn+" continues it")
 	f.StringVar(&s.to.Curve, "curve", "", "drawing of the losses, NAME.svg")
-	f.Var(value[train.Beside]{Target: &s.to.Beside, Parse: parseBeside, Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name")
+	f.Var(value[[]train.Beside]{Target: &s.to.Beside, Parse: kernels.ListOf(parseBeside), Kind: "NAME=FILE"}, "beside", "also draw the losses of another log of --csv, under this name; or of a comma list")
 }
 
 // trainCommand holds the flags of train.

@@ -160,11 +160,6 @@ func TestAdapter(t *testing.T) {
 	}
 }
 
-func paramOf(c *Config, name string) Param {
-	list := c.Params()
-	return list[slices.IndexFunc(list, func(p Param) bool { return p.Name == name })]
-}
-
 // TestMergePieces reads from the middle of rows, in another format.
 func TestMergePieces(t *testing.T) {
 	for _, name := range []string{"smollm2-135m", "gpt2"} {
@@ -173,7 +168,8 @@ func TestMergePieces(t *testing.T) {
 		a, err := ReadAdapter(writePEFT(t, strings.Replace(peftConfig, `"use_rslora": false`, `"use_rslora": true`, 1), "F32", tensors), c)
 		require.NoError(t, err)
 		require.Equal(t, 32.0, a.Alpha)
-		p := paramOf(c, targets[1]+".weight")
+		list := c.Params()
+		p := list[slices.IndexFunc(list, func(p Param) bool { return p.Name == targets[1]+".weight" })]
 		m, err := a.Merge(c, Random{1})
 		require.NoError(t, err)
 		for _, piece := range [][2]int{{0, 1}, {63, 2}, {100, 500}, {64 * 96 / 2, 64}} {

@@ -15,7 +15,6 @@ import time
 
 import torch_peer
 
-dev = "cuda"
 MODELS = {  # hidden, layers, heads, kv heads, head_dim, d_ff, vocabulary, tied
     "smollm2-135m": (576, 30, 9, 3, 64, 1536, 49152, True),
     "tinyllama-1.1b": (2048, 22, 32, 4, 64, 5632, 32000, False),
@@ -34,11 +33,12 @@ def check(request):
         return "dtype %s is not bfloat16" % request["dtype"]
 
 
-request = torch_peer.start(check)
+request = torch_peer.start(check) if __name__ == "__main__" else torch_peer.load()
 if request is None:
     sys.exit()
 torch = torch_peer.torch
 nn, F = torch.nn, torch.nn.functional
+dev = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def normal(rows, columns, scale, trained=True):
@@ -69,7 +69,7 @@ class Block(nn.Module):
         self.o, self.gate, self.up, self.down = linear(self.h * self.e, d), linear(d, f), linear(d, f), linear(f, d)
         self.n1, self.n2 = (nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16), requires_grad=rank == 0) for _ in range(2))
 
-    def forward(self, x, cos, sin, cache=None):
+    def forward(self, x, cos, sin, cache=None, mask=None):
         b, s, d = x.shape
         y = F.rms_norm(x, (d,), self.n1, 1e-5)
         heads = ((self.q, self.h), (self.kk, self.k), (self.v, self.k))
@@ -79,7 +79,7 @@ class Block(nn.Module):
             cache[0][:, :, -1:].copy_(k)
             cache[1][:, :, -1:].copy_(v)
             k, v = cache
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None, enable_gqa=True)
+        a = F.scaled_dot_product_attention(q, k, v, mask, is_causal=cache is None and mask is None, enable_gqa=True)
         x = x + self.o(a.transpose(1, 2).reshape(b, s, -1))
         y = F.rms_norm(x, (d,), self.n2, 1e-5)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
@@ -99,12 +99,12 @@ class Llama(nn.Module):
         self.blocks = nn.ModuleList(Block(c, rank) for _ in range(n))
         self.norm = nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16), requires_grad=rank == 0)
 
-    def forward(self, ids, pos, caches=None, target=None):
-        a = pos[:, None].float() * 10000.0 ** (-torch.arange(0, self.e, 2, device=dev) / self.e)
-        cos, sin = a.cos().bfloat16(), a.sin().bfloat16()
+    def forward(self, ids, pos, caches=None, target=None, mask=None):
+        a = pos[..., None, :, None].float() * 10000.0 ** (-torch.arange(0, self.e, 2, device=dev) / self.e)
+        cos, sin = a.cos().to(self.embed.dtype), a.sin().to(self.embed.dtype)
         x = F.embedding(ids, self.embed)
         for i, b in enumerate(self.blocks):
-            x = b(x, cos, sin, None if caches is None else caches[i])
+            x = b(x, cos, sin, None if caches is None else caches[i], mask)
         if target is None:
             x = x[:, -1]
         x = F.linear(F.rms_norm(x, (x.shape[-1],), self.norm, 1e-5), self.head)
@@ -198,14 +198,19 @@ def step(impl, batch, keys):
     return graph(lambda: f(ids, pos, caches))
 
 
-with torch.set_grad_enabled(request["pass"] == "train"):
-    for impl in ("eager", "compile"):
-        torch.manual_seed(0)
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        try:
-            samples = timed(step(impl, request["params"]["batch"], request["params"]["keys"]))
-            peak = torch.cuda.max_memory_allocated() / 1e9
-            torch_peer.say(name=impl, samples_ns=samples, iters=1, sets=1, note="%.2f GB" % peak)
-        except Exception as error:
-            torch_peer.say(name=impl, error=torch_peer.one_line(error))
+def main():
+    with torch.set_grad_enabled(request["pass"] == "train"):
+        for impl in ("eager", "compile"):
+            torch.manual_seed(0)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            try:
+                samples = timed(step(impl, request["params"]["batch"], request["params"]["keys"]))
+                peak = torch.cuda.max_memory_allocated() / 1e9
+                torch_peer.say(name=impl, samples_ns=samples, iters=1, sets=1, note="%.2f GB" % peak)
+            except Exception as error:
+                torch_peer.say(name=impl, error=torch_peer.one_line(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -143,7 +143,7 @@ func (o *Options) data(i uint64) batch {
 // What continues a training may replace the file that it began with.
 func (o *Options) checkPaths() error {
 	written := []file{{"save", o.Save}, {"weights", o.Weights}, {"best", o.Best}, {"csv", o.CSV}, {"curve", drawingFile(o.Curve)}, {"picture", drawingFile(o.Picture)}}
-	read := []file{{"start", o.Start}, {"load", o.Load}, {"beside", o.Beside.Path}}
+	read := append(o.besides(), file{"start", o.Start}, file{"load", o.Load})
 	if o.tasks != nil {
 		read = append(read, file{"data", o.tasks.path})
 	}

@@ -46,7 +46,7 @@ func TestTasks(t *testing.T) {
 
 	o := options(t, 3)
 	o.Seed, o.Context, o.Targets, o.Config = 77, 1, 1, tnp.Config{}
-	o.CSV, o.Start, o.Curve, o.Beside = file("read.csv"), file("start"), file("curve"), Beside{"drawn", drawn.CSV}
+	o.CSV, o.Start, o.Curve, o.Beside = file("read.csv"), file("start"), file("curve"), []Beside{{"drawn", drawn.CSV}}
 	require.NoError(t, o.ReadTasks(file("tasks")))
 	require.NoError(t, o.ReadFile(false, 0))
 	require.Equal(t, drawn.Shape, o.Shape)

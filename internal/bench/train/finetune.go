@@ -59,7 +59,7 @@ func (o *Finetune) Validate() error {
 		return err
 	}
 	written := []file{{"csv", o.CSV}, {"curve", drawingFile(o.Curve)}, {"the state", o.state()}}
-	return distinct(written, []file{{"beside", o.Beside.Path}}, func(a, b file) bool { return false })
+	return distinct(written, o.besides(), func(a, b file) bool { return false })
 }
 
 // options returns the options of the trainer.

@@ -129,19 +129,19 @@ func means(of string, rows []Row, n int) chart.Series {
 }
 
 // drawLosses draws means of the losses, each over a hundredth of the steps, and the means of the
-// log beside.
+// logs beside.
 func (o *Schedule) drawLosses(title, of string, rows []Row) error {
 	n := max(len(rows)/100, 1)
 	c := chart.Chart{
 		Title: title, Subtitle: fmt.Sprintf("%s, lr %g, seed %d", of, o.LR, o.Seed),
 		X: "step", Y: "loss", Plain: true, Series: []chart.Series{means("", rows, n)},
 	}
-	if o.Beside.Path != "" {
-		beside, err := readLog(o.Beside.Path)
+	for _, b := range o.Beside {
+		beside, err := readLog(b.Path)
 		if err != nil {
 			return err
 		}
-		other := means(o.Beside.Name+", ", beside, n)
+		other := means(b.Name+", ", beside, n)
 		other.Peer, other.Low, other.High = true, nil, nil
 		c.Series = append(c.Series, other)
 	}

@@ -23,10 +23,10 @@ type Schedule struct {
 	Accumulate  int // batches of a step; 0 is 1
 	Seed        uint64
 
-	SaveEvery int    // steps; 0: at the end alone
-	CSV       string // log
-	Curve     string // beginning of the names of a drawing of the losses
-	Beside    Beside // drawn there, too; its zero value is none
+	SaveEvery int      // steps; 0: at the end alone
+	CSV       string   // log
+	Curve     string   // beginning of the names of a drawing of the losses
+	Beside    []Beside // drawn there, too
 }
 
 // A Beside is the log of another training, and what it is called.
@@ -45,7 +45,7 @@ func (o *Schedule) validate() error {
 		return fmt.Errorf("train: clip=%g is negative or not finite", o.Clip)
 	case o.SaveEvery < 0:
 		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
-	case o.Beside.Path != "" && o.Curve == "":
+	case o.Beside != nil && o.Curve == "":
 		return errors.New("train: another log is to be drawn beside, but there is no curve")
 	}
 	return nil
@@ -73,16 +73,23 @@ func (o *Schedule) evaluationSteps(batches int) int {
 	return line * max((4*batches+line-1)/line, 1)
 }
 
+// besides returns the files that are drawn beside.
+func (o *Schedule) besides() (list []file) {
+	for _, b := range o.Beside {
+		list = append(list, file{"beside", b.Path})
+	}
+	return list
+}
+
 // perStep returns the batches of a step.
 func (o *Schedule) perStep() int { return max(o.Accumulate, 1) }
 
 // canWrite returns the error that writing safetensors, or the curve, would have after the training.
 func (o *Schedule) canWrite(paths ...string) error {
-	if o.Beside.Path != "" {
-		if _, err := os.Stat(o.Beside.Path); err != nil {
-			return err
-		}
-		if _, err := readLog(o.Beside.Path); err != nil {
+	for _, b := range o.Beside {
+		_, missing := os.Stat(b.Path)
+		_, wrong := readLog(b.Path)
+		if err := errors.Join(missing, wrong); err != nil {
 			return err
 		}
 	}
