@@ -1,6 +1,7 @@
 package tnp
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,10 +66,13 @@ func TestSmallFits(t *testing.T) {
 	p, err := PresetOf("small")
 	require.NoError(t, err)
 	before := d.Memory().Bytes
+	d.ResetPeak()
 	err = CheckFits(d, p.Config, p.Shape, ModelOptions{Pass: Train, Optim: optim.Default()}, PlanOptions{})
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, "; with batch 4 it would fit")
+	require.Regexp(t, fmt.Sprintf(`^train: \S+: .* a kernel sees %d: `, 128<<20), err.Error())
 	require.Equal(t, before, d.Memory().Bytes)
+	require.LessOrEqual(t, d.Memory().Peak, before)
 }
 
 // TestByName: the holders of a plan's memory are all of it, each name once.

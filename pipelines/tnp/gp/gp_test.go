@@ -88,30 +88,6 @@ func TestNLL(t *testing.T) {
 	}
 }
 
-// TestLeast wants any other process than the true one to have a larger loss.
-func TestLeast(t *testing.T) {
-	tasks := Default().Batch(tnp.Shape{Batch: 200, Context: 20, Targets: 10}, 5, 0)
-	least, err := NLL(tasks)
-	require.NoError(t, err)
-	for _, wrong := range []func(*Task){
-		func(t *Task) { t.LengthScale *= 1.5 }, func(t *Task) { t.LengthScale /= 1.5 },
-		func(t *Task) { t.Noise *= 1.5 }, func(t *Task) { t.Noise /= 1.5 },
-		func(t *Task) {
-			t.Context = 3
-			t.X = append(t.X[:3:3], t.X[20:]...)
-			t.Y = append(t.Y[:3:3], t.Y[20:]...)
-		},
-	} {
-		other := append([]Task(nil), tasks...)
-		for i := range other {
-			wrong(&other[i])
-		}
-		loss, err := NLL(other)
-		require.NoError(t, err)
-		require.Greater(t, loss, least+0.01)
-	}
-}
-
 // TestCurve wants targets in order from end to end, near the prediction of the process, and the
 // context off the curve by its noise.
 func TestCurve(t *testing.T) {

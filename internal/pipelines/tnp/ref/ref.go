@@ -7,8 +7,7 @@
 package ref
 
 import (
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/blas64"
+	"gonum.org/v1/gonum/mat"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -58,7 +57,7 @@ func Plain(w map[string][]float64, in Inputs, c tnp.Config, s tnp.Shape, t dtype
 	for _, p := range c.Params() {
 		m.w[p.Name] = w[p.Name]
 		if len(p.Shape) > 1 {
-			m.w[p.Name] = m.store(matrix{1, len(w[p.Name]), w[p.Name]}).v
+			m.w[p.Name] = values(m.store(mat.NewDense(1, len(w[p.Name]), w[p.Name])))
 		}
 	}
 	out, tape := m.forward(in)
@@ -83,33 +82,33 @@ type model struct {
 }
 
 // store rounds what a plain program writes.
-func (m *model) store(x matrix) matrix {
+func (m *model) store(x *mat.Dense) *mat.Dense {
 	if !m.plain {
 		return x
 	}
-	c := newMatrix(x.rows, x.cols)
-	for i, v := range x.v {
-		c.v[i] = float64(m.t.Round(float32(v)))
-	}
-	return c
+	var c mat.Dense
+	c.Apply(func(_, _ int, v float64) float64 { return float64(m.t.Round(float32(v))) }, x)
+	return &c
 }
 
-func (m *model) weight(name string, rows, cols int) matrix { return matrix{rows, cols, m.w[name]} }
+func (m *model) weight(name string, rows, cols int) *mat.Dense {
+	return mat.NewDense(rows, cols, m.w[name])
+}
 
 // A block has the tensors of a block that the forward pass leaves.
-type block struct{ x, y1, qkv, o, x1, y2 matrix }
+type block struct{ x, y1, qkv, o, x1, y2 *mat.Dense }
 
 // A tape has the tensors that the forward pass leaves to the backward pass.
 type tape struct {
-	in     matrix
+	in     *mat.Dense
 	blocks []block
-	xt     matrix // target rows before the last norm
+	xt     *mat.Dense // target rows before the last norm
 	heads  mixtures.Inputs
 }
 
 func (m *model) forward(in Inputs) (out Outputs, t tape) {
 	c, inner := m.c, m.c.Heads*m.c.HeadDim
-	t.in = m.store(matrix{m.s.Tokens(), c.InputDim, in.X})
+	t.in = m.store(mat.NewDense(m.s.Tokens(), c.InputDim, in.X))
 	x := m.store(nt(t.in, m.weight("embed.weight", c.DModel, c.InputDim)))
 	for i := range c.Layers {
 		name := func(s string) string { return tnp.BlockName(i, s) }
@@ -118,12 +117,12 @@ func (m *model) forward(in Inputs) (out Outputs, t tape) {
 		b.o = m.attend(b.qkv)
 		b.x1 = m.store(plus(x, m.store(nt(b.o, m.weight(name("out.weight"), c.DModel, inner)))))
 		b.y2 = m.norm(b.x1, name("norm2.weight"))
-		x = m.store(plus(b.x1, matrix{x.rows, x.cols, m.perceptron(i, b.y2, nil).Y}))
+		x = m.store(plus(b.x1, like(x, m.perceptron(i, b.y2, nil).Y)))
 		t.blocks = append(t.blocks, b)
 	}
-	t.xt = newMatrix(m.s.Batch*m.s.Targets, x.cols)
-	m.targets(func(target, row int) { copy(t.xt.row(target), x.row(row)) })
-	t.heads = mixtures.Inputs{X: m.norm(t.xt, "norm.weight").v, W1: m.w["heads.up"], W2: m.w["heads.down"], Y: in.Y}
+	t.xt = mat.NewDense(m.s.Batch*m.s.Targets, c.DModel, nil)
+	m.targets(func(target, row int) { t.xt.SetRow(target, x.RawRowView(row)) })
+	t.heads = mixtures.Inputs{X: values(m.norm(t.xt, "norm.weight")), W1: m.w["heads.up"], W2: m.w["heads.down"], Y: in.Y}
 	if m.plain {
 		out.LogP, out.Loss = mixtures.PlainForward(t.heads, m.mixture())
 		return out, t
@@ -142,23 +141,23 @@ func (m *model) backward(t tape, scale float64) {
 	}
 	g := heads(t.heads, scale, m.mixture())
 	m.grads = map[string][]float64{"heads.up": g.DW1, "heads.down": g.DW2}
-	dxt := m.store(m.normBackward(matrix{t.xt.rows, c.DModel, g.DX}, t.xt, "norm.weight"))
-	dx := newMatrix(m.s.Tokens(), c.DModel)
-	m.targets(func(target, row int) { copy(dx.row(row), dxt.row(target)) })
+	dxt := m.store(m.normBackward(like(t.xt, g.DX), t.xt, "norm.weight"))
+	dx := mat.NewDense(m.s.Tokens(), c.DModel, nil)
+	m.targets(func(target, row int) { dx.SetRow(row, dxt.RawRowView(target)) })
 	for i := c.Layers - 1; i >= 0; i-- {
 		b := &t.blocks[i]
 		name := func(s string) string { return tnp.BlockName(i, s) }
-		p := m.perceptron(i, b.y2, dx.v)
-		m.grads[name("up.weight")] = matrix{c.DModel, c.DFF, p.DW1}.transposed().v
-		m.grads[name("down.weight")] = matrix{c.DFF, c.DModel, p.DW2}.transposed().v
-		dx1 := m.store(plus(dx, m.normBackward(matrix{dx.rows, dx.cols, p.DX}, b.x1, name("norm2.weight"))))
-		m.grads[name("out.weight")] = tn(dx1, b.o).v
+		p := m.perceptron(i, b.y2, values(dx))
+		m.grads[name("up.weight")] = transposed(mat.NewDense(c.DModel, c.DFF, p.DW1))
+		m.grads[name("down.weight")] = transposed(mat.NewDense(c.DFF, c.DModel, p.DW2))
+		dx1 := m.store(plus(dx, m.normBackward(like(dx, p.DX), b.x1, name("norm2.weight"))))
+		m.grads[name("out.weight")] = values(tn(dx1, b.o))
 		dqkv := m.attendBackward(b.qkv, m.store(nn(dx1, m.weight(name("out.weight"), c.DModel, inner))))
-		m.grads[name("qkv.weight")] = tn(dqkv, b.y1).v
+		m.grads[name("qkv.weight")] = values(tn(dqkv, b.y1))
 		dy1 := m.store(nn(dqkv, m.weight(name("qkv.weight"), 3*inner, c.DModel)))
 		dx = m.store(plus(dx1, m.normBackward(dy1, b.x, name("norm1.weight"))))
 	}
-	m.grads["embed.weight"] = tn(dx, t.in).v
+	m.grads["embed.weight"] = values(tn(dx, t.in))
 }
 
 // targets calls f with each target and its row among all.
@@ -173,15 +172,15 @@ func (m *model) mixture() mixture.Problem {
 }
 
 // perceptron computes the perceptron of a block, and its gradients if there is dy.
-func (m *model) perceptron(i int, x matrix, dy []float64) mlps.Outputs {
+func (m *model) perceptron(i int, x *mat.Dense, dy []float64) mlps.Outputs {
 	c, f := m.c, mlps.Compute
 	if m.plain {
 		f = mlps.Plain
 	}
 	return f(mlps.Inputs{
-		X: x.v, W1: m.weight(tnp.BlockName(i, "up.weight"), c.DFF, c.DModel).transposed().v,
-		W2: m.weight(tnp.BlockName(i, "down.weight"), c.DModel, c.DFF).transposed().v, DY: dy,
-	}, mlp.Problem{Tokens: x.rows, In: c.DModel, Hidden: c.DFF, Out: c.DModel, DType: m.t})
+		X: values(x), W1: transposed(m.weight(tnp.BlockName(i, "up.weight"), c.DFF, c.DModel)),
+		W2: transposed(m.weight(tnp.BlockName(i, "down.weight"), c.DModel, c.DFF)), DY: dy,
+	}, mlp.Problem{Tokens: len(values(x)) / c.DModel, In: c.DModel, Hidden: c.DFF, Out: c.DModel, DType: m.t})
 }
 
 func (m *model) attention() attention.Problem {
@@ -191,17 +190,17 @@ func (m *model) attention() attention.Problem {
 
 // heads calls f with the first n rows of each head of a task: the elements of a row that are its own,
 // from column col on of a matrix, and of a tensor (batch, heads, n, head_dim).
-func (m *model) heads(x matrix, col, n int, tensor []float64, f func(row, of []float64)) {
+func (m *model) heads(x *mat.Dense, col, n int, tensor []float64, f func(row, of []float64)) {
 	d := m.c.HeadDim
 	for i := range m.s.Batch * m.c.Heads * n {
 		task, head, row := i/n/m.c.Heads, i/n%m.c.Heads, i%n
 		at := col + head*d
-		f(x.row(task*(m.s.Context+m.s.Targets) + row)[at:at+d], tensor[i*d:(i+1)*d])
+		f(x.RawRowView(task*(m.s.Context+m.s.Targets) + row)[at:at+d], tensor[i*d:(i+1)*d])
 	}
 }
 
 // tensors returns q, k and v of all heads.
-func (m *model) tensors(qkv matrix) (in attentions.Inputs[float64]) {
+func (m *model) tensors(qkv *mat.Dense) (in attentions.Inputs[float64]) {
 	inner, p := m.c.Heads*m.c.HeadDim, m.attention()
 	for i, x := range []*[]float64{&in.Q, &in.K, &in.V} {
 		n := []int{p.SeqQ, p.SeqKV, p.SeqKV}[i]
@@ -212,21 +211,21 @@ func (m *model) tensors(qkv matrix) (in attentions.Inputs[float64]) {
 }
 
 // attend returns O of all heads side by side.
-func (m *model) attend(qkv matrix) matrix {
+func (m *model) attend(qkv *mat.Dense) *mat.Dense {
 	p, f := m.attention(), attentions.Forward[float64]
 	if m.plain {
 		f = attentions.Plain[float64]
 	}
-	o := newMatrix(qkv.rows, m.c.Heads*m.c.HeadDim)
-	of := make([]float64, len(o.v))
+	o := mat.NewDense(m.s.Tokens(), m.c.Heads*m.c.HeadDim, nil)
+	of := make([]float64, len(values(o)))
 	must(f(of, nil, m.tensors(qkv), p, nil))
 	m.heads(o, 0, p.SeqQ, of, func(row, of []float64) { copy(row, of) })
 	return o
 }
 
 // attendBackward returns the gradients by q, k and v side by side: 0 by k and v of target rows.
-func (m *model) attendBackward(qkv, do matrix) matrix {
-	p, in, up := m.attention(), m.tensors(qkv), attentions.Upstream[float64]{DO: make([]float64, len(do.v))}
+func (m *model) attendBackward(qkv, do *mat.Dense) *mat.Dense {
+	p, in, up := m.attention(), m.tensors(qkv), attentions.Upstream[float64]{DO: make([]float64, len(values(do)))}
 	m.heads(do, 0, p.SeqQ, up.DO, func(row, of []float64) { copy(of, row) })
 	var g attentions.Gradients
 	var err error
@@ -238,9 +237,9 @@ func (m *model) attendBackward(qkv, do matrix) matrix {
 		g, _, err = attentions.Backward(up, in, p)
 	}
 	must(err)
-	dqkv := newMatrix(qkv.rows, qkv.cols)
+	dqkv, inner := like(qkv, nil), m.c.Heads*m.c.HeadDim
 	for i, x := range [][]float64{g.DQ, g.DK, g.DV} {
-		m.heads(dqkv, i*do.cols, []int{p.SeqQ, p.SeqKV, p.SeqKV}[i], x, func(row, of []float64) { copy(row, of) })
+		m.heads(dqkv, i*inner, []int{p.SeqQ, p.SeqKV, p.SeqKV}[i], x, func(row, of []float64) { copy(row, of) })
 	}
 	return dqkv
 }
@@ -252,56 +251,46 @@ func must(err error) {
 }
 
 // norm computes LayerNorm of rows by a parameter.
-func (m *model) norm(x matrix, weight string) matrix {
-	return m.store(matrix{x.rows, x.cols, norms.Forward(norms.Inputs{X: x.v, W: m.w[weight]}, normed(x)).Y})
+func (m *model) norm(x *mat.Dense, weight string) *mat.Dense {
+	return m.store(like(x, norms.Forward(norms.Inputs{X: values(x), W: m.w[weight]}, normed(x)).Y))
 }
 
 // normBackward returns the gradient by x, and keeps that by the parameter.
-func (m *model) normBackward(dy, x matrix, weight string) matrix {
-	g := norms.Backward(x.v, m.w[weight], norms.Upstream{DY: dy.v}, normed(x))
+func (m *model) normBackward(dy, x *mat.Dense, weight string) *mat.Dense {
+	g := norms.Backward(values(x), m.w[weight], norms.Upstream{DY: values(dy)}, normed(x))
 	m.grads[weight] = g.DW
-	return matrix{x.rows, x.cols, g.DX}
+	return like(x, g.DX)
 }
 
-func normed(x matrix) norm.Problem { return norm.Problem{Rows: x.rows, Cols: x.cols, Eps: tnp.NormEps} }
-
-// A matrix is row-major.
-type matrix struct {
-	rows, cols int
-	v          []float64
+func normed(x *mat.Dense) norm.Problem {
+	rows, cols := x.Dims()
+	return norm.Problem{Rows: rows, Cols: cols, Eps: tnp.NormEps}
 }
 
-func newMatrix(rows, cols int) matrix { return matrix{rows, cols, make([]float64, rows*cols)} }
+// values returns the elements of a matrix, row-major.
+func values(x *mat.Dense) []float64 { return x.RawMatrix().Data }
 
-func (m matrix) general() blas64.General {
-	return blas64.General{Rows: m.rows, Cols: m.cols, Stride: m.cols, Data: m.v}
+// like returns a matrix of the sizes of x, 0 without values.
+func like(x *mat.Dense, values []float64) *mat.Dense {
+	rows, cols := x.Dims()
+	return mat.NewDense(rows, cols, values)
 }
 
-func (m matrix) row(i int) []float64 { return m.v[i*m.cols : (i+1)*m.cols] }
-
-func (m matrix) transposed() matrix {
-	t := newMatrix(m.cols, m.rows)
-	for i := range m.v {
-		t.v[i%m.cols*m.rows+i/m.cols] = m.v[i]
-	}
-	return t
-}
+func transposed(x *mat.Dense) []float64 { return values(mat.DenseCopyOf(x.T())) }
 
 // nn, nt and tn return a*b, a*bᵀ and aᵀ*b.
-func nn(a, b matrix) matrix { return product(blas.NoTrans, blas.NoTrans, a, b, a.rows, b.cols) }
-func nt(a, b matrix) matrix { return product(blas.NoTrans, blas.Trans, a, b, a.rows, b.rows) }
-func tn(a, b matrix) matrix { return product(blas.Trans, blas.NoTrans, a, b, a.cols, b.cols) }
+func nn(a, b *mat.Dense) *mat.Dense { return product(a, b) }
+func nt(a, b *mat.Dense) *mat.Dense { return product(a, b.T()) }
+func tn(a, b *mat.Dense) *mat.Dense { return product(a.T(), b) }
 
-func product(ta, tb blas.Transpose, a, b matrix, rows, cols int) matrix {
-	c := newMatrix(rows, cols)
-	blas64.Gemm(ta, tb, 1, a.general(), b.general(), 0, c.general())
-	return c
+func product(a, b mat.Matrix) *mat.Dense {
+	var c mat.Dense
+	c.Mul(a, b)
+	return &c
 }
 
-func plus(a, b matrix) matrix {
-	c := newMatrix(a.rows, a.cols)
-	for i := range c.v {
-		c.v[i] = a.v[i] + b.v[i]
-	}
-	return c
+func plus(a, b *mat.Dense) *mat.Dense {
+	var c mat.Dense
+	c.Add(a, b)
+	return &c
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/diff/fd"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
@@ -70,26 +69,4 @@ func TestVisible(t *testing.T) {
 			require.Equal(t, changes, before.LogP[i] != after.LogP[i], "row %d, target %d", row, i)
 		}
 	}
-}
-
-// TestPlain: rounding to float32 changes little, rounding to 16 bits more, a scale that is a
-// power of two next to nothing where nothing underflows.
-func TestPlain(t *testing.T) {
-	w, in := random(small, smallShape)
-	exact := Compute(w, in, small, smallShape)
-	off := func(o Outputs) (worst float64) {
-		for name, g := range o.Grads {
-			for i := range g {
-				worst = max(worst, math.Abs(g[i]-exact.Grads[name][i]))
-			}
-		}
-		return worst
-	}
-	float32s := off(Plain(w, in, small, smallShape, dtype.Float32, 1))
-	require.Less(t, float32s, 1e-5)
-	require.Greater(t, float32s, 1e-9)
-	halves := off(Plain(w, in, small, smallShape, dtype.Float16, 1024))
-	require.Less(t, halves, 5e-2)
-	require.Greater(t, halves, 1e-5)
-	require.Equal(t, float32s, off(Plain(w, in, small, smallShape, dtype.Float32, 1024)))
 }
