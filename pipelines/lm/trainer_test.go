@@ -217,37 +217,39 @@ func TestOverfit(t *testing.T) {
 	}
 }
 
-// TestAccumulate: a step of two micro-batches with different numbers of labels is the step of both in one, and
+// TestAccumulate: a step of several micro-batches with different numbers of labels is the step of all in one, and
 // the second step has the gradients that its weights have by themselves.
 func TestAccumulate(t *testing.T) {
-	c, whole := smallConfig(t, "smollm2-135m"), page(2, 8)
-	for i := range 5 {
-		whole.Labels[i] = Ignored
-	}
-	half := func(i int) Batch {
-		return Batch{IDs: whole.IDs[8*i:][:8], Labels: whole.Labels[8*i:][:8], Shape: [2]int{1, 8}}
-	}
-	o := TrainOptions{DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-3)}
-	a := newTrainerOf(t, c, o)
-	o.Batch, o.Accumulate = 1, 2
-	b := newTrainerOf(t, c, o)
-	var alone map[string][]float32
-	for range 2 {
-		var err error
-		_, alone, err = Gradients(context.Background(), vktest.Open(t), c, a, whole, true, TrainOptions{DType: dtype.Float32})
+	for _, n := range []int{3, 4} {
+		c, whole, parts := smallConfig(t, "smollm2-135m"), page(n, 8), []Batch(nil)
+		for i := range 5 {
+			whole.Labels[i] = Ignored
+		}
+		for i := range n {
+			parts = append(parts, Batch{IDs: whole.IDs[8*i:][:8], Labels: whole.Labels[8*i:][:8], Shape: [2]int{1, 8}})
+		}
+		o := TrainOptions{DType: dtype.Float32, Batch: n, Seq: 8, Optim: adam(1e-3)}
+		a := newTrainerOf(t, c, o)
+		o.Batch, o.Accumulate = 1, n
+		b := newTrainerOf(t, c, o)
+		var alone map[string][]float32
+		for range 2 {
+			var err error
+			_, alone, err = Gradients(context.Background(), vktest.Open(t), c, a, whole, true, TrainOptions{DType: dtype.Float32})
+			require.NoError(t, err)
+			x, y := step(t, a, whole), step(t, b, parts...)
+			require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
+			require.InEpsilon(t, x.Norm, y.Norm, 1e-5)
+			require.Equal(t, x.Tokens, y.Tokens)
+		}
+		want, err := a.model.Gradients(context.Background())
 		require.NoError(t, err)
-		x, y := step(t, a, whole), step(t, b, half(0), half(1))
-		require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
-		require.InEpsilon(t, x.Norm, y.Norm, 1e-5)
-		require.Equal(t, x.Tokens, y.Tokens)
-	}
-	want, err := a.model.Gradients(context.Background())
-	require.NoError(t, err)
-	got, err := b.model.Gradients(context.Background())
-	require.NoError(t, err)
-	for name, x := range want {
-		require.InDeltaSlice(t, x, got[name], 1e-4, name) // of a norm of about 1
-		require.InDeltaSlice(t, x, alone[name], 1e-5, name)
+		got, err := b.model.Gradients(context.Background())
+		require.NoError(t, err)
+		for name, x := range want {
+			require.InDeltaSlice(t, x, got[name], 1e-4, name) // of a norm of about 1
+			require.InDeltaSlice(t, x, alone[name], 1e-5, name)
+		}
 	}
 }
 
