@@ -9,5 +9,5 @@
 //	phase 6, GEMM, SiLU and GEMM        "output matches unfused MLP"             mlp.TestDrawn
 //	phase 7, heads with a shared input  "output matches loop-based head MLPs"    mlp.TestDrawn
 //	phase 8, mixtures                   "no overflow/underflow in exp/logsumexp" gmm.TestExtremes
-//	phase 10, a captured step           "identical outputs vs non-graph run"     tests/determinism
+//	phase 10, a captured step           "identical outputs vs non-graph run"     tests/conformance, train.TestStart
 package seeds

@@ -35,7 +35,7 @@ var wings = []wing{
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",
 		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",
-		"tests/conformance", "tests/determinism", "tests/gradients",
+		"tests/conformance", "tests/gradients",
 	}, 16345, 0},
 	{"the program", []string{"bench", "internal/bench"}, 12780, 0},
 	{"trainer and models", []string{

@@ -1,14 +1,12 @@
 package kernels_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -35,55 +33,25 @@ var recorded = []struct {
 	{call: "optim", allocations: 33},
 }
 
-// again returns what records a call, which has been recorded once.
-func again(t testing.TB, d *vk.Device, text string, p bench.Pass) call.Recording {
-	words := strings.Fields(text)
-	op := opOf(t, words[0], words[1:])
-	t.Cleanup(op.Close)
-	list := bound(t, d, op, "auto", p)
-	require.Len(t, list, 1)
-	require.NoError(t, d.Run(t.Context(), "first", list[0]))
-	return list[0]
-}
-
 // TestRecordAgain wants a call that is recorded again to allocate little. Allocations stand for the
-// time that a call takes the host beside the driver, which a test cannot measure.
+// time that a call takes the host beside the driver, which a test cannot measure; bench overhead does.
 func TestRecordAgain(t *testing.T) {
 	d := vktest.Open(t, vktest.NoValidation)
 	if d.Caps().Type != vk.CPU {
 		t.Skip("a GPU has other choices than the CPU device of this test")
 	}
 	for _, x := range recorded {
-		record := again(t, d, x.call, x.pass)
+		words := strings.Fields(x.call)
+		op := opOf(t, words[0], words[1:])
+		t.Cleanup(op.Close)
+		list := bound(t, d, op, "auto", x.pass)
+		require.Len(t, list, 1)
+		require.NoError(t, d.Run(t.Context(), "first", list[0]))
 		c, err := d.NewCmd("again")
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
-		n := testing.AllocsPerRun(20, func() { err = record(c) })
+		n := testing.AllocsPerRun(20, func() { err = list[0](c) })
 		require.NoError(t, err)
 		require.LessOrEqual(t, n, x.allocations, "of %s %v", x.call, x.pass)
-	}
-}
-
-// BenchmarkRecord measures what recording a call costs the host, with the driver.
-func BenchmarkRecord(b *testing.B) {
-	d := vktest.Open(b, vktest.NoValidation)
-	for _, x := range recorded {
-		record := again(b, d, x.call, x.pass)
-		c, err := d.NewCmd("benchmark")
-		require.NoError(b, err)
-		b.Cleanup(c.Close)
-		b.Run(fmt.Sprintf("%s_%v", strings.ReplaceAll(x.call, " ", "_"), x.pass), func(b *testing.B) {
-			b.ReportAllocs()
-			for i := range b.N {
-				if i%100 == 0 {
-					b.StopTimer()
-					c.Reset()
-					b.StartTimer()
-				}
-				if err := record(c); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }
