@@ -98,7 +98,14 @@ func (t *finetuneCommand) check() error {
 	f := t.set
 	t.Constant = t.name == "constant"
 	if t.LR == 0 && !f.Changed("lr") {
-		t.LR = map[[2]bool]float64{{true, true}: 6e-4, {false, true}: 2e-5, {false, false}: 2e-4}[[2]bool{t.scratch, t.full}]
+		switch {
+		case t.scratch:
+			t.LR = 6e-4
+		case t.full:
+			t.LR = 2e-5
+		default:
+			t.LR = 2e-4
+		}
 	}
 	if t.lora.Alpha == 0 && !f.Changed("alpha") {
 		t.lora.Alpha = 2 * float64(t.lora.Rank)

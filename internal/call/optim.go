@@ -1,6 +1,7 @@
 package call
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/optim/ref"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -270,7 +272,12 @@ func (o *Optim) Want(x Values, _ kit.Pass) Outputs {
 
 // Choose implements Call.
 func (o *Optim) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
-	return optim.Choose(caps, o.problem())
+	formats := []dtype.DType{o.Grad} // which a Problem does not have
+	if o.HasCopy {
+		formats = append(formats, o.Copy)
+	}
+	plan, err := optim.Choose(caps, o.problem())
+	return plan, cmp.Or(err, argument.Storage("optim", caps, formats...))
 }
 
 // Bind implements Call. The first recording with a set of tensors makes their optimizer.

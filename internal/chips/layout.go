@@ -349,3 +349,8 @@ func Kernel[P any](d *vk.Device, name, format string, spec any, o vk.KernelOptio
 	}
 	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
 }
+
+// Format returns the number of a format of floats in lib/formats.glsl.
+func Format(t dtype.DType) uint32 {
+	return [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}[t]
+}

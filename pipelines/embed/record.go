@@ -259,7 +259,7 @@ type spec struct {
 
 // newSpec returns the specialization for rows of one tensor that go to another.
 func newSpec(caps *vk.Caps, from, to vk.Tensor) spec {
-	s := spec{threads(caps), 4, true, formats[from.DType], formats[to.DType]}
+	s := spec{threads(caps), 4, true, chips.Format(from.DType), chips.Format(to.DType)}
 	for _, t := range []vk.Tensor{from, to} {
 		if t.DType.Size() == 2 {
 			s.Vec = 8
@@ -271,9 +271,6 @@ func newSpec(caps *vk.Caps, from, to vk.Tensor) spec {
 
 // vecs returns how many vectors a row has.
 func (s *spec) vecs(dim int) int { return (dim + int(s.Vec) - 1) / int(s.Vec) }
-
-// formats are the numbers of lib/formats.glsl.
-var formats = [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}
 
 // fwdSpec is the specialization of embed_fwd.comp.
 type fwdSpec struct {

@@ -24,8 +24,8 @@
 //	gemv     the same, and TransA is not set      registers
 //
 // Path gemv is for few rows, as a step of a language model has: it loads op(B) at the speed of
-// memory. Forward takes it for up to 16 rows. For 16-bit formats and TransB its products may be on the
-// device's matrices (Config.Matrix).
+// memory. Forward takes it for up to 16 rows with TransB, for up to 8 without. For 16-bit formats and TransB its
+// products may be on the device's matrices (Config.Matrix).
 //
 // A small C has too few blocks to fill the device. Where k is long, several workgroups then share
 // a block, each with a part of k (split-K), and a second kernel adds up their partial sums in a
@@ -217,7 +217,7 @@ const (
 	Auto    Impl = engine.Auto
 	CoopMat Impl = engine.CoopMat
 	Scalar  Impl = engine.Scalar
-	GEMV    Impl = engine.GEMV // Auto tries it first, for up to 16 rows
+	GEMV    Impl = engine.GEMV // Auto tries it first, for up to 16 rows with TransB, 8 without
 )
 
 // ParseImpl accepts auto, coopmat, scalar and gemv.

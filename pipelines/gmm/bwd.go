@@ -43,7 +43,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &dloss, &grad.logit, &grad.mu, &grad.logSigma)
 	threads := bwdThreads(d.Caps())
-	k, err := chips.Kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), dtypeFormats[p.GradDType()], o.Saturate, bwdTeam}, vk.KernelOptions{})
+	k, err := chips.Kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), chips.Format(p.GradDType()), o.Saturate, bwdTeam}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -84,6 +84,3 @@ type bwdSpec struct {
 	Saturate      bool   `glsl:"SATURATE"`
 	Team          uint32 `glsl:"TEAM"`
 }
-
-// dtypeFormats are the numbers of lib/formats.glsl.
-var dtypeFormats = [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}

@@ -250,7 +250,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	vk.Narrow(&t.Logits, &t.Seen, &t.State, &t.Tokens)
 	s := spec{
-		WorkgroupSize: uint32(plan.threads), Vec: uint32(vec(&p)), Aligned: t.Logits.Aligned(vec(&p)), Format: formats[p.DType],
+		WorkgroupSize: uint32(plan.threads), Vec: uint32(vec(&p)), Aligned: t.Logits.Aligned(vec(&p)), Format: chips.Format(p.DType),
 		Draw: p.Draws(), TopK: p.TopK > 0 && p.TopK < p.Vocabulary, TopP: p.TopP > 0 && p.TopP < 1, Seen: p.Penalizes(),
 	}
 	k, err := chips.Kernel[params](c.Device(), "sample", "", s, vk.KernelOptions{})
@@ -275,9 +275,6 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	k.Dispatch(c, vk.Groups{X: uint32(min(p.Rows, int(caps.MaxWorkgroupCount[0])))}, args, t.Logits, seen, state, t.Tokens)
 	return c.Err()
 }
-
-// formats are the numbers of lib/formats.glsl.
-var formats = [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}
 
 // params is the push-constant block of sample.comp.
 type params struct {

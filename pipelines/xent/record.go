@@ -230,7 +230,7 @@ func (r *run) rows(tokens part, x, dx, totals vk.Tensor) error {
 	vk.Narrow(&x, &labels, &losses, &lse)
 	dx.Offset += (x.Offset - offset) * x.DType.Size() / dx.DType.Size() // in the memory of x, as narrow
 	spec := rowsSpec{
-		WorkgroupSize: uint32(threads(caps)), Vec: uint32(16 / min(x.DType.Size(), dx.DType.Size())), From: formats[x.DType], To: formats[dx.DType],
+		WorkgroupSize: uint32(threads(caps)), Vec: uint32(16 / min(x.DType.Size(), dx.DType.Size())), From: chips.Format(x.DType), To: chips.Format(dx.DType),
 		Aligned: x.Aligned(16/x.DType.Size()) && dx.Aligned(16/dx.DType.Size()), Gradient: r.pass == kit.Backward, WriteLSE: !lse.IsZero(),
 	}
 	k, err := chips.Kernel[rowsParams](r.c.Device(), "xent_rows", "", spec, vk.KernelOptions{})
@@ -256,9 +256,6 @@ func (r *run) rows(tokens part, x, dx, totals vk.Tensor) error {
 	k.Dispatch(r.c, vk.Groups{X: uint32(min(tokens.len(), int(caps.MaxWorkgroupCount[0])))}, params, x, labels, totals, losses, lse)
 	return r.c.Err()
 }
-
-// formats are the numbers of lib/formats.glsl.
-var formats = [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}
 
 // totalParams is the push-constant block of xent_total.comp.
 type totalParams struct {

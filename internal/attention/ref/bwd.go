@@ -164,7 +164,7 @@ func newGradientScope[F, T Float](up Upstream[T], in Inputs[T], lse []F, p atten
 	d := p.ValueHeadDim()
 	return GradientScope{
 		Scope: Measure(in, p), DP: longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
-		DLSE: largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse), Score: sums.score, Scored: sums.scored, Valued: sums.valued,
+		DLSE: largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse), Score: sums.score, Scored: sums.scored, Valued: sums.valued, Parts: sums.parts,
 		Term: sums.term, KeyTerm: math.Sqrt(sums.square), DS: sums.ds, KeyWeight: sums.weight,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
@@ -31,6 +32,7 @@ type pairSums struct {
 	score  float64 // the largest P * the sum of the magnitudes that a score adds up
 	scored float64 // the largest of it * (|dP| + |Delta|)
 	valued float64 // the largest of it * |dO| of the row
+	parts  float64 // the largest P * the Euclidean norm of a score's products, of float32
 	term   float64 // the largest P * (|dP| + |Delta|)
 	square float64 // the largest sum of its squares of a key
 	ds     float64 // the largest |dS|
@@ -80,6 +82,7 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 	}
 	for _, x := range sums {
 		all.score, all.scored, all.valued = max(all.score, x.score), max(all.scored, x.scored), max(all.valued, x.valued)
+		all.parts = max(all.parts, x.parts)
 		all.term, all.square = max(all.term, x.term), max(all.square, x.square)
 		all.ds, all.weight = max(all.ds, x.ds), max(all.weight, x.weight)
 	}
@@ -206,6 +209,9 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 	P := F(math.Exp(float64(sum - lse)))
 	size *= float64(P)
 	w.sums.score, w.sums.valued = max(w.sums.score, size), max(w.sums.valued, size*w.doSize)
+	if p.DType == dtype.Float32 {
+		w.sums.parts = max(w.sums.parts, math.Abs(float64(P*score.factor*score.derivative(x)))*productsNorm(q, k))
+	}
 	W, dP := P, dot(do, w.v[j*dv:][:dv])
 	if p.Dropout.On() {
 		keep := F(p.Dropout.KeepScale())

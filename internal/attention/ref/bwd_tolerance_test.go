@@ -204,11 +204,68 @@ func TestGradientBoundScore(t *testing.T) {
 		bound, want, plain, s := d.bounds(t)
 		require.Less(t, worst, bound.DV, "%v", sink)
 		require.Greater(t, worst, bound.DV/16, "%v", sink)
-		if s.Valued = 0; !sink {
+		if s.Valued, s.Parts = 0, 0; !sink {
 			s.Score, s.Product = 0, 0
 		}
 		require.Greater(t, worst, GradientBounds(want, plain, s, p).DV, "the term decides: %v", sink)
 	}
+}
+
+// TestGradientBoundParts: where one product makes nearly all of a score, the errors of its parts do not average, and matrix units
+// cut a bit off at each addition of something small that follows. Plain rounds each to nothing.
+func TestGradientBoundParts(t *testing.T) {
+	p := attention.Problem{Batch: 1, NumHeads: 64, NumKVHeads: 1, SeqQ: 1, SeqKV: 1, HeadDim: 64, DType: dtype.Float32, Scale: 1}
+	d := newData(p)
+	clear(d.up.DO)
+	clear(d.in.K)
+	d.in.K[0] = 21.7
+	for i := 16; i < p.HeadDim; i += 8 {
+		d.in.K[i] = -1e-6
+	}
+	at, worst := 0, 0.0
+	for head := range p.NumHeads {
+		q := d.in.Q[head*p.HeadDim:][:p.HeadDim]
+		for i := range q {
+			q[i] = 1
+		}
+		q[0] = 23 + float64(head)/128
+		score, exact := 0.0, 0.0
+		for i, x := range q {
+			exact += x * d.in.K[i]
+			score += inParts(x, d.in.K[i])
+			if i%8 == 7 {
+				score = cutOff(score)
+			}
+		}
+		if off := math.Abs(math.Expm1(score - exact)); off > worst {
+			at, worst = head, off
+		}
+	}
+	d.up.DO[at*p.HeadDim] = 1
+	bound, want, plain, s := d.bounds(t)
+	require.Less(t, worst, bound.DV)
+	s.Parts = 0
+	require.Greater(t, worst, GradientBounds(want, plain, s, p).DV, "the term decides")
+}
+
+// inParts multiplies as shaders/lib/f32x2.glsl does.
+func inParts(x, y float64) float64 {
+	split := func(x float64) (hi, lo float64) {
+		hi = float64(dtype.Float16.Round(float32(x)))
+		return hi, float64(dtype.Float16.Round(float32(x - hi)))
+	}
+	xh, xl := split(x)
+	yh, yl := split(y)
+	return xh*yh + xh*yl + xl*yh
+}
+
+// cutOff rounds to float32 towards zero.
+func cutOff(x float64) float64 {
+	y := float32(x)
+	if math.Abs(float64(y)) > math.Abs(x) {
+		y = math.Nextafter32(y, 0)
+	}
+	return float64(y)
 }
 
 // TestGradientBoundRows: where rows see one key, dP and Delta are the same sum. In float32, in two

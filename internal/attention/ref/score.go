@@ -137,6 +137,17 @@ func dot[F Float](a, b []F) F {
 	return sum
 }
 
+// productsNorm returns the Euclidean norm of the products that dot adds up.
+func productsNorm[F Float](a, b []F) float64 {
+	var sum F
+	b = b[:len(a)]
+	for i, x := range a {
+		y := x * b[i]
+		sum += F(y * y)
+	}
+	return math.Sqrt(float64(sum))
+}
+
 // add adds factor times x to a sum.
 func add[F Float](sum []F, factor F, x []F) {
 	if y, ok := any(x).([]float64); ok {

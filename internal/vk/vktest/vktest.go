@@ -40,7 +40,8 @@ func required() []string {
 // then, and error messages of the validation layer at any time, fail the test.
 //
 // Each option may change what is opened. FLASHVK_DEVICE in the environment
-// chooses the device, and FLASHVK_LEAST makes it one with the least limits that Vulkan 1.2 allows. Without a device the test is skipped, or fails if
+// chooses the device, and FLASHVK_LEAST makes it one with the least limits
+// that Vulkan 1.2 allows. Without a device the test is skipped, or fails if
 // FLASHVK_REQUIRE is not empty.
 func Open(t testing.TB, options ...func(*vk.Options)) *vk.Device {
 	t.Helper()

@@ -11,7 +11,7 @@ import (
 // Path gemv (shaders/gemm_gemv.comp) is bound by the bytes of op(B) where rows are few. Memory delivers
 // what is on its way: at 4.8 TB/s and 0.8 µs, 3.8 MB of a whole H200, or 29 KB of each compute unit.
 const (
-	fewRows     = 16       // rows for which Auto takes the path, half of them where rows of op(B) are along n: 16 of these take 240 us
+	fewRows     = 16       // Auto takes the path for so many rows with TransB, and for half of them without: 16 rows of 4096x4096 take 240 us there
 	flightBytes = 24 << 10 // bytes of op(B) that a compute unit should have on their way
 	leastSteps  = 2        // steps of k of a split
 	mostSums    = 128      // sums of an invocation, which are in registers

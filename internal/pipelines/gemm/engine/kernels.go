@@ -62,7 +62,6 @@ type EpilogueSpec struct {
 
 // NewEpilogueSpec returns the constants for the epilogue of p.
 func NewEpilogueSpec(args Args, p Problem) EpilogueSpec {
-	format := [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2} // lib/formats.glsl
 	s := uint32(0)
 	switch {
 	case p.HasS():
@@ -73,7 +72,7 @@ func NewEpilogueSpec(args Args, p Problem) EpilogueSpec {
 		s = 3
 	}
 	return EpilogueSpec{
-		OutFormat:  format[p.Out],
+		OutFormat:  chips.Format(p.Out),
 		OutAligned: Aligned(4, args.C, args.R, args.X, args.S),
 		ReadC:      p.Beta != 0,
 		Residual:   p.Residual,
