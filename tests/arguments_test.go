@@ -20,6 +20,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/pipelines/normlinear"
 	"github.com/flashvk/flashvk/pipelines/quantize"
 	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/pipelines/sample"
@@ -81,6 +82,7 @@ func refusing() map[string]call.Call {
 		"rope":                 &call.Rope{Problem: turned},
 		"rope, backward":       &call.Rope{Problem: turned, Direction: back},
 		"sample":               &call.Sample{Problem: sample.Problem{Rows: 3, Vocabulary: 40, Filters: sample.Filters{Temperature: 1, RepetitionPenalty: 2}}},
+		"normlinear":           &call.NormLinear{Problem: normlinear.Problem{Rows: 3, In: 40, Out: 8, Residual: true, Bias: true}},
 		"quantize":             &call.Quantize{Problem: quantize.Problem{Batch: 1, Heads: 1, Rows: 8, Cols: 24, Quant: dtype.QuantE4M3, Block: 3}},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},
 		"append":               &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rotary}},

@@ -53,6 +53,8 @@ var hunts = map[string]struct {
 	"few-for-all":               {30, 1, nil, ""},
 	"more-than-room":            {30, 1, nil, ""},
 	"seen-rewarded":             {30, 1, nil, ""},
+	"squares-of-weighted":       {30, 1, nil, ""},
+	"gate-for-up":               {30, 1, nil, ""},
 	"keys-past-the-last":        {24, 1, []string{"--impl", "scalar"}, ""},
 	"key-after-the-query":       {120, 1, []string{"--impl", "scalar"}, ""},
 	"counter-left":              {24, 1, []string{"--impl", "scalar"}, ""},

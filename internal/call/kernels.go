@@ -94,6 +94,7 @@ func All() []Kernel {
 		kernelQuantize(),
 		kernelRope(),
 		kernelSample(),
+		kernelNormLinear(),
 	}
 	for _, x := range Lines(cases) {
 		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}
