@@ -142,11 +142,10 @@ func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, in []*train.V
 	}
 	q := p
 	q.Float32 = false // the gradient by y is not
-	forward, backward := b.workspaces(name, func(pass kit.Pass) (int64, error) {
-		return mlp.Workspace(b.Caps(), map[kit.Pass]mlp.Problem{kit.Forward: p, kit.Backward: q}[pass], pass, opt)
-	})
 	b.Op(train.Op{Name: name, In: in, Out: append([]*train.Value{y}, kept...), Reads: slices.Concat(in, kept),
-		Workspace: forward, BackwardWorkspace: backward,
+		Workspace: func(pass kit.Pass) (int64, error) {
+			return mlp.Workspace(b.Caps(), map[kit.Pass]mlp.Problem{kit.Forward: p, kit.Backward: q}[pass], pass, opt)
+		},
 		Forward: func(c *vk.Cmd, m train.Call) error {
 			opt := opt
 			opt.Workspace = m.Workspace
@@ -157,17 +156,6 @@ func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, in []*train.V
 			opt.Workspace = m.Workspace
 			return mlp.Backward(c, tensors(m), mlp.Gradients{DY: m.DOut[0], DX: m.DIn[0], DW1: m.DIn[1], DW2: m.DIn[2]}, q, opt)
 		}})
-}
-
-// workspaces returns the bytes of memory that the passes of an op need.
-func (b *builder) workspaces(name string, f func(pass kit.Pass) (int64, error)) (forward, backward int64) {
-	bytes, err := f(kit.Forward)
-	forward = b.Bytes(name, bytes, err)
-	if b.Pass() == Loss {
-		return forward, 0
-	}
-	bytes, err = f(kit.Backward)
-	return forward, b.Bytes(name+", backward", bytes, err)
 }
 
 // loss appends heads and loss. Where there are no gradients, the outputs of heads are an output of
@@ -187,11 +175,8 @@ func (b *builder) loss(z, y *train.Value) {
 	tensors := func(m train.Call) mixture.Tensors {
 		return mixture.Tensors{X: m.In[0], W1: m.In[1], W2: m.In[2], Y: m.In[3], Loss: m.Out[0], LogP: m.Out[1]}
 	}
-	forward, backward := b.workspaces("loss", func(pass kit.Pass) (int64, error) {
-		return mixture.Workspace(b.Caps(), p, pass, opt)
-	})
 	b.Op(train.Op{Name: "loss", In: in, Out: []*train.Value{loss, logP}, Reads: in,
-		Workspace: forward, BackwardWorkspace: backward,
+		Workspace: func(pass kit.Pass) (int64, error) { return mixture.Workspace(b.Caps(), p, pass, opt) },
 		Forward: func(c *vk.Cmd, m train.Call) error {
 			opt := opt
 			opt.Workspace = m.Workspace

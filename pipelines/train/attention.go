@@ -46,12 +46,6 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 		p.ValueDim = d[3]
 	}
 	opt := t.o.Attention
-	t.Bytes(name, 0, attention.Supports(t.caps, p, kit.Forward, opt))
-	var bytes int64
-	if t.pass >= Gradients {
-		n, err := attention.Workspace(t.caps, p, kit.Backward, opt)
-		bytes = t.Bytes(name+", backward", n, err)
-	}
 	o := t.Keep(t.tensor(name+".o", a[0]*a[2], p.NumHeads*d[3]), Selective)
 	out := []*Value{o.Heads(a[0], p.NumHeads), t.Keep(t.Tensor(name+".lse", dtype.Float32, lse...), Selective)}
 	tensors := func(m Call) attention.Tensors {
@@ -61,7 +55,13 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 		}
 		return x
 	}
-	t.Op(Op{Name: name, In: in, Out: out, Together: in[:3], BackwardWorkspace: bytes,
+	t.Op(Op{Name: name, In: in, Out: out, Together: in[:3],
+		Workspace: func(pass kit.Pass) (int64, error) {
+			if pass == kit.Forward {
+				return 0, attention.Supports(t.caps, p, pass, opt)
+			}
+			return attention.Workspace(t.caps, p, pass, opt)
+		},
 		Forward: func(c *vk.Cmd, m Call) error { return attention.Forward(c, tensors(m), p, opt) },
 		Backward: func(c *vk.Cmd, m Call) error {
 			opt := opt
@@ -144,15 +144,14 @@ func (t *Tape) Mixture(name string, outputs, y *Value) (loss, logP *Value) {
 		Tokens: shape[0], Components: shape[1], DType: outputs.node.dtype, Grad: dtype.Some(outputs.node.grad),
 	}
 	loss, logP = t.Tensor(name, dtype.Float32, 1), t.Tensor("log p", dtype.Float32, p.Tokens)
-	bytes, err := gmm.Workspace(t.caps, p, kit.Forward, gmm.Options{})
-	t.Bytes(name, bytes, err)
 	tensors := func(m Call) gmm.Tensors {
 		x := gmm.Tensors{Y: m.In[1]}
 		x.Logit, x.Mu, x.LogSigma = gmm.Interleaved(m.In[0])
 		return x
 	}
 	in := []*Value{outputs, y}
-	t.Op(Op{Name: name, In: in, Out: []*Value{loss, logP}, Reads: in, Workspace: bytes,
+	t.Op(Op{Name: name, In: in, Out: []*Value{loss, logP}, Reads: in,
+		Workspace: func(pass kit.Pass) (int64, error) { return gmm.Workspace(t.caps, p, pass, gmm.Options{}) },
 		Forward: func(c *vk.Cmd, m Call) error {
 			x := tensors(m)
 			x.Loss, x.LogP = m.Out[0], m.Out[1]

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // This file turns ops into steps of the program.
@@ -129,18 +130,22 @@ func views(list []operand) (tensors []vk.Tensor) {
 // workspaceOf begins the names of workspaces.
 const workspaceOf = "workspace of "
 
-// Bytes returns the bytes of memory that a step needs, for Op. Bytes and err are what Workspace of a
-// package returned; the tape keeps the error, with the name of the step.
-func (t *Tape) Bytes(step string, bytes int64, err error) int64 {
+// scratch returns the workspace of a step. Bytes and err are what Workspace of a package returned; the
+// tape keeps the error, with the name of the step.
+func (t *Tape) scratch(step string, bytes int64, err error) *record.Tensor {
 	if err != nil {
 		t.failf("%s%s: %w", t.scope, step, err)
 	}
-	return bytes
+	return t.prog.Scratch(workspaceOf+t.scope+step, bytes)
 }
 
-// scratch returns the workspace of a step.
-func (t *Tape) scratch(step string, bytes int64, err error) *record.Tensor {
-	return t.prog.Scratch(workspaceOf+t.scope+step, t.Bytes(step, bytes, err))
+// scratch returns the workspace of a pass.
+func (x *Op) scratch(t *Tape, step string, pass kit.Pass) *record.Tensor {
+	if x.Workspace == nil {
+		return t.scratch(step, 0, nil)
+	}
+	bytes, err := x.Workspace(pass)
+	return t.scratch(step, bytes, err)
 }
 
 // step appends a step, whose name begins with the scope.
@@ -161,7 +166,7 @@ func (t *Tape) unused(v *Value) *Value {
 }
 
 // opBackward appends the backward pass of a call of a caller's kernels.
-func (t *Tape) opBackward(o *op, x Op) {
+func (t *Tape) opBackward(x Op) {
 	var dins, douts []*Value
 	var done []func()
 	for _, p := range t.into(x.In...) {
@@ -187,7 +192,7 @@ func (t *Tape) opBackward(o *op, x Op) {
 	}
 	in, out, dout, din := t.all(read(x.In)), t.all(read(x.Out)), t.all(douts), t.all(dins)
 	name := x.Name + ", backward"
-	scratch := t.scratch(name, x.BackwardWorkspace, nil)
+	scratch := x.scratch(t, name, kit.Backward)
 	t.step(name, slices.Concat(in, out, dout), din, scratch, func(c *vk.Cmd) error {
 		return x.Backward(c, Call{
 			In: views(in), Out: views(out), DOut: views(dout), DIn: views(din), Workspace: scratch.Buffer(),

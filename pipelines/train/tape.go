@@ -7,6 +7,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A Tape records the forward pass of a model, op after op, and derives the backward pass. The
@@ -171,10 +172,10 @@ type Op struct {
 	// Together are the In whose gradients Backward writes together: where one is wanted, the others
 	// have memory, too.
 	Together []*Value
-	// Workspace and BackwardWorkspace are the bytes of memory that the passes need.
-	Workspace, BackwardWorkspace int64
-	Forward                      func(c *vk.Cmd, m Call) error
-	Backward                     func(c *vk.Cmd, m Call) error
+	// Workspace returns the bytes of memory that a pass needs, or why no kernel does it; nil: none does.
+	Workspace func(pass kit.Pass) (int64, error)
+	Forward   func(c *vk.Cmd, m Call) error
+	Backward  func(c *vk.Cmd, m Call) error
 }
 
 // A Call has the tensors of a call of an Op.
@@ -195,13 +196,13 @@ func (t *Tape) Op(x Op) {
 		t.make(again, x.Out...)
 		in, out := t.all(x.In), t.all(x.Out)
 		name := repeated(x.Name, again)
-		scratch := t.scratch(name, x.Workspace, nil)
+		scratch := x.scratch(t, name, kit.Forward)
 		t.step(name, in, out, scratch, func(c *vk.Cmd) error {
 			return x.Forward(c, Call{In: views(in), Out: views(out), Workspace: scratch.Buffer()})
 		})
 	}
 	if x.Backward != nil {
-		o.backward = func() { t.opBackward(o, x) }
+		o.backward = func() { t.opBackward(x) }
 	}
 	t.append(o)
 }
