@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/enum"
-	"github.com/flashvk/flashvk/pipelines/mixture"
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
@@ -164,14 +162,7 @@ func (v Variant) String() string { return variantNames.Of(v) }
 // ParseVariant accepts the names that String returns.
 func ParseVariant(name string) (Variant, error) { return variantNames.Parse("tnp: variant", name) }
 
-// attention, mlp and mixture return the options of these packages.
-func (o PlanOptions) attention() attention.Options {
-	if o.Variant == Unfused {
-		return attention.Options{Impl: attention.Unfused}
-	}
-	return attention.Options{Impl: o.Attention}
-}
-
+// mlp returns the options of that package.
 func (o *PlanOptions) mlp() mlp.Options {
 	opt := mlp.Options{Impl: o.Products}
 	switch o.Variant {
@@ -181,8 +172,4 @@ func (o *PlanOptions) mlp() mlp.Options {
 		opt.Fused = mlp.FusedOn
 	}
 	return opt
-}
-
-func (o *PlanOptions) mixture() mixture.Options {
-	return mixture.Options{Impl: o.Products, Outputs: o.Variant == Unfused || o.Variant == Separate}
 }

@@ -12,18 +12,12 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// roomy returns the capabilities of a device, with memory for the largest shape.
-func roomy(d *vk.Device) *vk.Caps {
-	caps := *d.Caps()
-	caps.MaxAllocationBytes, caps.MaxBufferBytes, caps.MaxStorageBufferRange = 4<<30, 4<<30, 4<<30
-	caps.MaxWorkgroupCount = [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
-	return &caps
-}
-
 // TestMemory wants the presets to take what issue 19 allows, each checkpoint less than the one
 // before, and Auto to take the first that fits.
 func TestMemory(t *testing.T) {
-	caps := roomy(vktest.Open(t))
+	caps := *vktest.Open(t).Caps()
+	caps.MaxAllocationBytes, caps.MaxBufferBytes, caps.MaxStorageBufferRange = 4<<30, 4<<30, 4<<30 // for the largest shape
+	caps.MaxWorkgroupCount = [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
 	o := ModelOptions{DType: dtype.Float16, Pass: Train, Optim: optim.Default()}
 	for name, most := range map[string][]int64{ // GB: off, selective, blocks
 		"small": {5, 5, 5}, "mid": {5, 5, 5}, "large": {30, 9, 7},
@@ -32,7 +26,7 @@ func TestMemory(t *testing.T) {
 		require.NoError(t, err)
 		var bytes []int64
 		for i, c := range []Checkpoint{Off, Selective, Blocks} {
-			m, err := Measure(caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: c})
+			m, err := Measure(&caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: c})
 			require.NoError(t, err)
 			t.Logf("%s, checkpoint %v: %v", name, c, m)
 			require.Equal(t, c, m.Checkpoint)
@@ -49,7 +43,7 @@ func TestMemory(t *testing.T) {
 				room = bytes[i]
 			}
 			caps.Heaps = []vk.Heap{{SizeBytes: 1 << 40}, {SizeBytes: 1 << 40, BudgetBytes: uint64(room) + 5, UsageBytes: 5, DeviceLocal: true}}
-			m, err := Measure(caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto})
+			m, err := Measure(&caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto})
 			require.NoError(t, err)
 			require.Equal(t, c, m.Checkpoint, "%s in %d", name, room)
 		}

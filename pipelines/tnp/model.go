@@ -75,7 +75,11 @@ func (o PlanOptions) validate() error {
 
 // plan returns the options of package train.
 func (o PlanOptions) plan() train.PlanOptions {
-	return train.PlanOptions{Checkpoint: o.Checkpoint, Attention: o.attention(), Products: o.Products}
+	impl := o.Attention
+	if o.Variant == Unfused {
+		impl = attention.Unfused
+	}
+	return train.PlanOptions{Checkpoint: o.Checkpoint, Attention: attention.Options{Impl: impl}, Products: o.Products}
 }
 
 // Measure is train.Measure for a model and batches of a shape.

@@ -161,7 +161,10 @@ func (t *Tape) rowsInto(name string, to, from *Value, add bool) {
 	}
 	p := embed.Problem{Tokens: dst.view.Shape[0], Vocabulary: src.view.Shape[0], Dim: dst.view.Shape[1],
 		DType: src.view.DType, Out: dtype.Some(dst.view.DType), Accumulate: add}
-	ids, a, b := t.at(t.numbers(p.Tokens)), t.at(src), t.at(dst)
+	if t.counts[p.Tokens] == nil {
+		t.counts[p.Tokens] = t.Input("row numbers", dtype.Int32, p.Tokens)
+	}
+	ids, a, b := t.at(t.counts[p.Tokens]), t.at(src), t.at(dst)
 	reads := []operand{ids, a}
 	if add {
 		reads = append(reads, b)
@@ -187,14 +190,6 @@ func (t *Tape) asMatrix(v *Value) *Value {
 	t.failf("%s of shape %v and strides %v is no matrix, to which a gradient could be added",
 		v.Name(), shape, v.view.Strides)
 	return nil
-}
-
-// numbers returns the input 0, 1, ... n-1.
-func (t *Tape) numbers(n int) *Value {
-	if t.counts[n] == nil {
-		t.counts[n] = t.Input("row numbers", dtype.Int32, n)
-	}
-	return t.counts[n]
 }
 
 // memoryOf lists the tensors of operands.

@@ -202,12 +202,6 @@ func (l *layout) divide() {
 	}
 }
 
-// clear records that the sum is 0.
-func (s *sums) clear(c *vk.Cmd) {
-	b := s.row(0).Buffer
-	c.Fill(b, 0, 4*int64(s.size), 0)
-}
-
 // add records the sum of the gradients up to batch i.
 func (s *sums) add(c *vk.Cmd, i int) error {
 	to := s.into(i)

@@ -21,13 +21,6 @@ type Memory struct {
 	Plan  *record.Memory  // what lies between the kernels
 }
 
-// count adds the parts of a model.
-func (m *Memory) count(l *layout) {
-	for _, x := range l.parts() {
-		m.Parts, m.Model = hold(m.Parts, x.name, x.bytes()), m.Model+x.bytes()
-	}
-}
-
 // hold adds bytes to the holder with that name.
 func hold(list []record.Holder, name string, bytes int64) []record.Holder {
 	i := slices.IndexFunc(list, func(h record.Holder) bool { return h.Name == name })
@@ -165,7 +158,7 @@ func (x fit) record(d *vk.Device, t *Tape) error {
 		*part.tensor = vk.View(d.Placeholder(part.name, part.bytes()), part.dtype, part.size)
 	}
 	l.divide()
-	t.model = &Model{d: d, o: x.o, layout: l, scale: x.o.scale()}
+	t.model = &Model{d: d, o: x.o, layout: l, scale: cmp.Or(x.o.LossScale, 1)}
 	if err := t.prog.Check(d); err != nil {
 		return fmt.Errorf("train: %w", err)
 	}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,14 +139,6 @@ func (o *Options) frozen(name string) bool {
 	return frozen
 }
 
-// scale returns LossScale, or 1 for 0.
-func (o *Options) scale() float64 {
-	if o.LossScale == 0 {
-		return 1
-	}
-	return o.LossScale
-}
-
 // batches returns how many Runs make a step.
 func (o *Options) batches() int { return max(o.Accumulate, 1) }
 
@@ -185,7 +178,7 @@ func NewModel(ctx context.Context, d *vk.Device, params []Param, o Options) (_ *
 		return nil, fmt.Errorf("train: weights, gradients and moments take %d bytes, %d more than the device has left",
 			l.bytes(), n)
 	}
-	m := &Model{d: d, o: o, layout: l, scale: o.scale()}
+	m := &Model{d: d, o: o, layout: l, scale: cmp.Or(o.LossScale, 1)}
 	defer func() {
 		if err != nil {
 			m.Close()
@@ -201,18 +194,12 @@ func NewModel(ctx context.Context, d *vk.Device, params []Param, o Options) (_ *
 	}
 	l.divide()
 	if optimized := l.optimized(); o.Pass == Train && len(optimized) > 0 {
-		m.adam, err = optim.New(ctx, d, optimized, m.problem())
+		p := o.Optim // of gradients that are LossScale times as large: m and the root of v are so, too
+		p.Eps *= m.scale
+		p.MaxNorm *= m.scale
+		m.adam, err = optim.New(ctx, d, optimized, p)
 	}
 	return m, err
-}
-
-// problem returns the constants of AdamW for gradients that are LossScale times as large. M and the
-// root of v are LossScale times as large, too.
-func (m *Model) problem() optim.Problem {
-	p := m.o.Optim
-	p.Eps *= m.o.scale()
-	p.MaxNorm *= m.o.scale()
-	return p
 }
 
 // Close frees the memory once the submissions so far have finished. It is idempotent and may be

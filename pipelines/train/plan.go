@@ -95,7 +95,9 @@ func build(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions) (*Tape, *
 		return nil, nil, err
 	}
 	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
-	m.count(l)
+	for _, x := range l.parts() {
+		m.Parts, m.Model = hold(m.Parts, x.name, x.bytes()), m.Model+x.bytes()
+	}
 	return t, m, nil
 }
 
@@ -193,7 +195,7 @@ func (p *Plan) recordAll() (err error) {
 // recordParts records a batch into its Cmds, which it makes if there are none.
 func (p *Plan) recordParts(cmds []*vk.Cmd, name string, batch int) ([]*vk.Cmd, error) {
 	n := 1
-	if p.reduces(batch) {
+	if p.t.o.Reduce != nil && p.pass == Train && p.m.adam != nil && batch == p.batches()-1 {
 		n = len(p.parts) + 1
 	}
 	for len(cmds) < n {
@@ -299,8 +301,8 @@ func (p *Plan) sum(c *vk.Cmd, batch int) error {
 		if g.frozen {
 			continue
 		}
-		if batch == 0 {
-			g.sums.clear(c)
+		if batch == 0 { // the sum is 0
+			c.Fill(g.sums.all.Buffer, 0, 4*int64(g.size), 0)
 		}
 		if err := g.sums.add(c, batch); err != nil {
 			return fmt.Errorf("train: %w", err)

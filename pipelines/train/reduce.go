@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
 
 	"github.com/flashvk/flashvk/vk"
 )
@@ -37,11 +36,6 @@ func (m *Model) buckets(t *Tape, o PlanOptions) []bucket {
 		last.gradients, bytes = nil, 0
 	}
 	return append(list, last)
-}
-
-// reduces reports whether gradients are reduced behind a batch.
-func (p *Plan) reduces(batch int) bool {
-	return p.t.o.Reduce != nil && p.pass == Train && p.m.adam != nil && batch == p.batches()-1
 }
 
 // adjust changes a loss scale that follows the gradients (Options.GoodSteps), for which it waits for
@@ -141,11 +135,3 @@ func (p *Plan) rescale(ctx context.Context) error {
 // LossScale returns what the gradients are multiplied by. It is Options.LossScale but for
 // Options.GoodSteps.
 func (m *Model) LossScale() float64 { return m.scale }
-
-// scaleMetadata is how a state file has the loss scale.
-func (m *Model) scaleMetadata(metadata map[string]string) {
-	metadata["loss_scale"] = strconv.FormatFloat(m.scale, 'g', -1, 64)
-	if m.o.GoodSteps > 0 {
-		metadata["good_steps"] = strconv.Itoa(m.good)
-	}
-}

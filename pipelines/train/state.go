@@ -64,8 +64,10 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	if err := m.adjust(ctx); err != nil { // as the next step would
 		return err
 	}
-	metadata["steps"] = strconv.Itoa(steps)
-	m.scaleMetadata(metadata)
+	metadata["steps"], metadata["loss_scale"] = strconv.Itoa(steps), strconv.FormatFloat(m.scale, 'g', -1, 64)
+	if m.o.GoodSteps > 0 {
+		metadata["good_steps"] = strconv.Itoa(m.good)
+	}
 	var tensors []safetensors.Tensor
 	for _, x := range state() {
 		for _, p := range m.trained() {

@@ -32,8 +32,8 @@ type Tape struct {
 	ops     []*op
 	inputs  map[string]*Value
 	outputs map[string]*Value
-	counts  map[int]*Value
-	scale   *Value // the gradient of the loss
+	counts  map[int]*Value // the inputs 0, 1, ... n-1, by n
+	scale   *Value         // the gradient of the loss
 	// complete has the number of steps after which the gradient by a parameter is complete.
 	complete map[string]int
 	model    *Model // nil until the program is recorded

@@ -400,19 +400,13 @@ func (b *benchmark) compare(path string, t *Timing) error {
 	return nil
 }
 
-// peerBounds are how far loss and gradients of a peer may be from ours. On an H200 PyTorch's are
+// judge compares a peer's first loss with ours; slope is how far its gradients are. On an H200 PyTorch's are
 // off by 1e-4 and 3e-3 in bfloat16, whose roundings differ; both multiply float32 as such.
-func peerBounds(t dtype.DType) (loss, slope float64) {
-	if t == dtype.Float32 {
-		return 1e-4, 1e-3
-	}
-	return 0.02, 0.05
-}
-
-// judge compares a peer's first loss with ours; slope is how far its gradients are.
 func (t *Timing) judge(format dtype.DType, loss, slope float64) {
-	off := math.Abs(t.First - loss)
-	most, steepest := peerBounds(format)
+	off, most, steepest := math.Abs(t.First-loss), 0.02, 0.05
+	if format == dtype.Float32 {
+		most, steepest = 1e-4, 1e-3
+	}
 	switch {
 	case !(off <= most*max(1, math.Abs(loss))):
 		t.Wrong = fmt.Sprintf("its first loss is %g, ours %g", t.First, loss)

@@ -30,14 +30,6 @@ func (t *tasks) batch(i uint64, size int) batch {
 	return b
 }
 
-// split takes the last n tasks out of t, and returns them.
-func (t *tasks) split(n int) *tasks {
-	x, y := len(t.x)/t.n*(t.n-n), len(t.y)/t.n*(t.n-n)
-	last := &tasks{path: t.path, n: n, x: t.x[x:], y: t.y[y:]}
-	t.n, t.x, t.y = t.n-n, t.x[:x], t.y[:y]
-	return last
-}
-
 // curve returns the context of the first task, followed by a number of evenly spaced points of one
 // x, and the targets of the file.
 func (t *tasks) curve(points int) (c gp.Task, targets chart.Series) {
@@ -102,8 +94,10 @@ func (o *Options) ReadTasks(path string) error {
 	}
 	t.x, t.y, t.n, o.Context, o.Targets = xs, ys, x[0], x[1]-y[1], y[1]
 	o.tasks, o.heldOut, o.InputDim = t, t, x[2]
-	if o.HeldOut > 0 {
-		o.heldOut = t.split(o.HeldOut)
+	if n := t.n - o.HeldOut; o.HeldOut > 0 {
+		x, y := len(t.x)/t.n*n, len(t.y)/t.n*n
+		o.heldOut = &tasks{path: path, n: o.HeldOut, x: t.x[x:], y: t.y[y:]}
+		t.n, t.x, t.y = n, t.x[:x], t.y[:y]
 	}
 	return nil
 }
