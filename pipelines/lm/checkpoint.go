@@ -279,31 +279,16 @@ func (c *Checkpoint) Copy(dir string, w Weights) error {
 
 // copyFile writes a file of tensors with the weights for those that are parameters.
 func (c *Checkpoint) copyFile(path string, f *safetensors.File, weights Weights) error {
-	out, err := safetensors.Create(path, f.Tensors(), f.Metadata)
-	if err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	defer out.Close()
-	for _, t := range f.Tensors() {
-		to, err := out.Tensor(t.Name)
-		if err != nil {
-			return fmt.Errorf("lm: %w", err)
-		}
-		w, p, format := weights, Param{c.Config.key(t.Name), t.Shape}, formats[t.DType]
+	return writeTensors(path, f.Tensors(), f.Metadata, func(t safetensors.Tensor) (Param, dtype.DType, Weights) {
+		p := Param{c.Config.key(t.Name), t.Shape}
 		switch {
 		case p.Name == "" && t.Name == headName: // of a model that ties it
 			p.Name = c.Config.names().embed
 		case p.Name == "":
-			w, p.Shape, format = source{f, t}, []int{int(t.Bytes())}, dtype.Int8
+			return Param{Shape: []int{int(t.Bytes())}}, dtype.Int8, source{f, t}
 		}
-		if err := pieces(p, format, w, func(b []byte, _ int64) error {
-			_, err := to.Write(b)
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return out.Commit()
+		return p, formats[t.DType], weights
+	})
 }
 
 // write writes weights into the safetensors files of a folder, of at most shardBytes each, with an
@@ -351,22 +336,30 @@ func writeShard(path string, params []Param, format dtype.DType, weights Weights
 	for _, p := range params {
 		list = append(list, safetensors.Tensor{Name: p.Name, DType: safetensors.DType(strings.ToUpper(format.Short())), Shape: p.Shape})
 	}
-	w, err := safetensors.Create(path, list, map[string]string{"format": "pt"})
+	return writeTensors(path, list, map[string]string{"format": "pt"}, func(t safetensors.Tensor) (Param, dtype.DType, Weights) {
+		return Param{t.Name, t.Shape}, format, weights
+	})
+}
+
+// writeTensors writes a file. Of says which weights a tensor has.
+func writeTensors(path string, list []safetensors.Tensor, metadata map[string]string, of func(t safetensors.Tensor) (Param, dtype.DType, Weights)) error {
+	out, err := safetensors.Create(path, list, metadata)
 	if err != nil {
 		return fmt.Errorf("lm: %w", err)
 	}
-	defer w.Close()
-	for _, p := range params {
-		to, err := w.Tensor(p.Name)
+	defer out.Close()
+	for _, t := range list {
+		to, err := out.Tensor(t.Name)
 		if err != nil {
 			return fmt.Errorf("lm: %w", err)
 		}
-		if err := pieces(p, format, weights, func(b []byte, _ int64) error {
+		p, format, w := of(t)
+		if err := pieces(p, format, w, func(b []byte, _ int64) error {
 			_, err := to.Write(b)
 			return err
 		}); err != nil {
 			return err
 		}
 	}
-	return w.Commit()
+	return out.Commit()
 }

@@ -87,30 +87,6 @@ func compare(t *testing.T, want []float64, got []float32) {
 	}
 }
 
-// TestCached generates with the cache, and again with a new prompt for each token: the tokens agree.
-func TestCached(t *testing.T) {
-	d := vktest.Open(t)
-	ctx := context.Background()
-	for _, name := range []string{"llama-3.2-1b", "mistral-7b", "qwen3-0.6b"} {
-		t.Run(name, func(t *testing.T) {
-			g := newGenerator(t, d, smallConfig(t, name), 1, sample.Filters{})
-			text := []int32{7, 3, 200}
-			var cached, uncached []int32
-			require.NoError(t, g.Generate(ctx, [][]int32{text}, 12, func(_ int, id int32) bool {
-				cached = append(cached, id)
-				return false
-			}))
-			for range cached {
-				require.NoError(t, g.Generate(ctx, [][]int32{text}, 1, func(_ int, id int32) bool {
-					text, uncached = append(text, id), append(uncached, id)
-					return true
-				}))
-			}
-			require.Equal(t, uncached, cached)
-		})
-	}
-}
-
 // TestSampled draws tokens: the same again, those of a sequence whatever sequences are beside it, and others of
 // another stream. With a penalty no token comes again.
 func TestSampled(t *testing.T) {

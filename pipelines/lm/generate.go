@@ -30,7 +30,9 @@ func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 			x.Close()
 		}
 	}()
-	if x.KVCache, err = attention.NewKVCache(ctx, d, c.cacheConfig(batch, length, t)); err != nil {
+	p := c.decodeProblem(batch, 1, length, t)
+	p.NewKeys, p.CacheRows = 0, 0
+	if x.KVCache, err = attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers}); err != nil {
 		return nil, fmt.Errorf("lm: %w", err)
 	}
 	if c.GPT2() {
@@ -51,12 +53,6 @@ func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 	return x, nil
 }
 
-func (c *Config) cacheConfig(batch, length int, t dtype.DType) attention.KVCacheConfig {
-	p := c.decodeProblem(batch, 1, length, t)
-	p.NewKeys, p.CacheRows = 0, 0
-	return attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers}
-}
-
 // Close frees the memory. It may be called on nil.
 func (x *Cache) Close() {
 	if x == nil {
@@ -65,11 +61,8 @@ func (x *Cache) Close() {
 	if x.KVCache != nil {
 		x.KVCache.Close()
 	}
-	for _, t := range []vk.Tensor{x.cos, x.sin} {
-		if !t.IsZero() {
-			t.Close()
-		}
-	}
+	x.cos.Close()
+	x.sin.Close()
 }
 
 // Options are the sizes and the format of a Generator.
@@ -247,14 +240,9 @@ func (g *Generator) Close() {
 	}
 	g.step.Close()
 	g.cache.Close()
-	for _, t := range []vk.Tensor{g.seen, g.state} {
-		if !t.IsZero() {
-			t.Close()
-		}
-	}
-	if g.model != nil {
-		g.model.Close()
-	}
+	g.seen.Close()
+	g.state.Close()
+	g.model.Close()
 }
 
 // Generate continues prompts, one for each sequence of the batch, by at most tokens tokens. Each is called with
