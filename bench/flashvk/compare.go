@@ -20,15 +20,7 @@ import (
 func newBenchCompare(a *app) *cobra.Command {
 	var o output
 	unit, limit, missing := "sec/op", 5.0, false
-	cmd := &cobra.Command{
-		Use: "compare OLD NEW",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usagef("bench compare needs two files, OLD and NEW, not %d", len(args))
-			}
-			return nil
-		},
-	}
+	cmd := &cobra.Command{Use: "compare OLD NEW", Args: exactly(2, "two files, OLD and NEW")}
 	return a.command(cmd, func(f *pflag.FlagSet) {
 		f.Var(value[float64]{Target: &limit, Parse: kernels.ParseFloat, Kind: "PERCENT"}, "max-slowdown", "by how much the median may become worse before that is a failure (default 5)")
 		f.BoolVar(&missing, "missing", false, "benchmarks of OLD may be missing in NEW")
@@ -74,15 +66,7 @@ func compareFiles(before, after, unit string) (*compare.Report, error) {
 
 func newPlot(a *app) *cobra.Command {
 	var out, baseline string
-	cmd := &cobra.Command{
-		Use: "plot FILE",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("plot needs one file with results, not %d", len(args))
-			}
-			return nil
-		},
-	}
+	cmd := &cobra.Command{Use: "plot FILE", Args: exactly(1, "one file with results")}
 	return a.command(cmd, func(f *pflag.FlagSet) {
 		fileVar(f, &out, "out", "file of the drawings, FILE.svg, or a folder for them, made if needed")
 		f.StringVar(&baseline, "baseline", "", "implementation that speedups are relative to (default unfused, or the first if there is none)")

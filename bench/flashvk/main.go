@@ -1,20 +1,7 @@
 // Command flashvk lists Vulkan devices, measures and tunes flash attention on
 // them, and computes it for files of tensors.
 //
-//	flashvk devices                                 what is there, and which paths run on it
-//	flashvk bench attention --seqlen 4096 --causal  time it, checked against float64 first
-//	flashvk profile attention                       where its time goes
-//	flashvk bench compare old new                   has something become slower?
-//	flashvk selftest                                is every path of this device right?
-//	flashvk run attention --in x --out y            compute it, safetensors to safetensors
-//	flashvk bench norm, run norm, profile norm      the same for kernels of package pipelines
-//	flashvk tune attention, tune gemm               find the fastest configurations on this device
-//	flashvk sweep --csv x, sweep gemm --csv y       time it at many sizes; goes on after an interruption
-//	flashvk plot x --out dir                        draw that
-//	flashvk train, bench train                      train a transformer neural process; time a step of it
-//	flashvk generate DIR --prompt TEXT              continue a text with a language model
-//	flashvk finetune DIR --data FILE --out OUT      train an adapter of a language model, or all of its weights
-//	flashvk merge DIR --adapter A --out OUT         make an adapter a part of its model
+// docs/cli.md has its commands, commands.txt their help.
 //
 // Results go to standard output and nothing else does. An error is one line on
 // standard error. The exit status is 0, 1 for a failure, and 2 for a wrong use
@@ -23,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,10 +67,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if lost != nil {
 		lost = fmt.Errorf("writing the results: %w", lost)
 	}
-	if err == nil {
-		err = lost
-	}
-	if err == nil {
+	if err = cmp.Or(err, lost); err == nil {
 		return exitOK
 	}
 	message := text.Line(err.Error())
@@ -150,14 +135,9 @@ func newRoot(a *app) *cobra.Command {
 }
 
 func newVersion(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:  "version",
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(a.stdout, bench.ReadBuildInfo())
-			return err
-		},
-	}
+	return a.command(&cobra.Command{Use: "version"}, func(*pflag.FlagSet) {}, func(context.Context) error {
+		return writeLine(a.stdout, bench.ReadBuildInfo().String())
+	})
 }
 
 // command completes a command: add adds its flags, in the order of help, and run runs it.
@@ -189,6 +169,16 @@ func exclusive(f *pflag.FlagSet, one, other string) error {
 		return usagef("--%s and --%s contradict each other", one, other)
 	}
 	return nil
+}
+
+// exactly wants n arguments, and says what they are.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usagef("%s needs %s, not %d", strings.TrimSuffix(below(cmd), ": "), what, len(args))
+		}
+		return nil
+	}
 }
 
 // noArgs refuses arguments that are not flags.

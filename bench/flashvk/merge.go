@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,14 +15,10 @@ import (
 
 // folder completes a command of the folder of a checkpoint, its argument.
 func folder(cmd *cobra.Command, dir *string) *cobra.Command {
-	name := cmd.Use
 	cmd.Use += " DIR"
-	cmd.Args = func(_ *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return fmt.Errorf("%s: %d arguments, want one: the folder of a checkpoint", name, len(args))
-		}
-		*dir = args[0]
-		return nil
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		*dir = strings.Join(args, " ")
+		return exactly(1, "the folder of a checkpoint")(cmd, args)
 	}
 	return cmd
 }

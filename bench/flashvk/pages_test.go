@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/internal/conformance"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -77,18 +77,22 @@ func TestRecordForm(t *testing.T) {
 	for line := range strings.Lines(document(t, "../../.github/ISSUE_TEMPLATE/record.yml")) {
 		form.WriteString(strings.TrimLeft(line, " "))
 	}
-	require.Equal(t, 2, commandsOf(t, program(), "record.yml", form.String()))
-	require.Contains(t, form.String(), "folds "+foldCapabilities+" and "+foldRecord)
+	require.Equal(t, 4, commandsOf(t, program(), "record.yml", form.String()))
+	require.Contains(t, form.String(), fmt.Sprintf("folds %s, %s and %s or %s", foldCapabilities, text.FoldDevice, text.FoldRecord, text.FoldRows))
 
 	ran := conformance.New(&vk.Caps{Name: "card", Type: vk.DiscreteGPU, DriverInfo: "1.2"})
 	ran.Problem("norm", 7, true)
-	var issue bytes.Buffer
-	require.NoError(t, (&selftestCommand{}).writeIssue(&issue, &vk.Caps{Name: "card"}, ran, func(io.Writer) error { return nil }))
-	got, err := conformance.FromIssue(bytes.ReplaceAll(issue.Bytes(), []byte("\n"), []byte("\r\n")))
+	var issue, warnings strings.Builder
+	a := &app{stdout: &issue, stderr: &warnings}
+	require.NoError(t, a.writeIssue(&vk.Caps{Name: "card"}, func(io.Writer) error { return nil }, text.FoldRecord, conformance.Format(ran)))
+	got, err := conformance.FromIssue(strings.ReplaceAll(issue.String(), "\n", "\r\n"))
 	require.NoError(t, err)
 	require.Equal(t, string(conformance.Format(ran)), string(conformance.Format(got)))
-	_, err = conformance.FromIssue(issue.Bytes()[:issue.Len()-20])
+	_, err = conformance.FromIssue(issue.String()[:issue.Len()-20])
 	require.ErrorContains(t, err, "not the whole output")
+	require.Empty(t, warnings.String())
+	require.NoError(t, a.writeIssue(&vk.Caps{}, func(io.Writer) error { return nil }, text.FoldRows, make([]byte, maxIssue)))
+	require.Contains(t, warnings.String(), "characters are more than the 65536 of an issue: attach them as a file")
 }
 
 var flagWord = regexp.MustCompile(`--([a-z][a-z0-9-]*)`)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/conformance"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/shaders"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -189,7 +191,7 @@ func writeLine(w io.Writer, text string) error {
 func (s *selftestCommand) finish(a *app, caps *vk.Caps, ran *conformance.Record, print func(w io.Writer) error, wrong, err error) error {
 	ran.At(bench.ReadBuildInfo().Commit)
 	if s.share {
-		err = errors.Join(s.writeIssue(a.stdout, caps, ran, print), err)
+		err = errors.Join(a.writeIssue(caps, print, text.FoldRecord, conformance.Format(ran)), err)
 	}
 	if s.record != "" {
 		all, merged := conformance.MergeFile(s.record, ran)
@@ -215,23 +217,26 @@ func writeTotals(w io.Writer, r *conformance.Record) error {
 	return writeLine(w, fmt.Sprintf("the record: %d wrong of %d random problems of %d seeds", failed, problems, len(seeds)))
 }
 
-// The folds of an issue, which the form for device records names.
-const foldCapabilities, foldRecord = "Capabilities", "Record"
+// An issue begins with text for people, the last of which is a fold that the form for device records names.
+// GitHub takes at most maxIssue characters.
+const foldCapabilities, maxIssue = "Capabilities", 65536
 
-// writeIssue prints the Markdown for an issue. Of the machine it has the device, its driver and its
-// speeds only: no names of hosts or users, no paths.
-func (s *selftestCommand) writeIssue(w io.Writer, caps *vk.Caps, ran *conformance.Record, print func(w io.Writer) error) error {
+// writeIssue prints the Markdown for an issue, with data in the fold of a title. Of the machine it has the
+// device, its driver and its speeds only: no names of hosts or users, no paths.
+func (a *app) writeIssue(caps *vk.Caps, print func(w io.Writer) error, title string, data []byte) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "**%s, %s**\n\n%v\n\n", caps.Name, driver(caps), bench.ReadBuildInfo())
-	if err := print(&b); err != nil {
+	device, err := json.Marshal(caps)
+	if err = cmp.Or(err, print(&b)); err != nil {
 		return err
 	}
 	var about strings.Builder
 	describeDevice(&about, caps)
-	for _, x := range [][3]string{{foldCapabilities, "", about.String()}, {foldRecord, "json", string(conformance.Format(ran))}} {
-		fmt.Fprintf(&b, "\n<details><summary>%s</summary>\n\n```%s\n%s```\n\n</details>\n", x[0], x[1], x[2])
+	b.WriteString(text.Fold(foldCapabilities, "", about.String()) + text.Fold(text.FoldDevice, "json", string(device)+"\n") + text.Fold(title, "json", string(data)))
+	if b.Len() > maxIssue {
+		fmt.Fprintf(a.stderr, "flashvk: WARNING: %d characters are more than the %d of an issue: attach them as a file\n", b.Len(), maxIssue)
 	}
-	_, err := b.WriteTo(w)
+	_, err = b.WriteTo(a.stdout)
 	return err
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +19,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -234,31 +237,50 @@ func (t *tuneKernel) one(ctx context.Context, a *app, p bench.Tunable) (bench.Tu
 }
 
 func newTuneShow(a *app) *cobra.Command {
+	var set *pflag.FlagSet
 	var o output
-	path := ""
+	path, share := "", false
 	return a.command(&cobra.Command{Use: "show"}, func(f *pflag.FlagSet) {
+		set = f
 		f.StringVar(&path, "tuning", "", "file to list (default: the one in the user's cache folder)")
+		f.BoolVar(&share, "share", false, "print the rows as Markdown for an issue")
 		o.add(f, "or markdown", bench.Table, bench.Markdown)
 	}, func(context.Context) error {
+		if err := exclusive(set, "share", "format"); err != nil {
+			return err
+		}
 		return a.onDevice(o.device, func(d *vk.Device, _ bench.Environment) (err error) {
+			caps := d.Caps()
 			if path == "" {
-				if path, err = kit.UserTuningPath(d.Caps()); err != nil {
+				if path, err = kit.UserTuningPath(caps); err != nil {
 					return err
 				}
 			}
-			tuning, err := kit.LoadTuningFile(path, d.Caps())
+			tuning, err := kit.LoadTuningFile(path, caps)
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
-			return bench.WriteSheet(a.stdout, tuningSheet(path, tuning, d.Caps()), o.format, o.wide)
+			if !share {
+				return bench.WriteSheet(a.stdout, tuningSheet(path, tuning, caps), o.format, o.wide)
+			}
+			var file, rows bytes.Buffer
+			if err := cmp.Or(tuning.Write(&file), json.Compact(&rows, file.Bytes())); err != nil {
+				return err
+			}
+			table := func(w io.Writer) error {
+				return bench.WriteSheet(w, tuningSheet("", tuning, caps), bench.Markdown, true)
+			}
+			return a.writeIssue(caps, table, text.FoldRows, append(rows.Bytes(), '\n'))
 		})
 	})
 }
 
-// tuningSheet has a row for each of tuning.
+// tuningSheet has a row for each of tuning, and the file, unless it is "".
 func tuningSheet(path string, tuning *kit.Tuning, caps *vk.Caps) sheet.Sheet {
 	s := sheet.Section{Keys: 2}
-	s.Add("file", "%s", path)
+	if path != "" {
+		s.Add("file", "%s", path)
+	}
 	for i, name := range []string{"kernel", "pass", "problem", "configuration", "time"} {
 		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i == 4})
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/internal/text"
 )
 
 // Read returns the records in a folder, by the names of their files. A file that is
@@ -67,14 +68,13 @@ func ReadFile(path string) (*Record, error) {
 	return Parse(text)
 }
 
-// FromIssue returns the record in what flashvk selftest --share printed: the block of JSON.
-func FromIssue(text []byte) (*Record, error) {
-	_, rest, _ := bytes.Cut(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("\n```json\n"))
-	record, _, found := bytes.Cut(rest, []byte("\n```\n"))
-	if !found {
-		return nil, errors.New("conformance: no block of json: not the whole output of flashvk selftest --share")
+// FromIssue returns the record in what flashvk selftest --share printed.
+func FromIssue(issue string) (*Record, error) {
+	record := text.Unfold(issue, text.FoldRecord)
+	if record == "" {
+		return nil, fmt.Errorf("conformance: no fold %s: not the whole output of flashvk selftest --share", text.FoldRecord)
 	}
-	return Parse(record)
+	return Parse([]byte(record))
 }
 
 // MergeFile merges a run into a file, which may be missing, and returns what the file has then.

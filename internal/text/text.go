@@ -1,5 +1,5 @@
 // Package text makes what others wrote, as drivers, peers and files, fit to stand on a
-// terminal, in a table and in a line.
+// terminal, in a table and in a line, and has the folds of issues.
 package text
 
 import (
@@ -57,4 +57,27 @@ func Snake(name string) string {
 		b.WriteRune(unicode.ToLower(r))
 	}
 	return b.String()
+}
+
+// The titles of the folds of an issue that tools/proven reads.
+const (
+	FoldDevice = "Device" // the capabilities, a vk.Caps
+	FoldRecord = "Record" // of flashvk selftest --share
+	FoldRows   = "Rows"   // of flashvk tune show --share
+)
+
+// Fold returns the Markdown of a fold: a title, and a block of whole lines in a language.
+func Fold(title, language, block string) string {
+	return fmt.Sprintf("\n<details><summary>%s</summary>\n\n```%s\n%s```\n\n</details>\n", title, language, block)
+}
+
+// Unfold returns the block of the fold with a title in an issue, "" if not all of it is there.
+func Unfold(issue, title string) string {
+	_, rest, _ := strings.Cut(strings.ReplaceAll(issue, "\r\n", "\n"), "<summary>"+title+"</summary>\n\n```")
+	_, rest, _ = strings.Cut(rest, "\n")
+	block, _, found := strings.Cut(rest, "\n```\n")
+	if !found {
+		return ""
+	}
+	return block + "\n"
 }

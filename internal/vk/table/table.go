@@ -92,6 +92,8 @@ const (
 	Of16Bits   Formats = OfFloat16 | OfBFloat16
 )
 
+var formatNames = map[Formats]string{OfFloat16: "OfFloat16", OfBFloat16: "OfBFloat16", OfFloat32: "OfFloat32", Of16Bits: "Of16Bits"}
+
 // New returns t and makes it known to [Load] and [SpaceOf]. Packages call it in their
 // initialization. Rows is called once, when they are needed first.
 func New[P, C comparable, S Shape[P]](t Table[P, C, S]) *Table[P, C, S] {

@@ -45,6 +45,7 @@ type tunedRow struct {
 type measurement interface {
 	words() (problem, config string)
 	runs(caps *vk.Caps) error
+	builtIn(caps *vk.Caps) (row, before string, err error)
 }
 
 type measured[P, C comparable, S Shape[P]] struct {
