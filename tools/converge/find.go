@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/internal/spirv"
@@ -44,7 +43,7 @@ type finding struct {
 	cause place // of class operand: the place itself
 }
 
-// analyse returns the findings of a module, sorted. Named has the values of boolean
+// analyse returns the findings of a module. Named has the values of boolean
 // specialization constants. The flow of control may trust the promise, and the one that the
 // module's execution mode makes.
 func analyse(m *module, named map[string]bool, promise promise) ([]finding, error) {
@@ -75,7 +74,6 @@ func analyse(m *module, named map[string]bool, promise promise) ([]finding, erro
 		}
 		list = append(list, f)
 	}
-	slices.SortFunc(list, compareFindings)
 	return list, nil
 }
 
@@ -155,8 +153,10 @@ func (a *analysis) check(n *node, f flow, class class) error {
 	if n.op == spirv.OpControlBarrier {
 		return nil // it is what brings invocations together
 	}
-	for _, i := range f.split.list() {
-		a.found[finding{class, here, a.places[i]}] = true
+	for i, cause := range a.places {
+		if f.split.Bit(i) == 1 {
+			a.found[finding{class, here, cause}] = true
+		}
 	}
 	return nil
 }
@@ -191,23 +191,19 @@ func (a *analysis) callback(from place, callee id) error {
 	for _, b := range f.blocks {
 		for i := range b.code {
 			in := &b.code[i]
-			_, global := a.p.m.variables[id(first(in.args))]
+			global := false
+			if in.op == spirv.OpStore {
+				_, global = a.p.m.variables[id(in.args[0])]
+			}
 			switch {
 			case a.p.m.convergent(in):
 				a.found[finding{inside, place{f.name, a.p.m.kind(in), in.number, in.line}, from}] = true
-			case in.op == spirv.OpFunctionCall, in.op == spirv.OpStore && global:
+			case in.op == spirv.OpFunctionCall, global:
 				return fmt.Errorf("%s, which %s calls, does more than tools/converge understands there", f.name, from)
 			}
 		}
 	}
 	return nil
-}
-
-func first(words []uint32) uint32 {
-	if len(words) == 0 {
-		return 0
-	}
-	return words[0]
 }
 
 // deciders are the blocks whose branches decide, above a level, whether b runs.

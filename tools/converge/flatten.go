@@ -88,7 +88,6 @@ func flatten(m *module, named map[string]bool) (*program, error) {
 	}
 	p.order(entry)
 	p.dominate()
-	p.postdominate()
 	p.decide()
 	return p, nil
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"math/bits"
+	"math/big"
 
 	"github.com/flashvk/flashvk/internal/spirv"
 )
@@ -9,62 +9,21 @@ import (
 // A flow is what has happened to the control flow on the way to a place: the branches
 // that invocations decided for themselves, and that nothing has undone.
 type flow struct {
-	split  marks // branches that divided a subgroup
-	groups bool  // a branch divided the workgroup between subgroups
-}
-
-// marks is a set of places, by number.
-type marks []uint64
-
-func (s marks) empty() bool {
-	for _, w := range s {
-		if w != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *marks) add(i int) {
-	for len(*s) <= i/64 {
-		*s = append(*s, 0)
-	}
-	(*s)[i/64] |= 1 << (i % 64)
-}
-
-// join adds the marks of t and reports whether there were new ones.
-func (s *marks) join(t marks) bool {
-	changed := false
-	for len(*s) < len(t) {
-		*s = append(*s, 0)
-	}
-	for i, w := range t {
-		if w&^(*s)[i] != 0 {
-			(*s)[i] |= w
-			changed = true
-		}
-	}
-	return changed
-}
-
-func (s marks) list() []int {
-	var list []int
-	for i, w := range s {
-		for ; w != 0; w &= w - 1 {
-			list = append(list, 64*i+bits.TrailingZeros64(w))
-		}
-	}
-	return list
+	split  big.Int // branches that divided a subgroup, by the numbers of their places: bits
+	groups bool    // a branch divided the workgroup between subgroups
 }
 
 func (f *flow) join(g flow) bool {
-	changed := f.split.join(g.split) || g.groups && !f.groups
+	before, groups := f.clone(), f.groups
+	f.split.Or(&f.split, &g.split)
 	f.groups = f.groups || g.groups
-	return changed
+	return f.split.Cmp(&before.split) != 0 || f.groups != groups
 }
 
 func (f flow) clone() flow {
-	return flow{append(marks(nil), f.split...), f.groups}
+	g := flow{groups: f.groups}
+	g.split.Set(&f.split)
+	return g
 }
 
 // A promise is how far the specification lets invocations come together where a
@@ -121,7 +80,7 @@ func (p *program) through(b *block, mark func(*node) int) flow {
 		p.pass(&out, n)
 	}
 	if b.decision(p) == divergent {
-		out.split.add(mark(b.branch))
+		out.split.SetBit(&out.split, mark(b.branch), 1)
 	}
 	if b.decision(p) != sameInWorkgroup {
 		out.groups = true
@@ -135,7 +94,7 @@ func (p *program) pass(f *flow, n *node) {
 	if n.op != spirv.OpControlBarrier || n.at.level == divergent {
 		return
 	}
-	f.split = nil
+	f.split = big.Int{}
 	if p.isBarrier(n, scopeWorkgroup) && n.at.level == sameInWorkgroup {
 		f.groups = false
 	}
@@ -202,10 +161,10 @@ func (p *program) merged(in flow, r *region, promise promise) flow {
 		level = max(level, b.level, b.decision(p))
 	}
 	switch {
-	case level == sameInWorkgroup && entry.split.empty() && !entry.groups:
+	case level == sameInWorkgroup && entry.split.Sign() == 0 && !entry.groups:
 		return flow{}
-	case level <= sameInSubgroup && entry.split.empty() && promise == bySubgroup:
-		in.split = nil
+	case level <= sameInSubgroup && entry.split.Sign() == 0 && promise == bySubgroup:
+		in.split = big.Int{}
 	}
 	return in
 }

@@ -1,6 +1,12 @@
 package main
 
-import "slices"
+import (
+	"slices"
+
+	"gonum.org/v1/gonum/graph"
+	dominators "gonum.org/v1/gonum/graph/flow"
+	"gonum.org/v1/gonum/graph/simple"
+)
 
 // order finds the reachable blocks and puts them in reverse postorder. Edges to blocks
 // that end with OpUnreachable are dropped: nothing goes there.
@@ -33,43 +39,33 @@ func (p *program) order(entry *block) {
 	}
 }
 
-// immediate returns the immediate dominators of blocks in reverse postorder, of which the first dominates
-// all (Cooper, Harvey and Kennedy, A Simple, Fast Dominance Algorithm, 2001).
-func immediate(list []*block, prev func(*block) []*block) map[*block]*block {
-	order, dom := map[*block]int{}, map[*block]*block{list[0]: list[0]}
-	for i, b := range list {
-		order[b] = i
-	}
-	for changed := true; changed; {
-		changed = false
-		for _, b := range list[1:] {
-			var next *block
-			for _, a := range prev(b) {
-				if dom[a] == nil {
-					continue
-				}
-				if next == nil {
-					next = a
-				}
-				for a != next {
-					if order[a] > order[next] {
-						a = dom[a]
-					} else {
-						next = dom[next]
-					}
-				}
-			}
-			if next != dom[b] {
-				dom[b], changed = next, true
-			}
+// dominate finds the immediate dominators, and the immediate postdominators: the same, backwards, from a
+// virtual end that all blocks without a next one go to.
+func (p *program) dominate() {
+	forth, back, end := simple.NewDirectedGraph(), simple.NewDirectedGraph(), simple.Node(len(p.blocks))
+	edge := func(from, to simple.Node) {
+		if from != to {
+			forth.SetEdge(simple.Edge{F: from, T: to})
+			back.SetEdge(simple.Edge{F: to, T: from})
 		}
 	}
-	return dom
-}
-
-func (p *program) dominate() {
-	for b, dom := range immediate(p.blocks, func(b *block) []*block { return b.prev }) {
-		b.idom = dom
+	for _, b := range p.blocks {
+		for _, s := range b.next {
+			edge(simple.Node(b.order), simple.Node(s.order))
+		}
+		if len(b.next) == 0 {
+			edge(simple.Node(b.order), end)
+		}
+	}
+	block := func(n graph.Node) *block {
+		if n == nil || n == end {
+			return nil
+		}
+		return p.blocks[n.ID()]
+	}
+	before, after := dominators.Dominators(simple.Node(0), forth), dominators.Dominators(end, back)
+	for i, b := range p.blocks {
+		b.idom, b.ipdom = block(before.DominatorOf(int64(i))), block(after.DominatorOf(int64(i)))
 	}
 }
 
@@ -79,42 +75,6 @@ func dominates(a, b *block) bool {
 		b = b.idom
 	}
 	return a == b
-}
-
-// postdominate finds the immediate postdominators: the same, backwards, from a virtual
-// end that all blocks without a next one go to.
-func (p *program) postdominate() {
-	end := &block{}
-	for _, b := range p.blocks {
-		if len(b.next) == 0 {
-			end.prev = append(end.prev, b)
-		}
-	}
-	var list []*block // in postorder of the reversed graph
-	seen := map[*block]bool{}
-	var visit func(b *block)
-	visit = func(b *block) {
-		seen[b] = true
-		for _, a := range b.prev {
-			if !seen[a] {
-				visit(a)
-			}
-		}
-		list = append(list, b)
-	}
-	visit(end)
-	slices.Reverse(list)
-	after := immediate(list, func(b *block) []*block {
-		if len(b.next) == 0 {
-			return []*block{end}
-		}
-		return b.next
-	})
-	for b, dom := range after {
-		if dom != end {
-			b.ipdom = dom
-		}
-	}
 }
 
 // decide finds control dependences: the branch of a decides whether b runs if b comes

@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -115,10 +116,8 @@ func (j *judged) cases(m *module) []map[string]bool {
 		var next []map[string]bool
 		for _, set := range sets {
 			for _, v := range c.values {
-				with := map[string]bool{c.name: v}
-				for name, v := range set {
-					with[name] = v
-				}
+				with := maps.Clone(set)
+				with[c.name] = v
 				next = append(next, with)
 			}
 		}

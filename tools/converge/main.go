@@ -55,6 +55,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,12 +145,7 @@ type result struct {
 // report analyses modules.
 func report(modules map[string][]byte, j *judged, bare bool, promise promise) (*result, error) {
 	r := &result{open: map[finding][]string{}, judged: map[finding][]string{}, merged: map[finding][]string{}}
-	names := make([]string, 0, len(modules))
-	for name := range modules {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		m, err := parse(modules[name])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -191,12 +187,7 @@ func (r *result) lines(verbose bool) []string {
 
 // tell tells findings, a line for each place.
 func tell(found map[finding][]string, prefix string, verbose bool) []string {
-	list := make([]finding, 0, len(found))
-	for f := range found {
-		list = append(list, f)
-	}
-	slices.SortFunc(list, compareFindings)
-	var lines []string
+	list, lines := slices.SortedFunc(maps.Keys(found), compareFindings), []string(nil)
 	for len(list) > 0 {
 		f := list[0]
 		n := 1
