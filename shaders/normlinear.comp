@@ -10,7 +10,7 @@
 //     norm_w            (k)             f32
 //     w                 (n or 2n, k)    ELEM, row stride
 //     bias              (n or 2n)       f32
-//     y                 (ROWS, n)       f32 or ELEM, row stride
+//     y                 (ROWS, n)       FORMAT, row stride
 //
 // An invocation has LOADS rows of w, half of them gates with GLU. The TEAM invocations that share these rows take 16 bytes
 // of k in turn. All loads of w of STEPS are in flight at once. The rows' factor rstd waits for the end: squares are
@@ -29,7 +29,7 @@ layout(constant_id = 6) const bool GLU = false;
 layout(constant_id = 7) const uint ACTIVATION = 0;
 layout(constant_id = 8) const bool RESIDUAL = false;
 layout(constant_id = 9) const bool BIAS = false;
-layout(constant_id = 10) const bool FLOATS = false;  // y is f32
+layout(constant_id = 10) const uint FORMAT = 0;      // of y, lib/formats.glsl
 layout(constant_id = 11) const bool ALIGNED = true;  // offsets and strides but those of y and bias are multiples of VEC
 layout(constant_id = 12) const bool WHOLE = true;    // so is k
 layout(local_size_x_id = 0) in;
@@ -57,6 +57,7 @@ layout(push_constant, scalar) uniform Params {
 } p;
 
 #include "lib/vec16.glsl"
+#include "lib/formats.glsl"
 #include "lib/activation.glsl"
 
 READ16(0, X, x)
@@ -65,8 +66,8 @@ layout(binding = 2, scalar) readonly buffer NormW { float norm_w[]; };
 layout(binding = 2, scalar) readonly buffer NormW4 { vec4 norm_w4[]; };
 READ16(3, W, w)
 layout(binding = 4, scalar) readonly buffer Bias { float bias[]; };
-layout(binding = 5, scalar) writeonly buffer Y { ELEM y[]; };
-layout(binding = 5, scalar) writeonly buffer Y32 { float y32[]; };
+layout(binding = 5, scalar) writeonly buffer Y { float y32[]; };
+layout(binding = 5, scalar) writeonly buffer Y16 { uint16_t y16[]; };
 WRITE16(6, Sum, sum)
 
 const uint TEAMS = WORKGROUP_SIZE / TEAM;
@@ -200,10 +201,10 @@ void main() {
             if (GLU) {
                 v = activated(vec4(v)).value.x * biased(totals[first + COLS + i % COLS] * rstd, p.n + j);
             }
-            if (FLOATS) {
+            if (FORMAT == FORMAT_F32) {
                 y32[at(p.y, r, j)] = v;
             } else {
-                y[at(p.y, r, j)] = NARROW(v);
+                y16[at(p.y, r, j)] = uint16_t(narrow_to(FORMAT, v));
             }
         }
     }

@@ -29,9 +29,9 @@ func (n *NormLinear) Tensors() []Tensor {
 		{Name: "x", DType: t, Shape: rows, Scale: n.Magnitude, Main: true},
 		{Name: "residual", DType: t, Shape: rows, Scale: n.Magnitude, Off: !n.Residual},
 		{Name: "norm_w", Shape: []int{n.In}},
-		{Name: "w", DType: t, Shape: []int{n.WRows(), n.In}, Scale: OrOne(n.Second) / math.Sqrt(float64(n.In)), Lines: true},
+		{Name: "w", DType: t, Shape: []int{n.WRows(), n.In}, Scale: OrOne(n.Second) / math.Sqrt(float64(n.In))},
 		{Name: "bias", Shape: []int{n.WRows()}, Scale: n.Second, Off: !n.Bias},
-		{Name: "y", DType: n.OutDType, Shape: []int{n.Rows, n.Out}, Role: Output},
+		{Name: "y", DType: n.YDType(), Shape: []int{n.Rows, n.Out}, Role: Output},
 		{Name: "sum", DType: t, Shape: rows, Role: Output, Off: !n.Residual},
 	}
 }
@@ -76,7 +76,7 @@ func drawNormLinear(family, rng *rand.Rand, s Space) Call {
 		return nil
 	}
 	if family.IntN(2) == 0 {
-		p.OutDType = p.DType
+		p.OutDType = dtype.Some(one(family, dtype.All()...))
 	}
 	p.Rows, p.GLU, p.Residual, p.Bias = 1+family.IntN(normlinear.MaxRows), chance(family, 2), chance(family, 2), chance(family, 3)
 	if p.GLU {

@@ -6,12 +6,14 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/normlinear"
 	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
@@ -69,6 +71,44 @@ func TestLogits(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFused has batches up to the most rows of normlinear, whose steps run a kernel for each norm with its product, and one
+// row more. Each sequence has the logits of the reference, whatever is beside it.
+func TestFused(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, name := range []string{"llama-3.2-1b", "qwen2.5-0.5b"} {
+		c := smallConfig(t, name)
+		ref, err := newReference(c, Random{1})
+		require.NoError(t, err)
+		for _, batch := range []int{normlinear.MaxRows, normlinear.MaxRows + 1} {
+			g := newGenerator(t, d, c, batch, sample.Filters{})
+			texts := make([][]int32, batch)
+			for i := range texts {
+				texts[i] = []int32{int32(i), 17, int32(3 * i)}
+			}
+			prompt, err := g.plan(ctx, 3)
+			require.NoError(t, err)
+			require.NoError(t, g.fill(ctx, prompt, 3, texts))
+			prompt.Close()
+			next, logits := make([]int32, batch), make([]float32, batch*c.Vocabulary)
+			require.NoError(t, g.step.Tensor("ids").DownloadInts(ctx, next))
+			require.NoError(t, g.step.Start(ctx))
+			require.NoError(t, g.step.Tensor("logits").Download(ctx, logits))
+			for i, text := range texts {
+				want := ref.logits(append(text, next[i]))
+				compare(t, want[len(want)-1], logits[i*c.Vocabulary:][:c.Vocabulary])
+			}
+			kernels := map[string]int{}
+			for _, m := range g.step.Modules() {
+				kernels[strings.Split(m.Name, ".")[0]]++
+			}
+			fused := batch <= normlinear.MaxRows
+			require.Equal(t, fused, kernels["normlinear"] > 0, kernels)
+			require.Equal(t, fused, kernels["norm_fwd"]+kernels["glu_fwd"] == 0, kernels)
+		}
 	}
 }
 

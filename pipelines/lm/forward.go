@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/glu"
+	"github.com/flashvk/flashvk/pipelines/normlinear"
 	"github.com/flashvk/flashvk/pipelines/rope"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/pipelines/xent"
@@ -85,23 +86,30 @@ func (f *Forward) Tape(t *train.Tape) {
 		last := t.Input("last", dtype.Int32, f.Batch)
 		branch, stream = t.Embed("last branch", last, branch), t.Embed("last stream", last, stream)
 	}
-	y, _ := x.norm(names.norm, branch, stream)
 	head := embedding
 	if !c.Tied {
 		head = t.Weight(headName, c.Vocabulary, c.Width)
 	}
 	if f.Loss {
+		y, _ := x.norm(names.norm, branch, stream)
 		t.Loss(t.CrossEntropy("loss", y, head, t.Input("labels", dtype.Int32, rows), xent.Problem{Sum: true}, xent.Options{}))
 		return
 	}
-	logits := t.Output(t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)}))
+	var logits *train.Value
+	if x.fuses() {
+		logits, _ = x.fused("logits", names.norm, branch, stream, head, nil, normlinear.Problem{Out: c.Vocabulary, OutDType: dtype.Some(dtype.Float32)})
+	} else {
+		y, _ := x.norm(names.norm, branch, stream)
+		logits = t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)})
+	}
+	t.Output(logits)
 	if f.Choose != nil {
 		t.Op(train.Op{Name: "choose", In: []*train.Value{logits, ids}, Forward: func(c *vk.Cmd, m train.Call) error { return f.Choose(c, m.In[0], m.In[1]) }})
 	}
 	if f.Cache == nil || f.Seq > 1 {
 		return
 	}
-	advance := train.Op{Name: "advance", In: []*train.Value{y}}
+	advance := train.Op{Name: "advance", In: []*train.Value{logits}}
 	if c.GPT2() {
 		advance.In = append(advance.In, x.positions)
 	}
@@ -138,7 +146,8 @@ type linear struct {
 func (x *pass) products(v *train.Value, list ...linear) []*train.Value {
 	t, in := x.t, v.Shape()[1]
 	if x.joined && len(list) > 1 && !list[0].normed {
-		return x.join(v, list)
+		w, bias := x.jointWeights(list, in)
+		return columns(t.Product(list[0].name, train.Product{X: v, W: w, TransW: true, Bias: bias}), list)
 	}
 	var base, down []train.Named
 	for _, l := range list {
@@ -173,25 +182,82 @@ func (x *pass) products(v *train.Value, list ...linear) []*train.Value {
 	return y
 }
 
-// join appends products of v as one, whose weights are one parameter. The matrices are then columns of one,
-// which norms of heads cannot have.
-func (x *pass) join(v *train.Value, list []linear) (y []*train.Value) {
+// jointWeights returns the parameter that has the weights of products of the same rows, and that of their biases, nil for none.
+func (x *pass) jointWeights(list []linear, in int) (w, bias *train.Value) {
 	var weights, biases []string
 	out := 0
 	for _, l := range list {
 		weights, biases = append(weights, l.name+".weight"), append(biases, l.name+".bias")
 		out += l.out
 	}
-	p := train.Product{X: v, W: x.t.Weight(strings.Join(weights, joint), out, v.Shape()[1]), TransW: true}
 	if list[0].bias {
-		p.Bias = x.t.Vector(strings.Join(biases, joint), out)
+		bias = x.t.Vector(strings.Join(biases, joint), out)
 	}
-	all, first := x.t.Product(list[0].name, p), 0
+	return x.t.Weight(strings.Join(weights, joint), out, in), bias
+}
+
+// columns returns the parts of a product with joint weights, which are columns of one matrix: norms of heads cannot have these.
+func columns(all *train.Value, list []linear) (y []*train.Value) {
+	first := 0
 	for _, l := range list {
 		y = append(y, all.Slice(1, first, first+l.out))
 		first += l.out
 	}
 	return y
+}
+
+// fuses reports whether products of normalized rows run as one kernel with the norm: in a step of few tokens, which waits
+// for kernels more than for bytes.
+func (x *pass) fuses() bool {
+	return x.joined && x.Cache != nil && x.Seq == 1 && x.Batch <= normlinear.MaxRows && x.LoRA == nil && !x.c.GPT2()
+}
+
+// fused appends a product of norm(branch + stream), of as many columns as p says, and returns the sum as well.
+func (x *pass) fused(name, norm string, branch, stream, w, bias *train.Value, p normlinear.Problem) (y, sum *train.Value) {
+	t, c := x.t, x.c
+	p.Rows, p.In, p.Eps, p.DType, p.Residual, p.Bias = x.Batch, c.Width, c.Eps, t.DType(), stream != nil, bias != nil
+	y, sum = t.Tensor(name, p.YDType(), p.Rows, p.Out), branch
+	o := train.Op{Name: name, In: []*train.Value{branch, t.Vector(norm+".weight", c.Width), w}, Out: []*train.Value{y}}
+	if p.Bias {
+		o.In = append(o.In, bias)
+	}
+	if p.Residual {
+		sum = t.Tensor(norm+".sum", p.DType, p.Rows, p.In)
+		o.In, o.Out = append(o.In, stream), append(o.Out, sum)
+	}
+	o.Forward = func(c *vk.Cmd, m train.Call) error {
+		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Y: m.Out[0]}
+		if p.Bias {
+			x.Bias = m.In[3]
+		}
+		if p.Residual {
+			x.Residual, x.Sum = m.In[len(m.In)-1], m.Out[1]
+		}
+		return normlinear.Forward(c, x, p, normlinear.Options{})
+	}
+	t.Op(o)
+	return y, sum
+}
+
+// normed appends products of norm(branch + stream), and returns the sum as well.
+func (x *pass) normed(norm string, branch, stream *train.Value, list ...linear) (y []*train.Value, sum *train.Value) {
+	if !x.fuses() || list[0].normed {
+		v, sum := x.norm(norm, branch, stream)
+		return x.products(v, list...), sum
+	}
+	w, bias := x.jointWeights(list, x.c.Width)
+	all, sum := x.fused(list[0].name, norm, branch, stream, w, bias, normlinear.Problem{Out: w.Shape()[0]})
+	return columns(all, list), sum
+}
+
+// gated appends the gated linear units of norm(branch + stream), and returns the sum as well.
+func (x *pass) gated(name, norm string, branch, stream *train.Value, gate, up linear) (h, sum *train.Value) {
+	if !x.fuses() {
+		gu, sum := x.normed(norm, branch, stream, gate, up)
+		return x.t.GLU(name, gu[0], gu[1], glu.SiLU), sum
+	}
+	w, _ := x.jointWeights([]linear{gate, up}, x.c.Width)
+	return x.fused(name, norm, branch, stream, w, nil, normlinear.Problem{Out: gate.out, GLU: true})
 }
 
 // joint stands between the names of parameters that are one.
@@ -211,19 +277,17 @@ func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value)
 		up := x.products(y, linear{name: name("mlp.c_fc"), out: c.Hidden, bias: true, activation: gemm.GELUTanh})[0]
 		return x.products(up, linear{name: name("mlp.c_proj"), out: c.Width, bias: true})[0], stream
 	}
-	y, stream := x.norm(name("input_layernorm"), branch, stream)
-	t.Keep(stream, train.Blocks)
-	qkv := x.products(y, linear{name("self_attn.q_proj"), c.Heads * c.HeadDim, c.Bias, c.QKNorm, 0},
+	qkv, stream := x.normed(name("input_layernorm"), branch, stream, linear{name("self_attn.q_proj"), c.Heads * c.HeadDim, c.Bias, c.QKNorm, 0},
 		linear{name("self_attn.k_proj"), c.KVHeads * c.HeadDim, c.Bias, c.QKNorm, 0},
 		linear{name("self_attn.v_proj"), c.KVHeads * c.HeadDim, c.Bias, false, 0})
+	t.Keep(stream, train.Blocks)
 	if c.QKNorm {
 		qkv[0], qkv[1] = x.headNorm(name("self_attn.q_norm"), qkv[0]), x.headNorm(name("self_attn.k_norm"), qkv[1])
 	}
 	o := x.attend(layer, qkv[0], qkv[1], qkv[2])
 	branch = x.products(o, linear{name: name("self_attn.o_proj"), out: c.Width, bias: c.OutBias})[0]
-	y, stream = x.norm(name("post_attention_layernorm"), branch, stream)
-	gu := x.products(y, linear{name: name("mlp.gate_proj"), out: c.Hidden}, linear{name: name("mlp.up_proj"), out: c.Hidden})
-	h := t.GLU(name("mlp.glu"), gu[0], gu[1], glu.SiLU)
+	h, stream := x.gated(name("mlp.glu"), name("post_attention_layernorm"), branch, stream,
+		linear{name: name("mlp.gate_proj"), out: c.Hidden}, linear{name: name("mlp.up_proj"), out: c.Hidden})
 	return x.products(h, linear{name: name("mlp.down_proj"), out: c.Width})[0], stream
 }
 

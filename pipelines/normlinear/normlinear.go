@@ -12,7 +12,7 @@
 //	NormW             (in)                           float32, contiguous
 //	W                 (out, in), with GLU (2*out, in)  Problem.DType, any row stride
 //	Bias              (out), with GLU (2*out)        float32, contiguous
-//	Y                 (rows, out)                    Problem.Out, any row stride
+//	Y                 (rows, out)                    Problem.YDType(), any row stride
 //
 // It is norm.Forward with RMS, gemm.Forward with TransB, and glu.Forward; normalized rows and gates are not rounded between
 // them. W is read once, at the speed of memory. Each workgroup reads the rows again, so they are few: MaxRows.
@@ -48,9 +48,9 @@ type Problem struct {
 	Activation glu.Activation // of GLU
 	Residual   bool           // a second tensor is added to x first
 	Bias       bool
-	Eps        float64     // added to the mean of squares; not negative
-	DType      dtype.DType // of x, residual, sum and w
-	OutDType   dtype.DType // of y: DType or Float32
+	Eps        float64      // added to the mean of squares; not negative
+	DType      dtype.DType  // of x, residual, sum and w
+	OutDType   dtype.Option // of y; the zero value is DType
 }
 
 // Validate returns an error that names the first field that is out of its range.
@@ -72,11 +72,14 @@ func (p Problem) Validate() error {
 		return fmt.Errorf("normlinear: eps=%g is not a finite number from 0 on", p.Eps)
 	case !p.DType.Valid() || !p.DType.Float():
 		return fmt.Errorf("normlinear: dtype=%v is not one of float32, float16, bfloat16", p.DType)
-	case p.OutDType != p.DType && p.OutDType != dtype.Float32:
-		return fmt.Errorf("normlinear: out dtype=%v is neither float32 nor %v, the dtype of x", p.OutDType, p.DType)
+	case !p.YDType().Valid() || !p.YDType().Float():
+		return fmt.Errorf("normlinear: out dtype=%v is not one of float32, float16, bfloat16", p.YDType())
 	}
 	return nil
 }
+
+// YDType returns the format of Y.
+func (p Problem) YDType() dtype.DType { return p.OutDType.Or(p.DType) }
 
 // WRows returns the rows of W.
 func (p Problem) WRows() int {
@@ -110,7 +113,7 @@ func (p Problem) Bytes() float64 {
 		columns += float64(p.WRows())
 	}
 	size := float64(p.DType.Size())
-	return size*(p.weights()+rows*float64(p.Rows*p.In)) + 4*columns + float64(p.Rows*p.Out*p.OutDType.Size())
+	return size*(p.weights()+rows*float64(p.Rows*p.In)) + 4*columns + float64(p.Rows*p.Out*p.YDType().Size())
 }
 
 // Tensors are what Forward reads and writes.
@@ -195,7 +198,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		argument.New("w", t.W, true, p.DType, []int{p.WRows(), p.In}),
 		argument.New("bias", t.Bias, p.Bias, dtype.Float32, []int{p.WRows()}),
 	}, []argument.Argument{
-		argument.New("y", t.Y, true, p.OutDType, []int{p.Rows, p.Out}),
+		argument.New("y", t.Y, true, p.YDType(), []int{p.Rows, p.Out}),
 		argument.New("sum", t.Sum, p.Residual, p.DType, rows),
 	}); err != nil {
 		return err
@@ -255,7 +258,7 @@ type spec struct {
 	Activation    uint32 `glsl:"ACTIVATION"`
 	Residual      bool   `glsl:"RESIDUAL"`
 	Bias          bool   `glsl:"BIAS"`
-	Floats        bool   `glsl:"FLOATS"`
+	Format        uint32 `glsl:"FORMAT"`
 	Aligned       bool   `glsl:"ALIGNED"`
 	Whole         bool   `glsl:"WHOLE"`
 }
@@ -264,7 +267,7 @@ func newSpec(t *Tensors, p *Problem, c Config) spec {
 	vec := vecBytes / p.DType.Size()
 	s := spec{
 		WorkgroupSize: uint32(c.Threads), Team: uint32(c.Team), Rows: uint32(p.Rows), Loads: uint32(c.Loads), Steps: uint32(c.Steps), Together: uint32(c.together()),
-		GLU: p.GLU, Activation: uint32(p.Activation), Residual: p.Residual, Bias: p.Bias, Floats: p.OutDType == dtype.Float32,
+		GLU: p.GLU, Activation: uint32(p.Activation), Residual: p.Residual, Bias: p.Bias, Format: chips.Format(p.YDType()),
 		Aligned: t.NormW.Offset%4 == 0, Whole: p.In%vec == 0,
 	}
 	for _, x := range []vk.Tensor{t.X, t.Residual, t.W, t.Sum} {

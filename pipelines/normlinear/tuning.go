@@ -53,7 +53,7 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	case sums > mostSums || c.Steps*c.Loads > mostLoads:
 		return unsupported("%d sums and %d vectors of an invocation are more than %d and %d", sums, c.Steps*c.Loads, mostSums, mostLoads)
 	}
-	if err := argument.Storage("normlinear", caps, p.DType, p.OutDType); err != nil {
+	if err := argument.Storage("normlinear", caps, p.DType, p.YDType()); err != nil {
 		return err
 	}
 	if err := argument.FitsWorkgroup("normlinear", caps, path, c.Threads); err != nil {

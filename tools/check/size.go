@@ -29,7 +29,7 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14405, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17110},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17115},
 	{"attention", []string{"attention", "internal/attention"}, 16610, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 19240, 0},
 	{"one engine for every proof", []string{
@@ -40,7 +40,7 @@ var wings = []wing{
 	{"the program", []string{"bench", "internal/bench"}, 12785, 0},
 	{"trainer and models", []string{
 		"pipelines/tnp", "pipelines/train", "pipelines/lm", "internal/pipelines/tnp", "internal/bench/train",
-	}, 15705, 0},
+	}, 15810, 0},
 	{"tools/converge", []string{"tools/converge"}, 1895, 0},
 }
 

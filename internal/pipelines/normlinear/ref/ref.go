@@ -60,7 +60,7 @@ func Forward(in Inputs, p normlinear.Problem) Outputs {
 				y = a.Times(number(r, p.Out+j))
 			}
 			out.Y = append(out.Y, y.X)
-			out.Bounds = append(out.Bounds, y.Off+tolerance.Stored(p.OutDType, math.Abs(y.X)+y.Off))
+			out.Bounds = append(out.Bounds, y.Off+tolerance.Stored(p.YDType(), math.Abs(y.X)+y.Off))
 		}
 	}
 	return out

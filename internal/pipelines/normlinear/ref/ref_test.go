@@ -28,7 +28,7 @@ func TestForward(t *testing.T) {
 
 // TestRounded has a sum that float16 does not hold: it is rounded before it is normalized.
 func TestRounded(t *testing.T) {
-	p := normlinear.Problem{Rows: 1, In: 2, Out: 1, Residual: true, DType: dtype.Float16, OutDType: dtype.Float32}
+	p := normlinear.Problem{Rows: 1, In: 2, Out: 1, Residual: true, DType: dtype.Float16, OutDType: dtype.Some(dtype.Float32)}
 	out := Forward(Inputs{X: []float64{2048, 1}, Residual: []float64{1, 1}, NormW: []float64{1, 1}, W: []float64{1, 0}}, p)
 	require.Equal(t, []float64{2048, 2}, out.Sum)
 	require.InDelta(t, 2048/math.Sqrt((2048*2048+4)/2.0), out.Y[0], 1e-12)
