@@ -86,7 +86,7 @@ test-all: test others ## the same with every tile and case on lavapipe, too: wha
 
 # Random problems on devices that are not here; each day has its own.
 OTHERS ?= $(if $(FLASHVK_ALL),200,40)
-others: setup ## random problems on lavapipe with subgroups of 4 and of 16, with Vulkan 1.2's least limits, and on SwiftShader
+others: setup ## random problems on lavapipe with subgroups of 4 and of 16, with Vulkan 1.2's least limits, and on SwiftShader, with the fixed problems
 	@$(tools); \
 	random() { echo "make: $$1" >&2; shift; env FLASHVK_DRIVER=lavapipe FLASHVK_REQUIRE=scalar GALLIVM_PERF=nopt "$$@" \
 		$(GOTEST) ./internal/bench/trial -run 'TestRandom$$' -random-count $(OTHERS) -random-seed $$(date +%Y%m%d); }; \
@@ -94,7 +94,9 @@ others: setup ## random problems on lavapipe with subgroups of 4 and of 16, with
 	random 'subgroups of 16' LP_NATIVE_VECTOR_WIDTH=512; \
 	random 'the least limits' FLASHVK_LEAST=1; \
 	if swiftshader=$$(tools/toolchain --swiftshader); then \
-		random SwiftShader FLASHVK_DRIVER= VK_DRIVER_FILES=$$swiftshader/vk_swiftshader_icd.json; \
+		export VK_DRIVER_FILES=$$swiftshader/vk_swiftshader_icd.json; \
+		random SwiftShader FLASHVK_DRIVER=; \
+		FLASHVK_ALL=1 FLASHVK_REQUIRE=scalar FLASHVK_DRIVER= $(GOTEST) ./tests/conformance; \
 	fi
 
 shaders: setup ## GLSL to SPIR-V: writes shaders/spv

@@ -17,8 +17,8 @@ import (
 func folder(cmd *cobra.Command, dir *string) *cobra.Command {
 	cmd.Use += " DIR"
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		*dir = strings.Join(args, " ")
-		return exactly(1, "the folder of a checkpoint")(cmd, args)
+		*dir = strings.Join(args, " ") // one, or an error
+		return exactly(1, "one folder of a checkpoint")(cmd, args)
 	}
 	return cmd
 }
