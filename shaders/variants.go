@@ -113,6 +113,7 @@ var variants = slices.Concat(
 	forEach("quantize", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("rope", "vulkan1.2", "f16", "bf16", "f32"),
 	single("sample"),
+	forEach("dropout", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("matrix_layout", "vulkan1.3", "f16", "bf16"),
 	forEach("matrix_right", "vulkan1.3", "f16", "bf16"),
 	forEach("micro_matrix", "vulkan1.3", "f16", "bf16", "int8"),

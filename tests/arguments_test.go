@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/dropout"
 	"github.com/flashvk/flashvk/pipelines/embed"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/gmm"
@@ -83,6 +84,7 @@ func refusing() map[string]call.Call {
 		"rope, backward":       &call.Rope{Problem: turned, Direction: back},
 		"sample":               &call.Sample{Problem: sample.Problem{Rows: 3, Vocabulary: 40, Filters: sample.Filters{Temperature: 1, RepetitionPenalty: 2}}},
 		"normlinear":           &call.NormLinear{Problem: normlinear.Problem{Rows: 3, In: 40, Out: 8, Residual: true, Bias: true}},
+		"dropout":              &call.Dropout{Problem: dropout.Problem{Rows: 3, Cols: 8, P: 0.5}},
 		"quantize":             &call.Quantize{Problem: quantize.Problem{Batch: 1, Heads: 1, Rows: 8, Cols: 24, Quant: dtype.QuantE4M3, Block: 3}},
 		"decode":               &call.Decode{DecodeProblem: decode, Lens: lens},
 		"append":               &call.Append{Step: call.Step{Decode: call.Decode{DecodeProblem: decode, Lens: lens}, RoPE: rotary}},

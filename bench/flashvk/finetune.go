@@ -61,6 +61,7 @@ func (t *finetuneCommand) add(f *pflag.FlagSet) {
 		lr = "0.0002, with --full 0.00002"
 		kernels.IntVar(f, &t.lora.Rank, "rank", "rank of the adapter (default 8)")
 		f.Float64Var(&t.lora.Alpha, "alpha", 0, "scale of the adapter, divided by the rank (default twice the rank)")
+		f.Float64Var(&t.lora.Dropout, "dropout", 0, "probability that an input of the adapter is dropped in training")
 		f.StringSliceVar(&t.lora.Targets, "targets", nil, "products that are adapted, a comma list such as q_proj,v_proj (default all of the layers)")
 		f.BoolVar(&t.full, "full", false, "train all weights instead of an adapter, and write a checkpoint")
 	}
@@ -115,7 +116,7 @@ func (t *finetuneCommand) check() error {
 	}
 	err := cmp.Or(checkRange(f, "batch", t.Rows, 1, 1<<16), checkRange(f, "accumulate", t.Accumulate, 1, 1<<16), checkRange(f, "steps", t.Steps, 1, math.MaxInt32),
 		checkRange(f, "save-every", t.SaveEvery, 1, math.MaxInt32), exclusive(f, "steps", "epochs"), exclusive(f, "eval", "eval-split"))
-	for _, name := range []string{"rank", "alpha", "targets"} {
+	for _, name := range []string{"rank", "alpha", "dropout", "targets"} {
 		if !t.scratch {
 			err = cmp.Or(err, exclusive(f, "full", name))
 		}

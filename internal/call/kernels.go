@@ -95,6 +95,7 @@ func All() []Kernel {
 		kernelRope(),
 		kernelSample(),
 		kernelNormLinear(),
+		kernelDropout(),
 	}
 	for _, x := range Lines(cases) {
 		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}

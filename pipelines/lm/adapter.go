@@ -129,7 +129,7 @@ func (x tensors) Read(p Param, t dtype.DType, b []byte, first int64) error {
 // WriteAdapter writes an adapter of a model into a folder, which it makes, as PEFT does. W has its weights, as a
 // Trainer does; base is the name or the folder of the model.
 func (l *LoRA) WriteAdapter(dir, base string, c *Config, w Weights) error {
-	raw := rawAdapter{rawLoRA: rawLoRA{Type: "LORA", Rank: l.Rank, Alpha: l.Alpha}, Task: "CAUSAL_LM", Base: base, Targets: l.Targets, FanIn: c.GPT2(), Bias: "none", Inference: true}
+	raw := rawAdapter{rawLoRA: rawLoRA{Type: "LORA", Rank: l.Rank, Alpha: l.Alpha}, Task: "CAUSAL_LM", Base: base, Targets: l.Targets, Dropout: l.Dropout, FanIn: c.GPT2(), Bias: "none", Inference: true}
 	params := l.Params(c)
 	for _, p := range params {
 		name := strings.TrimSuffix(p.Name, ".lora_A.weight")

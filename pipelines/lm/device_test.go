@@ -2,8 +2,6 @@ package lm
 
 import (
 	"context"
-	"encoding/json"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -22,12 +20,7 @@ import (
 // smallConfig returns a named model, small.
 func smallConfig(t *testing.T, name string) *Config {
 	t.Helper()
-	fields := map[string]any{}
-	require.NoError(t, json.Unmarshal(models()[name], &fields))
-	maps.Copy(fields, small(name))
-	text, err := json.Marshal(fields)
-	require.NoError(t, err)
-	c, err := parseConfig(text)
+	_, c, err := changed(name, small(name))
 	require.NoError(t, err)
 	return &c
 }

@@ -1,7 +1,6 @@
 package lm
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,15 +124,9 @@ func TestConfigErrors(t *testing.T) {
 		{"smollm2-135m", "mlp_bias", true, "lm: mlp_bias=true is not known"},
 		{"qwen2.5-0.5b", "use_sliding_window", true, ""},
 	} {
-		fields := map[string]any{}
-		require.NoError(t, json.Unmarshal(models()[c.model], &fields))
-		for key, value := range small(c.model) {
-			fields[key] = value
-		}
-		fields[c.field] = c.value
-		text, err := json.Marshal(fields)
-		require.NoError(t, err)
-		if _, err = parseConfig(text); c.want == "" {
+		change := small(c.model)
+		change[c.field] = c.value
+		if _, _, err := changed(c.model, change); c.want == "" {
 			require.NoError(t, err)
 		} else {
 			require.EqualError(t, err, c.want)

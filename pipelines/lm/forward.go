@@ -24,6 +24,7 @@ import (
 //	        cu_seqlens  (sequences+1)  int32, with Sequences
 //	        last        (batch)        int32, with Last: the rows of ids that have logits
 //	        labels      (batch*seq)    int32, with Loss
+//	        dropout     (3)            int32, with LoRA.Dropout and gradients: dropout.States
 //	output  logits      (batch*seq, vocabulary) or with Last (batch, vocabulary), float32; not with Loss
 //	        loss        (1)            float32, with Loss: the sum over the labels that are not -100
 //
@@ -56,6 +57,8 @@ type pass struct {
 	c                           *Config
 	t                           *train.Tape
 	positions, turns, cuSeqlens *train.Value
+	dropout                     *train.Value // nil: none
+	stream                      int          // of the next dropout: how many products are adapted so far
 }
 
 // Tape appends the forward pass.
@@ -71,6 +74,9 @@ func (f *Forward) Tape(t *train.Tape) {
 	}
 	if f.Sequences > 0 {
 		x.cuSeqlens = t.Input("cu_seqlens", dtype.Int32, f.Sequences+1)
+	}
+	if f.LoRA != nil && f.LoRA.Dropout > 0 && t.Pass() >= train.Gradients {
+		x.dropout = t.Input("dropout", dtype.Int32, 3)
 	}
 	names := c.names()
 	embedding := t.Weight(names.embed, c.Vocabulary, c.Width)
@@ -170,6 +176,10 @@ func (x *pass) products(v *train.Value, list ...linear) []*train.Value {
 	y := t.Products(base...)
 	if len(down) == 0 {
 		return y
+	}
+	for i := 0; x.dropout != nil && i < len(down); i++ {
+		down[i].X = t.Dropout(down[i].Name+", dropout", v, x.dropout, x.LoRA.Dropout, x.stream)
+		x.stream++
 	}
 	h := t.Products(down...)
 	for i, l := range list {

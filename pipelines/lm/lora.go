@@ -10,13 +10,16 @@ import (
 
 // A LoRA is an adapter of low rank: a product with a weight W, (out, in), that it adapts is
 //
-//	y = x * Wᵀ + Alpha/Rank * (x * Aᵀ) * Bᵀ      A (rank, in), B (out, rank)
+//	y = x * Wᵀ + Alpha/Rank * (dropout(x) * Aᵀ) * Bᵀ      A (rank, in), B (out, rank)
 //
 // Its parameters have the names of PEFT: base_model.model.NAME.lora_A.weight and ….lora_B.weight for a weight
-// NAME.weight. PEFT's lora_dropout is not computed here: it is 0.
+// NAME.weight.
 type LoRA struct {
 	Rank  int
 	Alpha float64
+	// Dropout is the probability that an element of x is dropped in training, for each product by itself
+	// (package dropout): the lora_dropout of PEFT, which ReadAdapter does not read.
+	Dropout float64
 	// Targets are the names of products, or the ends of them behind a point, as in target_modules of PEFT:
 	// q_proj. Nil is all products of the layers.
 	Targets []string
@@ -35,6 +38,8 @@ func (l *LoRA) Check(c *Config) error {
 		return fmt.Errorf("lm: rank=%d is not from 1 to hidden_size=%d", l.Rank, c.Width)
 	case !(l.Alpha > 0) || math.IsInf(l.Alpha, 0):
 		return fmt.Errorf("lm: alpha=%v is not a positive number", l.Alpha)
+	case !(l.Dropout >= 0 && l.Dropout < 1):
+		return fmt.Errorf("lm: dropout=%v is not from 0 to less than 1", l.Dropout)
 	}
 	for _, target := range l.Targets {
 		one := LoRA{Rank: l.Rank, Targets: []string{target}}

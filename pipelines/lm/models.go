@@ -45,16 +45,7 @@ func WriteModel(dir, name string, change map[string]any, format dtype.DType, sha
 	if _, err := Named(name); err != nil {
 		return err
 	}
-	fields := map[string]any{}
-	if err := json.Unmarshal(models()[name], &fields); err != nil {
-		return err
-	}
-	maps.Copy(fields, change)
-	text, err := json.MarshalIndent(fields, "", "\t")
-	if err != nil {
-		return err
-	}
-	config, err := parseConfig(text)
+	text, config, err := changed(name, change)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
 	}
@@ -65,4 +56,17 @@ func WriteModel(dir, name string, change map[string]any, format dtype.DType, sha
 		return err
 	}
 	return write(dir, config.Params(), format, shardBytes, w)
+}
+
+// changed returns the config.json of a named model with other fields.
+func changed(name string, change map[string]any) (text []byte, c Config, err error) {
+	fields := map[string]any{}
+	if err := json.Unmarshal(models()[name], &fields); err != nil {
+		return nil, c, err
+	}
+	maps.Copy(fields, change)
+	if text, err = json.MarshalIndent(fields, "", "\t"); err == nil {
+		c, err = parseConfig(text)
+	}
+	return text, c, err
 }

@@ -2,10 +2,10 @@ package lm
 
 import (
 	"math"
+	"slices"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/pipelines/dropout"
 )
 
 // A reference computes logits in float64 by the formulas of the papers, without any kernel's order.
@@ -13,21 +13,48 @@ type reference struct {
 	c    *Config
 	w    map[string][]float64
 	lora *LoRA
+	row  int // of the batch, where the sequence begins
+}
+
+// dropoutSeed is the seed of the dropout of references.
+const dropoutSeed = 9
+
+// dropped returns the input of the adapter of a product, after dropout in the first micro-batch.
+func (r *reference) dropped(x [][]float64, product string) [][]float64 {
+	if r.lora.Dropout == 0 {
+		return x
+	}
+	is := func(p Param) bool { return p.Name == adapterName(product, "A") }
+	p := dropout.Problem{P: r.lora.Dropout, Stream: slices.IndexFunc(r.lora.Params(r.c), is) / 2}
+	y := make([][]float64, len(x))
+	for t, row := range x {
+		for i, v := range row {
+			if !p.Kept(dropout.States(dropoutSeed, 0), r.row+t, i) {
+				v = 0
+			}
+			y[t] = append(y[t], v/(1-p.P))
+		}
+	}
+	return y
 }
 
 func newReference(c *Config, w Weights) (*reference, error) {
 	r := &reference{c: c, w: map[string][]float64{}}
-	for _, p := range c.Params() {
-		raw, values := make([]byte, 4*p.elements()), make([]float32, p.elements())
-		if err := w.Read(p, dtype.Float32, raw, 0); err != nil {
-			return nil, err
+	return r, r.read(c.Params(), w)
+}
+
+// read reads weights.
+func (r *reference) read(params []Param, w Weights) error {
+	for _, p := range params {
+		values, err := float32s(w, p, 0, p.elements())
+		if err != nil {
+			return err
 		}
-		storage.Decode(dtype.Float32, values, raw)
 		for _, x := range values {
 			r.w[p.Name] = append(r.w[p.Name], float64(x))
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // product returns rows * w + bias, w (out, in), or (in, out) of GPT-2's layers.
@@ -37,12 +64,16 @@ func (r *reference) product(x [][]float64, name string, out int) [][]float64 {
 	transposed := r.c.GPT2() && name != "transformer.wte" && name != "lm_head"
 	y := make([][]float64, len(x))
 	a, b := r.w[adapterName(name, "A")], r.w[adapterName(name, "B")]
+	var dropped [][]float64
+	if a != nil {
+		dropped = r.dropped(x, name)
+	}
 	for t := range x {
 		y[t] = make([]float64, out)
 		for j := range len(a) / in { // of the adapter
 			h := 0.0
 			for i := range in {
-				h += x[t][i] * a[j*in+i]
+				h += dropped[t][i] * a[j*in+i]
 			}
 			for o := range out {
 				y[t][o] += r.lora.Alpha * h * b[o*r.lora.Rank+j] / float64(r.lora.Rank)

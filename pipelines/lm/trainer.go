@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/pipelines/dropout"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/pipelines/train"
@@ -32,7 +35,7 @@ type TrainOptions struct {
 	// LossScale and GoodSteps are those of train.Options. 0 is 2^16 and 2000 with float16, 1 and 0 else.
 	LossScale float64
 	GoodSteps int
-	Seed      uint64 // of the adapter's first weights
+	Seed      uint64 // of the adapter's first weights, and of dropout
 	// Evaluate says that Trainer.Evaluate is called: its memory is allocated with the rest.
 	Evaluate bool
 	// Progress is called with the bytes of weights that are loaded; nil is not.
@@ -147,6 +150,7 @@ type Trainer struct {
 	o          TrainOptions
 	model      *train.Model
 	plan, eval *train.Plan
+	drawn      uint32 // micro-batches so far, which dropout tells apart
 }
 
 // NewTrainer loads a model, and records a step. W has the weights of the model, in the format of the file or
@@ -232,6 +236,7 @@ func (t *Trainer) Step(ctx context.Context, batches ...Batch) (r StepResult, err
 	if r.Norm, err = t.model.Norm(ctx); err != nil {
 		return r, fmt.Errorf("lm: %w", err)
 	}
+	t.drawn += uint32(len(batches))
 	r.Loss, r.Skipped = sum/float64(r.Tokens), math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0)
 	return r, nil
 }
@@ -255,7 +260,7 @@ func (t *Trainer) run(ctx context.Context, batches []Batch, weight float64) (sum
 		if i == len(batches) {
 			return nil
 		}
-		return t.upload(ctx, t.plan, &batches[i])
+		return t.upload(ctx, t.plan, &batches[i], t.drawn+uint32(i))
 	}
 	if err := next(0); err != nil {
 		return 0, err
@@ -276,9 +281,10 @@ func (t *Trainer) run(ctx context.Context, batches []Batch, weight float64) (sum
 	return sum, nil
 }
 
-// upload uploads a micro-batch. Sequences that a row does not have are empty ones at its end.
-func (t *Trainer) upload(ctx context.Context, p *train.Plan, b *Batch) error {
+// upload uploads a micro-batch and its number. Sequences that a row does not have are empty ones at its end.
+func (t *Trainer) upload(ctx context.Context, p *train.Plan, b *Batch, number uint32) error {
 	inputs := b.inputs(t.Config)
+	inputs["dropout"] = dropout.States(t.o.Seed, number)
 	for cu := inputs["cu_seqlens"]; t.o.Sequences > 0 && len(cu) <= t.o.Sequences; {
 		cu = append(cu[:len(cu):len(cu)], int32(t.o.Seq))
 		inputs["cu_seqlens"] = cu
@@ -315,7 +321,7 @@ func (t *Trainer) Evaluate(ctx context.Context, b Batch) (sum float64, tokens in
 	if err := t.check(&b); err != nil {
 		return 0, 0, err
 	}
-	if err := t.upload(ctx, t.eval, &b); err != nil {
+	if err := t.upload(ctx, t.eval, &b, 0); err != nil {
 		return 0, 0, err
 	}
 	if err := t.eval.Start(ctx); err != nil {
@@ -337,16 +343,29 @@ func (t *Trainer) Steps(ctx context.Context) (int, error) { return t.model.Steps
 // LossScale returns the loss scale of the next step.
 func (t *Trainer) LossScale() float64 { return t.model.LossScale() }
 
+// drawnKey names Trainer.drawn in the metadata of a state.
+const drawnKey = "micro_batches"
+
 // Save writes what the training needs to go on into a safetensors file: what is trained, moments, steps and the
-// loss scale, and metadata of the caller. The file appears whole or not at all.
+// loss scale, how many micro-batches there were, and metadata of the caller. The file appears whole or not at all.
 func (t *Trainer) Save(ctx context.Context, path string, metadata map[string]string) error {
-	return t.model.SaveState(ctx, path, metadata)
+	all := map[string]string{drawnKey: strconv.FormatUint(uint64(t.drawn), 10)}
+	maps.Copy(all, metadata)
+	return t.model.SaveState(ctx, path, all)
 }
 
 // Restore reads what Save wrote of a training with the same options: the next steps have the bits that they
 // would have had. An error changes nothing.
 func (t *Trainer) Restore(ctx context.Context, f *safetensors.File) error {
-	return t.model.LoadState(ctx, f)
+	drawn, err := strconv.ParseUint(f.Metadata[drawnKey], 10, 32)
+	if err != nil {
+		return fmt.Errorf("lm: metadata %s=%q is not a number of micro-batches", drawnKey, f.Metadata[drawnKey])
+	}
+	if err := t.model.LoadState(ctx, f); err != nil {
+		return err
+	}
+	t.drawn = uint32(drawn)
+	return nil
 }
 
 // Trained returns the parameters that are trained, by the names of the checkpoint or of PEFT.

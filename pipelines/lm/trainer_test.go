@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/train"
@@ -22,8 +21,11 @@ import (
 // loss returns the mean of the cross entropy over the labels of texts that are counted.
 func (r *reference) loss(texts, labels [][]int32) (loss float64) {
 	n := 0
+	r.row = 0
 	for i, text := range texts {
-		for t, row := range r.logits(text) {
+		logits := r.logits(text)
+		r.row += len(text)
+		for t, row := range logits {
 			label := labels[i][t]
 			if label == Ignored {
 				continue
@@ -55,15 +57,17 @@ func TestGradients(t *testing.T) {
 	ctx := context.Background()
 	for i, name := range families {
 		c := smallConfig(t, name)
-		adapters := []*LoRA{nil, {Rank: 3, Alpha: 4, Weights: normal{}}}
-		if targets := map[string]string{"smollm2-135m": "q_proj mlp.up_proj", "gpt2": "c_fc"}[name]; targets != "" {
-			adapters = append(adapters, &LoRA{Rank: 2, Alpha: 1, Weights: normal{}, Targets: strings.Fields(targets)})
+		adapters := []*LoRA{nil, {Rank: 3, Alpha: 4, Dropout: float64(i%2) / 4, Weights: normal{}}}
+		if targets := map[string]string{"smollm2-135m": "q_proj mlp.up_proj", "gpt2": "c_fc mlp.c_proj"}[name]; targets != "" {
+			adapters = append(adapters, &LoRA{Rank: 2, Alpha: 1, Dropout: 0.5, Weights: normal{}, Targets: strings.Fields(targets)})
 		}
 		for j, lora := range adapters {
 			t.Run(name, func(t *testing.T) {
 				ref, err := newReference(c, Random{1})
 				require.NoError(t, err)
-				require.NoError(t, ref.adapt(lora))
+				if ref.lora = lora; lora != nil {
+					require.NoError(t, ref.read(lora.Params(c), lora.Weights))
+				}
 				texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4, 90, 91, 92, 93}}
 				labels := [][]int32{{17, 299, 0, 8, 9, 133, Ignored}, {Ignored, 4, 90, 91, 92, 93, 7}}
 				b := Batch{IDs: slices.Concat(texts...), Labels: slices.Concat(labels...), Shape: [2]int{2, 7}}
@@ -71,10 +75,15 @@ func TestGradients(t *testing.T) {
 					texts[1], labels[1] = texts[1][:4], labels[1][:4]
 					b = Batch{IDs: b.IDs[:11], Labels: b.Labels[:11], Shape: [2]int{1, 11}, CuSeqlens: []int32{0, 7, 7, 11}}
 				}
-				o := TrainOptions{LoRA: lora, DType: dtype.Float32, Checkpoint: train.Checkpoint((i + j) % 3)}
+				o := TrainOptions{LoRA: lora, DType: dtype.Float32, Checkpoint: train.Checkpoint((i + j) % 3), Seed: dropoutSeed}
 				loss, got, err := Gradients(ctx, d, c, Random{1}, b, true, o)
 				require.NoError(t, err)
 				require.InEpsilon(t, ref.loss(texts, labels), loss, 1e-6)
+				if lora != nil && lora.Dropout > 0 { // which a loss alone has not
+					r := *ref
+					r.lora = &LoRA{Rank: lora.Rank, Alpha: lora.Alpha}
+					loss = r.loss(texts, labels)
+				}
 				alone, _, err := Gradients(ctx, d, c, Random{1}, b, false, o)
 				require.NoError(t, err)
 				require.InEpsilon(t, loss, alone, 1e-6)
@@ -90,25 +99,6 @@ func TestGradients(t *testing.T) {
 			})
 		}
 	}
-}
-
-// adapt reads the weights of an adapter.
-func (r *reference) adapt(l *LoRA) error {
-	if l == nil {
-		return nil
-	}
-	r.lora = l
-	for _, p := range l.Params(r.c) {
-		raw, values := make([]byte, 4*p.elements()), make([]float32, p.elements())
-		if err := l.Weights.Read(p, dtype.Float32, raw, 0); err != nil {
-			return err
-		}
-		storage.Decode(dtype.Float32, values, raw)
-		for _, x := range values {
-			r.w[p.Name] = append(r.w[p.Name], float64(x))
-		}
-	}
-	return nil
 }
 
 // compare wants the gradient in a random direction within 2^-16 of its norm, a bound for sums of float32 as
@@ -256,7 +246,7 @@ func TestAccumulate(t *testing.T) {
 // TestResume saves a training, and goes on with the same bits.
 func TestResume(t *testing.T) {
 	ctx, path := context.Background(), filepath.Join(t.TempDir(), "state")
-	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2), Seed: 3}
+	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8, Dropout: 0.2}, DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2), Seed: 3}
 	c, b := smallConfig(t, "qwen3-0.6b"), page(2, 8)
 	a := newTrainerOf(t, c, o)
 	step(t, a, b)
@@ -266,7 +256,6 @@ func TestResume(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 	require.Equal(t, "1", f.Metadata["mine"])
-	o.Seed = 4 // which the file has weights instead of
 	x := newTrainerOf(t, c, o)
 	require.NotEqual(t, weightsOf(t, a), weightsOf(t, x))
 	require.NoError(t, x.Restore(ctx, f))
@@ -277,9 +266,8 @@ func TestResume(t *testing.T) {
 	want := weightsOf(t, a)
 	require.Equal(t, want, weightsOf(t, x))
 	p := x.Trained()[1]
-	raw, values := make([]byte, 12), make([]float32, 3)
-	require.NoError(t, x.Read(p, dtype.Float32, raw, 2))
-	storage.Decode(dtype.Float32, values, raw)
+	values, err := float32s(x, p, 2, 3)
+	require.NoError(t, err)
 	require.Equal(t, want[p.Name][2:5], values)
 }
 
@@ -315,6 +303,7 @@ func TestTrainerErrors(t *testing.T) {
 		"lm: longest=9 is not from 1 to seq=8":                                  func(o *TrainOptions) { o.Batch, o.Sequences, o.Longest = 1, 1, 9 },
 		"lm: a sequence of 65 tokens is longer than max_position_embeddings=64": func(o *TrainOptions) { o.Seq = 65 },
 		"lm: rank=0 is not from 1 to hidden_size=64":                            func(o *TrainOptions) { o.LoRA = &LoRA{Alpha: 1} },
+		"lm: dropout=1 is not from 0 to less than 1":                            func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1, Alpha: 1, Dropout: 1} },
 		"lm: alpha=0 is not a positive number":                                  func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1} },
 		`lm: target "proj" is no product of LlamaForCausalLM`:                   func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1, Alpha: 1, Targets: []string{"proj"}} },
 		"lm: train: accumulate=-1 is not from 0 to 65536":                       func(o *TrainOptions) { o.Accumulate = -1 },

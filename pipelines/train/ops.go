@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
+	"github.com/flashvk/flashvk/pipelines/dropout"
 	"github.com/flashvk/flashvk/pipelines/embed"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/norm"
@@ -186,6 +187,23 @@ func (t *Tape) GLU(name string, g, u *Value, a glu.Activation) *Value {
 			x, d := glu.Tensors{G: m.In[0], U: m.In[1]}, glu.Gradients{DY: m.DOut[0], DG: m.DIn[0], DU: m.DIn[1]}
 			return glu.Backward(c, x, d, p, glu.Options{})
 		}})
+	return y
+}
+
+// Dropout appends dropout of a matrix, of package dropout, in a plan that has gradients; prediction drops nothing. State
+// is an input with what dropout.States returns: other numbers, and other streams, drop others.
+func (t *Tape) Dropout(name string, x, state *Value, p float64, stream int) *Value {
+	if t.pass < Gradients || p == 0 {
+		return x
+	}
+	d := dropout.Problem{Rows: x.view.Shape[0], Cols: x.view.NumElements() / x.view.Shape[0], P: p, Stream: stream, DType: x.node.dtype}
+	y := t.Tensor(name, d.DType, d.Rows, d.Cols)
+	run := func(c *vk.Cmd, x, state, y vk.Tensor) error {
+		return dropout.Forward(c, dropout.Tensors{X: x, State: state, Y: y}, d, dropout.Options{})
+	}
+	t.Op(Op{Name: name, In: []*Value{x, state}, Out: []*Value{y}, Reads: []*Value{state},
+		Forward:  func(c *vk.Cmd, m Call) error { return run(c, m.In[0], m.In[1], m.Out[0]) },
+		Backward: func(c *vk.Cmd, m Call) error { return run(c, m.DOut[0], m.In[1], m.DIn[0]) }})
 	return y
 }
 

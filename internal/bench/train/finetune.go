@@ -181,7 +181,7 @@ func (o *Finetune) open() (*safetensors.File, error) {
 func (o *Finetune) settings() string {
 	s := fmt.Sprintf("%v; batch %d, %d a step; seed %d", o.Data, o.Rows, o.perStep(), o.Seed)
 	if o.LoRA != nil {
-		s += fmt.Sprintf("; rank %d, alpha %g", o.LoRA.Rank, o.LoRA.Alpha)
+		s += fmt.Sprintf("; rank %d, alpha %g, dropout %g", o.LoRA.Rank, o.LoRA.Alpha, o.LoRA.Dropout)
 	}
 	return s
 }

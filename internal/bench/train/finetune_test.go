@@ -33,7 +33,7 @@ func finetune(t testing.TB, steps int) *Finetune {
 		fmt.Fprintf(&lines, "{\"prompt\": %q, \"completion\": %q}\n", strings.Repeat("a", i%9), strings.Repeat("b", 1+i%7))
 	}
 	require.NoError(t, os.WriteFile(file("data.jsonl"), []byte(lines.String()), 0o600))
-	o := &Finetune{LoRA: &lm.LoRA{Rank: 2, Alpha: 4}, Rows: 2, Out: file("out"), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 0.01, Accumulate: 2, Clip: 1}}
+	o := &Finetune{LoRA: &lm.LoRA{Rank: 2, Alpha: 4, Dropout: 0.1}, Rows: 2, Out: file("out"), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 0.01, Accumulate: 2, Clip: 1}}
 	var err error
 	o.Checkpoint, err = lm.Open(file("m"))
 	require.NoError(t, err)
