@@ -7,12 +7,12 @@
 //	y       = v                                      (rows, out)
 //	y[r,j]  = a(v[r,j]) * v[r,out+j]                 with GLU: the activation a of package glu
 //
-//	tensor            shape                          format
-//	X, Residual, Sum  (rows, in)                     Problem.DType, any row stride
-//	NormW             (in)                           float32, contiguous
-//	W                 (out, in), with GLU (2*out, in)  Problem.DType, any row stride
-//	Bias              (out), with GLU (2*out)        float32, contiguous
-//	Y                 (rows, out)                    Problem.YDType(), any row stride
+//	tensor            shape                              format
+//	X, Residual, Sum  (rows, in)                         Problem.DType, any row stride; Sum is s
+//	NormW             (in)                               float32, contiguous
+//	W                 (out, in), with GLU (2 * out, in)  Problem.DType, any row stride
+//	Bias              (out), with GLU (2 * out)          float32, contiguous
+//	Y                 (rows, out)                        Problem.YDType(), any row stride
 //
 // It is norm.Forward with RMS, gemm.Forward with TransB, and glu.Forward; normalized rows and gates are not rounded between
 // them. W is read once, at the speed of memory. Each workgroup reads the rows again, so they are few: MaxRows.
