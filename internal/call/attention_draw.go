@@ -46,7 +46,7 @@ func drawAttention(family, rng *rand.Rand, space Space) Call {
 		d.space.Work = 1e8
 	}
 	d.path(family)
-	d.dims(family)
+	d.HeadDim = d.dim(family)
 	d.features(family)
 	d.shape(family)
 	d.config(family)
@@ -82,11 +82,6 @@ func (d *attentionDraw) path(family *rand.Rand) {
 	if d.Impl == attention.Auto && p.DType != dtype.Float16 {
 		d.matrix = false
 	}
-}
-
-// dims draws head_dim.
-func (d *attentionDraw) dims(family *rand.Rand) {
-	d.Problem.HeadDim = d.dim(family)
 }
 
 // dim draws a head_dim or value_dim: the usual ones more often than not.

@@ -92,12 +92,6 @@ func flatten(m *module, named map[string]bool) (*program, error) {
 	return p, nil
 }
 
-func (p *program) newValue() value {
-	p.levels = append(p.levels, sameInWorkgroup)
-	p.roots = append(p.roots, nil)
-	return value(len(p.levels) - 1)
-}
-
 // call adds a call of f, and returns its first block and its returns.
 func (p *program) call(f *function, args []value, stack []*function) (*block, []exit, error) {
 	if slices.Contains(stack, f) {
@@ -139,7 +133,8 @@ func (fr *frame) of(i id) value {
 	if v, ok := p.shared[i]; ok {
 		return v
 	}
-	v := p.newValue()
+	v := value(len(p.levels))
+	p.levels, p.roots = append(p.levels, sameInWorkgroup), append(p.roots, nil)
 	if global, ok := p.m.variables[i]; ok {
 		p.roots[v] = &root{variable: global}
 		p.shared[i] = v

@@ -12,10 +12,6 @@ const (
 	divergent // invocations of a subgroup may differ
 )
 
-func (l level) String() string {
-	return [...]string{"the same in the workgroup", "the same in the subgroup", "divergent"}[l]
-}
-
 // spread finds the level of every value, every variable and every block. All begin as the same in
 // the workgroup, and levels rise until nothing changes. So values that depend on each other in a
 // loop are no worse than their first values.

@@ -12,7 +12,9 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/safetensors"
+	"github.com/flashvk/flashvk/vk"
 )
 
 var _ = row("attention", softmaxAttention)
@@ -70,7 +72,12 @@ func attentionCalls() *calls[*attending] {
 		},
 		path:   (*attending).on,
 		sample: func(a *attending) int { return sampleRows(&a.Problem) },
-		tune:   tuneAttention,
+		tune: func(_ *vk.Caps, op calledOp[*attending], p bench.Pass) ([]bench.Tunable, error) {
+			if !op.c.Plain() {
+				return nil, fmt.Errorf("attention: %s: the table has no rows for features", op.Describe())
+			}
+			return op.choices(p, op.c.Problem, nil), nil
+		},
 	}
 }
 

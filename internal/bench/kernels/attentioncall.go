@@ -272,11 +272,3 @@ func (a *attending) work(kernel string, c attention.Config) (flops, bytes float6
 	}
 	return 0, 0
 }
-
-// tuneAttention has the configurations of a pass.
-func tuneAttention(_ *vk.Caps, op calledOp[*attending], p bench.Pass) ([]bench.Tunable, error) {
-	if !op.c.Plain() {
-		return nil, fmt.Errorf("attention: %s: the table has no rows for features", op.Describe())
-	}
-	return op.choices(p, op.c.Problem, nil), nil
-}
