@@ -65,7 +65,7 @@ type DecodeTensors struct {
 // It is made for the speed of memory: all queries of a group of heads share one read of each key,
 // and the keys of all sequences are divided evenly among the compute units, whatever the lengths.
 // Sums and weights are float32. A row that sees no key has O = 0 and LSE = -Inf, or with Sinks LSE
-// = the sink of its head.
+// = the sink of its head. The value of a key that only -Inf in a bias hides must be finite.
 //
 // The device reads lengths and tables, so a recorded Decode runs again while the cache grows. The
 // same values give the same bits, in every order of pages.

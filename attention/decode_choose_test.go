@@ -69,12 +69,13 @@ func TestForwardTakesDecode(t *testing.T) {
 		{"many rows of a group", &h200, func(p *Problem, _ *Options) { p.SeqQ, p.NumKVHeads = 16, 2 }, Auto},
 		{"few keys", &h200, func(p *Problem, _ *Options) { p.SeqKV = 64 }, Auto},
 		{"features", &h200, func(p *Problem, _ *Options) {
-			p.Sinks, p.Softcap, p.ALiBi, p.Bias.On, p.ValueDim, p.Window = true, 30, ALiBiPerHead, true, 64, Window{On: true, Left: 100}
+			p.Sinks, p.Softcap, p.ALiBi, p.ValueDim, p.Window = true, 30, ALiBiPerHead, 64, Window{On: true, Left: 100}
 		}, CoopMat},
 		{"one query looks as far to the right as it likes", &h200, func(p *Problem, _ *Options) { p.Causal, p.Window = false, Window{On: true, Left: 100, Right: 9} }, CoopMat},
 		{"several do not", &h200, func(p *Problem, _ *Options) {
 			p.SeqQ, p.Causal, p.Window = 2, false, Window{On: true, Left: 100, Right: 9}
 		}, Auto},
+		{"a bias, which may hide a key whose value is NaN", &h200, func(p *Problem, _ *Options) { p.Bias.On = true }, Auto},
 		{"a key mask", &h200, func(p *Problem, _ *Options) { p.KeyMask = true }, Auto},
 		{"dropout", &h200, func(p *Problem, _ *Options) { p.Dropout = Dropout{P: 0.5, Seeded: true} }, Auto},
 		{"the other corner", &h200, func(p *Problem, _ *Options) { p.CausalAlign = TopLeft }, Auto},

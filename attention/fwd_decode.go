@@ -29,6 +29,12 @@ func forwardAsDecode(caps *vk.Caps, p *Problem, opt *Options) (c DecodeConfig, o
 	if !forced && !few {
 		return c, origin, false, nil
 	}
+	if p.Bias.On { // values of a key that it hides may be NaN for Forward, and are multiplied by 0 there
+		if forced {
+			err = unsupported("decode_config: Forward with a bias has no kernels of Decode")
+		}
+		return c, origin, false, err
+	}
 	d := p.asDecode()
 	c, origin, err = chooseDecode(caps, d, *opt)
 	if forced {
