@@ -30,6 +30,7 @@ var tunedProblems = []struct {
 	{"mixture", "--tokens=40 --heads=3 --in=32 --hidden=40 --dtype=float16", []string{"coopmat"}},
 	{"decode", "--batch=1 --heads=2 --kv-heads=1 --keys=100 --headdim=64 --dtype=float16", []string{"coopmat", "scalar"}},
 	{"norm", "--rows=40 --cols=72 --dtype=float16", []string{"auto"}},
+	{"normlinear", "--rows=2 --in=72 --out=40 --dtype=float16", []string{"auto"}},
 }
 
 // TestTuned wants a row of a user's file to decide what runs, for each kernel with
@@ -83,7 +84,7 @@ func tunedRow(t *testing.T, d *vk.Device, of bench.Tunable, impl string) (tuning
 	if err != nil {
 		t.Skip(err)
 	}
-	variants := of.Variants(caps, list[0]) // variants have the same tiles; a software driver takes minutes to compile large ones
+	variants := append(of.Variants(caps, list[0]), list[1:]...) // variants have the same tiles; a software driver takes minutes to compile large ones
 	require.NotEmpty(t, variants)
 	mine := variants[0]
 	tuning = kit.NewTuning(caps)

@@ -28,7 +28,7 @@ import (
 
 var (
 	kernelsOnly = flag.String("kernels-only", "", "kernel of the tests; empty: all")
-	randomCount = flag.Int("random-count", 112, "how many problems TestRandom checks; 20 with -short")
+	randomCount = flag.Int("random-count", 128, "how many problems TestRandom checks; 20 with -short")
 	randomSeed  = flag.Uint64("random-seed", 4954240, "seed of TestRandom")
 )
 
