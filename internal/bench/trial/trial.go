@@ -103,7 +103,7 @@ func Decode(text string) (*Kernel, Problem, error) {
 // as many as there are workers, else workers would wait for one compilation while cores are idle.
 const family, turns = 64, 64
 
-// softFamily is both for Space.Soft, where a test draws few problems and wants many families.
+// softFamily is both for Space.Soft, where a test draws few problems and wants many families of all kernels.
 const softFamily = 4
 
 // Draw returns problem number n of a seed, and its kernel; false if the Space has none of
@@ -120,6 +120,9 @@ func Draw(seed uint64, n int, kernels []Kernel, s call.Space) (*Kernel, Problem,
 		total += k.Weight
 	}
 	x := of.IntN(total)
+	if s.Soft { // each kernel as often as its weight says, in some order
+		x = rand.New(rand.NewPCG(seed, ^(group / uint64(total)))).Perm(total)[group%uint64(total)]
+	}
 	for i := range kernels {
 		k := &kernels[i]
 		if x -= k.Weight; x < 0 {
