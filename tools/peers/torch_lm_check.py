@@ -132,10 +132,18 @@ def family(name, a, folder):
     prompt = ",".join(map(str, ids[0].tolist()))
     out = subprocess.run([a.flashvk, "generate", folder + "/model", "--ids", prompt, "--tokens", "24", "--format", "ids", "--dtype", "float32"],
                          check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    tokens = model.generate(ids[0][None], max_new_tokens=24, do_sample=False, pad_token_id=0)[0, 7:].tolist()
-    same = [int(x) for x in out.replace(",", " ").split()] == tokens
-    print("%s: generate has %s tokens" % (name, "the same" if same else "other"), flush=True)
-    return good and same
+    tokens = model.generate(ids[0][None], attention_mask=torch.ones_like(ids[0][None]), max_new_tokens=24, do_sample=False, pad_token_id=0)[0, 7:].tolist()
+    got = [int(x) for x in out.replace(",", " ").split()]
+    if got == tokens:
+        print("%s: generate has the same tokens" % name, flush=True)
+        return good
+    i = next((i for i, (x, y) in enumerate(zip(got, tokens)) if x != y), min(len(got), len(tokens)))
+    if i == len(got):
+        sys.exit("%s: generate has %d tokens" % (name, i))
+    x = whole(torch.cat((ids[0], torch.tensor(tokens[:i], dtype=ids[0].dtype)))[None]).logits[0, -1]
+    gap = (x.max() - x[got[i]]).item()
+    print("%s: generate has another token %d, whose logit is %.1e less than the largest" % (name, i, gap), flush=True)
+    return good and gap < 1e-5
 
 
 def main():

@@ -106,6 +106,15 @@ const family, turns = 64, 64
 // softFamily is both for Space.Soft, where a test draws few problems and wants many families of all kernels.
 const softFamily = 4
 
+// weights returns the sum of the kernels' weights.
+func weights(kernels []Kernel) int {
+	total := 0
+	for _, k := range kernels {
+		total += k.Weight
+	}
+	return total
+}
+
 // Draw returns problem number n of a seed, and its kernel; false if the Space has none of
 // that kernel.
 func Draw(seed uint64, n int, kernels []Kernel, s call.Space) (*Kernel, Problem, bool) {
@@ -115,10 +124,7 @@ func Draw(seed uint64, n int, kernels []Kernel, s call.Space) (*Kernel, Problem,
 	}
 	group := uint64(n/(family*turns)*turns + n%turns)
 	of := rand.New(rand.NewPCG(seed, 2*group+1))
-	total := 0
-	for _, k := range kernels {
-		total += k.Weight
-	}
+	total := weights(kernels)
 	x := of.IntN(total)
 	if s.Soft { // each kernel as often as its weight says, in some order
 		x = rand.New(rand.NewPCG(seed, ^(group / uint64(total)))).Perm(total)[group%uint64(total)]
