@@ -48,8 +48,9 @@ func Compute(in Inputs, p xent.Problem, by Division, gradients bool) Results {
 		e := problem.Problem{M: p.Tokens, N: p.Vocabulary, K: p.Dim, TransB: true, DType: p.DType}
 		product := gemm.Inputs{A: in.H, B: in.W}
 		s.x, s.off = gemm.Multiply(product, e).C, gemm.Spread(product, nil, nil, e)
+		least := cancelled(in.H, in.W, e)
 		for i := range s.off {
-			s.off[i] += cancelled(in.H, in.W, e)
+			s.off[i] += least
 		}
 	} else {
 		s.off = make([]float64, len(s.x))
@@ -184,8 +185,9 @@ func (s *state) products(in Inputs, dx Result, by Division) (dh, dw Result) {
 		}
 	}
 	e := problem.Problem{M: p.Tokens, N: p.Dim, K: p.Vocabulary, DType: p.DType}
+	largest := tolerance.Largest(in.W)
 	common := func(t int) float64 {
-		return math.Abs(s.factor[t]*(1+2*p.ZLoss)) * s.offLSE[t] * tolerance.Largest(in.W)
+		return math.Abs(s.factor[t]*(1+2*p.ZLoss)) * s.offLSE[t] * largest
 	}
 	dh = product(gemm.Inputs{A: dx.Want, B: in.W}, off, e, p.DType, by.Parts, nil, common)
 	if p.Frozen {
