@@ -317,8 +317,7 @@ func (a *Attention) exactGradients(in ref.Inputs[float64], out Outputs) {
 	zero := func(name string, row, d int) {
 		w := out[name]
 		if w.Sample == nil && w.Bounds == nil {
-			w.Bounds = make([]float64, len(w.Want))
-			fill(w.Bounds, w.Bound)
+			w.Bounds = slices.Repeat([]float64{w.Bound}, len(w.Want))
 		}
 		w.exact(row*d, d, 0)
 		out[name] = w
@@ -360,9 +359,7 @@ func (a *Attention) sampleBackward(in ref.Inputs[float64], up ref.Upstream[float
 		atKeys = append(atKeys, in.KeyAt(p, k))
 	}
 	sample := func(want []float64, bound float64, at []int, d int) Wanted {
-		w := Wanted{Want: want, Bounds: make([]float64, len(want)), Sample: Elements(at, d)}
-		fill(w.Bounds, bound)
-		return w
+		return Wanted{Want: want, Bounds: slices.Repeat([]float64{bound}, len(want)), Sample: Elements(at, d)}
 	}
 	none := Wanted{Want: []float64{}, Bounds: []float64{}, Sample: []int{}}
 	out := Outputs{

@@ -234,6 +234,11 @@ func bind[T, G, P, O any](t map[string]vk.Tensor, p P, o O, pass kit.Pass,
 	return func(c *vk.Cmd) error { return forward(c, x, p, o) }
 }
 
+// bindForward is bind for a kernel of one pass.
+func bindForward[T, P, O any](t map[string]vk.Tensor, p P, o O, forward func(*vk.Cmd, T, P, O) error) Recording {
+	return bind[T, struct{}](t, p, o, kit.Forward, forward, nil)
+}
+
 // Field returns the field of a call of the name of a flag, a key or an option; invalid: there is none.
 func Field(c Call, name string) reflect.Value { return lookup(reflect.ValueOf(c).Elem(), name) }
 

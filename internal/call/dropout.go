@@ -57,11 +57,7 @@ func (d *Dropout) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 
 // Bind implements Call.
 func (d *Dropout) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	var x dropout.Tensors
-	Bind(t, &x)
-	return func(c *vk.Cmd) error {
-		return dropout.Forward(c, x, d.Problem, dropout.Options{Workspace: workspace})
-	}
+	return bindForward(t, d.Problem, dropout.Options{Workspace: workspace}, dropout.Forward)
 }
 
 // kernelDropout is the row of All.

@@ -51,9 +51,7 @@ func (n *NormLinear) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 
 // Bind implements Call.
 func (n *NormLinear) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	var x normlinear.Tensors
-	Bind(t, &x)
-	return func(c *vk.Cmd) error { return normlinear.Forward(c, x, n.Problem, n.options(workspace)) }
+	return bindForward(t, n.Problem, n.options(workspace), normlinear.Forward)
 }
 
 func (n *NormLinear) options(workspace *vk.Buffer) normlinear.Options {

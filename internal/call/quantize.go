@@ -99,11 +99,7 @@ func (q *Quantize) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 
 // Bind implements Call.
 func (q *Quantize) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	var x quantize.Tensors
-	Bind(t, &x)
-	return func(c *vk.Cmd) error {
-		return quantize.Forward(c, x, q.Problem, quantize.Options{Workspace: workspace})
-	}
+	return bindForward(t, q.Problem, quantize.Options{Workspace: workspace}, quantize.Forward)
 }
 
 // kernelQuantize is the row of All.

@@ -109,11 +109,7 @@ func (s *Sample) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 
 // Bind implements Call.
 func (s *Sample) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	var x sample.Tensors
-	Bind(t, &x)
-	return func(c *vk.Cmd) error {
-		return sample.Forward(c, x, s.Problem, sample.Options{Workspace: workspace})
-	}
+	return bindForward(t, s.Problem, sample.Options{Workspace: workspace}, sample.Forward)
 }
 
 // kernelSample is the row of All.
