@@ -21,7 +21,6 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/page"
-	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
@@ -276,16 +275,9 @@ func (o *outDir) prepare() error {
 // contents is a file in the folder that lists the files of reports, a name per line.
 const contents = ".flashvk-report"
 
-// A reporter is a report that a folder may have: a bench.Report or a train.Report.
-type reporter interface {
-	Write(w io.Writer, f bench.Format) error
-	Sheet() sheet.Sheet
-	Charts() []bench.Drawing
-}
-
 // write writes the files of a report under a title, and removes the files of an earlier report.
 // Each file is whole at any moment.
-func (o *outDir) write(a *app, title string, r reporter, caps *vk.Caps) error {
+func (o *outDir) write(a *app, title string, r bench.Report, caps *vk.Caps) error {
 	if o.path == "" {
 		return nil
 	}
@@ -308,7 +300,7 @@ type outFile struct {
 }
 
 // reportFiles returns the files of a report. The last one is the one to open.
-func reportFiles(a *app, title string, r reporter, caps *vk.Caps) (list []outFile, err error) {
+func reportFiles(a *app, title string, r bench.Report, caps *vk.Caps) (list []outFile, err error) {
 	add := func(name string, write func(io.Writer) error) {
 		var b bytes.Buffer
 		err = errors.Join(err, write(&b))

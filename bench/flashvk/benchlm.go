@@ -177,7 +177,7 @@ func (b *benchLM) report(ctx context.Context, x timedLM, c *lm.Config, list []ti
 	}
 	peers, err := bench.AskPeers(ctx, b.peers, b.peerTime, peer.Request{
 		Op: "lm", Pass: x.pass, DType: x.dtype.String(), Samples: b.count, WarmupNS: 3e8, Warmup: 3, MaxIters: 1, Sets: 1, Params: params,
-	}, of)
+	}, of, nil, nil)
 	r.Results = append(append(r.Results, result), peers...)
 	return err
 }

@@ -56,7 +56,7 @@ func (b *benchTrain) run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.onDevice(b.device, func(d *vk.Device, env bench.Environment) error {
-		r := train.Report{Env: env, Made: time.Now(), Wide: b.wide}
+		r := bench.Report{Env: env, Made: time.Now(), Wide: b.wide}
 		if b.format != bench.Table && b.format != bench.Markdown {
 			announce(a.stderr, env)
 		}
@@ -66,18 +66,15 @@ func (b *benchTrain) run(ctx context.Context, a *app) error {
 		}
 		err = b.measure(ctx, a, d, cases, b.model.format(d.Caps()), &r)
 		if len(r.Results) > 0 { // the results so far
-			err = errors.Join(err, b.out.write(a, "a training step", &r, d.Caps()), r.Write(a.stdout, b.format))
+			err = errors.Join(err, b.out.write(a, "a training step", r, d.Caps()), r.Write(a.stdout, b.format))
 		}
-		if text := r.Failed(); err == nil && text != "" {
-			return errors.New(text)
-		}
-		return err
+		return cmp.Or(err, verdict(r.Results, false))
 	})
 }
 
 // measure measures the cases one after the other. Peers are asked once for each shape, with the
 // first case that the device can run.
-func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []train.Case, format dtype.DType, r *train.Report) error {
+func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []train.Case, format dtype.DType, r *bench.Report) error {
 	bar := newProgress(a.stderr)
 	defer bar.finish()
 	asked := map[tnp.Preset]bool{}
@@ -88,20 +85,23 @@ func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []
 			c.Peers = b.peers
 		}
 		planned := func(m *tnp.Memory) {
-			if words := c.Name + ", " + c.MemoryWords(m); words != said {
+			asked[c.Preset] = true
+			if words := c.MemoryWords(m); words != said {
 				bar.finish()
 				fmt.Fprintf(a.stderr, "flashvk: %s\n", words)
 				said = words
 			}
 		}
-		x, err := train.Bench(ctx, d, c, planned, func(what string) {
+		results, stages, err := train.Bench(ctx, d, c, planned, func(what string) {
 			bar.step(i, len(cases), fmt.Sprintf("%s, variant %v, checkpoint %v: %s", c.Name, c.Variant, c.Checkpoint, what))
 		})
 		if err != nil {
 			return err
 		}
-		asked[c.Preset] = asked[c.Preset] || len(x.Timings) > 1
-		r.Results = append(r.Results, x)
+		r.Results = append(r.Results, results...)
+		if stages != nil {
+			r.More = append(r.More, *stages)
+		}
 	}
 	return nil
 }

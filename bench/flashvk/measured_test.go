@@ -118,7 +118,7 @@ func ofTables(t *testing.T, names string, cases []*measuredCase) string {
 func (c *measuredCase) cells() []string {
 	ours := bench.FormatTime(c.ns)
 	bytes := slices.Contains([]string{"norm", "optim", "gmm"}, strings.Fields(c.table)[0])
-	for _, rate := range [][2]string{{"tokens_per_s", "tokens/s"}, {"kv_byte_per_s", "B/s"}, {"flop_per_s", "FLOP/s"}} {
+	for _, rate := range [][2]string{{"tokens_per_s", "tokens/s"}, {"kv_byte_per_s", "B/s"}, {"token_per_s", "tokens/s"}, {"flop_per_s", "FLOP/s"}} {
 		key, unit := rate[0], rate[1]
 		if unit == "FLOP/s" && bytes {
 			key, unit = "byte_per_s", "B/s"
@@ -215,7 +215,7 @@ var measuredColumn = regexp.MustCompile(`\{([a-z_]+)(?:([/×])([a-z_]+))?\}`)
 
 // describeMeasured returns the name of the table of a line, and the name of its case.
 func describeMeasured(line map[string]string) (table, name string) {
-	kernel, pass, _ := strings.Cut(line["kernel"], "_")
+	kernel, pass, _ := strings.Cut(strings.TrimPrefix(line["kernel"], "train_step"), "_")
 	name = measuredColumn.ReplaceAllStringFunc(measuredNames[kernel], func(column string) string {
 		m := measuredColumn.FindStringSubmatch(column)
 		number := func(key string) int {

@@ -54,7 +54,12 @@ func Plots(x *Records, baseline string) (list []Drawing, err error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, Numbered(drawings, i, len(families))...)
+		for _, d := range drawings {
+			if len(families) > 1 {
+				d.Name += "-" + strconv.Itoa(i+1)
+			}
+			list = append(list, d)
+		}
 	}
 	if rest.Len() > 0 {
 		bars, err := rest.bars()
@@ -69,16 +74,6 @@ func Plots(x *Records, baseline string) (list []Drawing, err error) {
 		return nil, errors.New("no result of it has a time")
 	}
 	return list, nil
-}
-
-// Numbered names the drawings of family i of n.
-func Numbered(drawings []Drawing, i, n int) []Drawing {
-	if n > 1 {
-		for j := range drawings {
-			drawings[j].Name += "-" + strconv.Itoa(i+1)
-		}
-	}
-	return drawings
 }
 
 // A family has results whose problems differ in one size only.
@@ -304,6 +299,9 @@ func (x *Records) bars() (d Drawing, err error) {
 		line, _ := x.different(k, x.Text(0, k))
 		return line == 0
 	})
+	if slices.Contains(differ, "shape") { // the others follow from it
+		differ = []string{"shape"}
+	}
 	at := map[string]int{}
 	for i := range x.Len() {
 		kind := x.kind(i, "")

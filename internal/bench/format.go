@@ -191,6 +191,9 @@ func (r Report) columns(x Result) []Key {
 		number(s.name+"_ns_min", sum.N > 0, sum.Min)
 		number(s.name+"_ns_max", sum.N > 0, sum.Max)
 	}
+	for i, f := range r.facts() {
+		number(f.Key, true, x.fact(i).N)
+	}
 	return list
 }
 
@@ -203,17 +206,9 @@ func (r Report) environment() []Key {
 }
 
 // csvLines returns the names, then the values of each result.
-func (r Report) csvLines() [][]string {
-	var list [][]Key
-	for _, x := range r.Results {
-		list = append(list, append(r.environment(), r.columns(x)...))
-	}
-	return CSVLines(list)
-}
-
-// CSVLines returns the names of keys, which all results have, then the values of each result.
-func CSVLines(results [][]Key) (lines [][]string) {
-	for i, list := range results {
+func (r Report) csvLines() (lines [][]string) {
+	for i, x := range r.Results {
+		list := append(r.environment(), r.columns(x)...)
 		names, values := make([]string, len(list)), make([]string, len(list))
 		for j, c := range list {
 			names[j], values[j] = c.Name, csvValue(c.Value)
@@ -231,9 +226,6 @@ func csvValue(v any) string {
 	case nil:
 		return ""
 	case float64:
-		if v-v != 0 {
-			return "" // no interval of so few samples, no ratio without a time
-		}
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	case string:
 		return text.Line(v)
@@ -268,12 +260,12 @@ func (r Report) writeJSON(w io.Writer) error {
 
 // Schema is the version of all JSON that the program writes for others to read. It grows when a
 // key changes its meaning or goes; keys may be added without.
-const Schema = 1
+const Schema = 2
 
 // WriteDocument writes JSON: an object with the fields of x, a struct or a map, and, all sorted,
 //
 //	schema   Schema
-//	kind     what it is: bench, devices, train
+//	kind     what it is: bench, devices
 //	made     the time, in UTC, as RFC 3339 has it
 //	program  name, version and commit of the program
 //

@@ -53,9 +53,9 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 type peerCall struct {
 	list    []peer.Peer
 	limit   time.Duration
-	request peer.Request // but for the files
-	blank   Result       // what all their results have in common
-	check   func(path string) (Check, error)
+	request peer.Request                       // but for the files
+	blank   Result                             // what all their results have in common
+	check   func(path string, x *Result) error // of an output, which may also be wrong; nil: there is none
 }
 
 // run asks one peer after the other. Write writes the input file. Release then frees the device's
@@ -68,8 +68,10 @@ func (a *peerCall) run(ctx context.Context, write func(path string) error, relea
 	defer temp.Close()
 	dir := temp.Path
 	a.request.Input = filepath.Join(dir, "in.safetensors")
-	if err := write(a.request.Input); err != nil {
-		return nil, err
+	if write != nil {
+		if err := write(a.request.Input); err != nil {
+			return nil, err
+		}
 	}
 	release()
 	a.blank.Peer = true
@@ -99,11 +101,16 @@ func (a *peerCall) run(ctx context.Context, write func(path string) error, relea
 	return results, nil
 }
 
-// AskPeers asks peers for what the caller times, without tensors.
-func AskPeers(ctx context.Context, list []peer.Peer, limit time.Duration, request peer.Request, of *Subject) ([]Result, error) {
-	ask := peerCall{list, limit, request, of.Result("", Timing{}), func(string) (Check, error) { return Check{}, nil }}
-	nothing := func(string) {}
-	return ask.run(ctx, func(string) error { return nil }, func() {}, nothing)
+// AskPeers asks peers for what the caller times. Write writes the input file, and check reads the output of a result,
+// which it completes; nil: there are no files.
+func AskPeers(ctx context.Context, list []peer.Peer, limit time.Duration, request peer.Request, of *Subject,
+	write func(path string) error, check func(path string, x *Result) error,
+) ([]Result, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	ask := peerCall{list, limit, request, of.Result("", Timing{}), check}
+	return ask.run(ctx, write, func() {}, func(string) {})
 }
 
 // newMeasurement returns a request that says how to measure, but not of what problem.
@@ -131,25 +138,24 @@ func (a *peerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Res
 		x.Status, x.Reason, x.Timing = StatusNoAnswer, answer.Error, Timing{}
 		return x
 	}
-	if answer.Output == "" {
+	if answer.Output == "" || a.check == nil {
 		return x
 	}
 	path := answer.Output
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(a.request.OutputDir, path)
 	}
-	var err error
-	if x.Check, err = a.check(path); err != nil {
+	if err := a.check(path, &x); err != nil {
 		x.Reason = err.Error()
 	}
 	return x
 }
 
 // checkOutput compares the outputs that a peer wrote with the reference.
-func (r *opRun) checkOutput(path string) (Check, error) {
+func (r *opRun) checkOutput(path string, x *Result) error {
 	f, err := safetensors.Open(path)
 	if err != nil {
-		return Check{}, err
+		return err
 	}
 	defer f.Close()
 	got := map[string][]float32{}
@@ -164,19 +170,20 @@ func (r *opRun) checkOutput(path string) (Check, error) {
 			continue
 		}
 		if format := FileDType(want.DType); t.DType != format || !slices.Equal(t.Shape, want.Shape) {
-			return Check{}, fmt.Errorf("its %s is %s %v, want %s %v", t.Name, t.DType, t.Shape, format, want.Shape)
+			return fmt.Errorf("its %s is %s %v, want %s %v", t.Name, t.DType, t.Shape, format, want.Shape)
 		}
 		raw := make([]byte, t.Bytes())
 		if err := f.ReadAt(t, raw, 0); err != nil {
-			return Check{}, err
+			return err
 		}
 		got[t.Name] = make([]float32, call.Product(want.Shape))
 		storage.Decode(want.DType, got[t.Name], raw)
 	}
 	if len(got) == 0 {
-		return Check{}, fmt.Errorf("its output has none of the tensors %q", names)
+		return fmt.Errorf("its output has none of the tensors %q", names)
 	}
-	return r.compare(got) // of the one pass that a peer measures
+	x.Check, err = r.compare(got) // of the one pass that a peer measures
+	return err
 }
 
 // FileDType names a type in a file.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/perf/benchmath"
 	"golang.org/x/perf/benchunit"
 
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -20,9 +21,10 @@ type Report struct {
 	Env     Environment
 	Suite   *Suite // that the problems are of; nil if they are not
 	Results []Result
-	Drift   Drift     // of the clock, over the run
-	Memory  vk.Memory // of the device, over the run
-	Copy    float64   // bytes a second of a copy in the same run; 0: not measured
+	More    []sheet.Section // after the table of results
+	Drift   Drift           // of the clock, over the run
+	Memory  vk.Memory       // of the device, over the run
+	Copy    float64         // bytes a second of a copy in the same run; 0: not measured
 	Made    time.Time
 	Quiet   bool // tables and warnings alone
 	Wide    bool // a table as wide as it gets, with all columns; else TerminalWidth
@@ -64,6 +66,32 @@ type Result struct {
 	Check   Check                // zero if unsupported
 	Timing  Timing               // zero unless Status is StatusOK
 	Host    map[string][]float64 // samples of each of overheads, each the mean of many, and kernels; nil: see Overheads
+	Facts   []Fact               // what no other kernel has; those of other results of a report begin alike
+}
+
+// A Fact is a number of a result that no other kernel has.
+type Fact struct {
+	Name, Key string // of the column in tables, and in CSV and JSON
+	N         float64
+	Text      string // in tables
+}
+
+// facts returns the most that a result has.
+func (r Report) facts() (list []Fact) {
+	for _, x := range r.Results {
+		if len(x.Facts) > len(list) {
+			list = x.Facts
+		}
+	}
+	return list
+}
+
+// fact returns a Fact, NaN if x lacks it.
+func (r Result) fact(i int) Fact {
+	if i < len(r.Facts) {
+		return r.Facts[i]
+	}
+	return Fact{N: math.NaN(), Text: "-"}
 }
 
 // A Check compares a result with the float64 reference. It has the output that is worst relative

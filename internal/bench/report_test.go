@@ -196,7 +196,7 @@ func TestWriteDocument(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, WriteDocument(&b, "test", time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), x))
 	require.Contains(t, b.String(), "\t\"big\": 18446744073709551615,\n")
-	require.JSONEq(t, `{"schema": 1, "kind": "test", "made": "2026-11-23T06:00:00Z", "program": "`+ReadBuildInfo().String()+`",
+	require.JSONEq(t, `{"schema": 2, "kind": "test", "made": "2026-11-23T06:00:00Z", "program": "`+ReadBuildInfo().String()+`",
 		"list": [{"max_abs": 1e-300, "x": 2}, {"max_abs": 0, "x": 0}], "empty": [], "text": "a<b> \"q\"\n", "big": 18446744073709551615}`, b.String())
 	require.ErrorContains(t, WriteDocument(&b, "test", time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), []int{1}), "is an object")
 }

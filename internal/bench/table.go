@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ func (r Report) Sheet() sheet.Sheet {
 	if len(r.Results) > 0 {
 		s.Sections = append(s.Sections, r.section())
 	}
+	s.Sections = append(s.Sections, r.More...)
 	return s
 }
 
@@ -180,7 +182,7 @@ func differing(subjects []*Subject) (names []string) {
 			values += fmt.Sprintln(value)
 			differ = differ || value != k.Value
 		}
-		if differ && !seen[values] && !slices.Contains(names, from[k.Name]) {
+		if differ && !seen[values] && !slices.Contains(names, cmp.Or(from[k.Name], "shape")) {
 			names = append(names, k.Name)
 		}
 		seen[values] = true
@@ -210,6 +212,9 @@ func (r Report) numbers(of *Subject, several bool) []cell {
 	}
 	if r.Copy > 0 && len(of.amounts) > 0 {
 		list = append(list, number("of copy", false, func(x row) string { return fmt.Sprintf("%.1f%%", 100*r.CopyShare(x.Result)) }))
+	}
+	for i, f := range r.facts() {
+		list = append(list, number(f.Name, false, func(x row) string { return x.fact(i).Text }))
 	}
 	return append(list,
 		number("replayed", true, func(x row) string { return orDash(FormatTime, Summarize(x.Timing.ReplayNS).Median) }),

@@ -26,10 +26,8 @@ type Chart struct {
 	Plain    bool // lines without marks, for many points; else the x axis has ticks at the points
 
 	// Categories name the places of bars on the x axis. The X of a Series are then indices of
-	// categories, from 0, and LogX and LogY have no effect. Stacked puts the bars of a category
-	// on top of each other, in the order of the series, instead of side by side.
+	// categories, from 0, and LogX and LogY have no effect.
 	Categories []string
-	Stacked    bool
 }
 
 // A Series is a line, or the bars of one color. Its points are in the order of x.
@@ -307,16 +305,9 @@ func (d *drawing) sample(s Series) string {
 // span sets the ends of the axes.
 func (d *drawing) span() {
 	var xs, ys []float64
-	sums := make([]float64, len(d.Categories))
 	for _, s := range d.Series {
 		xs, ys = append(xs, s.X...), slices.Concat(ys, s.Y, s.Low, s.High)
-		for j, x := range s.X {
-			if d.Stacked {
-				sums[int(x)] += s.Y[j]
-			}
-		}
 	}
-	ys = append(ys, sums...)
 	d.x.log, d.y.log = d.LogX, d.LogY
 	d.x.low, d.x.high, d.y.low, d.y.high = slices.Min(xs), slices.Max(xs), slices.Min(ys), slices.Max(ys)
 	switch {
@@ -422,24 +413,14 @@ func (d *drawing) marks(s Series) {
 
 // bars draws the series as bars.
 func (d *drawing) bars() {
-	tops := make([]float64, len(d.Categories))
 	for i, s := range d.Series {
 		wide := groupWidth / float64(len(d.Series))
 		offset := wide*float64(i) - groupWidth/2
-		if d.Stacked {
-			wide, offset = groupWidth, -groupWidth/2
-		}
 		d.open(i, s.Peer)
 		for j, x := range s.X {
-			from, to := 0.0, s.Y[j]
-			if d.Stacked {
-				from = tops[int(x)]
-				to += from
-				tops[int(x)] = to
-			}
 			left, right := d.x.at(x+offset), d.x.at(x+offset+wide)
 			d.put(`<path class="bar" d="M%v %vV%vH%vV%vz"><title>%s: %s</title></path>`,
-				left, d.y.at(from), d.y.at(to), right, d.y.at(from), escape(s.Name), number(s.Y[j]))
+				left, d.y.at(0), d.y.at(s.Y[j]), right, d.y.at(0), escape(s.Name), number(s.Y[j]))
 		}
 		d.put("</g>")
 	}

@@ -140,26 +140,19 @@ func TestTicks(t *testing.T) {
 	require.Equal(t, []string{"averylongword", "b"}, wrap("averylongword b", 5))
 }
 
-// TestBars: bars of a category stand side by side, or on each other, from 0. An area and points
-// without a line are drawn and named.
+// TestBars: bars of a category stand side by side, from 0. An area and points without a line are
+// drawn and named.
 func TestBars(t *testing.T) {
-	bars := func(c Chart) [][]float64 { // left, bottom, top, right
-		return numbers(t, `class="bar" d="M([\d.]+) ([\d.]+)V([\d.]+)H([\d.]+)V[\d.]+z"><title>`, svg(t, c))
-	}
 	c := Chart{Title: "Rates", Y: "TFLOP/s", Categories: []string{"one", "two\nlines"}}
 	c.Bar("a", false, 0, 3)
 	c.Bar("a", false, 1, 4)
 	c.Bar("b", true, 1, 2)
 	require.Subset(t, texts(t, svg(t, c)), []string{"one", "two", "lines", "a", "b", "TFLOP/s", "4"})
-	side := bars(c)
+	side := numbers(t, `class="bar" d="M([\d.]+) ([\d.]+)V([\d.]+)H([\d.]+)V[\d.]+z"><title>`, svg(t, c)) // left, bottom, top, right
 	tall := func(i int) float64 { return side[i][1] - side[i][2] }
 	require.InDeltaSlice(t, []float64{0.75, 0.5}, []float64{tall(0) / tall(1), tall(2) / tall(1)}, 0.01)
 	require.Less(t, side[0][3], side[1][0])
 	require.InDelta(t, side[1][3], side[2][0], 0.11, "side by side")
-	c.Stacked = true
-	require.Contains(t, texts(t, svg(t, c)), "6", "the axis reaches the sum")
-	up := bars(c)
-	require.Equal(t, []float64{up[0][1], up[1][2]}, []float64{up[1][1], up[2][1]}, "each begins at 0, or where the one below ends")
 
 	text := svg(t, Chart{
 		Title: "Predictions", X: "x", Y: "y", Plain: true,

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/peer"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
@@ -23,51 +23,13 @@ import (
 type Case struct {
 	tnp.Preset
 	DType      dtype.DType
-	Checkpoint tnp.Checkpoint // as planned, once that is known
-	Asked      tnp.Checkpoint `json:"-"` // what was asked for: it may be Auto
+	Checkpoint tnp.Checkpoint // it may be Auto
 	Variant    tnp.Variant
 	Fresh      bool // recorded anew for each step
 	Samples    int
 	Stages     bool
 	Peers      []peer.Peer
 	PeerLimit  time.Duration
-}
-
-// A Timing is what one implementation took for a case.
-type Timing struct {
-	Impl        string
-	NS          []float64 // wall clock of a step
-	HostNS      []float64 // of it, what the host took to submit it; ours alone
-	Bytes       int64     // memory of all buffers at most; 0: not known
-	First, Last float64   // losses of the first step, and of the last
-	// Slope is how far the gradients are from the differences of the loss along them, or, of a
-	// peer, from ours, in parts of their norm.
-	Slope   float64
-	LossOff float64 // of a peer: how far its first loss is from ours
-	Failed  string  // why there are no times, or what is wrong with them
-	Absent  bool    // Failed is what the device lacks
-	Wrong   string  // of a peer: what it computes otherwise
-	Note    string
-}
-
-// A BenchResult is what a case came to.
-type BenchResult struct {
-	Case    Case
-	Memory  *tnp.Memory // nil if the device does not do it
-	Timings []Timing    // ours, then the peers'
-	Stages  []tnp.Stage
-	About   []string // what peers say of themselves
-}
-
-// ourName is the name of what is measured here among its peers.
-const ourName = "flashvk"
-
-// finite returns x, or 0 if it is no number that a file has.
-func finite(x float64) float64 {
-	if x-x != 0 {
-		return 0
-	}
-	return x
 }
 
 // benchLR is the learning rate of steps that are measured.
@@ -79,56 +41,50 @@ func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 
 // Bench measures a case: it plans its memory, checks the gradients, times steps, and asks peers for
 // the same steps with the same weights and data. Planned is called with the memory before any is
-// allocated, step before each part. What the device does not do, or has too little memory for, is a
-// result, too, which is Absent.
-func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory), step func(what string)) (*BenchResult, error) {
-	c.Asked = c.Checkpoint
-	failed := func(err error) (*BenchResult, error) {
-		return &BenchResult{Case: c, Timings: []Timing{{Impl: ourName, Failed: err.Error(), Absent: true}}}, nil
-	}
+// allocated, step before each part. The first result is ours; its Check has how far the slope of the
+// loss is from what the gradients say, a peer's how far its gradients are from ours. What the device
+// does not do, or has too little memory for, is a result, too, which is unsupported. Stages is the
+// table of what a step consists of, nil if c does not ask for it.
+func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory), step func(what string)) (list []bench.Result, stages *sheet.Section, err error) {
+	of := c.subject()
+	ours := of.Result(c.way(), bench.Timing{})
 	o := tnp.PlanOptions{Checkpoint: c.Checkpoint, Variant: c.Variant}
 	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), o)
-	if errors.Is(err, vk.ErrUnsupported) {
-		return failed(err)
+	fits := err
+	if err == nil {
+		fits = tnp.CheckFits(d, c.Config, c.Shape, c.options(tnp.Train), o)
 	}
-	if err != nil {
-		return nil, err
-	}
-	err = tnp.CheckFits(d, c.Config, c.Shape, c.options(tnp.Train), o)
-	if !errors.Is(err, vk.ErrUnsupported) {
+	if err == nil && !errors.Is(fits, vk.ErrUnsupported) {
 		planned(memory)
 	}
-	if err != nil {
-		return failed(err)
+	switch {
+	case err != nil && !errors.Is(err, vk.ErrUnsupported):
+		return nil, nil, err
+	case fits != nil:
+		ours.Status, ours.Reason = bench.StatusUnsupported, fits.Error()
+		return []bench.Result{ours}, nil, nil
 	}
 	c.Checkpoint = memory.Checkpoint
-	r := &BenchResult{Case: c, Memory: memory}
+	ours.Choice = fmt.Sprintf("checkpoint %v", c.Checkpoint)
 	w, err := tnp.Init(c.Config, 1)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	b := &benchmark{d: d, c: &r.Case, w: w}
+	b := &benchmark{d: d, c: &c, w: w}
 	b.x, b.y = gp.Tokens(gp.Default().Batch(c.Shape, 1, 0))
-	ours := Timing{Impl: ourName}
-	switch r.Stages, err = b.measure(ctx, &ours, step); {
+	parts, err := b.measure(ctx, &ours, step)
+	switch {
 	case errors.Is(err, vk.ErrOutOfDeviceMemory): // others have taken some since
-		ours.NS, ours.HostNS, ours.Failed = nil, nil, err.Error()
+		ours.Status, ours.Reason = bench.StatusFailed, err.Error()
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	}
-	r.Timings = append(r.Timings, ours)
-	for _, p := range c.Peers {
-		step("asking " + p.Name)
-		timings, about := b.ask(ctx, p)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		r.Timings = append(r.Timings, timings...)
-		if about != "" {
-			r.About = append(r.About, p.Name+": "+about)
-		}
+	if len(parts) > 0 {
+		stages = c.stages(parts, ours.NS())
 	}
-	return r, nil
+	step("asking peers")
+	peers, err := b.ask(ctx, of)
+	return append([]bench.Result{ours}, peers...), stages, err
 }
 
 // A benchmark is a case under way.
@@ -142,18 +98,34 @@ type benchmark struct {
 }
 
 // measure checks the gradients, and times steps if they are right.
-func (b *benchmark) measure(ctx context.Context, t *Timing, step func(what string)) (stages []tnp.Stage, err error) {
+func (b *benchmark) measure(ctx context.Context, x *bench.Result, step func(what string)) (stages []tnp.Stage, err error) {
 	step("checking the gradients")
-	if t.Slope, err = b.check(ctx); err != nil {
+	slope, err := b.check(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if bound := slopeBound(b.c.DType); !(t.Slope <= bound) {
-		t.Failed = fmt.Sprintf("gradients are off by %.2g of the slope of the loss, more than %g", t.Slope, bound)
-		t.Slope = finite(t.Slope)
+	bound := slopeBound(b.c.DType)
+	if x.Check = checked(slope, bound); !(slope <= bound) {
+		x.Status, x.Reason = bench.StatusFailed, fmt.Sprintf("gradients are off by %.2g of the slope of the loss, more than %g", slope, bound)
 		return nil, nil
 	}
 	step("timing")
-	return b.time(ctx, t)
+	return b.time(ctx, x)
+}
+
+// checked returns the Check of a gradient that is off by a part of its norm.
+func checked(off, limit float64) bench.Check {
+	return bench.Check{Rows: 1, OfRows: 1, Counted: "gradients", MaxAbs: off, MeanAbs: off, Limit: limit}
+}
+
+// facts are what a result has beside its times: memory of all buffers at most, and the losses of the first step, and of
+// the last.
+func facts(bytes, first, last float64) []bench.Fact {
+	return []bench.Fact{
+		{Name: "memory", Key: "memory_bytes", N: bytes, Text: bench.FormatSI(bytes, "B")},
+		{Name: "loss", Key: "loss", N: first, Text: fmt.Sprintf("%.4f", first)},
+		{Name: "last", Key: "last", N: last, Text: fmt.Sprintf("%.4f", last)},
+	}
 }
 
 // plan makes a model and a plan; close frees both.
@@ -233,7 +205,7 @@ func (b *benchmark) check(ctx context.Context) (slope float64, err error) {
 }
 
 // time times steps, and stages.
-func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
+func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]tnp.Stage, error) {
 	b.d.ResetPeak()
 	model, plan, err := b.plan(ctx, tnp.Train)
 	if err != nil {
@@ -249,78 +221,52 @@ func (b *benchmark) time(ctx context.Context, t *Timing) ([]tnp.Stage, error) {
 		run = plan.RunFresh
 	}
 	const warm = 300 * time.Millisecond // the clock rises
-	begin := time.Now()
+	begin, first := time.Now(), 0.0
 	for i := 0; i < 3 || time.Since(begin) < warm; i++ {
 		if err := run(ctx); err != nil {
 			return nil, err
 		}
 		if i == 0 {
-			if t.First, err = plan.Loss(ctx); err != nil {
+			if first, err = plan.Loss(ctx); err != nil {
 				return nil, err
 			}
 		}
 	}
+	x.Timing = bench.Timing{Iters: 1, Sets: 1}
+	var host []float64 // what the host took to submit a step
 	for range b.c.Samples {
 		start := time.Now()
 		if err := run(ctx); err != nil {
 			return nil, err
 		}
-		t.NS = append(t.NS, float64(time.Since(start).Nanoseconds()))
-		t.HostNS = append(t.HostNS, float64(plan.HostTime().Nanoseconds()))
+		x.Timing.DeviceNS = append(x.Timing.DeviceNS, float64(time.Since(start).Nanoseconds()))
+		host = append(host, float64(plan.HostTime().Nanoseconds()))
 	}
-	if t.Last, err = plan.Loss(ctx); err != nil {
+	last, err := plan.Loss(ctx)
+	if err != nil {
 		return nil, err
 	}
-	t.Bytes = b.d.Memory().Peak
-	if t.Last-t.Last != 0 {
-		t.NS, t.HostNS, t.Failed = nil, nil, fmt.Sprintf("the loss is %g", t.Last)
-		t.First, t.Last = finite(t.First), 0
+	if last-last != 0 {
+		x.Timing, x.Status, x.Reason = bench.Timing{}, bench.StatusFailed, fmt.Sprintf("the loss is %g", last)
 		return nil, nil
 	}
+	median := bench.Summarize(host).Median
+	x.Facts = append(facts(float64(b.d.Memory().Peak), first, last), bench.Fact{Name: "host", Key: "host_ns", N: median, Text: bench.FormatTime(median)})
 	if !b.c.Stages {
 		return nil, nil
 	}
 	return plan.Stages(ctx)
 }
 
-// Summary returns the median and its interval.
-func (t *Timing) Summary() bench.Summary { return bench.Summarize(t.NS) }
-
-// ask asks a peer for the same steps, with the same weights and data.
-func (b *benchmark) ask(ctx context.Context, p peer.Peer) (timings []Timing, about string) {
-	failed := func(err error) []Timing {
-		return append(timings, Timing{Impl: p.Name, Failed: err.Error()})
-	}
-	dir, err := os.MkdirTemp("", "flashvk-train-")
-	if err != nil {
-		return failed(err), ""
-	}
-	defer os.RemoveAll(dir)
-	input := filepath.Join(dir, "input.safetensors")
-	if err := b.write(input); err != nil {
-		return failed(err), ""
-	}
+// ask asks the peers for the same steps, with the same weights and data.
+func (b *benchmark) ask(ctx context.Context, of *bench.Subject) ([]bench.Result, error) {
 	c, s := b.c.Config, b.c.Shape
-	reply, err := p.Run(ctx, peer.Request{
+	return bench.AskPeers(ctx, b.c.Peers, b.c.PeerLimit, peer.Request{
 		Op: "train", Pass: "step", DType: b.c.DType.String(), Samples: b.c.Samples, WarmupNS: 3e8, Warmup: 3, SampleNS: 1, MaxIters: 1, Sets: 1,
 		Params: map[string]any{
 			"layers": c.Layers, "heads": c.Heads, "context": s.Context, "lr": benchLR, "weight_decay": optim.Default().WeightDecay, "eps": tnp.NormEps,
 		},
-		Input: input, OutputDir: dir,
-	}, b.c.PeerLimit)
-	for _, a := range reply.Answers {
-		t := Timing{Impl: p.Name + ":" + a.Name, NS: a.SamplesNS, Failed: a.Error, Note: a.Note}
-		if a.Error == "" {
-			if err := b.compare(a.Output, &t); err != nil {
-				t.NS, t.Failed = nil, err.Error()
-			}
-		}
-		timings = append(timings, t)
-	}
-	if err != nil {
-		return failed(err), reply.About
-	}
-	return timings, reply.About
+	}, of, b.write, b.compare)
 }
 
 // write writes weights and data as flashvk run model reads them.
@@ -359,32 +305,32 @@ func WriteTensors(path string, tensors []safetensors.Tensor, values map[string][
 //	last    (1)   of the last step
 //	memory  (1)   MB of device memory at most
 //	grad.NAME     of the first step
-func (b *benchmark) compare(path string, t *Timing) error {
+func (b *benchmark) compare(path string, x *bench.Result) error {
 	f, err := safetensors.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	read := func(name string, n int) ([]float32, error) {
-		x, ok := f.Tensor(name)
+		t, ok := f.Tensor(name)
 		if !ok {
 			return nil, fmt.Errorf("tensor %q is missing in its output", name)
 		}
-		v, err := f.Float32s(x)
+		v, err := f.Float32s(t)
 		if err == nil && len(v) != n {
 			err = fmt.Errorf("tensor %q of its output has %d elements, want %d", name, len(v), n)
 		}
 		return v, err
 	}
-	for name, to := range map[string]func(float64){
-		"loss": func(v float64) { t.First = v }, "last": func(v float64) { t.Last = v }, "memory": func(v float64) { t.Bytes = int64(1e6 * v) },
-	} {
+	var of [3]float64
+	for i, name := range []string{"memory", "loss", "last"} {
 		v, err := read(name, 1)
 		if err != nil {
 			return err
 		}
-		to(float64(v[0]))
+		of[i] = float64(v[0])
 	}
+	x.Facts = facts(1e6*of[0], of[1], of[2])
 	off, square := 0.0, 0.0
 	for _, p := range b.c.Params() {
 		g, err := read("grad."+p.Name, p.Size())
@@ -396,22 +342,62 @@ func (b *benchmark) compare(path string, t *Timing) error {
 			square += float64(v) * float64(v)
 		}
 	}
-	t.judge(b.c.DType, b.loss, math.Sqrt(off/square))
-	return nil
+	return judge(x, b.c.DType, of[1], b.loss, math.Sqrt(off/square))
 }
 
 // judge compares a peer's first loss with ours; slope is how far its gradients are. On an H200 PyTorch's are
 // off by 1e-4 and 3e-3 in bfloat16, whose roundings differ; both multiply float32 as such.
-func (t *Timing) judge(format dtype.DType, loss, slope float64) {
-	off, most, steepest := math.Abs(t.First-loss), 0.02, 0.05
+func judge(x *bench.Result, format dtype.DType, loss, ours, slope float64) error {
+	most, steepest := 0.02, 0.05
 	if format == dtype.Float32 {
 		most, steepest = 1e-4, 1e-3
 	}
+	x.Check = checked(slope, steepest)
 	switch {
-	case !(off <= most*max(1, math.Abs(loss))):
-		t.Wrong = fmt.Sprintf("its first loss is %g, ours %g", t.First, loss)
+	case !(math.Abs(loss-ours) <= most*max(1, math.Abs(ours))):
+		return fmt.Errorf("its first loss is %g, ours %g", loss, ours)
 	case !(slope <= steepest):
-		t.Wrong = fmt.Sprintf("its gradients are %.2g of their norm from ours, more than %g", slope, steepest)
+		return fmt.Errorf("its gradients are %.2g of their norm from ours, more than %g", slope, steepest)
 	}
-	t.LossOff, t.Slope, t.First, t.Last = finite(off), finite(slope), finite(t.First), finite(t.Last)
+	return nil
+}
+
+// subject returns the step of a case.
+func (c *Case) subject() *bench.Subject {
+	const traffic = 24 // of AdamW: a weight and its two moments in float32, read and written
+	return bench.NewTimed("train_step", []bench.Key{
+		{Name: "shape", Value: c.Name}, {Name: "dtype", Value: c.DType.String()}, {Name: "batch", Value: c.Batch}, {Name: "context", Value: c.Context},
+		{Name: "targets", Value: c.Targets}, {Name: "layers", Value: c.Layers}, {Name: "d_model", Value: c.DModel}, {Name: "d_ff", Value: c.DFF},
+		{Name: "heads", Value: c.Heads}, {Name: "head_dim", Value: c.HeadDim}, {Name: "components", Value: c.Components},
+	}, c.StepFLOPs(c.Shape), traffic*float64(c.NumParams()), bench.Amount{Name: "tokens", Key: "token", Unit: "token", N: float64(c.Tokens())})
+}
+
+// way returns what cases of one shape may differ in: variant, checkpoint and recording.
+func (c *Case) way() string {
+	recording := "once"
+	if c.Fresh {
+		recording = "fresh"
+	}
+	return fmt.Sprintf("%v,%v,%s", c.Variant, c.Checkpoint, recording)
+}
+
+// MemoryWords says what the model of a case and its activations take.
+func (c *Case) MemoryWords(m *tnp.Memory) string {
+	return fmt.Sprintf("%s, variant %v, checkpoint %v: %v", c.Name, c.Variant, m.Checkpoint, m)
+}
+
+// stages returns the table of what a step consists of.
+func (c *Case) stages(list []tnp.Stage, step float64) *sheet.Section {
+	s, sum := &sheet.Section{}, 0.0
+	for _, g := range list {
+		sum += g.NS
+	}
+	s.Add("stages", "%s, variant %v, checkpoint %v: device time of all blocks, each dispatch by itself; %s in all, a step takes %s: %+.1f %% beside kernels, less than nothing where they overlap",
+		c.Name, c.Variant, c.Checkpoint, bench.FormatTime(sum), bench.FormatTime(step), 100*(1-sum/step))
+	sheet.Fill(s, list,
+		sheet.Cell[tnp.Stage]{Name: "stage", Text: true, Of: func(g tnp.Stage) string { return g.Name }},
+		sheet.Cell[tnp.Stage]{Name: "dispatches", Of: func(g tnp.Stage) string { return strconv.Itoa(g.Dispatches) }},
+		sheet.Cell[tnp.Stage]{Name: "time", Of: func(g tnp.Stage) string { return bench.FormatTime(g.NS) }},
+		sheet.Cell[tnp.Stage]{Name: "share", Of: func(g tnp.Stage) string { return fmt.Sprintf("%.1f%%", 100*g.NS/sum) }})
+	return s
 }
