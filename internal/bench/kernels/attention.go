@@ -17,28 +17,19 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-var _ = row("attention", softmaxAttention)
-
-// softmaxAttention is the row of attention.
-func softmaxAttention() Kernel {
-	impls := []string{attention.Auto.String()}
-	for _, i := range attention.Impls() {
-		impls = append(impls, i.String())
-	}
-	return Kernel{
-		Impls: impls, AllPaths: true, How: []string{"dtype"}, New: attentionCalls().New, Backward: true,
-		Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
-		Tune: &Tune{
-			Impls: []string{"coopmat2", "coopmat", "scalar"},
-			Unless: func(cpu bool) []string {
-				if cpu {
-					return []string{"headdim=64", "causal=both", "heads=4"}
-				}
-				return []string{"headdim=64,128", "causal=both"}
-			},
+var _ = row(Kernel{
+	Impls: pathNames(attention.Auto, attention.Impls()), AllPaths: true, How: []string{"dtype"}, Backward: true,
+	Tiny: []string{"batch=1", "heads=1", "seqlen=16", "headdim=64"},
+	Tune: &Tune{
+		Impls: []string{"coopmat2", "coopmat", "scalar"},
+		Unless: func(cpu bool) []string {
+			if cpu {
+				return []string{"headdim=64", "causal=both", "heads=4"}
+			}
+			return []string{"headdim=64,128", "causal=both"}
 		},
-	}
-}
+	},
+}, attentionCalls())
 
 // attentionCalls are the calls that commands make.
 func attentionCalls() *calls[*attending] {

@@ -13,17 +13,10 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-var _ = row("decode", decoder)
-
-// decoder is the row of decode.
-func decoder() Kernel {
-	impls := []string{attention.Auto.String(), attention.CoopMat.String(), attention.Scalar.String()}
-	return Kernel{
-		Impls: impls, How: []string{"layout"}, New: decodeCalls().New,
-		Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"},
-		Tune: &Tune{Impls: impls[1:]},
-	}
-}
+var _ = row(Kernel{
+	Impls: pathNames(attention.Auto, []attention.Impl{attention.CoopMat, attention.Scalar}), How: []string{"layout"}, Tune: &Tune{},
+	Tiny: []string{"batch=1", "heads=1", "keys=16", "headdim=64"},
+}, decodeCalls())
 
 // A decodePart is the part of a generation that a call does: Decode alone, which reads the cache;
 // Append, which writes to the cache; Step, which does both; or prefill, Append of a prompt and its

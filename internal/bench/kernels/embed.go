@@ -8,32 +8,26 @@ import (
 	"github.com/flashvk/flashvk/pipelines/embed"
 )
 
-var _ = row("embed", embedding)
-
-// embedding is the row of embed.
-func embedding() Kernel {
-	k := calls[*call.Embed]{
-		name: "embed",
-		base: func(cpu bool) *call.Embed {
-			if cpu {
-				return &call.Embed{Problem: embed.Problem{Tokens: 256, Vocabulary: 1000, Dim: 128, DType: dtype.Float16}}
-			}
-			return &call.Embed{Problem: embed.Problem{Tokens: 8192, Vocabulary: 32000, Dim: 4096, DType: dtype.BFloat16}}
-		},
-		file: func(s *Source, e *call.Embed) error {
-			ids, err := s.shape("ids", "tokens")
-			if err == nil {
-				e.Tokens = ids.Shape[0]
-			}
-			return cmp.Or(err, s.into(e, "table", "dtype", "vocabulary", "dim"))
-		},
-		shrink: func(e *call.Embed, _ [3]int) {
-			e.Tokens, e.Vocabulary, e.Dim = e.Tokens/100, e.Vocabulary/100, e.Dim/10
-		},
-		sample: func(e *call.Embed) int { return max(4, 1<<22/e.Dim) },
-		derived: func(e *call.Embed) map[string]any {
-			return map[string]any{"out_dtype": e.OutDType(), "grad_dtype": e.GradDType()}
-		},
-	}
-	return Kernel{Impls: []string{"auto"}, New: k.New, Backward: true}
-}
+var _ = row(Kernel{Backward: true}, &calls[*call.Embed]{
+	name: "embed",
+	base: func(cpu bool) *call.Embed {
+		if cpu {
+			return &call.Embed{Problem: embed.Problem{Tokens: 256, Vocabulary: 1000, Dim: 128, DType: dtype.Float16}}
+		}
+		return &call.Embed{Problem: embed.Problem{Tokens: 8192, Vocabulary: 32000, Dim: 4096, DType: dtype.BFloat16}}
+	},
+	file: func(s *Source, e *call.Embed) error {
+		ids, err := s.shape("ids", "tokens")
+		if err == nil {
+			e.Tokens = ids.Shape[0]
+		}
+		return cmp.Or(err, s.into(e, "table", "dtype", "vocabulary", "dim"))
+	},
+	shrink: func(e *call.Embed, _ [3]int) {
+		e.Tokens, e.Vocabulary, e.Dim = e.Tokens/100, e.Vocabulary/100, e.Dim/10
+	},
+	sample: func(e *call.Embed) int { return max(4, 1<<22/e.Dim) },
+	derived: func(e *call.Embed) map[string]any {
+		return map[string]any{"out_dtype": e.OutDType(), "grad_dtype": e.GradDType()}
+	},
+})

@@ -22,13 +22,7 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-var _ = row("gemm", matrixMultiply)
-
-// matrixMultiply is the row of gemm.
-func matrixMultiply() Kernel {
-	names := append(implNames(), engine.GEMV.String())
-	return Kernel{Impls: names, New: gemmCalls().New, Tune: &Tune{Impls: names[1:]}}
-}
+var _ = row(Kernel{Impls: append(implNames(), engine.GEMV.String()), Tune: &Tune{}}, gemmCalls())
 
 // configText is the text of a configuration that is valid.
 func configText(text string) (string, error) {
@@ -36,10 +30,13 @@ func configText(text string) (string, error) {
 	return text, err
 }
 
-func implNames() []string {
-	names := []string{gemm.Auto.String()}
-	for _, impl := range engine.Impls() {
-		names = append(names, impl.String())
+func implNames() []string { return pathNames(gemm.Auto, engine.Impls()) }
+
+// pathNames returns the names of paths, auto first.
+func pathNames[T fmt.Stringer](auto T, others []T) []string {
+	names := []string{auto.String()}
+	for _, x := range others {
+		names = append(names, x.String())
 	}
 	return names
 }

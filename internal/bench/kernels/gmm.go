@@ -5,25 +5,19 @@ import (
 	"github.com/flashvk/flashvk/pipelines/gmm"
 )
 
-var _ = row("gmm", mixtures)
-
-// mixtures is the row of gmm.
-func mixtures() Kernel {
-	k := calls[*call.GMM]{
-		name: "gmm",
-		base: func(bool) *call.GMM {
-			return &call.GMM{Problem: gmm.Problem{Tokens: 16000, Components: 10}, LogP: true, Loss: true, Interleaved: true}
-		},
-		file: func(s *Source, g *call.GMM) error {
-			if g.Interleaved = s.has("p"); s.has("dloss") {
-				g.DLoss = 1
-			}
-			if !g.Interleaved {
-				return s.into(g, "logit", "dtype", "tokens", "components")
-			}
-			return s.into(g, "p", "dtype", "tokens", "components", "logit mu log_sigma")
-		},
-		shrink: func(g *call.GMM, _ [3]int) { g.Tokens /= 10 },
-	}
-	return Kernel{Impls: []string{"auto"}, New: k.New, Backward: true}
-}
+var _ = row(Kernel{Backward: true}, &calls[*call.GMM]{
+	name: "gmm",
+	base: func(bool) *call.GMM {
+		return &call.GMM{Problem: gmm.Problem{Tokens: 16000, Components: 10}, LogP: true, Loss: true, Interleaved: true}
+	},
+	file: func(s *Source, g *call.GMM) error {
+		if g.Interleaved = s.has("p"); s.has("dloss") {
+			g.DLoss = 1
+		}
+		if !g.Interleaved {
+			return s.into(g, "logit", "dtype", "tokens", "components")
+		}
+		return s.into(g, "p", "dtype", "tokens", "components", "logit mu log_sigma")
+	},
+	shrink: func(g *call.GMM, _ [3]int) { g.Tokens /= 10 },
+})

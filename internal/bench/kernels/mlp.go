@@ -20,25 +20,11 @@ import (
 const fusedImpl = "fused"
 
 var (
-	_ = row("mlp", perceptron)
-	_ = row("grouped", perceptrons)
+	_ = row(Kernel{
+		Impls: slices.Insert(implNames(), 1, fusedImpl), Backward: true, How: []string{"keep"}, Tune: &Tune{Impls: implNames()[1:]},
+	}, perceptronCalls(false))
+	_ = row(Kernel{Impls: implNames(), Backward: true, How: []string{"products", "keep"}, Tune: &Tune{}}, perceptronCalls(true))
 )
-
-// perceptron is the row of mlp.
-func perceptron() Kernel {
-	return Kernel{
-		Impls: slices.Insert(implNames(), 1, fusedImpl), New: perceptronCalls(false).New, Backward: true, How: []string{"keep"},
-		Tune: &Tune{Impls: implNames()[1:]},
-	}
-}
-
-// perceptrons is the row of grouped.
-func perceptrons() Kernel {
-	return Kernel{
-		Impls: implNames(), New: perceptronCalls(true).New, Backward: true, How: []string{"products", "keep"},
-		Tune: &Tune{Impls: implNames()[1:]},
-	}
-}
 
 // perceptronCalls are the calls of commands mlp and grouped. The suites have the tokens of the
 // training shapes, and the heads of that workload.

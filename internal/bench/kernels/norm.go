@@ -10,33 +10,27 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-var _ = row("norm", normalization)
-
-// normalization is the row of norm.
-func normalization() Kernel {
-	k := calls[*call.Norm]{
-		name:   "norm",
-		values: map[string]value{"config": parsed(pointer(norm.ParseConfig), "CONFIG")},
-		base: func(cpu bool) *call.Norm {
-			if cpu {
-				return newNorm(256, 512, dtype.Float16)
-			}
-			return newNorm(205000, 512, dtype.BFloat16)
-		},
-		file: func(s *Source, n *call.Norm) error {
-			n.Residual, n.Bias = s.has("residual"), s.has("b")
-			return cmp.Or(s.into(n, "x", "dtype", "rows", "cols"), s.into(n, "w", "weight_dtype", "cols"))
-		},
-		shrink: func(n *call.Norm, _ [3]int) { n.Rows /= 100 },
-		derived: func(n *call.Norm) map[string]any {
-			return map[string]any{"kind": map[bool]string{false: "LayerNorm", true: "RMSNorm"}[n.RMS]}
-		},
-		tune: func(_ *vk.Caps, op calledOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
-			return op.choices(p, op.c.Problem, nil), nil
-		},
-	}
-	return Kernel{Impls: []string{"auto"}, New: k.New, Backward: true, Tune: &Tune{Impls: []string{"auto"}}}
-}
+var _ = row(Kernel{Backward: true, Tune: &Tune{}}, &calls[*call.Norm]{
+	name:   "norm",
+	values: map[string]value{"config": parsed(pointer(norm.ParseConfig), "CONFIG")},
+	base: func(cpu bool) *call.Norm {
+		if cpu {
+			return newNorm(256, 512, dtype.Float16)
+		}
+		return newNorm(205000, 512, dtype.BFloat16)
+	},
+	file: func(s *Source, n *call.Norm) error {
+		n.Residual, n.Bias = s.has("residual"), s.has("b")
+		return cmp.Or(s.into(n, "x", "dtype", "rows", "cols"), s.into(n, "w", "weight_dtype", "cols"))
+	},
+	shrink: func(n *call.Norm, _ [3]int) { n.Rows /= 100 },
+	derived: func(n *call.Norm) map[string]any {
+		return map[string]any{"kind": map[bool]string{false: "LayerNorm", true: "RMSNorm"}[n.RMS]}
+	},
+	tune: func(_ *vk.Caps, op calledOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
+		return op.choices(p, op.c.Problem, nil), nil
+	},
+})
 
 // newNorm returns a call with all outputs.
 func newNorm(rows, cols int, t dtype.DType) *call.Norm {

@@ -11,35 +11,29 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-var _ = row("normlinear", normalizedProduct)
-
-// normalizedProduct is the row of normlinear.
-func normalizedProduct() Kernel {
-	k := calls[*call.NormLinear]{
-		name: "normlinear",
-		values: map[string]value{
-			"config":     parsed(pointer(normlinear.ParseConfig), "CONFIG"),
-			"activation": parsed(glu.ParseActivation, "NAME"),
-		},
-		base: func(cpu bool) *call.NormLinear {
-			p := normlinear.Problem{Rows: 1, In: 4096, Out: 6144, Eps: 1e-5, DType: dtype.BFloat16}
-			if cpu {
-				p.In, p.Out, p.DType = 512, 768, dtype.Float16
-			}
-			return &call.NormLinear{Problem: p}
-		},
-		file: func(s *Source, n *call.NormLinear) error {
-			n.Residual, n.Bias = s.has("residual"), s.has("bias")
-			err := cmp.Or(s.into(n, "x", "dtype", "rows", "in"), s.into(n, "w", "dtype", "out", "in"))
-			if n.GLU {
-				n.Out /= 2
-			}
-			return err
-		},
-		shrink: func(n *call.NormLinear, _ [3]int) { n.Out = max(1, n.Out/64) },
-		tune: func(_ *vk.Caps, op calledOp[*call.NormLinear], p bench.Pass) ([]bench.Tunable, error) {
-			return op.choices(p, op.c.Problem, nil), nil
-		},
-	}
-	return Kernel{Impls: []string{"auto"}, New: k.New, Tune: &Tune{Impls: []string{"auto"}}}
-}
+var _ = row(Kernel{Tune: &Tune{}}, &calls[*call.NormLinear]{
+	name: "normlinear",
+	values: map[string]value{
+		"config":     parsed(pointer(normlinear.ParseConfig), "CONFIG"),
+		"activation": parsed(glu.ParseActivation, "NAME"),
+	},
+	base: func(cpu bool) *call.NormLinear {
+		p := normlinear.Problem{Rows: 1, In: 4096, Out: 6144, Eps: 1e-5, DType: dtype.BFloat16}
+		if cpu {
+			p.In, p.Out, p.DType = 512, 768, dtype.Float16
+		}
+		return &call.NormLinear{Problem: p}
+	},
+	file: func(s *Source, n *call.NormLinear) error {
+		n.Residual, n.Bias = s.has("residual"), s.has("bias")
+		err := cmp.Or(s.into(n, "x", "dtype", "rows", "in"), s.into(n, "w", "dtype", "out", "in"))
+		if n.GLU {
+			n.Out /= 2
+		}
+		return err
+	},
+	shrink: func(n *call.NormLinear, _ [3]int) { n.Out = max(1, n.Out/64) },
+	tune: func(_ *vk.Caps, op calledOp[*call.NormLinear], p bench.Pass) ([]bench.Tunable, error) {
+		return op.choices(p, op.c.Problem, nil), nil
+	},
+})

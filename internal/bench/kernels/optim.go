@@ -15,31 +15,25 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 )
 
-var _ = row("optim", optimizer)
-
-// optimizer is the row of optim.
-func optimizer() Kernel {
-	k := calls[*call.Optim]{
-		name: "optim",
-		base: func(cpu bool) *call.Optim {
-			if cpu {
-				return newOptim(5000)
-			}
-			return newOptim(512 * 1365)
-		},
-		check:  checkOptim,
-		file:   optimOfFile,
-		shrink: func(o *call.Optim, _ [3]int) { o.Each = 1000 },
-		derived: func(o *call.Optim) map[string]any {
-			to := map[string]any{"parameters": o.Size(), "tensors": len(o.Sizes), "copy": "none", "max_norm": fmt.Sprint(o.MaxNorm)}
-			if o.HasCopy {
-				to["copy"] = o.Copy
-			}
-			return to
-		},
-	}
-	return Kernel{Impls: []string{"auto"}, New: k.New}
-}
+var _ = row(Kernel{}, &calls[*call.Optim]{
+	name: "optim",
+	base: func(cpu bool) *call.Optim {
+		if cpu {
+			return newOptim(5000)
+		}
+		return newOptim(512 * 1365)
+	},
+	check:  checkOptim,
+	file:   optimOfFile,
+	shrink: func(o *call.Optim, _ [3]int) { o.Each = 1000 },
+	derived: func(o *call.Optim) map[string]any {
+		to := map[string]any{"parameters": o.Size(), "tensors": len(o.Sizes), "copy": "none", "max_norm": fmt.Sprint(o.MaxNorm)}
+		if o.HasCopy {
+			to["copy"] = o.Copy
+		}
+		return to
+	},
+})
 
 // checkedElements are compared, at equal distances.
 const checkedElements = 1 << 18

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/flashvk/flashvk/internal/bench"
+	"github.com/flashvk/flashvk/internal/call"
 )
 
 // A page is a section of commands.txt: what the commands of a kernel say.
@@ -106,13 +107,20 @@ func (p *page) add(head, text string) {
 	}
 }
 
-// rows make the rows of All, by the names of kernels.
-var rows = map[string]func() Kernel{}
+// rows are the rows of All, by the names of kernels.
+var rows = map[string]Kernel{}
 
-// row adds the row of a kernel, without what its page says.
-func row(name string, make func() Kernel) string {
-	rows[name] = make
-	return name
+// row adds the row of a kernel, without what its page says. A kernel that names no paths has the
+// path auto alone, and all but auto are tuned unless it says which.
+func row[C call.Call](k Kernel, of *calls[C]) bool {
+	if k.New = of.New; k.Impls == nil {
+		k.Impls = []string{"auto"}
+	}
+	if k.Tune != nil && k.Tune.Impls == nil {
+		k.Tune.Impls = k.Impls[min(1, len(k.Impls)-1):]
+	}
+	rows[of.name] = k
+	return true
 }
 
 // pageOf returns the page of a kernel.
@@ -123,11 +131,12 @@ func pageOf(name string) *page {
 // All lists the kernels.
 func All() (list []Kernel) {
 	for _, p := range pages() {
-		k := rows[p.name]()
+		k := rows[p.name]
 		k.Name, k.Title, k.About, k.Fixed = p.name, p.title, p.parts["about"], p.parts["fixed"]
 		k.Formulas, k.Files, k.Examples = "\n"+p.parts["formulas"], "\n"+p.parts["files"], strings.Split(p.parts["examples"], "\n")
 		if k.Tune != nil {
-			k.Tune.About = p.parts["tune"]
+			tune := *k.Tune
+			tune.About, k.Tune = p.parts["tune"], &tune
 		}
 		list = append(list, k)
 	}

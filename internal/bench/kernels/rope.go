@@ -12,39 +12,33 @@ import (
 	"github.com/flashvk/flashvk/pipelines/rope"
 )
 
-var _ = row("rope", rotation)
-
-// rotation is the row of rope.
-func rotation() Kernel {
-	k := calls[*call.Rope]{
-		name:   "rope",
-		values: map[string]value{"scaling": parsed(attention.ParseScaling, "NAME")},
-		base: func(cpu bool) *call.Rope {
-			p := rope.Problem{Batch: 4, Seq: 2048, Heads: 32, KVHeads: 8, HeadDim: 128, DType: dtype.BFloat16}
-			if cpu {
-				p.Batch, p.Seq, p.Heads, p.KVHeads, p.DType = 1, 128, 4, 2, dtype.Float16
-			}
-			return &call.Rope{Problem: p}
-		},
-		check: func(r *call.Rope, _ *pflag.FlagSet) error {
-			if r.Dims == 0 {
-				r.Dims = r.HeadDim
-			}
-			return nil
-		},
-		file: func(s *Source, r *call.Rope) error {
-			err := s.into(r, "q", "dtype", "batch", "heads", "seq", "headdim")
-			if s.has("k") {
-				err = cmp.Or(err, s.into(r, "k", "", "batch", "kv_heads", "seq", "headdim"))
-			}
-			x, ok := s.Tensor("positions")
-			if r.Shared = ok && len(x.Shape) == 1; !ok && err == nil {
-				err = fmt.Errorf("tensor %q is missing", "positions")
-			}
-			return err
-		},
-		shrink: func(r *call.Rope, _ [3]int) { r.Seq = max(1, r.Seq/16) },
-		sample: func(*call.Rope) int { return 1024 },
-	}
-	return Kernel{Impls: []string{"auto"}, New: k.New, Backward: true}
-}
+var _ = row(Kernel{Backward: true}, &calls[*call.Rope]{
+	name:   "rope",
+	values: map[string]value{"scaling": parsed(attention.ParseScaling, "NAME")},
+	base: func(cpu bool) *call.Rope {
+		p := rope.Problem{Batch: 4, Seq: 2048, Heads: 32, KVHeads: 8, HeadDim: 128, DType: dtype.BFloat16}
+		if cpu {
+			p.Batch, p.Seq, p.Heads, p.KVHeads, p.DType = 1, 128, 4, 2, dtype.Float16
+		}
+		return &call.Rope{Problem: p}
+	},
+	check: func(r *call.Rope, _ *pflag.FlagSet) error {
+		if r.Dims == 0 {
+			r.Dims = r.HeadDim
+		}
+		return nil
+	},
+	file: func(s *Source, r *call.Rope) error {
+		err := s.into(r, "q", "dtype", "batch", "heads", "seq", "headdim")
+		if s.has("k") {
+			err = cmp.Or(err, s.into(r, "k", "", "batch", "kv_heads", "seq", "headdim"))
+		}
+		x, ok := s.Tensor("positions")
+		if r.Shared = ok && len(x.Shape) == 1; !ok && err == nil {
+			err = fmt.Errorf("tensor %q is missing", "positions")
+		}
+		return err
+	},
+	shrink: func(r *call.Rope, _ [3]int) { r.Seq = max(1, r.Seq/16) },
+	sample: func(*call.Rope) int { return 1024 },
+})

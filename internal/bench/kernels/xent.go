@@ -6,37 +6,31 @@ import (
 	"github.com/flashvk/flashvk/pipelines/xent"
 )
 
-var _ = row("xent", crossEntropy)
-
-// crossEntropy is the row of xent.
-func crossEntropy() Kernel {
-	k := calls[*call.Xent]{
-		name: "xent",
-		base: func(cpu bool) *call.Xent {
-			p := xent.Problem{Tokens: 8192, Vocabulary: 49152, Dim: 576, DType: dtype.BFloat16, Grad: dtype.Some(dtype.Float32)}
-			if cpu {
-				p = xent.Problem{Tokens: 64, Vocabulary: 1000, Dim: 64, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
-			}
-			return &call.Xent{Problem: p, Losses: true, LSE: true, Loss: true}
-		},
-		file: func(s *Source, x *call.Xent) error {
-			if s.has("dloss") {
-				x.DLoss = 1
-			}
-			if s.has("logits") {
-				x.Dim = 0
-				return s.into(x, "logits", "dtype", "tokens", "vocabulary")
-			}
-			if err := s.into(x, "h", "dtype", "tokens", "dim"); err != nil {
-				return err
-			}
-			return s.into(x, "w", "dtype", "vocabulary", "dim")
-		},
-		shrink: func(x *call.Xent, _ [3]int) {
-			x.Tokens, x.Vocabulary, x.Dim = x.Tokens/100, x.Vocabulary/100, x.Dim/10
-		},
-		sample:  func(x *call.Xent) int { return max(4, 1<<28/(x.Vocabulary*max(x.Dim, 16))) },
-		derived: func(x *call.Xent) map[string]any { return map[string]any{"grad_dtype": x.GradDType()} },
-	}
-	return Kernel{Impls: implNames(), New: k.New, Backward: true}
-}
+var _ = row(Kernel{Impls: implNames(), Backward: true}, &calls[*call.Xent]{
+	name: "xent",
+	base: func(cpu bool) *call.Xent {
+		p := xent.Problem{Tokens: 8192, Vocabulary: 49152, Dim: 576, DType: dtype.BFloat16, Grad: dtype.Some(dtype.Float32)}
+		if cpu {
+			p = xent.Problem{Tokens: 64, Vocabulary: 1000, Dim: 64, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
+		}
+		return &call.Xent{Problem: p, Losses: true, LSE: true, Loss: true}
+	},
+	file: func(s *Source, x *call.Xent) error {
+		if s.has("dloss") {
+			x.DLoss = 1
+		}
+		if s.has("logits") {
+			x.Dim = 0
+			return s.into(x, "logits", "dtype", "tokens", "vocabulary")
+		}
+		if err := s.into(x, "h", "dtype", "tokens", "dim"); err != nil {
+			return err
+		}
+		return s.into(x, "w", "dtype", "vocabulary", "dim")
+	},
+	shrink: func(x *call.Xent, _ [3]int) {
+		x.Tokens, x.Vocabulary, x.Dim = x.Tokens/100, x.Vocabulary/100, x.Dim/10
+	},
+	sample:  func(x *call.Xent) int { return max(4, 1<<28/(x.Vocabulary*max(x.Dim, 16))) },
+	derived: func(x *call.Xent) map[string]any { return map[string]any{"grad_dtype": x.GradDType()} },
+})
