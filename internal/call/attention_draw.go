@@ -11,21 +11,6 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// kernelAttention is the row of All. Half of all modules are its.
-func kernelAttention() Kernel {
-	k := Kernel{
-		Name: "attention", Weight: 8, New: func() Call { return &Attention{} }, Draw: drawAttention, Backward: "attention.Backward",
-	}
-	plain := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 9, SeqKV: 11, HeadDim: 8, Causal: true}
-	features := plain
-	features.Causal, features.Sinks, features.Softcap = false, true, 2
-	features.Bias = attention.Bias{On: true, Heads: true, Rows: true}
-	for _, impl := range attention.Impls() {
-		k.Gradients = append(k.Gradients, &Attention{Problem: plain, Impl: impl, DLSE: true}, &Attention{Problem: features, Impl: impl, DLSE: true})
-	}
-	return k
-}
-
 // An attentionDraw draws a problem.
 type attentionDraw struct {
 	*Attention

@@ -3,6 +3,7 @@ package call
 import (
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -93,6 +94,23 @@ func Size(rng *rand.Rand, most int) int {
 		n = 1 + int(float64(most)*rng.Float64()*rng.Float64())
 	}
 	return max(1, min(n, most))
+}
+
+// drawn returns the Draw of a kernel that takes all formats of a Space: draw draws the rest of a call.
+func drawn[T any, C interface {
+	*T
+	Call
+}](draw func(c C, family, rng *rand.Rand, s Space)) func(family, rng *rand.Rand, s Space) Call {
+	return func(family, rng *rand.Rand, s Space) Call {
+		t, ok := s.DType(family, dtype.All()...)
+		if !ok {
+			return nil
+		}
+		c := C(new(T))
+		Field(c, "dtype").Set(reflect.ValueOf(t))
+		draw(c, family, rng, s)
+		return c
+	}
 }
 
 // drawLayout draws the layouts of tensors, since kernels are compiled for aligned rows and others.

@@ -60,25 +60,11 @@ func (d *Dropout) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass)
 	return bindForward(t, d.Problem, dropout.Options{Workspace: workspace}, dropout.Forward)
 }
 
-// kernelDropout is the row of All.
-func kernelDropout() Kernel {
-	return Kernel{
-		Name: "dropout", Weight: 1, New: func() Call { return &Dropout{} }, Draw: drawDropout,
-		Contract: Contract{dropout.Problem{Rows: 3, Cols: 5, P: 0.5}, dropout.Forward, nil, dropout.Choose, dropout.Supports, dropout.Workspace, nil},
-	}
-}
-
 // drawDropout draws a matrix whose elements stay within their format.
-func drawDropout(family, rng *rand.Rand, s Space) Call {
-	d := &Dropout{}
-	var ok bool
-	if d.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawDropout(d *Dropout, family, rng *rand.Rand, s Space) {
 	d.Data = DrawData(family, rng)
 	d.P, d.Stream = one(rng, 0, 0.05, 0.5, rng.Float64(), 0.999), int(rng.Uint32()>>1)
 	d.Magnitude = min(d.Magnitude, Most(d.DType)/d.Largest()*(1-d.P))
 	d.Rows, d.Cols = Size(rng, 2000), Size(rng, 3000)
 	Within(rng, s.Budget(rng), func() float64 { return 100 * float64(d.Rows) * float64(d.Cols) }, &d.Rows, &d.Cols)
-	return d
 }

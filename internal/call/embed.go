@@ -163,23 +163,8 @@ func (e *Embed) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass
 	return bind(t, e.Problem, embed.Options{Workspace: workspace}, pass, embed.Forward, embed.Backward)
 }
 
-// kernelEmbed is the row of All.
-func kernelEmbed() Kernel {
-	p := embed.Problem{Tokens: 70, Vocabulary: 5, Dim: 6}
-	return Kernel{
-		Name: "embed", Weight: 2, New: func() Call { return &Embed{} }, Draw: drawEmbed, Backward: "embed.Backward",
-		Gradients: []Call{&Embed{Problem: p, Outside: true}},
-		Contract:  Contract{p, embed.Forward, embed.Backward, embed.Choose, embed.Supports, embed.Workspace, nil},
-	}
-}
-
 // drawEmbed draws rows of a table.
-func drawEmbed(family, rng *rand.Rand, s Space) Call {
-	e := &Embed{}
-	var ok bool
-	if e.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawEmbed(e *Embed, family, rng *rand.Rand, s Space) {
 	for _, format := range []*dtype.Option{&e.Out, &e.Grad} {
 		if chance(family, 3) {
 			*format = dtype.Some(one(family, dtype.All()...))
@@ -207,5 +192,4 @@ func drawEmbed(family, rng *rand.Rand, s Space) Call {
 	if OrOne(e.Magnitude) > most {
 		e.Magnitude = most
 	}
-	return e
 }

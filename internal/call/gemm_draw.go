@@ -8,19 +8,7 @@ import (
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 )
-
-// kernelGemm is the row of All.
-func kernelGemm() Kernel {
-	return Kernel{
-		Name: "gemm", Weight: 4, New: func() Call { return &Gemm{} }, Draw: drawGemm,
-		Contract: Contract{
-			gemm.Problem{M: 3, N: 5, K: 7}, gemm.Forward, nil, gemm.Choose, gemm.Supports, gemm.Workspace,
-			map[string]any{"ForwardGroup": gemm.ForwardGroup},
-		},
-	}
-}
 
 // drawGemm draws a problem.
 func drawGemm(family, rng *rand.Rand, s Space) Call {

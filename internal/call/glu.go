@@ -91,25 +91,8 @@ func (g *GLU) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) 
 	return bind(t, g.Problem, glu.Options{Workspace: workspace}, pass, glu.Forward, glu.Backward)
 }
 
-// kernelGLU is the row of All.
-func kernelGLU() Kernel {
-	k := Kernel{
-		Name: "glu", Weight: 1, New: func() Call { return &GLU{} }, Draw: drawGLU, Backward: "glu.Backward",
-		Contract: Contract{glu.Problem{Rows: 3, Cols: 5}, glu.Forward, glu.Backward, glu.Choose, glu.Supports, glu.Workspace, nil},
-	}
-	for a := glu.SiLU; a <= glu.GELUTanh; a++ {
-		k.Gradients = append(k.Gradients, &GLU{Problem: glu.Problem{Rows: 5, Cols: 21, Activation: a}, Beside: a == glu.GELU})
-	}
-	return k
-}
-
 // drawGLU draws gated linear units whose results are within their format.
-func drawGLU(family, rng *rand.Rand, s Space) Call {
-	p := &GLU{}
-	var ok bool
-	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawGLU(p *GLU, family, rng *rand.Rand, s Space) {
 	p.Activation, p.Backward = one(family, glu.SiLU, glu.GELU, glu.GELUTanh), family.IntN(2) == 0
 	p.Data = DrawData(family, rng)
 	p.Beside = rng.IntN(2) == 0
@@ -120,5 +103,4 @@ func drawGLU(family, rng *rand.Rand, s Space) Call {
 		p.Cols = Size(rng, 20000)
 	}
 	Within(rng, s.Budget(rng), func() float64 { return 100 * float64(p.Rows) * float64(p.Cols) }, &p.Rows, &p.Cols)
-	return p
 }

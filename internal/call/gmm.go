@@ -150,17 +150,6 @@ func (g *GMM) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) 
 	return bind(t, g.Problem, o, pass, gmm.Forward, gmm.Backward)
 }
 
-// kernelGMM is the row of All.
-func kernelGMM() Kernel {
-	return Kernel{
-		Name: "gmm", Weight: 1, New: func() Call { return &GMM{} }, Draw: drawGMM, Backward: "gmm.Backward",
-		Gradients: []Call{&GMM{Problem: gmm.Problem{Tokens: 9, Components: 4}, LogP: true, Loss: true, DLoss: 1}},
-		Contract: Contract{
-			gmm.Problem{Tokens: 3, Components: 5}, gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace, map[string]any{"Merge": gmm.Merge},
-		},
-	}
-}
-
 // drawGMM draws log-probabilities of tokens under mixtures.
 func drawGMM(family, rng *rand.Rand, s Space) Call {
 	p := &GMM{Call: []string{"forward", "forward", GMMBackward, GMMBackward, GMMMerge}[family.IntN(5)]}

@@ -3,7 +3,24 @@ package call
 import (
 	_ "embed"
 	"math/rand/v2"
+	"slices"
 	"strings"
+
+	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/dropout"
+	"github.com/flashvk/flashvk/pipelines/embed"
+	"github.com/flashvk/flashvk/pipelines/gemm"
+	"github.com/flashvk/flashvk/pipelines/glu"
+	"github.com/flashvk/flashvk/pipelines/gmm"
+	"github.com/flashvk/flashvk/pipelines/mixture"
+	"github.com/flashvk/flashvk/pipelines/mlp"
+	"github.com/flashvk/flashvk/pipelines/norm"
+	"github.com/flashvk/flashvk/pipelines/normlinear"
+	"github.com/flashvk/flashvk/pipelines/quantize"
+	"github.com/flashvk/flashvk/pipelines/rope"
+	"github.com/flashvk/flashvk/pipelines/sample"
+	"github.com/flashvk/flashvk/pipelines/xent"
 )
 
 // A Kernel is a kernel whose calls are described here, with what draws and proves them.
@@ -17,10 +34,9 @@ type Kernel struct {
 	Draw func(family, rng *rand.Rand, s Space) Call
 	// Cases are calls that run every module. tests/conformance checks them on each device.
 	Cases []Fixed
-	// Gradients are small calls in float32. tests/gradients compares their gradients with finite
-	// differences. Backward is the function that computes them, "" for none.
-	Gradients []Call
-	Backward  string
+	// Gradients are small calls, whose gradients in float32 tests/gradients compares with finite
+	// differences. Their functions compute the gradients.
+	Gradients []Fixed
 	Contract  Contract
 }
 
@@ -28,7 +44,7 @@ type Kernel struct {
 type Fixed struct {
 	Name      string
 	Functions string   // that record it: package.Function, separated by spaces
-	Paths     []string // Impl of the call; none: the kernel has one
+	Paths     []string // Impl of the call; "" of a kernel that has one
 	// Problem is the call's JSON without braces and data, with words of tests/conformance.
 	Problem string
 	Halves  bool // the kernel has no float32
@@ -76,37 +92,65 @@ var cases string
 // All lists the kernels.
 func All() []Kernel {
 	list := []Kernel{
-		kernelAttention(),
+		{Name: "attention", Weight: 8, New: func() Call { return &Attention{} }, Draw: drawAttention}, // half of all modules are its
 		{Name: "decode", Weight: 3, New: func() Call { return &Decode{} }, Draw: drawDecode},
 		{Name: "append", Weight: 2, New: func() Call { return &Append{} }, Draw: drawAppend},
 		{Name: "step", Weight: 2, New: func() Call { return &Step{} }, Draw: drawStep},
-		kernelGemm(),
+		{Name: "gemm", Weight: 4, New: func() Call { return &Gemm{} }, Draw: drawGemm, Contract: Contract{
+			gemm.Problem{M: 3, N: 5, K: 7}, gemm.Forward, nil, gemm.Choose, gemm.Supports, gemm.Workspace, map[string]any{"ForwardGroup": gemm.ForwardGroup},
+		}},
 		{Name: "gemm-group", Weight: 1, New: func() Call { return &GemmGroup{} }, Draw: drawGemmGroup},
-		kernelMLP(),
-		{Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped, Backward: "mlp.Backward", Gradients: mlpGradients(3)},
-		kernelMixture(),
-		kernelGMM(),
-		kernelNorm(),
-		kernelGLU(),
-		kernelEmbed(),
-		kernelXent(),
+		{Name: "mlp", Weight: 2, New: func() Call { return &MLP{} }, Draw: drawMLP, Contract: Contract{
+			mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
+			map[string]any{"BackwardLoss": mlp.BackwardLoss},
+		}},
+		{Name: "grouped", Weight: 3, New: func() Call { return &MLP{} }, Draw: drawGrouped},
+		{Name: "mixture", Weight: 2, New: func() Call { return &Mixture{} }, Draw: drawMixture, Contract: Contract{
+			mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace, nil,
+		}},
+		{Name: "gmm", Weight: 1, New: func() Call { return &GMM{} }, Draw: drawGMM, Contract: Contract{
+			gmm.Problem{Tokens: 3, Components: 5}, gmm.Forward, gmm.Backward, gmm.Choose, gmm.Supports, gmm.Workspace, map[string]any{"Merge": gmm.Merge},
+		}},
+		{Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawn(drawNorm), Contract: Contract{
+			norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil,
+		}},
+		{Name: "glu", Weight: 1, New: func() Call { return &GLU{} }, Draw: drawn(drawGLU), Contract: Contract{
+			glu.Problem{Rows: 3, Cols: 5}, glu.Forward, glu.Backward, glu.Choose, glu.Supports, glu.Workspace, nil,
+		}},
+		{Name: "embed", Weight: 2, New: func() Call { return &Embed{} }, Draw: drawn(drawEmbed), Contract: Contract{
+			embed.Problem{Tokens: 70, Vocabulary: 5, Dim: 6}, embed.Forward, embed.Backward, embed.Choose, embed.Supports, embed.Workspace, nil,
+		}},
+		{Name: "xent", Weight: 3, New: func() Call { return &Xent{} }, Draw: drawXent, Contract: Contract{
+			xent.Problem{Tokens: 9, Vocabulary: 7, Dim: 5}, xent.Forward, xent.Backward, xent.Choose, xent.Supports, xent.Workspace, nil,
+		}},
 		{Name: "optim", Weight: 1, New: func() Call { return &Optim{} }, Draw: drawOptim},
-		kernelQuantize(),
-		kernelRope(),
-		kernelSample(),
-		kernelNormLinear(),
-		kernelDropout(),
+		{Name: "quantize", Weight: 1, New: func() Call { return &Quantize{} }, Draw: drawn(drawQuantize), Contract: Contract{
+			quantize.Problem{Batch: 1, Heads: 1, Rows: 3, Cols: 5, Quant: dtype.QuantInt8, Block: 1},
+			quantize.Forward, nil, quantize.Choose, quantize.Supports, quantize.Workspace, nil,
+		}},
+		{Name: "rope", Weight: 1, New: func() Call { return &Rope{} }, Draw: drawn(drawRope), Contract: Contract{
+			rope.Problem{Batch: 2, Seq: 3, Heads: 2, KVHeads: 1, HeadDim: 10, Frequencies: attention.Frequencies{Dims: 8}},
+			rope.Forward, rope.Backward, rope.Choose, rope.Supports, rope.Workspace, nil,
+		}},
+		{Name: "sample", Weight: 1, New: func() Call { return &Sample{} }, Draw: drawn(drawSample), Contract: Contract{
+			sample.Problem{Rows: 3, Vocabulary: 70, Filters: sample.Filters{Temperature: 0.8, TopK: 5, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2}},
+			sample.Forward, nil, sample.Choose, sample.Supports, sample.Workspace, nil,
+		}},
+		{Name: "normlinear", Weight: 2, New: func() Call { return &NormLinear{} }, Draw: drawn(drawNormLinear), Contract: Contract{
+			normlinear.Problem{Rows: 3, In: 5, Out: 7, Eps: 1e-5}, normlinear.Forward, nil, normlinear.Choose, normlinear.Supports, normlinear.Workspace, nil,
+		}},
+		{Name: "dropout", Weight: 1, New: func() Call { return &Dropout{} }, Draw: drawn(drawDropout), Contract: Contract{
+			dropout.Problem{Rows: 3, Cols: 5, P: 0.5}, dropout.Forward, nil, dropout.Choose, dropout.Supports, dropout.Workspace, nil,
+		}},
 	}
 	for _, x := range Lines(cases) {
 		c := Fixed{Name: x.Words[0], Functions: strings.ReplaceAll(x.Words[1], ",", " "), Problem: x.Fields}
-		if x.Words[2] != "-" {
-			c.Paths = strings.Split(x.Words[2], ",")
-		}
-		c.Halves, c.Own = x.Words[3] == "halves", x.Words[3] == "own"
-		for i := range list {
-			if list[i].Name == x.Section[0] {
-				list[i].Cases = append(list[i].Cases, c)
-			}
+		c.Paths, c.Halves, c.Own = strings.Split(strings.Trim(x.Words[2], "-"), ","), x.Words[3] == "halves", x.Words[3] == "own"
+		k := &list[slices.IndexFunc(list, func(k Kernel) bool { return k.Name == x.Section[0] })]
+		if len(x.Section) > 1 {
+			k.Gradients = append(k.Gradients, c)
+		} else {
+			k.Cases = append(k.Cases, c)
 		}
 	}
 	return list

@@ -11,51 +11,6 @@ import (
 	"github.com/flashvk/flashvk/pipelines/mlp"
 )
 
-// kernelMLP is the row of All.
-func kernelMLP() Kernel {
-	return Kernel{
-		Name: "mlp", Weight: 2, New: func() Call { return &MLP{} }, Draw: drawMLP, Backward: "mlp.Backward", Gradients: mlpGradients(0),
-		Contract: Contract{
-			mlp.Problem{Tokens: 3, In: 5, Hidden: 7, Out: 2}, mlp.Forward, mlp.Backward, mlp.Choose, mlp.Supports, mlp.Workspace,
-			map[string]any{"BackwardLoss": mlp.BackwardLoss},
-		},
-	}
-}
-
-// kernelMixture is the row of All.
-func kernelMixture() Kernel {
-	k := Kernel{
-		Name: "mixture", Weight: 2, New: func() Call { return &Mixture{} }, Draw: drawMixture, Backward: "mixture.Backward mlp.BackwardLoss",
-		Contract: Contract{
-			mixture.Problem{Tokens: 3, Heads: 2, In: 5, Hidden: 7}, mixture.Forward, mixture.Backward, mixture.Choose, mixture.Supports, mixture.Workspace, nil,
-		},
-	}
-	for _, impl := range products() {
-		k.Gradients = append(k.Gradients, &Mixture{Problem: mixture.Problem{Tokens: 7, Heads: 3, In: 6, Hidden: 10}, Impl: impl, Loss: true, DLoss: 1})
-	}
-	return k
-}
-
-// products are the paths of products.
-func products() (names []string) {
-	for _, i := range engine.Impls() {
-		names = append(names, i.String())
-	}
-	return names
-}
-
-// mlpGradients returns small calls on every path, with all that one perceptron or heads can keep.
-func mlpGradients(heads int) (list []Call) {
-	for _, impl := range products() {
-		for _, keep := range mlp.Keeps() {
-			if heads == 0 || keep != mlp.KeepHidden {
-				list = append(list, &MLP{Problem: mlp.Problem{Tokens: 7, Heads: heads, In: 6, Hidden: 10, Out: 3, Keep: keep}, Impl: impl})
-			}
-		}
-	}
-	return list
-}
-
 // drawMLP draws a two-layer perceptron.
 func drawMLP(family, rng *rand.Rand, s Space) Call {
 	p := &MLP{Direction: Direction{Backward: family.IntN(2) == 0}}

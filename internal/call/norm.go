@@ -81,26 +81,8 @@ func (n *Norm) options(workspace *vk.Buffer) norm.Options {
 	return norm.Options{Config: n.Config, Tuning: n.Tuning, Workspace: workspace}
 }
 
-// kernelNorm is the row of All.
-func kernelNorm() Kernel {
-	k := Kernel{
-		Name: "norm", Weight: 2, New: func() Call { return &Norm{} }, Draw: drawNorm, Backward: "norm.Backward",
-		Contract: Contract{norm.Problem{Rows: 3, Cols: 5, Eps: 1e-5}, norm.Forward, norm.Backward, norm.Choose, norm.Supports, norm.Workspace, nil},
-	}
-	for i := range 5 {
-		p := norm.Problem{Rows: 5, Cols: 21, Eps: 1e-3, RMS: i%2 > 0, Residual: i/2 == 1, Bias: i > 2}
-		k.Gradients = append(k.Gradients, &Norm{Problem: p, Save: true, DResidual: true})
-	}
-	return k
-}
-
 // drawNorm draws a normalization of rows.
-func drawNorm(family, rng *rand.Rand, s Space) Call {
-	p := &Norm{}
-	var ok bool
-	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawNorm(p *Norm, family, rng *rand.Rand, s Space) {
 	if family.IntN(2) == 0 {
 		p.WeightDType = p.DType
 	}
@@ -152,7 +134,6 @@ func drawNorm(family, rng *rand.Rand, s Space) Call {
 	case 2:
 		p.Equal = p.Eps > 0
 	}
-	return p
 }
 
 // drawNormConfig draws a configuration, or none.

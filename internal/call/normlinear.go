@@ -58,21 +58,8 @@ func (n *NormLinear) options(workspace *vk.Buffer) normlinear.Options {
 	return normlinear.Options{Config: n.Config, Tuning: n.Tuning, Workspace: workspace}
 }
 
-// kernelNormLinear is the row of All.
-func kernelNormLinear() Kernel {
-	return Kernel{
-		Name: "normlinear", Weight: 2, New: func() Call { return &NormLinear{} }, Draw: drawNormLinear,
-		Contract: Contract{normlinear.Problem{Rows: 3, In: 5, Out: 7, Eps: 1e-5}, normlinear.Forward, nil, normlinear.Choose, normlinear.Supports, normlinear.Workspace, nil},
-	}
-}
-
 // drawNormLinear draws products of normalized rows whose results are within their format.
-func drawNormLinear(family, rng *rand.Rand, s Space) Call {
-	p := &NormLinear{}
-	var ok bool
-	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawNormLinear(p *NormLinear, family, rng *rand.Rand, s Space) {
 	if family.IntN(2) == 0 {
 		p.OutDType = dtype.Some(one(family, dtype.All()...))
 	}
@@ -94,5 +81,4 @@ func drawNormLinear(family, rng *rand.Rand, s Space) Call {
 	if p.Eps = one(rng, 1e-5, 1e-6, 1e-3, 0); p.Eps == 0 && (p.Kind == ZeroKind || p.DType == dtype.Float16) {
 		p.Eps = 1e-5 * size * size
 	}
-	return p
 }

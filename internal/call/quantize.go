@@ -102,22 +102,8 @@ func (q *Quantize) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass
 	return bindForward(t, q.Problem, quantize.Options{Workspace: workspace}, quantize.Forward)
 }
 
-// kernelQuantize is the row of All.
-func kernelQuantize() Kernel {
-	p := quantize.Problem{Batch: 1, Heads: 1, Rows: 3, Cols: 5, Quant: dtype.QuantInt8, Block: 1}
-	return Kernel{
-		Name: "quantize", Weight: 1, New: func() Call { return &Quantize{} }, Draw: drawQuantize,
-		Contract: Contract{p, quantize.Forward, nil, quantize.Choose, quantize.Supports, quantize.Workspace, nil},
-	}
-}
-
 // drawQuantize draws a tensor and what shares a scale.
-func drawQuantize(family, rng *rand.Rand, s Space) Call {
-	p := &Quantize{}
-	var ok bool
-	if p.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawQuantize(p *Quantize, family, rng *rand.Rand, s Space) {
 	p.Quant, p.Whole = one(family, dtype.Quants()...), chance(family, 4)
 	p.Data = DrawData(family, rng)
 	if p.Magnitude != 0 && p.DType != dtype.Float16 && chance(rng, 2) { // also scales that are 0, or near the largest
@@ -131,5 +117,4 @@ func drawQuantize(family, rng *rand.Rand, s Space) Call {
 	Within(rng, s.Budget(rng), func() float64 { return 30 * float64(p.Batch*p.Heads*p.Rows) * float64(p.Cols) }, &p.Rows, &p.Cols)
 	p.Block = one(rng, 1, 1, 64, p.Rows, 2*p.Rows, 1+rng.IntN(p.Rows))
 	p.Tidy()
-	return p
 }

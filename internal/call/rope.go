@@ -159,25 +159,8 @@ func (r *Rope) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass)
 	return bind(t, r.Problem, rope.Options{Workspace: workspace}, pass, rope.Forward, rope.Backward)
 }
 
-// kernelRope is the row of All.
-func kernelRope() Kernel {
-	small := rope.Problem{Batch: 2, Seq: 3, Heads: 2, KVHeads: 1, HeadDim: 10, Frequencies: attention.Frequencies{Dims: 8}}
-	scaled := small
-	scaled.Frequencies, scaled.Interleaved = attention.Frequencies{Dims: 6, Scaling: attention.YaRN, Factor: 4, Original: 64}, true
-	return Kernel{
-		Name: "rope", Weight: 1, New: func() Call { return &Rope{} }, Draw: drawRope, Backward: "rope.Backward",
-		Gradients: []Call{&Rope{Problem: small, Far: true}, &Rope{Problem: scaled, Shared: true}},
-		Contract:  Contract{small, rope.Forward, rope.Backward, rope.Choose, rope.Supports, rope.Workspace, nil},
-	}
-}
-
 // drawRope draws rotations whose results are within their format.
-func drawRope(family, rng *rand.Rand, s Space) Call {
-	r := &Rope{}
-	var ok bool
-	if r.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawRope(r *Rope, family, rng *rand.Rand, s Space) {
 	r.Interleaved, r.Backward = chance(family, 2), chance(family, 2)
 	r.Dims = 2 * one(family, 1, 2, 3, 4, 8, 10, 12, 16, 32, 48, 64, 128)
 	r.Data = DrawData(family, rng)
@@ -201,5 +184,4 @@ func drawRope(family, rng *rand.Rand, s Space) Call {
 	r.Batch, r.Seq, r.Heads, r.KVHeads = Size(rng, 6), Size(rng, 600), Size(rng, 20), rng.IntN(9)
 	Within(rng, s.Budget(rng), func() float64 { return 40 * float64(r.Batch*r.Seq*(r.Heads+r.KVHeads)*r.HeadDim) }, &r.Batch, &r.Seq, &r.Heads)
 	r.Magnitude = min(r.Magnitude, Most(r.DType)/r.Largest()/2/max(r.AttentionFactor(), 1))
-	return r
 }

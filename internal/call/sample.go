@@ -112,22 +112,8 @@ func (s *Sample) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) 
 	return bindForward(t, s.Problem, sample.Options{Workspace: workspace}, sample.Forward)
 }
 
-// kernelSample is the row of All.
-func kernelSample() Kernel {
-	f := sample.Filters{Temperature: 0.8, TopK: 5, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2}
-	return Kernel{
-		Name: "sample", Weight: 1, New: func() Call { return &Sample{} }, Draw: drawSample,
-		Contract: Contract{sample.Problem{Rows: 3, Vocabulary: 70, Filters: f}, sample.Forward, nil, sample.Choose, sample.Supports, sample.Workspace, nil},
-	}
-}
-
 // drawSample draws logits and filters.
-func drawSample(family, rng *rand.Rand, s Space) Call {
-	x := &Sample{}
-	var ok bool
-	if x.DType, ok = s.DType(family, dtype.All()...); !ok {
-		return nil
-	}
+func drawSample(x *Sample, family, rng *rand.Rand, s Space) {
 	draws, topK, topP, penalty := family.IntN(6) > 0, chance(family, 2), chance(family, 2), chance(family, 3)
 	x.Data = DrawData(family, rng)
 	x.Rows, x.Vocabulary, x.Special, x.Levels = Size(rng, 300), Size(rng, 20000), chance(rng, 4), chance(rng, 3)
@@ -151,5 +137,4 @@ func drawSample(family, rng *rand.Rand, s Space) Call {
 	if penalty {
 		x.RepetitionPenalty = one(rng, 1.1, 1.3, 2, 0.7)
 	}
-	return x
 }

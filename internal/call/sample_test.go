@@ -13,7 +13,7 @@ import (
 func TestSampleSure(t *testing.T) {
 	rows, sure := 0, 0
 	for i := range uint64(80) {
-		s := drawSample(rand.New(rand.NewPCG(1, i/4)), rand.New(rand.NewPCG(2, i)), Space{Work: 1e6}).(*Sample)
+		s := drawn(drawSample)(rand.New(rand.NewPCG(1, i/4)), rand.New(rand.NewPCG(2, i)), Space{Work: 1e6}).(*Sample)
 		rows, sure = rows+s.Rows, sure+len(s.Want(Inputs(s), kit.Forward)["tokens"].Want)
 	}
 	require.Greater(t, float64(sure), 0.97*float64(rows))

@@ -175,21 +175,6 @@ func (x *Xent) options(workspace *vk.Buffer) (xent.Options, error) {
 	return xent.Options{Impl: impl, Memory: int64(x.Memory), Rows: x.Rows, Tuning: x.Tuning, Workspace: workspace}, err
 }
 
-// kernelXent is the row of All.
-func kernelXent() Kernel {
-	p := xent.Problem{Tokens: 9, Vocabulary: 7, Dim: 5}
-	k := Kernel{
-		Name: "xent", Weight: 3, New: func() Call { return &Xent{} }, Draw: drawXent, Backward: "xent.Backward",
-		Contract: Contract{p, xent.Forward, xent.Backward, xent.Choose, xent.Supports, xent.Workspace, nil},
-	}
-	smooth := p
-	smooth.Smoothing, smooth.ZLoss, smooth.Sum = 0.1, 0.05, true
-	for _, p := range []xent.Problem{p, smooth} {
-		k.Gradients = append(k.Gradients, &Xent{Problem: p, Loss: true, DLoss: 1, Ignored: 1, Memory: 4 * 32, Impl: engine.Scalar.String()})
-	}
-	return k
-}
-
 // drawXent draws the cross entropy of a last layer, or of given logits.
 func drawXent(family, rng *rand.Rand, s Space) Call {
 	x := &Xent{}

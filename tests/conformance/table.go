@@ -80,9 +80,6 @@ func All(d *vk.Device, formats bool) iter.Seq[Instance] {
 	}
 	return func(yield func(Instance) bool) {
 		for _, e := range Table() {
-			if e.Paths == nil {
-				e.Paths = []string{""}
-			}
 			for _, format := range Formats(&e, formats) {
 				for _, path := range e.Paths {
 					k, p, err := On(&e, format, path, columns)

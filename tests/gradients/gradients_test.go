@@ -32,20 +32,30 @@ const allowed = 2e-5
 func TestGradients(t *testing.T) {
 	d := vktest.Open(t)
 	for _, k := range call.All() {
-		for i, c := range k.Gradients {
-			t.Run(fmt.Sprintf("%s/%d", k.Name, i), func(t *testing.T) {
-				if _, err := c.Choose(d.Caps(), kit.Backward); err != nil {
-					require.ErrorIs(t, err, vk.ErrUnsupported)
-					t.Skip(err)
-				}
-				a, ok := c.(*call.Attention)
-				impl := call.Field(c, "impl")
-				matrices := impl.IsValid() && strings.HasPrefix(fmt.Sprint(impl.Interface()), engine.CoopMat.String())
-				if matrices && !(ok && a.Plain()) && !vktest.Thorough(d) {
-					t.Skip("lavapipe compiles its kernels for long; others have the formula")
-				}
-				compare(t, d, c)
-			})
+		each(t, &k, func(t *testing.T, c call.Call) {
+			if _, err := c.Choose(d.Caps(), kit.Backward); err != nil {
+				require.ErrorIs(t, err, vk.ErrUnsupported)
+				t.Skip(err)
+			}
+			a, ok := c.(*call.Attention)
+			impl := call.Field(c, "impl")
+			matrices := impl.IsValid() && strings.HasPrefix(fmt.Sprint(impl.Interface()), engine.CoopMat.String())
+			if matrices && !(ok && a.Plain()) && !vktest.Thorough(d) {
+				t.Skip("lavapipe compiles its kernels for long; others have the formula")
+			}
+			compare(t, d, c)
+		})
+	}
+}
+
+// each calls f with the calls of a kernel, on every path.
+func each(t *testing.T, k *call.Kernel, f func(t *testing.T, c call.Call)) {
+	for _, e := range k.Gradients {
+		e.Problem = fmt.Sprintf("%s:{%s}", k.Name, e.Problem)
+		for _, path := range e.Paths {
+			_, c, err := conformance.On(&e, dtype.Float32, path, 0)
+			require.NoError(t, err, e.Problem)
+			t.Run(fmt.Sprintf("%s/%s/%s", k.Name, e.Name, path), func(t *testing.T) { f(t, c) })
 		}
 	}
 }
@@ -61,8 +71,9 @@ func TestPasses(t *testing.T) {
 		}
 	}
 	for _, k := range call.All() {
-		require.Equal(t, k.Backward != "", len(k.Gradients) > 0, k.Name)
-		have = append(have, strings.Fields(k.Backward)...)
+		for _, e := range k.Gradients {
+			have = append(have, strings.Fields(e.Functions)...)
+		}
 	}
 	slices.Sort(want)
 	slices.Sort(have)
