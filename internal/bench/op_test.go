@@ -46,6 +46,8 @@ func TestCheck(t *testing.T) {
 		{y, some, []float32{5, 6, 4}, nil, 1, "y[2] is 4, want 3"},
 		{apart, some, []float32{5, 6, nan, 3, 4, nan}, nil, 0, ""},
 		{apart, some, []float32{5, nan, nan, 3, 4, nan}, nil, 0, "y[1] was not written or is NaN"},
+		{y, call.Wanted{Any: true}, []float32{5, 6, 7}, nil, 0, ""},
+		{y, call.Wanted{Any: true}, []float32{5, nan, 7}, nil, 0, "y[1] was not written or is NaN"},
 		{y, exact, []float32{1, 2, 3}, nil, 0, ""},
 		{y, exact, []float32{1, 2, 3.5}, nil, 0.5, "y[2] is 3.5, want 3: off by 0.5, limit 0"},
 		{y, each, []float32{1.5, 2, 3}, nil, 0.5, ""},

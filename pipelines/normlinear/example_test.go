@@ -37,7 +37,7 @@ func ExampleChoose() {
 	config, err := normlinear.ParseConfig("t2x64 rows4 steps2")
 	fmt.Println(config.Team, err, config.Feasible(caps, p))
 	// Output:
-	// t1x128 rows4 steps4 [normlinear] <nil>
+	// t1x128 rows8 steps1 [normlinear] <nil>
 	// 0 <nil> <nil>
 	// 64 <nil> <nil>
 }

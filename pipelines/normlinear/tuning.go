@@ -91,13 +91,6 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 	None: func(string, *Problem) error {
 		return argument.Unsupported("normlinear", "no tile sizes fit")
 	},
-	Fit: func(c Config, _ *vk.Caps, p *Problem, measured bool) Config {
-		if !measured { // all of a row at once, if registers suffice
-			team := c.Team * vecBytes / p.DType.Size()
-			c.Steps = min((p.In+team-1)/team, mostLoads/c.Loads)
-		}
-		return c
-	},
 	Candidates: func(_ *vk.Caps, _ Problem, start Config) []Config {
 		return table.ByDistance(table.Grid(start, path.String()), start)
 	},
@@ -111,24 +104,14 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 	Validate: func(p *Problem) error { return p.Validate() },
 })
 
-// rows are searched in order; the first feasible match wins. They follow those of gemm's path gemv, which were measured on
-// an H200: 32 invocations for short rows, else 128; four rows of W for each team, or one where
-// these make too few workgroups.
+// rows are searched in order; the first feasible match wins. They were measured on an H200 (docs/measured.md): one vector of
+// each row of W at a time is fastest, since the kernel has more teams then; short rows have a subgroup each where there are
+// many, and eight rows of a team, not four, read x less often where that makes enough workgroups.
 func rows() []table.Row[shape, Config] {
-	var list []table.Row[shape, Config]
-	for _, r := range []struct {
-		in   int
-		fill float64
-		text string
-	}{
-		{1024, 4, "t4x32 rows4 steps1"},
-		{1024, 0, "t4x32 rows1 steps1"},
-		{1024, 0, "t4x32 rows2 steps1"}, // GLU
-		{0, 4, "t1x128 rows4 steps1"},
-		{0, 0, "t1x128 rows1 steps1"},
-		{0, 0, "t1x128 rows2 steps1"},
-	} {
-		list = append(list, table.Row[shape, Config]{Fill: r.fill, Shape: shape{r.in}, Config: table.Must[Config](r.text)})
+	words := table.Must[Config]
+	return []table.Row[shape, Config]{
+		{Fill: 8, Shape: shape{1024}, Config: words("t4x32 rows8 steps1")},
+		{Fill: 4, Shape: shape{}, Config: words("t1x128 rows8 steps1")},
+		{Config: words("t1x128 rows4 steps1")},
 	}
-	return list
 }

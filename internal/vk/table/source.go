@@ -44,7 +44,7 @@ func (m *measured[P, C, S]) builtIn(caps *vk.Caps) (row, before string, err erro
 	if err != nil {
 		return "", "", err
 	}
-	won.Formats, won.Shape, won.Fill = today.Formats, today.Shape, today.Fill
+	won.Formats, won.Shape, won.Fill, won.Most = today.Formats, today.Shape, today.Fill, today.Most
 	if won.words() == today.words() {
 		return "", "", errors.New("the built-in row has it")
 	}
@@ -75,6 +75,9 @@ func (r *Row[S, C]) source() string {
 	}
 	if r.Fill != 0 {
 		row = append(row, fmt.Sprintf("Fill: %v", r.Fill))
+	}
+	if r.Most != 0 {
+		row = append(row, fmt.Sprintf("Most: %v", r.Most))
 	}
 	return "{" + strings.Join(append(row, fmt.Sprintf("Config: words(%q)", r.words())), ", ") + "}"
 }

@@ -21,7 +21,7 @@ import (
 //	Row.Family              the device is of one of these families
 //	Row.Formats             the problem has one of these formats
 //	Row.Shape               the problem has these sizes and options
-//	Row.Fill                the problem has at least this many blocks per compute unit
+//	Row.Fill, Row.Most      the problem has at least, and at most, this many blocks per compute unit
 //
 // Rows are searched in order; the first of a path that matches and is feasible wins.
 type Table[P, C comparable, S Shape[P]] struct {
@@ -77,6 +77,8 @@ type Row[S, C any] struct {
 	// blocks share more work, but few blocks leave units idle. A device that does not report its
 	// number of units counts as full.
 	Fill float64
+	// Most is the most blocks per compute unit; 0 matches any. Blocks that just fill a device once win there.
+	Most float64
 
 	Config C
 }
@@ -213,10 +215,10 @@ func OneOf(name, list string) bool {
 	return false
 }
 
-// fills reports whether p makes as many blocks as the row wants.
+// fills reports whether p makes as many blocks as the row wants, and no more.
 func (t *Table[P, C, S]) fills(row *Row[S, C], caps *vk.Caps, p *P, q *Query[C]) bool {
-	if row.Fill == 0 || caps.ComputeUnits == 0 {
-		return true
+	if row.Fill == 0 && row.Most == 0 || caps.ComputeUnits == 0 {
+		return row.Most == 0
 	}
 	blocks := 0
 	if q.Blocks != nil {
@@ -224,7 +226,8 @@ func (t *Table[P, C, S]) fills(row *Row[S, C], caps *vk.Caps, p *P, q *Query[C])
 	} else {
 		blocks = t.Blocks(&row.Config, caps, p)
 	}
-	return float64(blocks) >= row.Fill*float64(caps.ComputeUnits)
+	fill := Fill(caps, blocks)
+	return fill >= row.Fill && (row.Most == 0 || fill <= row.Most)
 }
 
 // check returns why a configuration cannot run for p, nil if it can: the one rule for built-in rows
