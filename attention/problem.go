@@ -121,18 +121,23 @@ type Problem struct {
 	//
 	// With the elements and scales of dtype.Quant,
 	//
-	//	mean   = the mean of K                 over the keys of a head that some row sees; 0 with Softcap
-	//	up     = a power of two of a channel   of a head: 1 of the widest, more of narrower ones
-	//	Q̂[i]   = up * scale * element          of Q[i] / up, one scale for each row
-	//	K̂[j]   = mean + scale * element / up   of (K[j] - mean) * up, one scale for the keys 64*n to 64*n+63
-	//	S      = Scale * Q̂ * K̂ᵀ                with dot(Q[i], mean) for dot(Q̂[i], mean)
+	//	mean   = the mean of K                   over the keys of a head that some row sees; 0 with Softcap
+	//	up     = a power of two of a channel     of a key head
+	//	H      = an orthogonal matrix            of n = 8, 16 or 32 columns
+	//	Q̂[i]   = scale * element * Hᵀ * up       of Q[i] / up * H, one scale for each row
+	//	K̂[j]   = mean + scale * element * Hᵀ / up  of (K[j] - mean) * up * H, one scale for the keys 64*m to 64*m+63
+	//	S      = Scale * Q̂ * K̂ᵀ                  with dot(Q[i], mean) for dot(Q̂[i], mean)
 	//
-	// A wide channel of K would leave few elements for the others; `up` divides its width among K and Q. With
-	// the width w of a channel, largest - least of K, or with Softcap the largest |K|, and W of the widest,
-	// up = 2^round(5/8 * log2(W/w)), at most 2^5, where log2 of 2^n*(1+x) is n+x.
+	// A wide channel of Q or K would leave few elements for the others; `up` divides what a channel has of the
+	// product among Q and K, and H gives a wide channel's numbers to n columns. Let k be the width of a channel of
+	// K, largest - least, or with Softcap the largest |K|, and q its largest |Q| of rows 0, m, 2m, ... of the heads
+	// that read the key head, with m = ceil(SeqQ/16). Both are by the largest of all channels, at least 2^-8. Then
+	// up = 2^trunc(5/8 * (log2(q) - log2(k))), where log2 of 2^a*(1+x) is a+x. H is a Hadamard matrix over its
+	// root; with r = HeadDim/n, it mixes the columns 8*(a + r*b) to 8*(a + r*b) + 7 of all b for each a < r, where
+	// n, at most 32, is the largest power of two that divides HeadDim.
 	//
 	// P * V is as without. Keys that masks hide from every row count nowhere. Q, and K where some row
-	// sees it, have to be finite. Forward alone has Quant, of float16 and bfloat16.
+	// sees it, have to be below 2^100 in magnitude. Forward alone has Quant, of float16 and bfloat16.
 	//
 	// docs/kernels.md says how near O is to attention.
 	Quant dtype.Quant

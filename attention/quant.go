@@ -2,6 +2,7 @@ package attention
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/vk"
@@ -27,7 +28,7 @@ func (p Problem) checkQuant() error {
 func (p Problem) Smooth() bool { return p.Quant != dtype.NoQuant && p.Softcap == 0 }
 
 const (
-	// quantThreads are the invocations of a workgroup of attention_quantize at most.
+	// quantThreads are the invocations of a workgroup of attention_quantize at most, a power of two.
 	quantThreads = 256
 	// chunkKeys is the least number of keys whose totals a workgroup computes, and maxChunks the largest
 	// number of totals of a head, which one workgroup adds up.
@@ -113,20 +114,19 @@ func (f *forward) quantize() error {
 	params := f.params(chunks)
 	params.V, params.O = placeOf(t.k), placeOf(t.q)
 	params.LSE = place{StrideB: uint32(p.NumKVHeads), StrideH: 1} // heads of sums
-	spec := quantSpec{
-		WorkgroupSize: min(quantThreads, c.Device().Caps().MaxWorkgroupInvocations), HeadDim: uint32(p.HeadDim), Smooth: p.Smooth(),
-		Cols8: uint32(cells.runs), Spread: uint32(cells.spread), Format: uint32(p.Quant),
-	}
+	threads := int(min(quantThreads, c.Device().Caps().MaxWorkgroupInvocations))
+	rows := min(threads, 1<<bits.Len(uint(QuantKeys*p.HeadDim/(8*quantRuns(p.HeadDim))-1))) // each with quantRuns runs
+	spec := quantSpec{HeadDim: uint32(p.HeadDim), Smooth: p.Smooth(), Cols8: uint32(cells.runs), Spread: uint32(cells.spread), Format: uint32(p.Quant)}
 	for _, step := range []struct {
-		step, groups, heads int
-		x, y, values        *vk.Tensor
+		step, threads, groups, heads int
+		x, y, values                 *vk.Tensor
 	}{
-		{quantSums, chunks, p.NumKVHeads, &f.k, &t.k, &t.kScales},
-		{quantHeads, 1, p.NumKVHeads, &f.k, &t.k, &t.kScales},
-		{quantKeys, (p.SeqKV + QuantKeys - 1) / QuantKeys, p.NumKVHeads, &f.k, &t.k, &t.kScales},
-		{quantRows, (p.SeqQ + QuantKeys - 1) / QuantKeys, p.NumHeads, &f.q, &t.q, &t.qRows},
+		{quantSums, threads, chunks, p.NumKVHeads, &f.k, &t.k, &t.kScales},
+		{quantHeads, threads, 1, p.NumKVHeads, &f.q, &t.k, &t.kScales},
+		{quantKeys, rows, (p.SeqKV + QuantKeys - 1) / QuantKeys, p.NumKVHeads, &f.k, &t.k, &t.kScales},
+		{quantRows, rows, (p.SeqQ + QuantKeys - 1) / QuantKeys, p.NumHeads, &f.q, &t.q, &t.qRows},
 	} {
-		spec.Step, spec.Aligned = uint32(step.step), aligned(8, step.x)
+		spec.WorkgroupSize, spec.Step, spec.Aligned = uint32(step.threads), uint32(step.step), aligned(8, step.x)
 		kernel, err := newKernel[fwdParams](c.Device(), "attention_quantize", p.DType.Short(), p, spec, vk.KernelOptions{})
 		if err != nil {
 			return err
@@ -140,6 +140,11 @@ func (f *forward) quantize() error {
 	}
 	f.q, f.k = t.q, t.k
 	return c.Err()
+}
+
+// quantRuns returns how many runs of 8 columns of a row an invocation mixes.
+func quantRuns(headDim int) int {
+	return min(4, headDim/8&-(headDim/8))
 }
 
 // quantRows returns memory for the rows of Q or K, and for so many numbers of each row.

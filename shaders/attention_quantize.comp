@@ -1,10 +1,12 @@
 // attention_quantize: Q and K of a forward pass as elements of 8 bits (attention.Problem.Quant).
 //
-//     mean      = sum of K[j] / n            over the n keys of a head that some row sees; 0 without SMOOTH
-//     up        = 2^n of each channel of a head: the more, the smaller it is among the head's (attention.Problem)
-//     k8[j]     = round((K[j] - mean) * up / k_scale[j])  one scale for the keys 64*b to 64*b+63
-//     q8[i]     = round(Q[i] / up / q_row[i].x)           one scale for each row
-//     q_row[i]  = (scale, log2(e) * Scale * dot(Q[i], mean))
+//     mean      = sum of K[j] / n                    over the n keys of a head that some row sees; 0 without SMOOTH
+//     up        = a power of two of each channel of a head (attention.Problem)
+//     k8[j]     = round((K[j] - mean) * up * H / k_scale[j])  one scale for the keys 64*b to 64*b+63
+//     q8[i]     = round(Q[i] / up * H / scale)                one scale for each row
+//     q_row[i]  = (scale / COLS, log2(e) * Scale * dot(Q[i], mean))
+//
+// H is the Hadamard matrix of the COLS columns of an invocation, of which each sum has all: H * Hᵀ is COLS.
 //
 //     x       Q (batch, num_heads, seq_q, head_dim) or K (batch, num_kv_heads, seq_kv, head_dim)  ELEM
 //     y       q8 or k8: rows of COLS8 times 8 elements, zeros past head_dim; see SPREAD
@@ -16,7 +18,7 @@
 // count nowhere, whatever they hold, and are 0. Q8 is negative where Scale is.
 //
 // In p (lib/params_fwd.glsl), q and o, or k and v, are x and y, y in bytes; lse are heads of sums, splits
-// its chunks. Dispatch: (chunks, 1, blocks of 64 keys, or blocks of 64 rows; heads of x; batch).
+// its chunks. Dispatch: (chunks, 1, blocks of 64 keys, or blocks of 64 rows; heads of x, for HEADS of K; batch).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -49,16 +51,25 @@ layout(binding = 3, scalar) buffer Sums4 { vec4 sums4[]; };
 #include "lib/mask.glsl"
 #include "lib/features.glsl"
 
-const uint SUMS = 0;  // STEP
-const uint HEADS = 1;
+const uint SUMS = 0;   // STEP: chunks of K
+const uint HEADS = 1;  // their totals, and some rows of Q
 const uint KEYS = 2;
 const uint ROWS = 3;
 
-const uint BLOCK = 64;                      // rows of x for a workgroup, and keys that share a scale
-const uint LANES = WORKGROUP_SIZE / COLS8;  // rows at a time
-const uint ROUNDS = (BLOCK + LANES - 1) / LANES;
+const uint BLOCK = 64;  // rows of x for a workgroup, and keys that share a scale
 const uint ROW_BYTES = COLS8 * 8 * SPREAD;
 const uint SUM_LD = 3 * HEAD_DIM + 4;
+
+// Of SUMS and HEADS, an invocation has one run of 8 columns.
+const uint LANES = WORKGROUP_SIZE / COLS8;  // rows at a time
+
+// Of KEYS and ROWS it has RUNS, TEAM apart.
+const uint ROW_RUNS = HEAD_DIM / 8;
+const uint RUNS = ROW_RUNS % 4 == 0 ? 4 : ROW_RUNS % 2 == 0 ? 2 : 1;
+const uint COLS = RUNS * 8;
+const uint TEAM = ROW_RUNS / RUNS;
+const uint ABREAST = WORKGROUP_SIZE / TEAM;  // rows at a time
+const uint ROUNDS = (BLOCK + ABREAST - 1) / ABREAST;
 
 shared vec4 part[2 * WORKGROUP_SIZE];
 
@@ -72,8 +83,25 @@ Run load_run(const uint at, const bool there) {
 float largest(const vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 float largest(const Run r) { return largest(max(abs(r.lo), abs(r.hi))); }
 
-void put_run(const uint at, const Run r, const float inverse) {
-    y[at / 8] = uvec2(narrowed(r.lo, inverse), narrowed(r.hi, inverse));
+float largest(const Run r[4]) {
+    float most = 0.0;
+    [[unroll]] for (uint j = 0; j < RUNS; j++) {
+        most = max(most, largest(r[j]));
+    }
+    return most;
+}
+
+#include "lib/hadamard.glsl"
+
+// put_row writes a row of y that begins at byte `at`, of which column `first` is the invocation's first.
+void put_row(const uint at, const uint first, const Run r[4], const float scale) {
+    const float inverse = scale > 0.0 ? 1.0 / scale : 0.0;
+    [[unroll]] for (uint j = 0; j < RUNS; j++) {
+        y[(at + (first + j * TEAM * 8) * SPREAD) / 8] = uvec2(narrowed(r[j].lo, inverse), narrowed(r[j].hi, inverse));
+    }
+    for (uint col = HEAD_DIM + first; col < COLS8 * 8; col += TEAM * 8) {
+        y[(at + col * SPREAD) / 8] = uvec2(0);
+    }
 }
 
 // seen reports whether some row sees a key of the sequence.
@@ -97,18 +125,22 @@ bool seen(const uint batch, const uint kv_head, const uint key) {
 #include "lib/quant_totals.glsl"
 
 // put_keys writes a block of keys and their scale.
-void put_keys(const uint batch, const uint kv_head, const uint lane, const uint col, const bool there) {
-    const uint from = sums_at(batch, kv_head, p.splits) + col;
-    const Run mean = load_sums(from, there);
-    const Run up = load_sums(from + HEAD_DIM, there);
-    Run held[ROUNDS];
+void put_keys(const uint batch, const uint kv_head, const uint lane, const uint first) {
+    const uint sums = sums_at(batch, kv_head, p.splits) + first;
+    Run held[ROUNDS][4];
     float most = 0.0;
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
-        const uint row = i * LANES + lane;
+        const uint row = i * ABREAST + lane;
         const uint key = gl_WorkGroupID.x * BLOCK + row;
-        const bool counts = lane < LANES && row < BLOCK && there && seen(batch, kv_head, key);
-        const Run r = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + col, counts);
-        held[i] = Run(counts ? (r.lo - mean.lo) * up.lo : r.lo, counts ? (r.hi - mean.hi) * up.hi : r.hi);
+        const bool counts = lane < ABREAST && row < BLOCK && seen(batch, kv_head, key);
+        [[unroll]] for (uint j = 0; j < RUNS; j++) {
+            const uint col = j * TEAM * 8;
+            const Run r = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + first + col, counts);
+            const Run mean = load_sums(sums + col, counts);
+            const Run up = load_sums(sums + col + HEAD_DIM, counts);
+            held[i][j] = Run((r.lo - mean.lo) * up.lo, (r.hi - mean.hi) * up.hi);
+        }
+        held[i] = mixed(held[i]);
         most = max(most, largest(held[i]));
     }
     part[gl_LocalInvocationIndex].x = most;
@@ -120,13 +152,12 @@ void put_keys(const uint batch, const uint kv_head, const uint lane, const uint 
     }
     barrier();  // the result is written
     const float scale = scale_of(part[0].x);
-    const float inverse = scale > 0.0 ? 1.0 / scale : 0.0;
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
-        const uint row = i * LANES + lane;
+        const uint row = i * ABREAST + lane;
         const uint at = HEAD_AT(v, batch, kv_head) + (gl_WorkGroupID.x * BLOCK + row) * p.v_stride_s;
-        if (lane < LANES && row < BLOCK && gl_WorkGroupID.x * BLOCK + row < p.seq_kv) {
-            put_run(at + col * SPREAD, held[i], inverse);
-            if (col == 0) {
+        if (lane < ABREAST && row < BLOCK && gl_WorkGroupID.x * BLOCK + row < p.seq_kv) {
+            put_row(at, first, held[i], scale);
+            if (first == 0) {
                 values[at / ROW_BYTES] = scale;
             }
         }
@@ -134,69 +165,66 @@ void put_keys(const uint batch, const uint kv_head, const uint lane, const uint 
 }
 
 // put_rows writes rows of Q, and their scales and shifts.
-void put_rows(const uint batch, const uint head, const uint lane, const uint col, const bool there) {
-    const uint from = sums_at(batch, head / p.heads_per_kv, p.splits) + col;
-    const Run mean = load_sums(from, there);
-    const Run up = load_sums(from + HEAD_DIM, there);
+void put_rows(const uint batch, const uint head, const uint lane, const uint first) {
+    const uint sums = sums_at(batch, head / p.heads_per_kv, p.splits) + first;
     const uvec4 one = uvec4(254u << 23);  // the bits of 1/x of a power of two are these less its own
-    const Run down = Run(uintBitsToFloat(one - floatBitsToUint(up.lo)), uintBitsToFloat(one - floatBitsToUint(up.hi)));
     const float sign = p.q_sign != 0 ? -1.0 : 1.0;
-    const uint row0 = gl_WorkGroupID.x * BLOCK + lane;
-    [[unroll]] for (uint first = 0; first < ROUNDS; first += 4) {  // four rows: their loads are in flight together
-        uvec4 words[4];
-        [[unroll]] for (uint j = 0; j < 4; j++) {
-            const uint i = first + j;
-            const bool exists = lane < LANES && i * LANES + lane < BLOCK && row0 + i * LANES < p.seq_q;
-            words[j] = i < ROUNDS && there && exists ? load_x(HEAD_AT(q, batch, head) + (row0 + i * LANES) * p.q_stride_s + col) : uvec4(0);
+    [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
+        const uint row = gl_WorkGroupID.x * BLOCK + i * ABREAST + lane;
+        const bool exists = lane < ABREAST && i * ABREAST + lane < BLOCK && row < p.seq_q;
+        Run r[4];
+        float shift = 0.0;
+        [[unroll]] for (uint j = 0; j < RUNS; j++) {
+            const uint col = j * TEAM * 8;
+            const Run x = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + first + col, exists);
+            const Run mean = load_sums(sums + col, exists);
+            const Run up = load_sums(sums + col + HEAD_DIM, exists);
+            shift += sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi));
+            r[j] = Run(x.lo * sign * uintBitsToFloat(one - floatBitsToUint(up.lo)), x.hi * sign * uintBitsToFloat(one - floatBitsToUint(up.hi)));
         }
-        Run runs[4];
-        vec4 size;
-        vec4 shift;
-        [[unroll]] for (uint j = 0; j < 4; j++) {
-            const Run x = Run(widen(words[j].xy), widen(words[j].zw));
-            runs[j] = Run(x.lo * sign * down.lo, x.hi * sign * down.hi);
-            size[j] = largest(runs[j]);
-            shift[j] = sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi));
-        }
+        r = mixed(r);
         barrier();  // part is read before it is written
-        part[2 * gl_LocalInvocationIndex] = size;
-        part[2 * gl_LocalInvocationIndex + 1] = shift;
+        part[gl_LocalInvocationIndex].xy = vec2(largest(r), shift);
         barrier();  // part written before it is read
-        size = vec4(0.0);
-        shift = vec4(0.0);
-        for (uint c = 0; c < COLS8; c++) {
-            const uint from = 2 * (min(lane, LANES - 1) * COLS8 + c);
-            size = max(size, part[from]);
-            shift += part[from + 1];
+        vec2 all = vec2(0.0);
+        for (uint c = 0; c < TEAM; c++) {
+            const vec2 x = part[min(lane, ABREAST - 1) * TEAM + c].xy;
+            all = vec2(max(all.x, x.x), all.y + x.y);
         }
-        [[unroll]] for (uint j = 0; j < 4; j++) {
-            const uint i = first + j;
-            if (i < ROUNDS && lane < LANES && i * LANES + lane < BLOCK && row0 + i * LANES < p.seq_q) {
-                const float scale = scale_of(size[j]);
-                const uint at = HEAD_AT(o, batch, head) + (row0 + i * LANES) * p.o_stride_s;
-                put_run(at + col * SPREAD, runs[j], scale > 0.0 ? 1.0 / scale : 0.0);
-                if (col == 0) {
-                    values[at / ROW_BYTES * 2] = scale;
-                    values[at / ROW_BYTES * 2 + 1] = shift[j] * PLAIN.scale_log2;
-                }
+        if (exists) {
+            const float scale = scale_of(all.x);
+            const uint at = HEAD_AT(o, batch, head) + row * p.o_stride_s;
+            put_row(at, first, r, scale);
+            if (first == 0) {
+                values[at / ROW_BYTES * 2] = scale / float(COLS);
+                values[at / ROW_BYTES * 2 + 1] = all.y * PLAIN.scale_log2;
             }
         }
     }
 }
 
 void main() {
-    const uint lane = gl_LocalInvocationIndex / COLS8;
-    const uint col = gl_LocalInvocationIndex % COLS8 * 8;
-    const bool there = HEAD_DIM == COLS8 * 8 || col < HEAD_DIM;
     const uint head = gl_WorkGroupID.y;
     const uint batch = gl_WorkGroupID.z;
 #ifdef FEATURES
     enter_sequence(batch);
 #endif
-    switch (STEP) {
-    case SUMS: add_keys(batch, head, lane, col, there); break;
-    case HEADS: add_chunks(batch, head, lane, col, there); break;
-    case KEYS: put_keys(batch, head, lane, col, there); break;
-    default: put_rows(batch, head, lane, col, there);
+    if (STEP < KEYS) {
+        const uint lane = gl_LocalInvocationIndex / COLS8;
+        const uint col = gl_LocalInvocationIndex % COLS8 * 8;
+        const bool there = HEAD_DIM == COLS8 * 8 || col < HEAD_DIM;
+        if (STEP == SUMS) {
+            add_keys(batch, head, lane, col, there);
+        } else {
+            add_chunks(batch, head, lane, col, there);
+        }
+        return;
+    }
+    const uint lane = gl_LocalInvocationIndex / TEAM;
+    const uint first = gl_LocalInvocationIndex % TEAM * 8;
+    if (STEP == KEYS) {
+        put_keys(batch, head, lane, first);
+    } else {
+        put_rows(batch, head, lane, first);
     }
 }

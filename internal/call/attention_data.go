@@ -51,11 +51,14 @@ const (
 	// small rows stand beside large ones.
 	UnevenKind = "uneven"
 
+	// WideKind multiplies one channel of Q, of K, or one of each by 50; calls with a Quant draw it.
+	WideKind = "wide-channel"
+
 	// AllZeroKind is all zeros: S = 0, LSE = log(keys), O = 0.
 	AllZeroKind = "zero"
 )
 
-// AttentionKinds lists the kinds of inputs of Attention.
+// AttentionKinds lists the kinds of inputs that any call of Attention draws.
 func AttentionKinds() []string {
 	return []string{"", BigLogitsKind, HugeKind, EqualKeysKind, OneHotKind, RisingKind, CreepingKind, FallingKind, LateKind, UnevenKind, AllZeroKind}
 }
@@ -252,6 +255,12 @@ func (g attentionValues) qkv() (q, k, v []float64) {
 			eachRow(t, []int{d, d, g.ValueHeadDim()}[i], func(_ int, row []float64) {
 				scaleBy(row, math.Ldexp(1, -step*g.IntN(4)))
 			})
+		}
+	case WideKind:
+		times := one(g.Rand, [2]float64{50, 1}, [2]float64{1, 50}, [2]float64{50, 50})
+		for i, t := range [][]float64{q, k} {
+			channel := g.IntN(d)
+			eachRow(t, d, func(_ int, row []float64) { row[channel] *= times[i] })
 		}
 	case AllZeroKind:
 		clear(q)

@@ -240,6 +240,9 @@ func (d *attentionDraw) values() {
 	if chance(rng, 4) {
 		c.Kind = one(rng, AttentionKinds()...)
 	}
+	if p.Quant != dtype.NoQuant && chance(rng, 4) {
+		c.Kind = WideKind
+	}
 	natural := 1 / math.Sqrt(float64(p.HeadDim))
 	switch {
 	case c.Kind == BigLogitsKind && p.DType == dtype.Float32 && d.Backward:

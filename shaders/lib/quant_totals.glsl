@@ -30,22 +30,24 @@ Run combine(const uint what, const Run a, const Run b) {
     }
 }
 
-// all_lanes returns the totals of all lanes, in lane 0. Every invocation calls it.
-Totals all_lanes(Totals t, const uint lane, const uint col) {
-    [[unroll]] for (uint what = 0; what < 4; what++) {
-        barrier();  // part is read before it is written
-        part[2 * gl_LocalInvocationIndex] = what < 3 ? t.of[what].lo : vec4(t.n);
-        part[2 * gl_LocalInvocationIndex + 1] = what < 3 ? t.of[what].hi : vec4(0.0);
-        barrier();  // part written before it is read
-        for (uint i = 1; i < LANES && lane == 0; i++) {
-            const uint at = 2 * (i * COLS8 + col / 8);
-            if (what < 3) {
-                t.of[what] = combine(what, t.of[what], Run(part[at], part[at + 1]));
-            } else {
-                t.n += part[at].x;
-            }
-        }
+// all_lanes returns the total of all lanes, in lane 0. Every invocation calls it.
+Run all_lanes(const uint what, Run r, const uint lane, const uint col) {
+    barrier();  // part is read before it is written
+    part[2 * gl_LocalInvocationIndex] = r.lo;
+    part[2 * gl_LocalInvocationIndex + 1] = r.hi;
+    barrier();  // part written before it is read
+    for (uint i = 1; i < LANES && lane == 0; i++) {
+        const uint at = 2 * (i * COLS8 + col / 8);
+        r = combine(what, r, Run(part[at], part[at + 1]));
     }
+    return r;
+}
+
+Totals all_lanes(Totals t, const uint lane, const uint col) {
+    [[unroll]] for (uint what = 0; what < 3; what++) {
+        t.of[what] = all_lanes(what, t.of[what], lane, col);
+    }
+    t.n = all_lanes(0, Run(vec4(t.n), vec4(0.0)), lane, col).lo.x;
     return t;
 }
 
@@ -73,14 +75,20 @@ void add_keys(const uint batch, const uint kv_head, const uint lane, const uint 
     }
 }
 
-// up_of returns 2^round(5/8 * log2(most / x)), at most 2^5, of the sizes of a channel and of the largest.
-// Logarithms are the bits of floats, so that it is exact.
-float up_of(const float x, const float most) {
-    const int octaves = max(floatBitsToInt(x) - floatBitsToInt(most), -8 << 23);
-    return uintBitsToFloat(uint(127 - (10 * octaves + (1 << 26) >> 27)) << 23);
+const int OCTAVE = 1 << 23;  // of the bits of a float
+const uint SAMPLES = 16;     // rows of Q of a head, at most
+
+// octaves returns log2(x / most), or -8 if that is less. Logarithms are the bits of floats, so that it is exact.
+ivec4 octaves(const vec4 x, const float most) {
+    return max(floatBitsToInt(x) - floatBitsToInt(most), ivec4(-8 * OCTAVE));
 }
 
-// add_chunks writes mean and up of a head.
+// up_of returns 2^trunc(5/8 * (log2(q / most_q) - log2(k / most_k))) of the sizes of channels.
+vec4 up_of(const vec4 k, const vec4 q, const vec2 most) {
+    return uintBitsToFloat(uvec4(127 + 5 * (octaves(q, most.y) - octaves(k, most.x)) / (8 * OCTAVE)) << 23);
+}
+
+// add_chunks writes mean and up of a head. X is Q.
 void add_chunks(const uint batch, const uint kv_head, const uint lane, const uint col, const bool there) {
     Totals t = NO_KEYS;
     for (uint c = lane; c < p.splits && lane < LANES; c += LANES) {
@@ -90,28 +98,33 @@ void add_chunks(const uint batch, const uint kv_head, const uint lane, const uin
         }
         t.n += sums[from + 3 * HEAD_DIM];
     }
+    Run q = Run(vec4(0.0), vec4(0.0));
+    const uint apart = (p.seq_q + SAMPLES - 1) / SAMPLES;
+    for (uint i = lane; i < SAMPLES * p.heads_per_kv && lane < LANES; i += LANES) {
+        const uint row = i % SAMPLES * apart;
+        const uint head = kv_head * p.heads_per_kv + i / SAMPLES;
+        const Run r = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + col, there && row < p.seq_q);
+        q = combine(2, q, Run(abs(r.lo), abs(r.hi)));
+    }
     t = all_lanes(t, lane, col);
+    q = all_lanes(2, q, lane, col);
     const float inverse = SMOOTH ? 1.0 / max(t.n, 1.0) : 0.0;
-    Run size = Run(max(abs(t.of[1].lo), abs(t.of[2].lo)), max(abs(t.of[1].hi), abs(t.of[2].hi)));
+    Run k = Run(max(abs(t.of[1].lo), abs(t.of[2].lo)), max(abs(t.of[1].hi), abs(t.of[2].hi)));
     if (SMOOTH) {
-        size = Run(t.of[2].lo - t.of[1].lo, t.of[2].hi - t.of[1].hi);
+        k = Run(t.of[2].lo - t.of[1].lo, t.of[2].hi - t.of[1].hi);
     }
     const bool any = t.n > 0.0 && there;
-    size = Run(any ? size.lo : vec4(0.0), any ? size.hi : vec4(0.0));
+    k = Run(any ? k.lo : vec4(0.0), any ? k.hi : vec4(0.0));
     barrier();  // part is read before it is written
-    part[gl_LocalInvocationIndex].x = largest(size);
+    part[gl_LocalInvocationIndex].xy = vec2(largest(k), largest(q));
     barrier();  // part written before it is read
-    float most = 0.0;
+    vec2 most = vec2(0.0);
     for (uint c = 0; c < COLS8; c++) {
-        most = max(most, part[c].x);
+        most = max(most, part[c].xy);
     }
     if (lane == 0 && there) {
         const uint to = sums_at(batch, kv_head, p.splits) + col;
         put_sums(to, Run(t.of[0].lo * inverse, t.of[0].hi * inverse));
-        [[unroll]] for (uint e = 0; e < 4; e++) {
-            size.lo[e] = up_of(size.lo[e], most);
-            size.hi[e] = up_of(size.hi[e], most);
-        }
-        put_sums(to + HEAD_DIM, size);
+        put_sums(to + HEAD_DIM, Run(up_of(k.lo, q.lo, most), up_of(k.hi, q.hi, most)));
     }
 }

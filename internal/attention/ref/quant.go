@@ -12,7 +12,7 @@ import (
 // quantised has Q and K as attention.Problem.Quant has them.
 type quantised[T Float] struct {
 	p     attention.Problem
-	in    Inputs[T] // Q and K are elements times their scales, K without its mean
+	in    Inputs[T] // Q and K are elements times their scales, K without its mean, both mixed
 	shift []float64 // of each row of Q: dot(Q, mean)
 	q, k  rounded
 
@@ -33,13 +33,15 @@ type choice struct {
 	step float64
 }
 
-// quantise returns Q and K of a problem as its Quant has them. A kernel computes means and quotients in
-// float32; powers of two are exact. So an element whose quotient is so near to the middle of two may be either:
+// quantise returns Q and K of a problem as its Quant has them. A kernel computes means, mixed columns and
+// quotients in float32; powers of two are exact. So an element whose quotient is so near to the middle of two
+// may be either:
 //
 //	2*sqrt(n) * u * mean|K|   the mean of n keys: n sums round, of random sign; 2 for the tail
-//	2^-20 of the quotient     the difference to the mean, the scale, its inverse and a product
+//	2^-21 * |row of a mix|    6 sums with errors of u/sqrt(3), random and as large together; 6 for the tail
+//	2^-20 of the quotient     the scale, its inverse and a product
 //
-// The error of the mean counts twice: it is in the scale, too.
+// The first two count twice: they are in the scale, too. A mix adds errors of means as squares.
 func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
 	d := p.HeadDim
 	z := &quantised[T]{p: p, in: *in, shift: make([]float64, len(in.Q)/d)}
@@ -62,10 +64,15 @@ func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
 				rows = append(rows, at)
 			}
 		}
+		group := p.NumHeads / p.NumKVHeads
+		var some []int // rows of Q
+		for h := kv * group; h < (kv+1)*group; h++ {
+			for i := 0; i < m.SeqQ; i += (m.SeqQ + 15) / 16 {
+				some = append(some, l.query(Row{b, h, i}))
+			}
+		}
 		mean, off := meanOf(in.K, rows, p)
-		most := 0.0
-		up := upOf(in.K, rows, p)
-		down := make([]float64, d)
+		most, up, down, none := 0.0, upOf(in.K, in.Q, rows, some, p), make([]float64, d), make([]float64, d)
 		for e, x := range up {
 			down[e] = 1 / x
 		}
@@ -76,13 +83,12 @@ func quantise[T Float](in *Inputs[T], p attention.Problem) *quantised[T] {
 					block = append(block, at)
 				}
 			}
-			most = max(most, roundRows(&z.k, z.in.K, in.K, block, mean, off, up, p))
+			most = max(most, roundRows(&z.k, z.in.K, in.K, block, mean, off, up, 1, p))
 		}
-		group := p.NumHeads / p.NumKVHeads
 		for h := kv * group; h < (kv+1)*group; h++ {
 			for i := range m.SeqQ {
 				at := l.query(Row{b, h, i})
-				roundRows(&z.q, z.in.Q, in.Q, []int{at}, make([]float64, d), make([]float64, d), down, p)
+				roundRows(&z.q, z.in.Q, in.Q, []int{at}, none, none, down, 1/float64(mixed(d)), p)
 				for e, x := range mean {
 					z.shift[at] += float64(in.Q[at*d+e]) * x
 				}
@@ -117,53 +123,94 @@ func meanOf[T Float](k []T, rows []int, p attention.Problem) (mean, off []float6
 	return mean, off
 }
 
-// upOf returns `up` of attention.Problem.Quant for rows of K. Kernels take the same numbers: sizes are
-// exact float32, logarithms their bits.
-func upOf[T Float](k []T, rows []int, p attention.Problem) []float64 {
-	size, up, most := make([]float32, p.HeadDim), make([]float64, p.HeadDim), float32(0)
-	for e := range size {
+// upOf returns `up` of attention.Problem.Quant for rows of K and of Q. Kernels take the same numbers: sizes
+// are exact float32, logarithms their bits.
+func upOf[T Float](k, q []T, rows, some []int, p attention.Problem) []float64 {
+	d := p.HeadDim
+	width, size, up := make([]float32, d), make([]float32, d), make([]float64, d)
+	for e := range up {
 		least, largest := float32(math.MaxFloat32), float32(-math.MaxFloat32)
 		for _, at := range rows {
-			x := float32(k[at*p.HeadDim+e])
+			x := float32(k[at*d+e])
 			least, largest = min(least, x), max(largest, x)
 		}
 		switch {
 		case len(rows) == 0:
 		case p.Smooth():
-			size[e] = largest - least
+			width[e] = largest - least
 		default:
-			size[e] = max(largest, -least, -largest, least)
+			width[e] = max(largest, -least, -largest, least)
 		}
-		most = max(most, size[e])
+		for _, at := range some {
+			size[e] = max(size[e], float32(math.Abs(float64(q[at*d+e]))))
+		}
 	}
-	for e, x := range size {
-		octaves := max(int(math.Float32bits(x))-int(math.Float32bits(most)), -8<<23)
-		up[e] = math.Ldexp(1, -((10*octaves + 1<<26) >> 27))
+	octaves := func(x []float32, e int) int {
+		return max(int(math.Float32bits(x[e]))-int(math.Float32bits(slices.Max(x))), -8<<23)
+	}
+	for e := range up {
+		up[e] = math.Ldexp(1, 5*(octaves(size, e)-octaves(width, e))/(8<<23))
 	}
 	return up
 }
 
-// roundRows rounds rows that share a scale, less a mean that may be off, times a power of two of each
-// channel. It returns what the scale may be off by, relatively.
-func roundRows[T Float](to *rounded, values, x []T, rows []int, mean, off, times []float64, p attention.Problem) float64 {
-	d, amax, most := len(mean), 0.0, 0.0
-	for _, at := range rows {
-		for e, m := range mean {
-			amax, most = max(amax, math.Abs(float64(x[at*d+e])-m)*times[e]), max(most, off[e]*times[e])
+// mixed returns how many columns a Hadamard matrix mixes.
+func mixed(headDim int) int { return min(32, headDim&-headDim) }
+
+// mix multiplies a row with a Hadamard matrix of each team of columns. It returns the largest length of a
+// team before.
+func mix(row []float64) float64 {
+	n := mixed(len(row))
+	runs, most := len(row)/n, 0.0 // runs of 8 columns between those of a team
+	team := make([]float64, n)
+	for first := range runs {
+		at := func(i int) *float64 { return &row[(i/8*runs+first)*8+i%8] }
+		for i := range team {
+			team[i] = *at(i)
+		}
+		most = max(most, longest(team, n))
+		for apart := 1; apart < n; apart *= 2 {
+			for i, x := range team {
+				if i&apart == 0 {
+					team[i], team[i+apart] = x+team[i+apart], x-team[i+apart]
+				}
+			}
+		}
+		for i, x := range team {
+			*at(i) = x
 		}
 	}
+	return most
+}
+
+// roundRows rounds rows that share a scale, less a mean that may be off, times a power of two of each
+// channel, and mixed. Scales are multiplied by unit. It returns what the scale may be off by, relatively.
+func roundRows[T Float](to *rounded, values, x []T, rows []int, mean, off, times []float64, unit float64, p attention.Problem) float64 {
+	d, amax, most, y := len(mean), 0.0, 0.0, make([]float64, len(rows)*len(mean))
+	for i, at := range rows {
+		row := y[i*d : (i+1)*d]
+		for e, m := range mean {
+			row[e] = (float64(x[at*d+e]) - m) * times[e]
+		}
+		most = max(most, mix(row)*0x1p-21)
+		amax = max(amax, largest(row))
+	}
+	moved := make([]float64, d)
+	for e, x := range off {
+		moved[e] = x * times[e]
+	}
+	most += mix(moved)
 	scale := p.Quant.Scale(amax)
 	if scale == 0 {
 		return 0
 	}
-	for _, at := range rows {
-		to.scales[at] = scale
-		for e, m := range mean {
-			y := (float64(x[at*d+e]) - m) * times[e]
+	for i, at := range rows {
+		to.scales[at] = scale * unit
+		for e, y := range y[i*d : (i+1)*d] {
 			near := 2*most + math.Abs(y)*0x1p-20
 			i := at*d + e
 			to.elements[i] = p.Quant.Round(y, scale)
-			values[i] = T(to.elements[i] * scale / times[e])
+			values[i] = T(to.elements[i] * to.scales[at])
 			if lo, hi := p.Quant.Round(y-near, scale), p.Quant.Round(y+near, scale); lo != hi {
 				to.either[at] = append(to.either[at], choice{e, hi - lo})
 			}
