@@ -47,7 +47,6 @@ func attentionCalls() *calls[*attending] {
 			"config":       parsed(parseAttentionConfig, "CONFIG"),
 			"quant":        named("FORMAT", dtype.QuantInt8, dtype.QuantE4M3),
 		}),
-		base: newAttending,
 		unsaid: func(a *attending, f *pflag.FlagSet) {
 			if f.Changed("heads") && !f.Changed("kv-heads") {
 				a.NumKVHeads = a.NumHeads

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
@@ -37,17 +36,6 @@ func Attention(p attention.Problem) (bench.Op, error) {
 func newProblem(p attention.Problem) *attending {
 	a := &attending{Packed: p.Varlen.On}
 	a.Problem = p
-	return a
-}
-
-// newAttending returns the call of no flags. The first fills a large GPU; a CPU device computes the
-// second in well under a second.
-func newAttending(cpu bool) *attending {
-	a := &attending{Order: layoutBHSD}
-	a.Problem = attention.Problem{Batch: 4, NumHeads: 16, NumKVHeads: 16, SeqQ: 4096, SeqKV: 4096, HeadDim: 128, DType: dtype.Float16}
-	if cpu {
-		a.Problem = attention.Problem{Batch: 1, NumHeads: 4, NumKVHeads: 2, SeqQ: 256, SeqKV: 256, HeadDim: 64, DType: dtype.Float16}
-	}
 	return a
 }
 

@@ -20,7 +20,7 @@ import (
 type calls[C call.Call] struct {
 	name     string
 	values   map[string]value                           // of flags whose fields have none of the usual types
-	base     func(cpu bool) C                           // the call of no flags
+	start    func() C                                   // what calls have that no flag says; nil: nothing
 	unsaid   func(c C, f *pflag.FlagSet)                // sets what follows from other flags
 	check    func(c C, f *pflag.FlagSet) error          // of flags, beside what Validate checks
 	file     func(s *Source, c C) error                 // sets sizes and formats from the tensors of a file
@@ -64,6 +64,25 @@ type callFlags[C call.Call] struct {
 	set   *pflag.FlagSet
 }
 
+// base returns the call of no flags: of the flags that the part defaults of the page has.
+func (k *calls[C]) base(cpu bool) (c C) {
+	if k.start != nil {
+		c = k.start()
+	} else {
+		c = reflect.New(reflect.TypeFor[C]().Elem()).Interface().(C)
+	}
+	page, set := pageOf(k.name), pflag.NewFlagSet(k.name, pflag.PanicOnError)
+	for i := range page.flags {
+		k.add(set, c, &page.flags[i], "", "")
+	}
+	for i, flags := range strings.Split(page.parts["defaults"], "\n") {
+		if i == 0 || cpu {
+			set.Parse(strings.Fields(flags)) // it panics
+		}
+	}
+	return c
+}
+
 // New returns the flags of a command.
 func (k *calls[C]) New() Flags { return k.newFlags() }
 
@@ -71,44 +90,49 @@ func (k *calls[C]) newFlags() *callFlags[C] {
 	return &callFlags[C]{calls: k, given: k.base(false), set: pflag.NewFlagSet(k.name, pflag.PanicOnError)}
 }
 
-// Add implements Flags. Defaults that depend on the device are in usage texts.
+// Add implements Flags. A usage text that names no default gets the defaults.
 func (f *callFlags[C]) Add(set *pflag.FlagSet, sizes bool) {
 	f.set = set
+	cpu := f.base(true)
 	for _, x := range pageOf(f.name).flags {
 		if x.size && !sizes || x.file && sizes {
 			continue
 		}
-		field, unsaid, text := x.of(f.given), x.unsaid, ""
-		made := f.values[x.name]
-		if made == nil {
-			if !field.Equal(x.of(f.base(true))) {
-				field.SetZero()
-			}
-			if !field.IsZero() {
-				text = fmt.Sprint(field)
-			}
+		text := ""
+		switch field, other := x.of(f.given), x.of(cpu); {
+		case strings.Contains(x.usage, "(default"):
+		case !field.Equal(other):
+			x.usage += fmt.Sprintf(" (default %v, or %v on a CPU device)", field, other)
+		case !field.IsZero():
+			text = fmt.Sprint(field)
 		}
-		var value pflag.Value
-		switch to := field.Addr().Interface().(type) {
-		case *bool:
-			value, unsaid = Value[bool]{to, parseBool, "bool", text}, "true"
-		case *int:
-			value = Value[int]{to, ParseInt, intKind, text}
-		case *float64:
-			value = Value[float64]{to, ParseFloat, "F", text}
-		case *dtype.DType:
-			value = Value[dtype.DType]{to, ParseDType, dtypeKind, ""}
-		case *dtype.Option:
-			value = Value[dtype.Option]{to, parseOption, dtypeKind, ""}
-		case *string:
-			value = Value[string]{to, func(text string) (string, error) { return text, nil }, "string", ""}
-		}
-		if made != nil {
-			value = made(field.Addr().Interface())
-		}
-		set.Var(value, x.name, x.usage)
-		set.Lookup(x.name).NoOptDefVal = unsaid
+		f.add(set, f.given, &x, x.usage, text)
 	}
+}
+
+// add adds the flag of a field of c. Text is the default that help prints.
+func (k *calls[C]) add(set *pflag.FlagSet, c C, x *flag, usage, text string) {
+	to, unsaid := x.of(c).Addr().Interface(), x.unsaid
+	var value pflag.Value
+	switch to := to.(type) {
+	case *bool:
+		value, unsaid = Value[bool]{to, parseBool, "bool", text}, "true"
+	case *int:
+		value = Value[int]{to, ParseInt, intKind, text}
+	case *float64:
+		value = Value[float64]{to, ParseFloat, "F", text}
+	case *dtype.DType:
+		value = Value[dtype.DType]{to, ParseDType, dtypeKind, text}
+	case *dtype.Option:
+		value = Value[dtype.Option]{to, parseOption, dtypeKind, ""}
+	case *string:
+		value = Value[string]{to, func(text string) (string, error) { return text, nil }, "string", ""}
+	}
+	if made := k.values[x.name]; made != nil {
+		value = made(to)
+	}
+	set.Var(value, x.name, usage)
+	set.Lookup(x.name).NoOptDefVal = unsaid
 }
 
 // call returns the call of the flags.

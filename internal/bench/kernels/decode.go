@@ -56,7 +56,6 @@ func decodeCalls() *calls[*decoding] {
 			"layout":      parsed(OneOf([]string{layoutNHD, layoutHND}), "ORDER"),
 			"config":      parsed(pointer(attention.ParseDecodeConfig), "CONFIG"),
 		}),
-		base: newDecoding,
 		unsaid: func(d *decoding, f *pflag.FlagSet) {
 			if !f.Changed("kv-heads") {
 				if d.NumKVHeads = d.NumHeads; d.NumHeads%4 == 0 {

@@ -27,17 +27,6 @@ type decoding struct {
 	file  bool   // the tensors come from a file: caches are outputs, and keys and queries rotated
 }
 
-// newDecoding returns the call of no flags.
-func newDecoding(cpu bool) *decoding {
-	d := &decoding{Part: readPart, Order: layoutNHD, Keys: keyCounts{4096, 4096}}
-	d.Problem = attention.Problem{Batch: 16, NumHeads: 32, NumKVHeads: 8, SeqQ: 1, HeadDim: 128, DType: dtype.BFloat16, Causal: true}
-	if cpu {
-		d.Batch, d.NumHeads, d.NumKVHeads, d.HeadDim, d.DType, d.Keys = 2, 4, 1, 64, dtype.Float16, keyCounts{300, 300}
-	}
-	d.Steps = 1
-	return d
-}
-
 // prepare sets what follows from the flags: lengths, the capacity, and as many pages as the keys need.
 // A step appends a key for each query.
 func (d *decoding) prepare() error {

@@ -3,19 +3,11 @@ package kernels
 import (
 	"cmp"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/pipelines/embed"
 )
 
 var _ = row(Kernel{Backward: true}, &calls[*call.Embed]{
 	name: "embed",
-	base: func(cpu bool) *call.Embed {
-		if cpu {
-			return &call.Embed{Problem: embed.Problem{Tokens: 256, Vocabulary: 1000, Dim: 128, DType: dtype.Float16}}
-		}
-		return &call.Embed{Problem: embed.Problem{Tokens: 8192, Vocabulary: 32000, Dim: 4096, DType: dtype.BFloat16}}
-	},
 	file: func(s *Source, e *call.Embed) error {
 		ids, err := s.shape("ids", "tokens")
 		if err == nil {

@@ -48,13 +48,6 @@ func gemmCalls() *calls[*call.Gemm] {
 		values: map[string]value{
 			"activation": parsed(problem.ParseActivation, "NAME"), "config": parsed(configText, "CONFIG"),
 		},
-		base: func(cpu bool) *call.Gemm {
-			p := engine.Problem{Batch: 1, M: 4096, N: 4096, K: 4096, Alpha: 1, DType: dtype.BFloat16}
-			if cpu {
-				p.M, p.N, p.K, p.DType = 128, 128, 128, dtype.Float16
-			}
-			return &call.Gemm{Problem: p}
-		},
 		file: gemmFile,
 		shrink: func(g *call.Gemm, _ [3]int) {
 			g.M, g.N, g.K, g.DType = (g.M+63)/64, (g.N+31)/32, (g.K+15)/16, dtype.Float16

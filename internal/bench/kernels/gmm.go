@@ -2,14 +2,11 @@ package kernels
 
 import (
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/pipelines/gmm"
 )
 
 var _ = row(Kernel{Backward: true}, &calls[*call.GMM]{
-	name: "gmm",
-	base: func(bool) *call.GMM {
-		return &call.GMM{Problem: gmm.Problem{Tokens: 16000, Components: 10}, LogP: true, Loss: true, Interleaved: true}
-	},
+	name:  "gmm",
+	start: func() *call.GMM { return &call.GMM{LogP: true, Loss: true, Interleaved: true} },
 	file: func(s *Source, g *call.GMM) error {
 		if g.Interleaved = s.has("p"); s.has("dloss") {
 			g.DLoss = 1

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/gemm"
@@ -33,7 +32,6 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		name: "mlp", path: mlpPath, values: map[string]value{"keep": named("WHAT", mlp.Keeps()...)},
 		derived: func(m *call.MLP) map[string]any { return map[string]any{"grad_dtype": m.GradDType()} },
 		sample:  func(m *call.MLP) int { return sampleTokens(m.Problem) },
-		base:    func(cpu bool) *call.MLP { return newMLP(18048, 0, 512, cpu) },
 		file: func(s *Source, m *call.MLP) error {
 			return cmp.Or(s.into(m, "x", "dtype", "tokens", "in"), s.into(m, "w2", "", "hidden", "out"))
 		},
@@ -48,7 +46,6 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 	}
 	if grouped {
 		k.name, k.values = "grouped", map[string]value{"keep": named("WHAT", mlp.Keeps()[:2]...)}
-		k.base = func(cpu bool) *call.MLP { return newMLP(16000, 10, 3, cpu) }
 		k.check = func(m *call.MLP, _ *pflag.FlagSet) error {
 			if m.Heads < 1 {
 				return fmt.Errorf("grouped: heads=%d is not positive", m.Heads)
@@ -60,15 +57,6 @@ func perceptronCalls(grouped bool) *calls[*call.MLP] {
 		}
 	}
 	return k
-}
-
-// newMLP returns a call of the training workload, or a small one for a CPU device.
-func newMLP(tokens, heads, out int, cpu bool) *call.MLP {
-	m := &call.MLP{Problem: mlp.Problem{Tokens: tokens, Heads: heads, In: 512, Hidden: 1365, Out: out, DType: dtype.BFloat16}}
-	if cpu {
-		m.Problem = mlp.Problem{Tokens: 128, Heads: min(heads, 3), In: 32, Hidden: 85, Out: min(out, 32), DType: dtype.Float16}
-	}
-	return m
 }
 
 // sampleTokens returns the tokens whose products are some tenths of a second of float64.

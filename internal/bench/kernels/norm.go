@@ -3,7 +3,6 @@ package kernels
 import (
 	"cmp"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/norm"
@@ -13,12 +12,7 @@ import (
 var _ = row(Kernel{Backward: true, Tune: &Tune{}}, &calls[*call.Norm]{
 	name:   "norm",
 	values: map[string]value{"config": parsed(pointer(norm.ParseConfig), "CONFIG")},
-	base: func(cpu bool) *call.Norm {
-		if cpu {
-			return newNorm(256, 512, dtype.Float16)
-		}
-		return newNorm(205000, 512, dtype.BFloat16)
-	},
+	start:  func() *call.Norm { return &call.Norm{Save: true, DResidual: true} },
 	file: func(s *Source, n *call.Norm) error {
 		n.Residual, n.Bias = s.has("residual"), s.has("b")
 		return cmp.Or(s.into(n, "x", "dtype", "rows", "cols"), s.into(n, "w", "weight_dtype", "cols"))
@@ -31,8 +25,3 @@ var _ = row(Kernel{Backward: true, Tune: &Tune{}}, &calls[*call.Norm]{
 		return op.choices(p, op.c.Problem, nil), nil
 	},
 })
-
-// newNorm returns a call with all outputs.
-func newNorm(rows, cols int, t dtype.DType) *call.Norm {
-	return &call.Norm{Problem: norm.Problem{Rows: rows, Cols: cols, Eps: 1e-5, DType: t}, Save: true, DResidual: true}
-}

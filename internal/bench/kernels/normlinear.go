@@ -3,7 +3,6 @@ package kernels
 import (
 	"cmp"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/glu"
@@ -16,13 +15,6 @@ var _ = row(Kernel{Tune: &Tune{}}, &calls[*call.NormLinear]{
 	values: map[string]value{
 		"config":     parsed(pointer(normlinear.ParseConfig), "CONFIG"),
 		"activation": parsed(glu.ParseActivation, "NAME"),
-	},
-	base: func(cpu bool) *call.NormLinear {
-		p := normlinear.Problem{Rows: 1, In: 4096, Out: 6144, Eps: 1e-5, DType: dtype.BFloat16}
-		if cpu {
-			p.In, p.Out, p.DType = 512, 768, dtype.Float16
-		}
-		return &call.NormLinear{Problem: p}
 	},
 	file: func(s *Source, n *call.NormLinear) error {
 		n.Residual, n.Bias = s.has("residual"), s.has("bias")

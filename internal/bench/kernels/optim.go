@@ -16,13 +16,8 @@ import (
 )
 
 var _ = row(Kernel{}, &calls[*call.Optim]{
-	name: "optim",
-	base: func(cpu bool) *call.Optim {
-		if cpu {
-			return newOptim(5000)
-		}
-		return newOptim(512 * 1365)
-	},
+	name:   "optim",
+	start:  newOptim,
 	check:  checkOptim,
 	file:   optimOfFile,
 	shrink: func(o *call.Optim, _ [3]int) { o.Each = 1000 },
@@ -38,12 +33,12 @@ var _ = row(Kernel{}, &calls[*call.Optim]{
 // checkedElements are compared, at equal distances.
 const checkedElements = 1 << 18
 
-// newOptim returns a step of 60 tensors in one buffer of each kind.
-func newOptim(elements int) *call.Optim {
+// newOptim returns a step of tensors in one buffer of each kind.
+func newOptim() *call.Optim {
 	return call.NewOptim(call.Optim{
-		Problem: optim.Default(), Sizes: slices.Repeat([]int{elements}, 60), Arena: true, Done: 9,
+		Problem: optim.Default(), Arena: true, Done: 9,
 		Data:      call.Data{Magnitude: 0.01, Sample: checkedElements},
-		OptimFile: call.OptimFile{Count: 60, Each: elements, AllDecay: true, NoStep: true, NoState: true, Strict: true},
+		OptimFile: call.OptimFile{AllDecay: true, NoStep: true, NoState: true, Strict: true},
 	})
 }
 

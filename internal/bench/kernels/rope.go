@@ -7,21 +7,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/pipelines/rope"
 )
 
 var _ = row(Kernel{Backward: true}, &calls[*call.Rope]{
 	name:   "rope",
 	values: map[string]value{"scaling": parsed(attention.ParseScaling, "NAME")},
-	base: func(cpu bool) *call.Rope {
-		p := rope.Problem{Batch: 4, Seq: 2048, Heads: 32, KVHeads: 8, HeadDim: 128, DType: dtype.BFloat16}
-		if cpu {
-			p.Batch, p.Seq, p.Heads, p.KVHeads, p.DType = 1, 128, 4, 2, dtype.Float16
-		}
-		return &call.Rope{Problem: p}
-	},
 	check: func(r *call.Rope, _ *pflag.FlagSet) error {
 		if r.Dims == 0 {
 			r.Dims = r.HeadDim

@@ -1,20 +1,12 @@
 package kernels
 
 import (
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/call"
-	"github.com/flashvk/flashvk/pipelines/xent"
 )
 
 var _ = row(Kernel{Impls: implNames(), Backward: true}, &calls[*call.Xent]{
-	name: "xent",
-	base: func(cpu bool) *call.Xent {
-		p := xent.Problem{Tokens: 8192, Vocabulary: 49152, Dim: 576, DType: dtype.BFloat16, Grad: dtype.Some(dtype.Float32)}
-		if cpu {
-			p = xent.Problem{Tokens: 64, Vocabulary: 1000, Dim: 64, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
-		}
-		return &call.Xent{Problem: p, Losses: true, LSE: true, Loss: true}
-	},
+	name:  "xent",
+	start: func() *call.Xent { return &call.Xent{Losses: true, LSE: true, Loss: true} },
 	file: func(s *Source, x *call.Xent) error {
 		if s.has("dloss") {
 			x.DLoss = 1
