@@ -55,13 +55,7 @@ func ceilings(ctx context.Context, d *vk.Device, pr Protocol, names []string, pr
 	list := make([]Ceiling, len(names))
 	var targets []Target
 	var timed []int
-	done, total := 0, len(names)+MeasureSteps(len(names), pr)
-	step := func(what string) {
-		if progress != nil {
-			progress(done, total, what)
-		}
-		done++
-	}
+	step := progress.Steps(len(names) + MeasureSteps(len(names), pr))
 	for i, name := range names {
 		step("checking " + name)
 		list[i].Name = name

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -65,26 +66,12 @@ type Key struct {
 // Reads reports whether a pass reads what was in a tensor of a role before. Both reads what Forward
 // does, and Upstream.
 func (p Pass) Reads(r call.Role) bool {
-	switch r {
-	case call.Output:
-		return p == Backward
-	case call.Upstream:
-		return p != Forward
-	case call.Gradient:
-		return false
-	}
-	return true
+	return r.Reads(p.Parts()[0].Kit()) || p == Both && r == call.Upstream
 }
 
 // Writes reports whether a pass writes a tensor of a role.
 func (p Pass) Writes(r call.Role) bool {
-	switch r {
-	case call.Update, call.Output:
-		return p != Backward
-	case call.Gradient:
-		return p != Forward
-	}
-	return false
+	return slices.ContainsFunc(p.Parts(), func(part Pass) bool { return r.Writes(part.Kit()) })
 }
 
 // As returns an Op, or the call that its method Of returns, as what has further methods.
@@ -250,6 +237,17 @@ func (p Pass) String() string { return [...]string{"forward", "backward", "forwa
 // Progress is called when a unit of work is done. What describes the next one;
 // done counts up to total. Nil: nobody asks.
 type Progress func(done, total int, what string)
+
+// Steps returns what each of so many steps calls before it begins.
+func (p Progress) Steps(total int) func(what string) {
+	done := 0
+	return func(what string) {
+		if p != nil {
+			p(done, total, what)
+		}
+		done++
+	}
+}
 
 // Part returns the progress of part i of n.
 func (p Progress) Part(i, n int, name string) Progress {

@@ -56,13 +56,7 @@ func run(ctx context.Context, d *vk.Device, c Case, progress Progress, more func
 	if len(able) == 0 && len(c.Peers) == 0 {
 		return results, nil
 	}
-	done, total := 0, 1+len(able)+MeasureSteps(len(able), c.Protocol)+len(c.Peers)
-	step := func(what string) {
-		if progress != nil {
-			progress(done, total, what)
-		}
-		done++
-	}
+	step := progress.Steps(1 + len(able) + MeasureSteps(len(able), c.Protocol) + len(c.Peers))
 	step("reference")
 	if err := r.prepare(ctx); err != nil {
 		return nil, err

@@ -138,13 +138,8 @@ const (
 	phases = 5
 )
 
-// step reports that done of total steps of a phase are complete.
-func (t *tuning) step(phase, done, total int, what string) {
-	const units = 1000
-	if t.progress != nil {
-		t.progress(phase*units+units*done/max(total, 1), phases*units, what)
-	}
-}
+// phase returns the progress of a phase.
+func (t *tuning) phase(phase int) Progress { return t.progress.Part(phase, phases, "") }
 
 func (t *tuning) tune(ctx context.Context) error {
 	start := time.Now()
@@ -152,7 +147,7 @@ func (t *tuning) tune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.step(trying, 0, 1, "reference")
+	t.phase(trying)(0, 1, "reference")
 	if err := t.r.prepare(ctx); err != nil {
 		return err
 	}
@@ -222,7 +217,7 @@ func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, 
 			t.untried += len(list) - i
 			break
 		}
-		t.step(phase, i, len(list), "trying "+c.String())
+		t.phase(phase)(i, len(list), "trying "+c.String())
 		path, choice := t.of.Path(c), c.String()
 		x := &Trial{Configuration: c, Table: table, Result: t.r.result(path)}
 		x.Choice, x.Config, x.Status = choice, strings.Join(strings.Fields(strings.TrimPrefix(choice, path+" ")), "-"), StatusUnsupported
@@ -332,13 +327,9 @@ func (t *tuning) measure(ctx context.Context, list []*Trial, pr Protocol, phase 
 			targets[i].Verify = nil
 		}
 	}
-	done, total := 0, MeasureSteps(len(list), pr)
-	step := func() {
-		t.step(phase, done, total, what)
-		done++
-	}
-	step()
-	return Measure(ctx, t.d, targets, len(t.r.sets), pr, step)
+	step := t.phase(phase).Steps(MeasureSteps(len(list), pr))
+	step(what)
+	return Measure(ctx, t.d, targets, len(t.r.sets), pr, func() { step(what) })
 }
 
 // quick times trials in turns and notes the medians.

@@ -121,27 +121,24 @@ type Tensor struct {
 	Most int
 }
 
-// reads reports whether a pass reads what was in t before.
-func (t *Tensor) reads(pass kit.Pass) bool {
-	switch {
-	case t.Off || t.Role == Gradient:
-		return false
-	case pass == kit.Backward:
-		return !t.Once
-	}
-	return t.Role == Input || t.Role == Update
+// Reads reports whether a pass reads what was in a tensor before.
+func (r Role) Reads(pass kit.Pass) bool {
+	return r == Input || r == Update || pass == kit.Backward && r != Gradient
 }
 
-// writes reports whether a pass writes t.
-func (t *Tensor) writes(pass kit.Pass) bool {
-	switch t.Role {
-	case Update, Output:
-		return !t.Off && pass == kit.Forward
-	case Gradient:
-		return !t.Off && pass == kit.Backward
+// Writes reports whether a pass writes a tensor.
+func (r Role) Writes(pass kit.Pass) bool {
+	if pass == kit.Backward {
+		return r == Gradient
 	}
-	return false
+	return r == Update || r == Output
 }
+
+func (t *Tensor) reads(pass kit.Pass) bool {
+	return !t.Off && t.Role.Reads(pass) && !(t.Once && pass == kit.Backward)
+}
+
+func (t *Tensor) writes(pass kit.Pass) bool { return !t.Off && t.Role.Writes(pass) }
 
 // Values are the contents of tensors by name, row-major.
 type Values map[string][]float64

@@ -113,8 +113,7 @@ func (a *attending) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.
 		if x.Name == "lse" {
 			value = math.Float32bits(float32(math.Inf(-1)))
 		}
-		written := x.Role == call.Output && pass == kit.Forward || x.Role == call.Gradient && pass == kit.Backward
-		if !x.Off && written && a.Varlen.On && a.file {
+		if !x.Off && x.Role.Writes(pass) && a.Varlen.On && a.file {
 			b := t[x.Name].Buffer
 			list = append(list, func(c *vk.Cmd) error {
 				c.Fill(b, 0, b.Bytes(), value)
