@@ -236,15 +236,8 @@ func (a *Append) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 		return nil, err
 	}
 	_, err := attention.ChooseStep(caps, a.problem(), attention.Options{})
-	return appendPlan{kernel}, err
+	return simplePlan{"append", 0, []string{kernel}}, err
 }
-
-// An appendPlan has the one kernel of Append or Advance.
-type appendPlan []string
-
-func (appendPlan) String() string      { return "append" }
-func (appendPlan) Workspace() int64    { return 0 }
-func (p appendPlan) Kernels() []string { return p }
 
 // Bind implements Call.
 func (a *Append) Bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {

@@ -66,6 +66,23 @@ type Recording func(c *vk.Cmd) error
 // failed returns a Recording that returns an error.
 func failed(err error) Recording { return func(*vk.Cmd) error { return err } }
 
+// A simplePlan is a plan of kernels that a call lists itself.
+type simplePlan struct {
+	text    string
+	bytes   int64
+	kernels []string
+}
+
+func (p simplePlan) String() string    { return p.text }
+func (p simplePlan) Workspace() int64  { return p.bytes }
+func (p simplePlan) Kernels() []string { return p.kernels }
+
+// A onePass is embedded in calls that have no backward pass.
+type onePass struct{}
+
+// Pass implements Call.
+func (onePass) Pass() kit.Pass { return kit.Forward }
+
 // A Direction is the pass of a call that has two.
 type Direction struct{ Backward bool }
 

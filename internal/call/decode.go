@@ -24,6 +24,7 @@ type Decode struct {
 	Hiding    bool // the bias is -Inf for one key in eight
 	Scales    CacheScales
 	Config    *attention.DecodeConfig
+	onePass
 	Data
 }
 
@@ -87,9 +88,6 @@ func tidy(p *attention.DecodeProblem, lens []int) {
 		p.Pages = 0
 	}
 }
-
-// Pass implements Call.
-func (*Decode) Pass() kit.Pass { return kit.Forward }
 
 // Tensors implements Call.
 func (d *Decode) Tensors() []Tensor {

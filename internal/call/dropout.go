@@ -13,11 +13,9 @@ import (
 // Dropout is a call of dropout.Forward.
 type Dropout struct {
 	dropout.Problem
+	onePass
 	Data
 }
-
-// Pass implements Call.
-func (d *Dropout) Pass() kit.Pass { return kit.Forward }
 
 // Tensors implements Call. Integers of files and benchmarks are ones that float32 has, which these compare in.
 func (d *Dropout) Tensors() []Tensor {

@@ -28,6 +28,7 @@ type Gemm struct {
 	Bias32             bool // the bias is float32
 	AlignedA, AlignedB bool // Options of those names
 	PadK, PadN         int  // rows and columns of op(b) that b lacks, as in Options.PadB
+	onePass
 	Data
 	GemmFlags `json:"-"`
 }
@@ -38,9 +39,6 @@ type GemmFlags struct {
 	OutDType     dtype.Option
 	NoBatch      bool // a file has tensors of two axes
 }
-
-// Pass implements Call.
-func (g *Gemm) Pass() kit.Pass { return kit.Forward }
 
 // Tidy drops options that need a tensor or a batch which the call lacks.
 func (g *Gemm) Tidy() {
@@ -168,19 +166,6 @@ func (g *Gemm) options() (engine.Options, error) {
 	return opt, err
 }
 
-// A productPlan is a plan of a kernel of products.
-type productPlan struct {
-	engine.Config
-	bytes   int64
-	kernels []string
-}
-
-// Workspace implements kit.Plan.
-func (p *productPlan) Workspace() int64 { return p.bytes }
-
-// Kernels implements kit.Plan.
-func (p *productPlan) Kernels() []string { return p.kernels }
-
 // Choose implements Call.
 func (g *Gemm) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	opt, err := g.options()
@@ -193,7 +178,7 @@ func (g *Gemm) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	}
 	opt.Config = &config
 	bytes, err2 := engine.Workspace(caps, g.Problem, opt)
-	return &productPlan{config, bytes, config.Kernels(g.Problem)}, cmp.Or(err, err2)
+	return simplePlan{config.String(), bytes, config.Kernels(g.Problem)}, cmp.Or(err, err2)
 }
 
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
@@ -236,6 +221,7 @@ type GemmGroup struct {
 	DType, Out     dtype.DType
 	Impl, Config   string
 	Lie            GemmLie
+	onePass
 	Data
 	Whole bool `json:"-"` // tensors of a kind are one tensor of one axis
 }
@@ -251,9 +237,6 @@ type GemmLie struct {
 	Offset int // before the first element
 	Pad    int // after each row; -1: rows begin at multiples of 8
 }
-
-// Pass implements Call.
-func (g *GemmGroup) Pass() kit.Pass { return kit.Forward }
 
 // Few returns the sizes of the first products, and how many more there are.
 func (g *GemmGroup) Few() string {
@@ -385,7 +368,7 @@ func (g *GemmGroup) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	if !slices.ContainsFunc(g.problems(), func(p engine.Problem) bool { return p.M > 0 && p.N > 0 }) {
 		kernels = nil // nothing runs
 	}
-	return &productPlan{config, engine.GroupWorkspace(g.problems()), kernels}, err
+	return simplePlan{config.String(), engine.GroupWorkspace(g.problems()), kernels}, err
 }
 
 // Bind implements Call.

@@ -126,15 +126,10 @@ func (g *GMM) Want(x Values, pass kit.Pass) Outputs {
 func (g *GMM) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 	plan, err := gmm.Choose(caps, g.Problem, pass, gmm.Options{})
 	if g.Call == GMMMerge {
-		return mergePlan{plan}, err
+		return simplePlan{plan.String(), plan.Workspace(), []string{"gmm_merge"}}, err
 	}
 	return plan, err
 }
-
-type mergePlan struct{ gmm.Plan }
-
-// Kernels implements kit.Plan.
-func (mergePlan) Kernels() []string { return []string{"gmm_merge"} }
 
 // Bind implements Call.
 func (g *GMM) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {

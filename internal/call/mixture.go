@@ -204,7 +204,7 @@ func (m *Mixture) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 			return nil, err
 		}
 		plan, err := skinny.ChooseMixture(caps, p, opt)
-		return &productPlan{plan.Config, plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
+		return simplePlan{plan.Config.String(), plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
 	}
 	opt, err := m.options()
 	if err != nil {

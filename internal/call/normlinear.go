@@ -16,11 +16,9 @@ import (
 type NormLinear struct {
 	normlinear.Problem
 	Config *normlinear.Config
+	onePass
 	Data
 }
-
-// Pass implements Call.
-func (n *NormLinear) Pass() kit.Pass { return kit.Forward }
 
 // Tensors implements Call. Elements of y are about Second.
 func (n *NormLinear) Tensors() []Tensor {

@@ -26,6 +26,7 @@ type Optim struct {
 	ClipBy     float64 // of the norm
 	Infinite   bool    // a gradient is infinite: with a norm the step is skipped
 	Done       int     // steps before
+	onePass
 	Data
 	OptimFile `json:"-"`
 	ran       *optimRun
@@ -53,9 +54,6 @@ const (
 	OptimNorm = "norm"
 	OptimClip = "clip"
 )
-
-// Pass implements Call.
-func (o *Optim) Pass() kit.Pass { return kit.Forward }
 
 // Tidy keeps what is infinite behind a norm.
 func (o *Optim) Tidy() { o.Infinite = o.Infinite && o.Clip != "" }

@@ -15,11 +15,9 @@ import (
 type Quantize struct {
 	quantize.Problem
 	Special bool // some numbers are NaN or infinite
+	onePass
 	Data
 }
-
-// Pass implements Call.
-func (q *Quantize) Pass() kit.Pass { return kit.Forward }
 
 // Tidy makes what shares a scale fit the format.
 func (q *Quantize) Tidy() {

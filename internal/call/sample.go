@@ -17,11 +17,9 @@ type Sample struct {
 	sample.Problem
 	Special bool // some logits are NaN or infinite, and in some rows all
 	Levels  bool // logits are whole numbers, many of them equal
+	onePass
 	Data
 }
-
-// Pass implements Call.
-func (s *Sample) Pass() kit.Pass { return kit.Forward }
 
 // Tensors implements Call. Integers of files and benchmarks are ones that float32 has, which these compare in.
 func (s *Sample) Tensors() []Tensor {

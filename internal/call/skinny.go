@@ -86,7 +86,7 @@ func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
 		p, err = skinny.ChooseForward(caps, x, m.Out, opt)
 		kernel = "gemm_skinny"
 	}
-	return &productPlan{p.Config, p.Workspace(), p.Kernels(kernel)}, err
+	return simplePlan{p.Config.String(), p.Workspace(), p.Kernels(kernel)}, err
 }
 
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
