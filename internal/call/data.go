@@ -199,6 +199,17 @@ func SampleRows(rng *rand.Rand, rows, n int) []int {
 	return list
 }
 
+// compared returns the rows of an output that are compared, and their elements; nil: all elements.
+func (d *Data) compared(stream, n, cols int) (list, elements []int) {
+	if list = SampleRows(d.Rand(stream), n, d.Sample); list != nil {
+		return list, Elements(list, cols)
+	}
+	for row := range n {
+		list = append(list, row)
+	}
+	return list, nil
+}
+
 // Elements returns the indices of the elements of some rows.
 func Elements(rows []int, cols int) []int {
 	list := make([]int, 0, len(rows)*cols)

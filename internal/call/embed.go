@@ -109,14 +109,10 @@ func (e *Embed) Want(x Values, pass kit.Pass) Outputs {
 			terms[t] = []int{row}
 		}
 	}
-	w, some := Wanted{}, SampleRows(e.Rand(62), len(terms), e.Sample)
-	if some != nil {
-		w.Sample = Elements(some, e.Dim)
-	}
-	for i := range terms {
-		if _, in := slices.BinarySearch(some, i); in || some == nil {
-			sum.add(&w, i, terms[i])
-		}
+	some, elements := e.compared(62, len(terms), e.Dim)
+	w := Wanted{Sample: elements}
+	for _, i := range some {
+		sum.add(&w, i, terms[i])
 	}
 	return Outputs{name: w}
 }

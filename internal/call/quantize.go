@@ -68,7 +68,7 @@ func (q *Quantize) scaleOf(i int) int {
 // where that decides between two elements, either is right. With Sample it has the elements of some
 // rows.
 func (q *Quantize) Want(x Values, _ kit.Pass) Outputs {
-	scales, sample, s := make([]float64, Product(q.ScaleShape())), []int(nil), stored8{}
+	scales, s := make([]float64, Product(q.ScaleShape())), stored8{}
 	for i, v := range x["x"] {
 		if of := q.scaleOf(i); math.Abs(v) > scales[of] {
 			scales[of] = math.Abs(v)
@@ -77,14 +77,10 @@ func (q *Quantize) Want(x Values, _ kit.Pass) Outputs {
 	for i, amax := range scales {
 		scales[i] = q.Quant.Scale(amax)
 	}
-	if rows := SampleRows(q.Rand(10), q.Batch*q.Heads*q.Rows, q.Sample); rows != nil {
-		sample = Elements(rows, q.Cols)
-		for _, i := range sample {
+	rows, sample := q.compared(10, q.Batch*q.Heads*q.Rows, q.Cols)
+	for _, row := range rows {
+		for i := row * q.Cols; i < (row+1)*q.Cols; i++ {
 			s.add(q.Quant, x["x"][i], 0, scales[q.scaleOf(i)])
-		}
-	} else {
-		for i, v := range x["x"] {
-			s.add(q.Quant, v, 0, scales[q.scaleOf(i)])
 		}
 	}
 	return Outputs{"y": {Want: s.elements, Bounds: s.bounds, Sample: sample}, "scale": {Want: scales}}

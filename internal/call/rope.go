@@ -106,14 +106,8 @@ func (r *Rope) Want(x Values, pass kit.Pass) Outputs {
 
 // turned returns heads that are turned by their positions, or back.
 func (r *Rope) turned(x, positions []float64, heads int, pass kit.Pass) (w Wanted) {
-	some := SampleRows(r.Rand(61), len(x)/r.HeadDim, r.Sample)
-	if some == nil {
-		for row := range len(x) / r.HeadDim {
-			some = append(some, row)
-		}
-	} else {
-		w.Sample = Elements(some, r.HeadDim)
-	}
+	some, elements := r.compared(61, len(x)/r.HeadDim, r.HeadDim)
+	w.Sample = elements
 	turns, sign := r.Turns(), 1.0
 	if pass == kit.Backward {
 		sign = -1
