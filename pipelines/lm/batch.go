@@ -139,7 +139,7 @@ func Logits(ctx context.Context, c *Config, m *train.Model, b Batch) ([]float32,
 	if err := b.Check(c); err != nil {
 		return nil, err
 	}
-	f := &Forward{Config: c, Batch: b.Shape[0], Seq: b.Shape[1], joined: true}
+	f := &Forward{Config: c, Batch: b.Shape[0], Seq: b.Shape[1]}
 	if b.CuSeqlens != nil {
 		f.Sequences, f.Longest = len(b.CuSeqlens)-1, b.longest()
 	}

@@ -3,7 +3,7 @@ package lm
 import (
 	"fmt"
 	"math"
-	"strings"
+	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -46,9 +46,6 @@ type Forward struct {
 	// attention.Varlen.
 	Sequences, Longest int
 	LoRA               *LoRA // nil: without an adapter
-	// joined says that weights which multiply the same rows are one parameter (NewModel): a step of
-	// few tokens waits for kernels more than for bytes.
-	joined bool
 }
 
 // A pass is a Forward on a tape.
@@ -148,65 +145,63 @@ type linear struct {
 	activation gemm.Activation
 }
 
-// products appends products of v, with what an adapter adds to each.
-func (x *pass) products(v *train.Value, list ...linear) []*train.Value {
-	t, in := x.t, v.Shape()[1]
-	if x.joined && len(list) > 1 && !list[0].normed {
-		w, bias := x.jointWeights(list, in)
-		return columns(t.Product(list[0].name, train.Product{X: v, W: w, TransW: true, Bias: bias}), list)
+// products appends products of v, with what an adapter adds to each. They are columns of one matrix but where norms of
+// heads read whole ones, not all have an adapter, or dropout gives each adapter rows of its own.
+func (x *pass) products(v *train.Value, list ...linear) (y []*train.Value) {
+	adapted := x.LoRA.adapts(list[0].name)
+	apart := func(l linear) bool {
+		return l.normed || adapted != x.LoRA.adapts(l.name) || adapted && x.LoRA.Dropout > 0
 	}
-	var base, down []train.Named
+	if !slices.ContainsFunc(list, apart) {
+		return columns(x.product(v, list...), list)
+	}
 	for _, l := range list {
-		p := train.Product{X: v, Activation: l.activation}
-		if x.c.GPT2() {
-			p.W = t.Weight(l.name+".weight", in, l.out)
-		} else {
-			p.W, p.TransW = t.Weight(l.name+".weight", l.out, in), true
-		}
-		if l.bias {
-			p.Bias = t.Vector(l.name+".bias", l.out)
-		}
-		if x.LoRA.adapts(l.name) {
-			p.Activation = gemm.Identity
-			a := t.Weight(adapterName(l.name, "A"), x.LoRA.Rank, in)
-			down = append(down, train.Named{Step: l.name + ".lora_A", Name: l.name + ".lora_A", Product: train.Product{X: v, W: a, TransW: true}})
-		}
-		base = append(base, train.Named{Step: l.name, Name: l.name, Product: p})
-	}
-	y := t.Products(base...)
-	if len(down) == 0 {
-		return y
-	}
-	for i := 0; x.dropout != nil && i < len(down); i++ {
-		down[i].X = t.Dropout(down[i].Name+", dropout", v, x.dropout, x.LoRA.Dropout, x.stream)
-		x.stream++
-	}
-	h := t.Products(down...)
-	for i, l := range list {
-		if x.LoRA.adapts(l.name) {
-			b := t.Weight(adapterName(l.name, "B"), l.out, x.LoRA.Rank)
-			y[i] = t.Product(l.name+".lora_B", train.Product{X: h[0], W: b, TransW: true, Alpha: x.LoRA.scale(), Into: y[i], Activation: l.activation})
-			h = h[1:]
-		}
+		y = append(y, x.product(v, l))
 	}
 	return y
 }
 
-// jointWeights returns the parameter that has the weights of products of the same rows, and that of their biases, nil for none.
-func (x *pass) jointWeights(list []linear, in int) (w, bias *train.Value) {
-	var weights, biases []string
-	out := 0
+// product appends products of v as one, with what an adapter adds.
+func (x *pass) product(v *train.Value, list ...linear) *train.Value {
+	t, l, in := x.t, list[0], v.Shape()[1]
+	p := train.Product{X: v, TransW: !x.c.GPT2(), Activation: l.activation}
+	p.W, p.Bias = x.weights(list, in)
+	if !x.LoRA.adapts(l.name) {
+		return t.Product(l.name, p)
+	}
+	p.Activation = gemm.Identity
+	y := t.Product(l.name, p)
+	if x.dropout != nil {
+		v = t.Dropout(l.name+".lora_A, dropout", v, x.dropout, x.LoRA.Dropout, x.stream)
+		x.stream++
+	}
+	var a, b []train.Param
 	for _, l := range list {
-		weights, biases = append(weights, l.name+".weight"), append(biases, l.name+".bias")
-		out += l.out
+		a = append(a, train.Param{Name: adapterName(l.name, "A"), Shape: []int{x.LoRA.Rank, in}, DType: t.DType()})
+		b = append(b, train.Param{Name: adapterName(l.name, "B"), Shape: []int{l.out, x.LoRA.Rank}, DType: t.DType()})
 	}
-	if list[0].bias {
-		bias = x.t.Vector(strings.Join(biases, joint), out)
-	}
-	return x.t.Weight(strings.Join(weights, joint), out, in), bias
+	h := t.Product(l.name+".lora_A", train.Product{X: v, W: t.Join(a...), TransW: true})
+	return t.Product(l.name+".lora_B", train.Product{X: h, W: t.Diagonal(b...), TransW: true, Alpha: x.LoRA.scale(), Into: y, Activation: l.activation})
 }
 
-// columns returns the parts of a product with joint weights, which are columns of one matrix: norms of heads cannot have these.
+// weights returns the weights of products of the same rows as one, and their biases, nil for none.
+func (x *pass) weights(list []linear, in int) (w, bias *train.Value) {
+	var weights, biases []train.Param
+	for _, l := range list {
+		shape := []int{l.out, in}
+		if x.c.GPT2() {
+			shape = []int{in, l.out}
+		}
+		weights = append(weights, train.Param{Name: l.name + ".weight", Shape: shape, DType: x.t.DType()})
+		biases = append(biases, train.Param{Name: l.name + ".bias", Shape: []int{l.out}, NoDecay: true})
+	}
+	if list[0].bias {
+		bias = x.t.Join(biases...)
+	}
+	return x.t.Join(weights...), bias
+}
+
+// columns returns the parts of a product with weights that are one.
 func columns(all *train.Value, list []linear) (y []*train.Value) {
 	first := 0
 	for _, l := range list {
@@ -219,7 +214,7 @@ func columns(all *train.Value, list []linear) (y []*train.Value) {
 // fuses reports whether products of normalized rows run as one kernel with the norm: in a step of few tokens, which waits
 // for kernels more than for bytes.
 func (x *pass) fuses() bool {
-	return x.joined && x.Cache != nil && x.Seq == 1 && x.Batch <= normlinear.MaxRows && x.LoRA == nil && !x.c.GPT2()
+	return x.Cache != nil && x.Seq == 1 && x.Batch <= normlinear.MaxRows && x.LoRA == nil && !x.c.GPT2()
 }
 
 // fused appends a product of norm(branch + stream), of as many columns as p says, and returns the sum as well.
@@ -255,7 +250,7 @@ func (x *pass) normed(norm string, branch, stream *train.Value, list ...linear) 
 		v, sum := x.norm(norm, branch, stream)
 		return x.products(v, list...), sum
 	}
-	w, bias := x.jointWeights(list, x.c.Width)
+	w, bias := x.weights(list, x.c.Width)
 	all, sum := x.fused(list[0].name, norm, branch, stream, w, bias, normlinear.Problem{Out: w.Shape()[0]})
 	return columns(all, list), sum
 }
@@ -266,12 +261,9 @@ func (x *pass) gated(name, norm string, branch, stream *train.Value, gate, up li
 		gu, sum := x.normed(norm, branch, stream, gate, up)
 		return x.t.GLU(name, gu[0], gu[1], glu.SiLU), sum
 	}
-	w, _ := x.jointWeights([]linear{gate, up}, x.c.Width)
+	w, _ := x.weights([]linear{gate, up}, x.c.Width)
 	return x.fused(name, norm, branch, stream, w, nil, normlinear.Problem{Out: gate.out, GLU: true})
 }
-
-// joint stands between the names of parameters that are one.
-const joint = "+"
 
 // block appends a layer. The residual stream is branch + stream.
 func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value) {

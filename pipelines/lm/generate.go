@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
@@ -159,10 +158,9 @@ func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) 
 	return int(max(0, min(most, int64(c.Positions)))), nil
 }
 
-// NewModel returns a model with weights on a device, frozen. Weights that multiply the same rows are one
-// parameter, whose name has all of theirs.
+// NewModel returns a model with weights on a device, frozen.
 func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.DType, progress func(done, all int64)) (_ *train.Model, err error) {
-	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}, joined: true}
+	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}}
 	return newModel(ctx, d, f, w, train.Options{DType: t, Pass: train.Forward, Trained: []string{}}, progress)
 }
 
@@ -183,35 +181,28 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	}()
 	var done, all int64
 	for _, p := range params {
-		all += int64(p.Size()) * int64(m.Tensor(p.Name).DType.Size())
-	}
-	shapes := map[string][]int{}
-	for _, p := range append(f.Config.Params(), f.LoRA.Params(f.Config)...) {
-		shapes[p.Name] = p.Shape
+		x := Param{p.Name, p.FileShape()}
+		all += x.elements() * int64(m.Tensor(p.Name).DType.Size())
 	}
 	for _, p := range params {
-		to, first := m.Tensor(p.Name), 0
+		to, x := m.Tensor(p.Name), Param{p.Name, p.FileShape()}
 		to.Shape, to.Strides = []int{p.Size()}, []int{1}
-		for _, name := range strings.Split(p.Name, joint) {
-			x := Param{name, shapes[name]}
-			err := pieces(x, to.DType, w, func(piece []byte, offset int64) error {
-				size := to.DType.Size()
-				at := first + int(offset)/size
-				if progress != nil {
-					done += int64(len(piece))
-					progress(done, all)
-				}
-				if p.Frozen {
-					return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
-				}
-				values := make([]float32, len(piece)/size)
-				storage.Decode(to.DType, values, piece)
-				return m.Set(ctx, p.Name, at, values)
-			})
-			if err != nil {
-				return nil, err
+		err := pieces(x, to.DType, w, func(piece []byte, offset int64) error {
+			size := to.DType.Size()
+			at := int(offset) / size
+			if progress != nil {
+				done += int64(len(piece))
+				progress(done, all)
 			}
-			first += int(x.elements())
+			if p.Frozen {
+				return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
+			}
+			values := make([]float32, len(piece)/size)
+			storage.Decode(to.DType, values, piece)
+			return m.Set(ctx, p.Name, at, values)
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return m, nil
@@ -219,7 +210,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 
 // plan records a pass over so many tokens of each sequence.
 func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
-	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache, joined: true}
+	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache}
 	f.Choose = func(c *vk.Cmd, logits, ids vk.Tensor) error {
 		if seq > 1 {
 			ids = g.step.Tensor("ids")

@@ -372,7 +372,7 @@ func (t *Trainer) Restore(ctx context.Context, f *safetensors.File) error {
 func (t *Trainer) Trained() (list []Param) {
 	for _, p := range t.model.Params() {
 		if !p.Frozen {
-			list = append(list, Param{p.Name, p.Shape})
+			list = append(list, Param{p.Name, p.FileShape()})
 		}
 	}
 	return list
@@ -380,14 +380,8 @@ func (t *Trainer) Trained() (list []Param) {
 
 // Read is of Weights: it downloads elements of a parameter, after the steps so far.
 func (t *Trainer) Read(x Param, format dtype.DType, p []byte, first int64) error {
-	from := t.model.Tensor(x.Name)
-	n := len(p) / format.Size()
-	if from.IsZero() || first < 0 || first+int64(n) > int64(from.NumElements()) {
-		return fmt.Errorf("lm: the model has no elements %d to %d of a parameter %q", first, first+int64(n)-1, x.Name)
-	}
-	from.Shape, from.Strides, from.Offset = []int{n}, []int{1}, from.Offset+int(first)
-	values := make([]float32, n)
-	if err := from.Download(context.Background(), values); err != nil {
+	values := make([]float32, len(p)/format.Size())
+	if err := t.model.Get(context.Background(), x.Name, int(first), values); err != nil {
 		return fmt.Errorf("lm: %w", err)
 	}
 	storage.Encode(format, p, values)

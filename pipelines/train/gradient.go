@@ -14,6 +14,7 @@ type gradient struct {
 	v       *Value   // in the shape of the node
 	shared  bool     // its memory is the gradient by another node, too
 	written []region // the rest is 0
+	added   bool     // an op adds to it
 }
 
 // A place is where an op writes the gradient by one of its inputs, or adds it to what is there.
@@ -57,9 +58,8 @@ func (v *Value) in(other *Value) *Value {
 func (t *Tape) begin(n *node) {
 	g := &node{scope: n.scope, name: "gradient of " + n.name, dtype: n.grad, shape: n.shape}
 	if n.weight != nil {
-		name := n.name
-		g.weight = func() vk.Tensor { return t.model.gradient(name) }
-		g.gradientOf = name
+		g.weight = func() vk.Tensor { return t.model.gradient(n.params[0], n.shape) }
+		g.gradientOf = n.params
 	} else {
 		g.memory = t.prog.Tensor(g.scope+g.name, g.dtype, g.shape...)
 	}
@@ -82,9 +82,9 @@ func (t *Tape) into(values ...*Value) []place {
 			continue
 		}
 		t.reach(n, parts[n])
-		part := t.regionOf(v)
-		places[i] = place{v.in(n.gradient.v), meets(n.gradient.written, part)}
-		n.gradient.written = with(n.gradient.written, part)
+		g, part := n.gradient, t.regionOf(v)
+		places[i] = place{v.in(g.v), meets(g.written, part)}
+		g.written, g.added = with(g.written, part), g.added || places[i].add
 	}
 	return places
 }
@@ -100,7 +100,7 @@ func (t *Tape) reach(n *node, parts []region) {
 		}
 		t.begin(n)
 		if !slices.EqualFunc(parts, all, region.equal) {
-			t.zero(n.gradient.v)
+			t.zero(n)
 		}
 	case g.shared:
 		t.begin(n)
@@ -142,10 +142,13 @@ func (t *Tape) fresh(p place) (v *Value, done func()) {
 	return v, func() { t.rowsInto(p.v.node.name+", more", p.v, v, true) }
 }
 
-// zero appends v = 0, of all of its memory.
-func (t *Tape) zero(v *Value) {
-	to := t.at(v)
-	t.step("zeros of "+v.node.name, nil, []operand{to}, nil, func(c *vk.Cmd) error {
+// zero appends 0 for the gradient by n, which runs unless ops write all of it and none adds to it.
+func (t *Tape) zero(n *node) {
+	g, to := n.gradient, t.at(n.gradient.v)
+	t.step("zeros of "+g.v.node.name, nil, []operand{to}, nil, func(c *vk.Cmd) error {
+		if !g.added && slices.EqualFunc(g.written, []region{n.whole()}, region.equal) {
+			return nil
+		}
 		x := to.view()
 		size := int64(x.DType.Size())
 		c.Fill(x.Buffer, int64(x.Offset)*size, int64(x.NumElements())*size&^3, 0)

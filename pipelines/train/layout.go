@@ -53,9 +53,13 @@ func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
 	limit := min(caps.MaxStorageBufferRange, caps.MaxBufferBytes, caps.MaxAllocationBytes)
 	last := map[dtype.DType]*group{} // of frozen parameters
 	var trained *group
-	for _, p := range params {
+	for first, end := 0, 0; first < len(params); first = end {
+		p, size, name := params[first], 0, ""
+		for end = first; end == first || end < len(params) && params[end].Joined; end++ {
+			size, name = size+params[end].Size(), name+"+"+params[end].Name
+		}
+		size = (size + slotMultiple - 1) / slotMultiple * slotMultiple
 		p.Frozen = o.frozen(p.Name)
-		size := (p.Size() + slotMultiple - 1) / slotMultiple * slotMultiple
 		g, element := trained, uint64(4*l.rows())
 		if p.Frozen {
 			g, element = last[p.DType], uint64(p.DType.Size())
@@ -66,7 +70,7 @@ func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
 				help = "without accumulation it would fit"
 			}
 			return nil, argument.Unsupported("train", "parameter %s takes %d bytes, of which a kernel sees %d: %s",
-				p.Name, bytes, limit, help)
+				name[1:], bytes, limit, help)
 		}
 		if g == nil || uint64(g.size+size)*element > limit {
 			g = &group{frozen: p.Frozen, dtype: dtype.Float32}
@@ -77,7 +81,12 @@ func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
 				trained = g
 			}
 		}
-		l.slots[p.Name] = &slot{p, g, g.size}
+		at := g.size
+		for _, x := range params[first:end] {
+			x.Frozen = p.Frozen
+			l.slots[x.Name] = &slot{x, g, at}
+			at += x.Size()
+		}
 		g.size += size
 	}
 	return l, nil
@@ -149,11 +158,14 @@ func (l *layout) optimized() (list []optim.Param) {
 }
 
 // of returns the part of a buffer that the slot is. It is zero for a zero tensor.
-func (s *slot) of(all vk.Tensor) vk.Tensor {
+func (s *slot) of(all vk.Tensor) vk.Tensor { return s.from(all, s.Shape) }
+
+// from returns the part of a buffer that begins with the slot: with parameters that are joined to it.
+func (s *slot) from(all vk.Tensor, shape []int) vk.Tensor {
 	if all.IsZero() {
 		return vk.Tensor{}
 	}
-	t := vk.View(all.Buffer, all.DType, s.Shape...)
+	t := vk.View(all.Buffer, all.DType, shape...)
 	t.Offset = all.Offset + s.first
 	return t
 }

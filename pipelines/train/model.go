@@ -37,6 +37,8 @@ type Param struct {
 	DType   dtype.DType // that ops read
 	NoDecay bool        // of AdamW
 	Frozen  bool        // not trained: no gradient, no moments, no float32 copy
+	// Joined says that it follows the parameter before it, without a gap (Tape.Join).
+	Joined bool
 	// File says how files and the maps of SetWeights and Weights have the parameter. Nil is as on the
 	// device.
 	File *Layout
@@ -60,6 +62,9 @@ func (p Param) file() *Layout {
 		}
 	}}
 }
+
+// FileShape returns the shape in files.
+func (p Param) FileShape() []int { return p.file().Shape }
 
 // elements returns the product of a shape.
 func elements(shape []int) int { return vk.View(nil, dtype.Float32, shape...).NumElements() }
@@ -231,19 +236,19 @@ func (m *Model) Tensor(name string) vk.Tensor {
 	return s.of(s.group.weights)
 }
 
-// weight returns a parameter as ops read it.
-func (m *Model) weight(name string) vk.Tensor {
+// weight returns a parameter, and those that are joined to it, as ops read them.
+func (m *Model) weight(name string, shape []int) vk.Tensor {
 	s := m.layout.slots[name]
 	if s.group.rounded.IsZero() || s.DType == dtype.Float32 {
-		return s.of(s.group.weights).Narrow()
+		return s.from(s.group.weights, shape).Narrow()
 	}
-	return s.of(s.group.rounded).Narrow()
+	return s.from(s.group.rounded, shape).Narrow()
 }
 
-// gradient returns where the gradient by a parameter is written.
-func (m *Model) gradient(name string) vk.Tensor {
+// gradient returns where the gradient by a parameter, and those that are joined to it, is written.
+func (m *Model) gradient(name string, shape []int) vk.Tensor {
 	s := m.layout.slots[name]
-	return s.of(s.group.grads).Narrow()
+	return s.from(s.group.grads, shape).Narrow()
 }
 
 // SetWeights uploads parameters by name, and the rounded copies that products read. It returns an
@@ -273,25 +278,54 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 }
 
 // Set uploads elements of a parameter from first on, and the rounded copies that products read, so that
-// a large model comes by pieces. It returns an error for a name that is no parameter's, for elements
-// beyond it, and for one that files have in another layout.
+// a large model comes by pieces. Elements are counted as files have them. It returns an error for a name that
+// is no parameter's, and for elements beyond it.
 func (m *Model) Set(ctx context.Context, name string, first int, x []float32) error {
-	s := m.layout.slots[name]
-	if s == nil || s.File != nil {
-		return fmt.Errorf("train: %q is no parameter that is as in files", name)
+	s, err := m.slot(name, first, len(x))
+	if err != nil {
+		return err
 	}
-	if first < 0 || first+len(x) > s.Size() {
-		return fmt.Errorf("train: parameter %s has no elements %d to %d, but %d", name, first, first+len(x)-1, s.Size())
+	if s.File != nil {
+		whole, err := m.read(ctx, name, weightsOf, 1)
+		if err != nil {
+			return err
+		}
+		copy(whole[first:], x)
+		return cmp.Or(m.write(ctx, name, weightsOf, whole), m.write(ctx, name, roundedOf, whole))
 	}
 	for _, of := range []bufferOf{weightsOf, roundedOf} {
-		if t := s.of(of(s.group)); !t.IsZero() {
-			t.Shape, t.Strides, t.Offset = []int{len(x)}, []int{1}, t.Offset+first
-			if err := t.Upload(ctx, x); err != nil {
+		if t := s.from(of(s.group), []int{s.Size()}); !t.IsZero() {
+			if err := t.Slice(0, first, first+len(x)).Upload(ctx, x); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// Get downloads elements of a parameter from first on. They are counted, and errors are, as in Set.
+func (m *Model) Get(ctx context.Context, name string, first int, x []float32) error {
+	s, err := m.slot(name, first, len(x))
+	if err != nil {
+		return err
+	}
+	if s.File == nil {
+		return s.from(s.group.weights, []int{s.Size()}).Slice(0, first, first+len(x)).Download(ctx, x)
+	}
+	whole, err := m.read(ctx, name, weightsOf, 1)
+	if err == nil {
+		copy(x, whole[first:])
+	}
+	return err
+}
+
+// slot returns the slot of a parameter that has n elements from first on.
+func (m *Model) slot(name string, first, n int) (*slot, error) {
+	s := m.layout.slots[name]
+	if s == nil || first < 0 || first+n > elements(s.file().Shape) {
+		return nil, fmt.Errorf("train: the model has no elements %d to %d of a parameter %q", first, first+n-1, name)
+	}
+	return s, nil
 }
 
 // write uploads a parameter's part of a buffer, if there is the buffer.

@@ -226,11 +226,16 @@ func (p *Plan) recordParts(cmds []*vk.Cmd, name string, batch int) ([]*vk.Cmd, e
 
 // owns returns an error if the forward pass has a parameter that the model has not, or another.
 func (m *Model) owns(t *Tape) error {
+	var before *slot
 	for _, p := range t.params {
 		s := m.layout.slots[p.Name]
 		if s == nil || s.Size() != p.Size() || s.DType != p.DType {
 			return fmt.Errorf("train: the model has no parameter %s of %v %v", p.Name, p.DType, p.Shape)
 		}
+		if p.Joined && (s.group != before.group || s.first != before.first+before.Size()) {
+			return fmt.Errorf("train: the model has parameter %s, but not joined to %s", p.Name, before.Name)
+		}
+		before = s
 	}
 	return nil
 }

@@ -275,12 +275,20 @@ func (t *Tape) weightGradients(calls []*product) {
 		if to.v == nil {
 			continue
 		}
-		p := gemm.Problem{M: k.in, N: k.out, K: k.rows, TransA: true, Alpha: k.Alpha, Beta: beta(to)}
-		a, b := k.matrix(), grad(k.y)
+		a, b, blocks := k.matrix(), grad(k.y), k.W.node.blocks
 		if k.TransW {
-			p.M, p.N, a, b = k.out, k.in, b, a
+			a, b = b, a
 		}
-		t.multiply(k.Step+", gradient of the weight", to.v, a, b, extras{}, 1, p)
+		if blocks == nil {
+			blocks = a.Shape()[1:]
+		}
+		row, n := 0, b.Shape()[1]/len(blocks)
+		for i, rows := range blocks {
+			at := func(v *Value) *Value { return v.Slice(1, i*n, (i+1)*n) }
+			p := gemm.Problem{M: rows, N: n, K: k.rows, TransA: true, Alpha: k.Alpha, Beta: beta(to)}
+			t.multiply(k.Step+", gradient of the weight", at(to.v.Slice(0, row, row+rows)), a.Slice(1, row, row+rows), at(b), extras{}, 1, p)
+			row += rows
+		}
 	}
 }
 

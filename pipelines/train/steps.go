@@ -151,8 +151,8 @@ func (x *Op) scratch(t *Tape, step string, pass kit.Pass) *record.Tensor {
 // step appends a step, whose name begins with the scope.
 func (t *Tape) step(name string, reads, writes []operand, scratch *record.Tensor, f func(c *vk.Cmd) error) {
 	for _, o := range writes {
-		if o.gradientOf != "" {
-			t.complete[o.gradientOf] = t.prog.Steps() + 1
+		for _, name := range o.gradientOf {
+			t.complete[name] = t.prog.Steps() + 1
 		}
 	}
 	t.prog.Step(t.scope+name, memoryOf(reads), append(memoryOf(writes), scratch), f)

@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/record"
@@ -123,29 +124,66 @@ func (t *Tape) Output(v *Value) *Value {
 // (out, in): Product.TransW. A second call with a name returns the same parameter, whose gradient is
 // the sum of both.
 func (t *Tape) Weight(name string, shape ...int) *Value {
-	return t.param(Param{Name: name, Shape: shape, DType: t.format})
+	return t.Join(Param{Name: name, Shape: shape, DType: t.format})
 }
 
 // Vector returns a parameter of n elements that is read in float32, as the weights of norms are. It
 // has no weight decay.
 func (t *Tape) Vector(name string, n int) *Value {
-	return t.param(Param{Name: name, Shape: []int{n}, NoDecay: true})
+	return t.Join(Param{Name: name, Shape: []int{n}, NoDecay: true})
 }
 
-func (t *Tape) param(p Param) *Value {
-	n, ok := t.nodes[p.Name]
-	if !ok {
-		p.Frozen = t.frozen(p.Name)
-		n = &node{name: p.Name, dtype: p.DType, grad: dtype.Float32, shape: p.Shape, kept: Blocks}
-		n.weight = func() vk.Tensor { return t.model.weight(p.Name) }
-		n.wanted = t.pass >= Gradients && !p.Frozen
-		t.nodes[p.Name] = n
-		t.params = append(t.params, p)
+// Join returns parameters as one, which has the rows of all: one product reads them, and another makes
+// their gradients. Files have each by its name. All are trained or none is; their shapes differ in the first
+// axis alone. No other call has one of the names, but one with all of them.
+func (t *Tape) Join(params ...Param) *Value {
+	p, shape, names := params[0], slices.Clone(params[0].Shape), []string(nil)
+	shape[0] = 0
+	for _, x := range params {
+		shape[0], names = shape[0]+x.Shape[0], append(names, x.Name)
+		if !slices.Equal(x.Shape[1:], p.Shape[1:]) || x.DType != p.DType || t.frozen(x.Name) != t.frozen(p.Name) {
+			t.failf("parameters %s differ beyond the first axis, in format, or some are trained", names)
+		}
 	}
-	if !slices.Equal(n.shape, p.Shape) || n.dtype != p.DType {
-		t.failf("parameter %s is %v %v and %v %v", p.Name, n.dtype, n.shape, p.DType, p.Shape)
+	name := strings.Join(names, "+")
+	n, ok := t.nodes[name]
+	if !ok {
+		n = &node{name: name, params: names, dtype: p.DType, grad: dtype.Float32, shape: shape, kept: Blocks}
+		n.weight = func() vk.Tensor { return t.model.weight(p.Name, shape) }
+		n.wanted = t.pass >= Gradients && !t.frozen(p.Name)
+		t.nodes[name] = n
+		for i, x := range params {
+			if slices.ContainsFunc(t.params, func(y Param) bool { return y.Name == x.Name }) {
+				t.failf("parameter %s is joined to others and is not", x.Name)
+			}
+			x.Frozen, x.Joined = t.frozen(x.Name), i > 0
+			t.params = append(t.params, x)
+		}
+	}
+	if !slices.Equal(n.shape, shape) || n.dtype != p.DType {
+		t.failf("parameter %s is %v %v and %v %v", name, n.dtype, n.shape, p.DType, shape)
 	}
 	return newValue(n)
+}
+
+// Diagonal is Join of n matrices as the blocks on the diagonal of one, which has n times their columns. Elements
+// beside the blocks are 0: they are in no file, and have no gradient.
+func (t *Tape) Diagonal(params ...Param) *Value {
+	var blocks []int
+	for i := range params {
+		p := &params[i]
+		rows, cols := p.Shape[0], p.Shape[1]
+		wide := len(params) * cols
+		p.File = &Layout{p.Shape, func(f func(device, file int)) {
+			for j := range rows * cols {
+				f(j/cols*wide+i*cols+j%cols, j)
+			}
+		}}
+		p.Shape, blocks = []int{rows, wide}, append(blocks, rows)
+	}
+	v := t.Join(params...)
+	v.node.blocks = blocks
+	return v
 }
 
 // Tensor returns a tensor that an op is to write.

@@ -220,6 +220,13 @@ func TestErrors(t *testing.T) {
 			t.Weight("w", 4, 8)
 			t.Weight("w", 8, 4)
 		},
+		"train: parameter b is joined to others and is not": func(t *train.Tape) {
+			t.Join(train.Param{Name: "a", Shape: []int{4}}, train.Param{Name: "b", Shape: []int{8}})
+			t.Vector("b", 8)
+		},
+		"train: parameters [a b] differ beyond the first axis, in format, or some are trained": func(t *train.Tape) {
+			t.Join(train.Param{Name: "a", Shape: []int{4, 2}}, train.Param{Name: "b", Shape: []int{4, 3}})
+		},
 		"train: block b lies in another": func(t *train.Tape) { t.Block("a", func() { t.Block("b", func() {}) }) },
 	} {
 		_, err := train.Measure(d.Caps(), f, train.Options{Pass: train.Gradients}, train.PlanOptions{})
@@ -233,8 +240,14 @@ func TestErrors(t *testing.T) {
 	defer m.Close()
 	_, err = m.NewPlan(t.Context(), model(2, 6).f, train.Forward, train.PlanOptions{})
 	require.EqualError(t, err, "train: the model has no parameter tied of float32 [7 16]")
+	_, err = m.NewPlan(t.Context(), func(t *train.Tape) {
+		t.Join(train.Param{Name: "bias", Shape: []int{dim}}, train.Param{Name: "norm", Shape: []int{dim}})
+	}, train.Forward, train.PlanOptions{})
+	require.EqualError(t, err, "train: the model has parameter norm, but not joined to bias")
 	w, err := m.Weights(t.Context())
 	require.NoError(t, err)
+	require.EqualError(t, m.Get(t.Context(), "head", 250, make([]float32, 7)), `train: the model has no elements 250 to 256 of a parameter "head"`)
+	require.EqualError(t, m.Set(t.Context(), "tied", 0, w["head"][:3]), `train: the model has no elements 0 to 2 of a parameter "tied"`)
 	w["head"] = w["head"][1:]
 	require.EqualError(t, m.SetWeights(t.Context(), w), "train: parameter head has 255 elements, want [16 16]")
 	require.True(t, strings.HasPrefix(params[0].Name, "tied"))

@@ -32,7 +32,9 @@ type node struct {
 	consumed    bool            // another op has written over it
 	read        bool            // an op reads it
 	output      bool            // the caller downloads it
-	gradientOf  string          // the name of the parameter whose gradient it is
+	params      []string        // the names of a parameter, several if they are joined
+	blocks      []int           // the rows of blocks on the diagonal of a parameter, beside which it is 0
+	gradientOf  []string        // the names of the parameter whose gradient it is
 	before      *Value          // what an activation was applied to, for its gradient
 	derivative  gemm.Activation // of the product that reads it first, whose gradient is that by before
 	derived     bool            // that product's gradient is there
@@ -139,8 +141,8 @@ func (v *Value) flat() *Value {
 type operand struct {
 	t    *record.Tensor // nil: of a parameter
 	view func() vk.Tensor
-	// gradientOf is the name of the parameter whose gradient it is.
-	gradientOf string
+	// gradientOf are the names of the parameter whose gradient it is.
+	gradientOf []string
 }
 
 // operand returns the memory that the node has at this step.
