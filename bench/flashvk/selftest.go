@@ -86,6 +86,7 @@ func (s *selftestCommand) add(f *pflag.FlagSet) {
 	f.Uint64Var(&s.random.Seed, "seed", 1, "seed of random problems: the same seed draws the same ones")
 	f.Var(value[[]call.Kernel]{Target: &s.random.Kernels, Parse: parseKernels, Kind: "NAMES"}, "kernel", "kernels of random problems, a comma list (default all)")
 	f.Var(value[[]dtype.DType]{Target: &s.random.Space.DTypes, Parse: kernels.ListOf(kernels.ParseDType), Kind: "TYPES"}, "dtype", "formats of random problems, a comma list of float16, bfloat16, float32 (default all)")
+	f.StringVar(&s.random.Module, "module", "", "only random problems whose plan has this module, such as gemm_coopmat.f16 (default all)")
 	f.IntVar(&s.random.Workers, "workers", 0, "random problems at a time (default two per core)")
 	f.IntVar(&s.random.Failures, "failures", 10, "stop after this many wrong random problems")
 	f.DurationVar(&s.random.Shrink, "shrink", 20*time.Second, "time to shrink each wrong problem")
@@ -96,12 +97,16 @@ func (s *selftestCommand) add(f *pflag.FlagSet) {
 // check returns a usage error.
 func (s *selftestCommand) check() error {
 	f := s.set
-	for _, name := range []string{"seed", "kernel", "dtype", "workers", "failures", "shrink"} {
+	for _, name := range []string{"seed", "kernel", "dtype", "module", "workers", "failures", "shrink"} {
 		if f.Changed(name) && !f.Changed("random") {
 			return usagef("--%s is for --random only", name)
 		}
 	}
+	kernel, format, _ := strings.Cut(s.random.Module, ".")
+	_, unknown := shaders.Get(kernel, format)
 	switch {
+	case f.Changed("module") && unknown != nil:
+		return usagef("--module: %v", unknown)
 	case f.Changed("record") && s.record == "":
 		return usagef("--record needs the name of a file or folder")
 	case s.budget <= 0:

@@ -56,6 +56,7 @@ type Options struct {
 	Hang     time.Duration // after which a problem is given up, and Run ends
 	Failures int           // after which no more problems are begun; 0: 10
 	Shrink   time.Duration // for which smaller problems are tried, for each failure
+	Module   string        // of the drawn problems, check those that run a kernel of this module; "": all
 }
 
 // MaxWorkers is the largest Options.Workers.
@@ -143,17 +144,33 @@ func (r *run) next() (*job, bool) {
 	defer r.mu.Unlock()
 	for refused := 0; r.begun < r.Problems && r.none == nil && !r.spent(); r.drawn++ {
 		k, p, ok := Draw(r.Seed, r.drawn, r.Kernels, r.Space)
-		if ok && call.Supports(p, r.poison.d.Caps()) == nil {
+		supported := ok && call.Supports(p, r.poison.d.Caps()) == nil
+		if supported && r.wants(p) {
 			r.drawn++
 			r.begun++
 			return &job{kernel: k, problem: p}, true
 		}
-		r.result.Refused++
+		if !supported {
+			r.result.Refused++
+		}
 		if refused++; refused == mostRefused {
-			r.none = fmt.Errorf("trial: the device supports none of %d problems one after the other", refused)
+			does := "supports"
+			if r.Module != "" {
+				does = "runs " + r.Module + " for"
+			}
+			r.none = fmt.Errorf("trial: the device %s none of %d problems one after the other", does, refused)
 		}
 	}
 	return nil, false
+}
+
+// wants reports whether a problem runs Options.Module.
+func (r *run) wants(p Problem) bool {
+	if r.Module == "" {
+		return true
+	}
+	plan, err := p.Choose(r.poison.d.Caps(), p.Pass())
+	return err == nil && slices.Contains(plan.Kernels(), r.Module)
 }
 
 // check checks a job, and looks for a smaller problem if it fails.

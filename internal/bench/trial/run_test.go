@@ -136,6 +136,10 @@ func TestRun(t *testing.T) {
 	require.Equal(t, poisonModule, x.Record.Modules[0].Name)
 	require.Equal(t, map[string]int{x.Record.Random[0].Kernel: a, x.Record.Random[1].Kernel: c}, x.Record.Modules[0].Random)
 
+	o.Module = "another"
+	_, err = Run(ctx, d, o, nil)
+	require.ErrorContains(t, err, "runs another for none of 10000 problems")
+
 	// A failure is made smaller, and its text repeats it.
 	o = Options{Problems: 300, Hang: time.Minute, Failures: 2, Shrink: time.Minute, Workers: 1, Kernels: []Kernel{makes("a", made{Wrong: 7})}}
 	x, err = Run(ctx, d, o, nil)
