@@ -86,13 +86,16 @@ func TestChoose(t *testing.T) {
 		{p: half(0, 1, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
 		{p: half(0, 16, 4096, 4096, "nt"), want: "gemv 16x16 t1x512 k2048 matrix g1"},
 		{p: half(0, 3, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
+		{p: half(0, 4096, 24, 576, "nt"), want: "coopmat s2x1 t1x1 k96 align g16"},
+		{p: half(0, 4096, 576, 1536, "nt"), want: "coopmat s2x4 t3x3 k64 align g16"},
+		{p: half(0, 4096, 2048, 2048, "nt"), want: "coopmat s2x4 t4x4 k64 align packb g4"},
 		{p: half(0, 16, 4096, 4096, "nn"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
 		{p: half(0, 8, 1024, 4096, "nt"), want: "gemv 16x1 t1x128 k1024 g1"}, // too few columns for four each
 		{p: half(0, 1, 576, 576, "nt"), want: "gemv 16x4 t4x32 k256 g1"},
 		{p: half(0, 8, 4096, 4096, "nn"), want: "gemv 16x32 t4x64 k512 g1"},
 		{p: half(0, 8, 1024, 8192, "nn"), want: "gemv 16x16 t2x64 k512 g1 splits3"}, // 64 blocks of 16 KB
 		{p: half(0, 17, 4096, 4096, "nt"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
-		{p: half(0, 8, 4096, 4096, "tn"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
+		{p: half(0, 8, 4096, 4096, "tn"), want: "coopmat s2x4 t1x3 k96 align g16 splits5"},
 		{p: half(0, 8, 4096, 4096, "nt"), want: "gemv", caps: cpu},
 		{p: half(0, 64, 16, 1<<20, "nn"), want: "coopmat s4x2 t3x4 k64 align g10", caps: device(func(caps *vk.Caps) { caps.ComputeUnits = 0 })},
 	} {
