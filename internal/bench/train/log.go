@@ -109,12 +109,11 @@ func (l *log) close() error {
 	return l.Close()
 }
 
-// means returns the means of the losses over n steps each, with the least and the largest of them; of
-// says whose they are.
-func means(of string, rows []Row, n int) chart.Series {
-	s := chart.Series{Name: of + "loss"}
+// means returns the means of the losses over n steps each, with the least and the largest of them.
+func means(rows []Row, n int) chart.Series {
+	s := chart.Series{Name: "loss"}
 	if n > 1 {
-		s.Name = fmt.Sprintf("%smean of %d, least to most", of, n)
+		s.Name = fmt.Sprintf("mean of %d, least to most", n)
 	}
 	for part := range slices.Chunk(rows[:len(rows)/n*n], n) {
 		mean, low, high := 0.0, part[0].Loss, part[0].Loss
@@ -134,15 +133,15 @@ func (o *Schedule) drawLosses(title, of string, rows []Row) error {
 	n := max(len(rows)/100, 1)
 	c := chart.Chart{
 		Title: title, Subtitle: fmt.Sprintf("%s, lr %g, seed %d", of, o.LR, o.Seed),
-		X: "step", Y: "loss", Plain: true, Series: []chart.Series{means("", rows, n)},
+		X: "step", Y: "loss", Plain: true, Series: []chart.Series{means(rows, n)},
 	}
 	for _, b := range o.Beside {
 		beside, err := readLog(b.Path)
 		if err != nil {
 			return err
 		}
-		other := means(b.Name+", ", beside, n)
-		other.Peer, other.Low, other.High = true, nil, nil
+		other := means(beside, n)
+		other.Name, other.Peer, other.Low, other.High = b.Name, true, nil, nil
 		c.Series = append(c.Series, other)
 	}
 	return write(&c, o.Curve)
