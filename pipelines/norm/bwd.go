@@ -1,6 +1,7 @@
 package norm
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -20,7 +21,7 @@ import (
 //	db = sum over rows of dy
 //
 // DX is the gradient of X and of Residual. Backward writes it to DResidual, too, if that is
-// given.
+// given. DW and DB may be left out; a kernel less runs without each.
 //
 // X or Sum, DY, DSum, DX and DResidual are (rows, cols) of p.DType with any row stride and a
 // contiguous last axis. W, DW and DB are (cols) of p.WeightDType. Mean and RStd are (rows), float32,
@@ -69,8 +70,8 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	outputs := [...]argument.Argument{
 		argument.New("dx", dx, true, p.DType, rows),
 		argument.New("dresidual", dresidual, p.Residual && !dresidual.IsZero(), p.DType, rows),
-		argument.New("dw", dw, true, p.WeightDType, []int{p.Cols}),
-		argument.New("db", db, p.Bias, p.WeightDType, []int{p.Cols}),
+		argument.New("dw", dw, !dw.IsZero(), p.WeightDType, []int{p.Cols}),
+		argument.New("db", db, p.Bias && !db.IsZero(), p.WeightDType, []int{p.Cols}),
 		argument.New("workspace", parts, true, dtype.Float32, parts.Shape),
 	}
 	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
@@ -87,8 +88,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		SOffset: uint32(s.Offset), SStride: stride(s),
 		DYOffset: uint32(dy.Offset), DYStride: stride(dy),
 		DXOffset: uint32(dx.Offset), DXStride: stride(dx),
-		WOffset:    uint32(w.Offset),
-		MeanOffset: uint32(mean.Offset), RstdOffset: uint32(rstd.Offset),
+		WOffset: uint32(w.Offset), MeanOffset: uint32(mean.Offset), RstdOffset: uint32(rstd.Offset),
 	}
 	if p.Residual {
 		params.DSumOffset, params.DSumStride = uint32(dsum.Offset), stride(dsum)
@@ -99,14 +99,17 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.BackwardFLOPs(), Bytes: vk.Traffic(s, dy, dsum, w, mean, rstd, dx, dresidual, parts)}
 	})
-	err = dispatch(c, p.kernel(kit.Backward), &p, config, uint32(groups), spec, params, s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts)
-	if err != nil {
+	tensors := []vk.Tensor{s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts}
+	if err := dispatch(c, p.kernel(kit.Backward), &p, config, uint32(groups), spec, params, tensors...); err != nil {
 		return err
 	}
-	if !p.Bias {
+	if !p.Bias && !dw.IsZero() {
 		return sumrows.Record(c, dw, parts)
 	}
 	for i, sums := range []vk.Tensor{dw, db} {
+		if sums.IsZero() {
+			continue
+		}
 		b, err := parts.Buffer.Slice(sumrows.Bytes(i*(count-groups), p.Cols), sumrows.Bytes(groups, p.Cols))
 		if err != nil {
 			return err
@@ -126,10 +129,7 @@ const defaultUnits = 32
 // their sums: with a bias the last groups rows are of db, from a multiple of 16 rows on, since
 // tensors begin at multiples of 256 bytes.
 func (c *Config) parts(caps *vk.Caps, p *Problem) (groups, rows int) {
-	units := int(caps.ComputeUnits)
-	if units == 0 {
-		units = defaultUnits
-	}
+	units := cmp.Or(int(caps.ComputeUnits), defaultUnits)
 	most := min(max(units*c.Groups, 1), int(caps.MaxWorkgroupCount[0]))
 	all := (p.Rows + c.rowsPerGroup(caps) - 1) / c.rowsPerGroup(caps) // turns of one workgroup
 	turns := (all + most - 1) / most

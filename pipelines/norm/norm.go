@@ -56,8 +56,8 @@ type Gradients struct {
 
 	DX        vk.Tensor
 	DResidual vk.Tensor // a copy of DX; may be left out
-	DW        vk.Tensor
-	DB        vk.Tensor // exactly if Problem.Bias
+	DW        vk.Tensor // may be left out
+	DB        vk.Tensor // only if Problem.Bias; may be left out
 }
 
 func unsupported(format string, args ...any) error {

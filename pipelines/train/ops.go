@@ -135,8 +135,11 @@ func (n *normed) backward() {
 		}
 		to, done = t.fresh(t.into(n.x)[0])
 	}
-	dw, addW := n.vectorGradient(n.w)
-	db, addB := n.vectorGradient(n.o.Bias)
+	dw, addW := t.fresh(t.into(n.w)[0])
+	db, addB := (*Value)(nil), func() {}
+	if n.o.Bias != nil {
+		db, addB = t.fresh(t.into(n.o.Bias)[0])
+	}
 	if to == nil { // a norm has no gradient by its weight alone
 		to = t.unused(n.x)
 	}
@@ -157,18 +160,6 @@ func (n *normed) backward() {
 	addW()
 	addB()
 	done()
-}
-
-// vectorGradient returns where the kernel writes the gradient by a weight or a bias, and what adds it to
-// that of other ops. The kernel writes it also where nobody wants it.
-func (n *normed) vectorGradient(v *Value) (to *Value, add func()) {
-	if v == nil {
-		return nil, func() {}
-	}
-	if to, add = n.t.fresh(n.t.into(v)[0]); to == nil {
-		to = n.t.unused(v)
-	}
-	return to, add
 }
 
 // GLU appends y = a(g) * u, of package glu. G and u are matrices, often the halves of one.
