@@ -145,17 +145,14 @@ func Logits(ctx context.Context, c *Config, m *train.Model, b Batch) ([]float32,
 	}
 	plan, err := m.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
+		return nil, err
 	}
 	defer plan.Close()
 	logits := make([]float32, len(b.IDs)*c.Vocabulary)
 	if err := run(ctx, plan, b.inputs(c)); err != nil {
 		return nil, err
 	}
-	if err := plan.Tensor("logits").Download(ctx, logits); err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
-	}
-	return logits, nil
+	return logits, plan.Tensor("logits").Download(ctx, logits)
 }
 
 // inputs returns the inputs of a Forward by their names.
@@ -172,7 +169,7 @@ func upload(ctx context.Context, p *train.Plan, inputs map[string][]int32) error
 	for name, data := range inputs {
 		if t := p.Tensor(name); !t.IsZero() {
 			if err := t.UploadInts(ctx, data); err != nil {
-				return fmt.Errorf("lm: %w", err)
+				return err
 			}
 		}
 	}
@@ -184,8 +181,5 @@ func run(ctx context.Context, p *train.Plan, inputs map[string][]int32) error {
 	if err := upload(ctx, p, inputs); err != nil {
 		return err
 	}
-	if err := p.Start(ctx); err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	return nil
+	return p.Start(ctx)
 }

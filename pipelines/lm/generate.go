@@ -32,7 +32,7 @@ func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 	p := c.decodeProblem(batch, 1, length, t)
 	p.NewKeys, p.CacheRows = 0, 0
 	if x.KVCache, err = attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers}); err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
+		return nil, err
 	}
 	if c.GPT2() {
 		return x, nil
@@ -43,10 +43,10 @@ func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 		data []float32
 	}{{&x.cos, cos}, {&x.sin, sin}} {
 		if *table.to, err = d.NewTensor("angles", dtype.Float32, length, c.HeadDim/2); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
+			return nil, err
 		}
 		if err = table.to.Upload(ctx, table.data); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
+			return nil, err
 		}
 	}
 	return x, nil
@@ -118,13 +118,11 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 			continue
 		}
 		if *x.to, err = d.NewTensor("sample", dtype.Int32, o.Batch, x.words); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
+			return nil, err
 		}
 	}
-	if g.step, err = g.plan(ctx, 1); err != nil {
-		return nil, err
-	}
-	return g, nil
+	g.step, err = g.plan(ctx, 1)
+	return g, err
 }
 
 // check returns an error if the sizes break a rule, or are known not to fit.
@@ -147,7 +145,7 @@ func (o *Options) check(d *vk.Device, c *Config) error {
 func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) {
 	heaps, err := d.Heaps()
 	if err != nil {
-		return 0, fmt.Errorf("lm: %w", err)
+		return 0, err
 	}
 	size, batch64 := int64(t.Size()), int64(max(batch, 1))
 	row := batch64 * int64(c.KVHeads*c.HeadDim) * size // of keys or of values, in a layer
@@ -168,11 +166,11 @@ func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.D
 func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.Options, progress func(done, all int64)) (_ *train.Model, err error) {
 	params, err := train.Params(d.Caps(), f.Tape, o)
 	if err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
+		return nil, err
 	}
 	m, err := train.NewModel(ctx, d, params, o)
 	if err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -217,11 +215,7 @@ func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
 		}
 		return sample.Forward(c, sample.Tensors{Logits: logits, Seen: g.seen, State: g.state, Tokens: ids}, g.sample, sample.Options{})
 	}
-	p, err := g.model.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
-	}
-	return p, nil
+	return g.model.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
 }
 
 // Close frees the memory. It may be called on nil.
@@ -253,7 +247,7 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 	ended, next := make([]bool, len(prompts)), make([]int32, len(prompts))
 	for n := range tokens {
 		if err := g.step.Tensor("ids").DownloadInts(ctx, next); err != nil {
-			return fmt.Errorf("lm: %w", err)
+			return err
 		}
 		for b, id := range next {
 			switch {
@@ -268,7 +262,7 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 			return nil
 		}
 		if err := g.step.Start(ctx); err != nil {
-			return fmt.Errorf("lm: %w", err)
+			return err
 		}
 	}
 	return nil
@@ -317,7 +311,7 @@ func (g *Generator) prefill(ctx context.Context, prompts [][]int32) error {
 // behind them, which no token before them sees.
 func (g *Generator) fill(ctx context.Context, plan *train.Plan, seq int, prompts [][]int32) error {
 	if err := g.cache.Reset(ctx); err != nil {
-		return fmt.Errorf("lm: %w", err)
+		return err
 	}
 	ids, positions, words := make([]int32, seq*len(prompts)), make([]int32, seq*len(prompts)), g.sample.SeenWords()
 	seen := make([]int32, words*len(prompts))
@@ -335,16 +329,13 @@ func (g *Generator) fill(ctx context.Context, plan *train.Plan, seq int, prompts
 			continue
 		}
 		if err := t.UploadInts(ctx, words); err != nil {
-			return fmt.Errorf("lm: %w", err)
+			return err
 		}
 	}
 	if err := run(ctx, plan, map[string][]int32{"ids": ids, "positions": positions, "last": last}); err != nil || seq == 1 {
 		return err
 	}
-	if err := g.lengthen(ctx, lengths); err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	return nil
+	return g.lengthen(ctx, lengths)
 }
 
 // lengthen says how many keys the cache has of each sequence.
@@ -366,7 +357,7 @@ func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Dur
 // TimePrefill is TimeSteps for prompts of so many tokens.
 func (g *Generator) TimePrefill(ctx context.Context, tokens, n int) (list []time.Duration, err error) {
 	if err := g.cache.Reset(ctx); err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
+		return nil, err
 	}
 	plan, err := g.plan(ctx, tokens)
 	if err != nil {
@@ -381,11 +372,11 @@ func (g *Generator) TimePrefill(ctx context.Context, tokens, n int) (list []time
 func timed(n int, prepare, run func() error) (list []time.Duration, err error) {
 	for start := time.Now(); len(list) < n; {
 		if err := prepare(); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
+			return nil, err
 		}
 		begin := time.Now()
 		if err := run(); err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
+			return nil, err
 		}
 		if begin.Sub(start) > time.Second/2 {
 			list = append(list, time.Since(begin))

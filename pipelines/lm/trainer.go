@@ -97,12 +97,12 @@ func MeasureTraining(caps *vk.Caps, c *Config, o TrainOptions) (*train.Memory, e
 	}
 	m, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Train), o.plan())
 	if err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
+		return nil, err
 	}
 	if o.Evaluate {
 		eval, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Forward), train.PlanOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("lm: %w", err)
+			return nil, err
 		}
 		m.Model += eval.Plan.Bytes
 		m.Parts = append(m.Parts, record.Holder{Name: "evaluation", Bytes: eval.Plan.Bytes})
@@ -125,10 +125,7 @@ func CheckFits(d *vk.Device, c *Config, o TrainOptions) error {
 			x.Seq /= 2
 			x.Longest = min(x.Longest, x.Seq)
 		default:
-			if err := train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), o.plan(), smaller); err != nil {
-				return fmt.Errorf("lm: %w", err)
-			}
-			return nil
+			return train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), o.plan(), smaller)
 		}
 		smaller = append(smaller, train.Smaller{Name: fmt.Sprintf("batch=%d of seq=%d", x.Batch, x.Seq), Func: x.forward(c).Tape})
 	}
@@ -174,22 +171,14 @@ func newTrainer(ctx context.Context, d *vk.Device, c *Config, w Weights, o Train
 		return nil, err
 	}
 	if o.Evaluate {
-		if t.eval, err = t.newPlan(ctx, train.Forward, train.PlanOptions{}); err != nil {
+		if t.eval, err = t.model.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{}); err != nil {
 			return nil, err
 		}
 	}
 	if pass > train.Forward {
-		t.plan, err = t.newPlan(ctx, pass, o.plan())
+		t.plan, err = t.model.NewPlan(ctx, f.Tape, pass, o.plan())
 	}
 	return t, err
-}
-
-func (t *Trainer) newPlan(ctx context.Context, pass train.Pass, o train.PlanOptions) (*train.Plan, error) {
-	p, err := t.model.NewPlan(ctx, t.o.forward(t.Config).Tape, pass, o)
-	if err != nil {
-		return nil, fmt.Errorf("lm: %w", err)
-	}
-	return p, nil
 }
 
 // Close frees the memory. It may be called on nil.
@@ -234,7 +223,7 @@ func (t *Trainer) Step(ctx context.Context, batches ...Batch) (r StepResult, err
 		return r, err
 	}
 	if r.Norm, err = t.model.Norm(ctx); err != nil {
-		return r, fmt.Errorf("lm: %w", err)
+		return r, err
 	}
 	t.drawn += uint32(len(batches))
 	r.Loss, r.Skipped = sum/float64(r.Tokens), math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0)
@@ -254,7 +243,7 @@ func (t *Trainer) TimeSteps(ctx context.Context, n int, batches ...Batch) ([]tim
 // losses. The next one is uploaded while the device works.
 func (t *Trainer) run(ctx context.Context, batches []Batch, weight float64) (sum float64, err error) {
 	if err := t.plan.Weigh(ctx, weight); err != nil {
-		return 0, fmt.Errorf("lm: %w", err)
+		return 0, err
 	}
 	next := func(i int) error {
 		if i == len(batches) {
@@ -267,14 +256,14 @@ func (t *Trainer) run(ctx context.Context, batches []Batch, weight float64) (sum
 	}
 	for i := range batches {
 		if err := t.plan.Start(ctx); err != nil {
-			return 0, fmt.Errorf("lm: %w", err)
+			return 0, err
 		}
 		if err := next(i + 1); err != nil {
 			return 0, err
 		}
 		loss, err := t.plan.Download(ctx, "loss")
 		if err != nil {
-			return 0, fmt.Errorf("lm: %w", err)
+			return 0, err
 		}
 		sum += float64(loss[0])
 	}
@@ -325,11 +314,11 @@ func (t *Trainer) Evaluate(ctx context.Context, b Batch) (sum float64, tokens in
 		return 0, 0, err
 	}
 	if err := t.eval.Start(ctx); err != nil {
-		return 0, 0, fmt.Errorf("lm: %w", err)
+		return 0, 0, err
 	}
 	loss, err := t.eval.Download(ctx, "loss")
 	if err != nil {
-		return 0, 0, fmt.Errorf("lm: %w", err)
+		return 0, 0, err
 	}
 	return float64(loss[0]), b.counted(), nil
 }
@@ -382,7 +371,7 @@ func (t *Trainer) Trained() (list []Param) {
 func (t *Trainer) Read(x Param, format dtype.DType, p []byte, first int64) error {
 	values := make([]float32, len(p)/format.Size())
 	if err := t.model.Get(context.Background(), x.Name, int(first), values); err != nil {
-		return fmt.Errorf("lm: %w", err)
+		return err
 	}
 	storage.Encode(format, p, values)
 	return nil
@@ -425,7 +414,7 @@ func Gradients(ctx context.Context, d *vk.Device, c *Config, w Weights, b Batch,
 			return 0, nil, err
 		}
 		if gradients, err = t.model.Gradients(ctx); err != nil {
-			return 0, nil, fmt.Errorf("lm: %w", err)
+			return 0, nil, err
 		}
 		finite := true
 		for _, x := range gradients {

@@ -313,7 +313,7 @@ func TestTrainerErrors(t *testing.T) {
 		"lm: dropout=1 is not from 0 to less than 1":                            func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1, Alpha: 1, Dropout: 1} },
 		"lm: alpha=0 is not a positive number":                                  func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1} },
 		`lm: target "proj" is no product of LlamaForCausalLM`:                   func(o *TrainOptions) { o.LoRA = &LoRA{Rank: 1, Alpha: 1, Targets: []string{"proj"}} },
-		"lm: train: accumulate=-1 is not from 0 to 65536":                       func(o *TrainOptions) { o.Accumulate = -1 },
+		"train: accumulate=-1 is not from 0 to 65536":                           func(o *TrainOptions) { o.Accumulate = -1 },
 	} {
 		o := good
 		change(&o)
@@ -368,6 +368,6 @@ func TestTrainingMemory(t *testing.T) {
 	if deep.Layers = int(heaps[0].SizeBytes / 400e6); deep.Layers > 100 {
 		t.Skip("a model that fills the memory takes long to plan")
 	}
-	require.Regexp(t, `^lm: train: model and activations take \d+ bytes, \d+ more than the device has left: .*; with batch=\d+ of seq=64 it would fit$`,
+	require.Regexp(t, `^train: model and activations take \d+ bytes, \d+ more than the device has left: .*; with batch=\d+ of seq=64 it would fit$`,
 		CheckFits(d, deep, batches).Error())
 }
