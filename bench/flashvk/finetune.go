@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -216,30 +214,14 @@ func (t *finetuneCommand) announce(w io.Writer, m *pipeline.Memory, most int64) 
 	}
 }
 
-// aLayer is how the names of a layer's tensors begin.
-var aLayer = regexp.MustCompile(`^(model\.layers|transformer\.h)\.\d+\.`)
-
-// holders returns who holds the memory: the parts of the model, and the most of the rest, where what the layers have
-// by a name is one.
-func holders(m *pipeline.Memory) (list []record.Holder) {
+// holders returns who holds the memory: the parts of the model, and the most of the rest.
+func holders(m *pipeline.Memory) []record.Holder {
 	const most = 12
-	parts := len(m.Parts)
-	for i, h := range m.ByName() {
-		name := aLayer.ReplaceAllString(h.Name, "layers: ")
-		at := slices.IndexFunc(list, func(x record.Holder) bool { return x.Name == name })
-		if i < parts || at < 0 {
-			list = append(list, record.Holder{Name: name, Bytes: h.Bytes})
-		} else {
-			list[at].Bytes += h.Bytes
-		}
+	list := m.ByName()
+	for last := len(list) - 1; last >= most; last-- {
+		list[most-1].Name, list[most-1].Bytes = "others", list[most-1].Bytes+list[last].Bytes
 	}
-	slices.SortStableFunc(list[parts:], func(a, b record.Holder) int { return cmp.Compare(b.Bytes, a.Bytes) })
-	for len(list) > most {
-		last := list[len(list)-1]
-		list = list[:len(list)-1]
-		list[most-1].Name, list[most-1].Bytes = "others", list[most-1].Bytes+last.Bytes
-	}
-	return list
+	return list[:min(len(list), most)]
 }
 
 // train trains, and says what came of it.

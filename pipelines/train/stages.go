@@ -2,7 +2,7 @@ package train
 
 import (
 	"context"
-	"strings"
+	"regexp"
 )
 
 // A Stage is the time of all steps of one kind, over all blocks.
@@ -63,18 +63,8 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 	return list, nil
 }
 
-// stageOf returns the stage of a step: its name without the number and the name of its block, such
-// as "blocks.3." or "model.layers.3.".
-func stageOf(step string) string {
-	at := 0
-	for i := range step {
-		if step[i] != '.' {
-			continue
-		}
-		if part := step[at:i]; part != "" && strings.Trim(part, "0123456789") == "" {
-			return step[i+1:]
-		}
-		at = i + 1
-	}
-	return step
-}
+// ofBlock matches the names of a block, such as "blocks.3.", "model.layers.3." or one after the other.
+var ofBlock = regexp.MustCompile(`^.*\b\d+\.`)
+
+// stageOf returns the stage of a step: its name without the name of its block.
+func stageOf(step string) string { return ofBlock.ReplaceAllString(step, "") }
