@@ -180,7 +180,7 @@ func (m *MLP) Want(x Values, pass kit.Pass) Outputs {
 // want returns the outputs of a part, without what they are a sample of.
 func (s *mlpPart) want() Outputs {
 	want := ref.Compute(s.in, s.p)
-	return Pair(want, ref.BoundsAtLeast(want, ref.Plain(s.in, s.p), ref.Spread(s.in, nil, s.p), s.p))
+	return Pair(want, ref.NewBounds(want, ref.Plain(s.in, s.p), ref.Spread(s.in, nil, s.p), s.p))
 }
 
 // columns returns the elements of dw1 of some units; nil of nil.

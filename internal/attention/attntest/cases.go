@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -70,12 +69,6 @@ const (
 var words = [...][]string{
 	{"$usual", "24", "$odd", "24", "$wider", "24", "$wide", "24", "$narrow", "8", "$all", "16", "$values", "24"},
 	{"$usual", "64", "$odd", "40", "$wider", "48", "$wide", "128", "$narrow", "32", "$all", "40", "$values", "72"},
-}
-
-// Dim returns the size of heads that a word of the table stands for.
-func (s Set) Dim(word string) int {
-	n, _ := strconv.Atoi(words[s][slices.Index(words[s], word)+1])
-	return n
 }
 
 // Words of both sets. Lengths are 0 and 1 at the start, between and at the end, more rows than keys and

@@ -59,14 +59,9 @@ func compute(in Inputs, p mlp.Problem, f multiply, sum, store func(float64) floa
 // Bounds are how far outputs may be off, every element.
 type Bounds struct{ Pre, Hidden, Y, DPre, DX, DW1, DW2 float64 }
 
-// NewBounds returns the bounds of a kernel, given the outputs of Compute and Plain.
-func NewBounds(want, plain Outputs, p mlp.Problem) Bounds {
-	return BoundsAtLeast(want, plain, Outputs{}, p)
-}
-
-// BoundsAtLeast is NewBounds where outputs may be so few that plain is right by luck: the largest
-// number of Spread counts as plain's error at the least.
-func BoundsAtLeast(want, plain, spread Outputs, p mlp.Problem) Bounds {
+// NewBounds returns the bounds of a kernel, given the outputs of Compute and Plain. Outputs may be so few
+// that plain is right by luck: the largest number of Spread counts as plain's error at the least.
+func NewBounds(want, plain, spread Outputs, p mlp.Problem) Bounds {
 	return Bounds{
 		Pre:    tolerance.Plain(p.DType, want.Pre, plain.Pre, tolerance.Largest(spread.Pre)),
 		Hidden: tolerance.Plain(p.DType, want.Hidden, plain.Hidden, tolerance.Largest(spread.Hidden)),
