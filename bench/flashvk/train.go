@@ -126,7 +126,8 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	t.flags(f, "0.002 for tiny, 0.0001 for the others", "1")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that scales the gradients while they are computed (default for float16 the targets of a batch, rounded to a power of two, else 1)")
 	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
-	f.Var(value[tnp.Variant]{Target: &t.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
+	f.Var(value[tnp.Variant]{Target: &t.Variant.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
+	f.Var(value[dtype.Quant]{Target: &t.Variant.Quant, Parse: train.ParseQuant, Kind: "FORMAT"}, "quant", "multiply Q and K of attention in 8 bits in the forward pass: int8, or e4m3, which no path has on matrices (default none)")
 	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or the seed of a loaded file)")
 	f.StringVar(&t.data, "data", "", "file of tasks; it determines the sizes of a task")
 	kernels.IntVar(f, &t.HeldOut, "held-out", "tasks at the end of --data that are evaluated, and not trained on; a multiple of --batch")
@@ -217,7 +218,7 @@ func (t *trainCommand) resolve() error {
 		checkRange(f, "save-every", t.SaveEvery, 1, math.MaxInt32), checkRange(f, "held-out", t.HeldOut, 1, math.MaxInt32),
 		exclusive(f, "held-out", "batches"),
 	)
-	for _, name := range strings.Fields("load start save save-every weights best csv curve beside steps lr warmup schedule clip weight-decay loss-scale checkpoint accumulate variant") {
+	for _, name := range strings.Fields("load start save save-every weights best csv curve beside steps lr warmup schedule clip weight-decay loss-scale checkpoint accumulate variant quant") {
 		err = cmp.Or(err, exclusive(f, "evaluate", name))
 	}
 	if err != nil {

@@ -178,6 +178,35 @@ func TestVariants(t *testing.T) {
 	}
 }
 
+// TestQuant wants the gradients of a model with Q and K in 8 bits to be near those without: the norm of what they
+// are off by, of their norm. Attention's backward pass is the same, and checkpoints give the same bits.
+func TestQuant(t *testing.T) {
+	d := vktest.Open(t)
+	trial := newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 32, DModel: 64, DFF: 40, Components: 3, InputDim: 3}, tnp.Shape{Batch: 2, Context: 70, Targets: 20})
+	m := tnp.ModelOptions{DType: dtype.Float16, Pass: tnp.Gradients, LossScale: tnp.DefaultLossScale(dtype.Float16, trial.s)}
+	_, _, want := trial.run(t, d, m, tnp.PlanOptions{})
+	for quant, most := range map[dtype.Quant]float64{dtype.QuantInt8: 0.01, dtype.QuantE4M3: 0.04} {
+		t.Run(quant.String(), func(t *testing.T) {
+			loss, logP, grads := trial.run(t, d, m, tnp.PlanOptions{Quant: quant})
+			kernels := strings.Join(trial.ran, " ")
+			require.Contains(t, kernels, "attention_fwd_quant_")
+			require.Contains(t, kernels, "attention_bwd_")
+			off, size := 0.0, 0.0
+			for name, x := range want {
+				for i, v := range x {
+					off, size = off+math.Pow(float64(grads[name][i]-v), 2), size+float64(v*v)
+				}
+			}
+			t.Logf("off by %.4f", math.Sqrt(off/size))
+			require.Less(t, math.Sqrt(off/size), most)
+			l, p, g := trial.run(t, d, m, tnp.PlanOptions{Quant: quant, Checkpoint: tnp.Blocks})
+			require.Equal(t, loss, l)
+			require.Equal(t, logP, p)
+			require.Equal(t, grads, g)
+		})
+	}
+}
+
 // TestPaths compares every path that the device has, and wants its kernels. Unless there is time, lavapipe
 // compiles no kernels of float32 on matrices.
 func TestPaths(t *testing.T) {

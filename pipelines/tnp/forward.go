@@ -77,7 +77,7 @@ func (b *builder) block(i int, stream, branch *train.Value) (*train.Value, *trai
 		train.Named{Step: "project kv", Name: "kv", Product: train.Product{X: context, W: w.Slice(1, inner, 3*inner)}})
 	heads := func(v *train.Value) *train.Value { return v.Heads(s.Batch, c.Heads) }
 	k, v := qkv[1].Slice(1, 0, inner), qkv[1].Slice(1, inner, 2*inner)
-	o := b.Attention("attention", heads(qkv[0]), heads(k), heads(v), attention.Problem{})
+	o := b.Attention("attention", heads(qkv[0]), heads(k), heads(v), attention.Problem{Quant: b.o.Quant})
 	out := b.Product("project out", train.Product{X: o, W: b.Weight(BlockName(i, "out.weight"), inner, c.DModel)})
 	y, x = b.normalize("norm2", BlockName(i, "norm2.weight"), x, out)
 	return x, b.perceptron(i, y)

@@ -62,6 +62,7 @@ type PlanOptions struct {
 	// Checkpoint says which tensors the forward pass keeps for the backward pass.
 	Checkpoint Checkpoint
 	Variant    Variant        // which kernels are fused; for comparisons
+	Quant      dtype.Quant    // of Q and K in the forward pass of attention: int8 or e4m3, see train.Tape.Attention
 	Attention  attention.Impl // forces a path of attention
 	Products   gemm.Impl      // forces a path of the other products
 }

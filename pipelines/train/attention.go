@@ -14,7 +14,8 @@ import (
 // Attention appends attention over whole sequences, of package attention. Q, k and v are (batch,
 // heads, rows, dim): Value.Heads makes such views of matrices. P has what is computed; sizes and
 // format are taken from the operands. The result is a matrix (batch*rows, heads*dim), which
-// checkpoint Selective keeps.
+// checkpoint Selective keeps. P.Quant is of the forward pass: the gradients are those of attention
+// without, from q and k as they are, with P = exp(S - LSE) of the forward pass's LSE.
 func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Value {
 	return t.attend(name, q, k, v, nil, p)
 }
@@ -45,7 +46,8 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 	if d[3] != a[3] {
 		p.ValueDim = d[3]
 	}
-	opt := t.o.Attention
+	opt, forward := t.o.Attention, p
+	p.Quant = dtype.NoQuant
 	o := t.Keep(t.tensor(name+".o", a[0]*a[2], p.NumHeads*d[3]), Selective)
 	out := []*Value{o.Heads(a[0], p.NumHeads), t.Keep(t.Tensor(name+".lse", dtype.Float32, lse...), Selective)}
 	tensors := func(m Call) attention.Tensors {
@@ -58,11 +60,11 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 	t.Op(Op{Name: name, In: in, Out: out, Together: in[:3],
 		Workspace: func(pass kit.Pass) (int64, error) {
 			if pass == kit.Forward {
-				return 0, attention.Supports(t.caps, p, pass, opt)
+				return 0, attention.Supports(t.caps, forward, pass, opt)
 			}
 			return attention.Workspace(t.caps, p, pass, opt)
 		},
-		Forward: func(c *vk.Cmd, m Call) error { return attention.Forward(c, tensors(m), p, opt) },
+		Forward: func(c *vk.Cmd, m Call) error { return attention.Forward(c, tensors(m), forward, opt) },
 		Backward: func(c *vk.Cmd, m Call) error {
 			opt := opt
 			opt.Workspace = m.Workspace

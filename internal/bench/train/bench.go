@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -24,7 +25,7 @@ type Case struct {
 	tnp.Preset
 	DType      dtype.DType
 	Checkpoint tnp.Checkpoint // it may be Auto
-	Variant    tnp.Variant
+	Variant    Variant
 	Fresh      bool // recorded anew for each step
 	Samples    int
 	Stages     bool
@@ -48,7 +49,7 @@ func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory), step func(what string)) (list []bench.Result, stages *sheet.Section, err error) {
 	of := c.subject()
 	ours := of.Result(c.way(), bench.Timing{})
-	o := tnp.PlanOptions{Checkpoint: c.Checkpoint, Variant: c.Variant}
+	o := c.Variant.plan(c.Checkpoint)
 	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), o)
 	fits := err
 	if err == nil {
@@ -135,7 +136,7 @@ func (b *benchmark) plan(ctx context.Context, pass tnp.Pass) (model *tnp.Model, 
 		return nil, nil, err
 	}
 	if err = model.SetWeights(ctx, b.w); err == nil {
-		plan, err = model.NewPlan(ctx, b.c.Shape, pass, tnp.PlanOptions{Checkpoint: b.c.Checkpoint, Variant: b.c.Variant})
+		plan, err = model.NewPlan(ctx, b.c.Shape, pass, b.c.Variant.plan(b.c.Checkpoint))
 	}
 	if err == nil {
 		if err = plan.SetInputs(ctx, b.x, b.y); err == nil {
@@ -215,6 +216,11 @@ func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]tnp.Stage, err
 	defer plan.Close()
 	if err := model.SetLR(ctx, benchLR); err != nil {
 		return nil, err
+	}
+	for _, m := range plan.Modules() {
+		if strings.HasPrefix(m.Name, "attention_fwd_quant") && !strings.Contains(x.Choice, m.Name) {
+			x.Choice += ", " + m.Name // its path: not every format has one on matrices
+		}
 	}
 	run := plan.Run
 	if b.c.Fresh {

@@ -66,7 +66,7 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 func TestBenchUnsupported(t *testing.T) {
 	vktest.Sequential(t)
 	c := benchCase(t)
-	c.Variant = tnp.Fused // of float32
+	c.Variant.Variant = tnp.Fused // of float32
 	d := vktest.Open(t)
 	planned := func(*tnp.Memory) { t.Error("it has a plan") }
 	list, _, err := Bench(context.Background(), d, c, planned, func(string) {})

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
@@ -27,7 +29,7 @@ type Options struct {
 	Data       gp.Problem
 	LossScale  float64 // 0 is the default of the format and the shape
 	Checkpoint tnp.Checkpoint
-	Variant    tnp.Variant
+	Variant    Variant
 
 	Start      string // file of weights to start from; "" draws them
 	Load, Save string // of states
@@ -38,6 +40,43 @@ type Options struct {
 	HeldOut    int    // tasks of ReadTasks that are evaluated, and not trained on
 
 	tasks, heldOut *tasks // of ReadTasks; nil: Data draws them
+}
+
+// A Variant says which kernels a model has, and the format of Q and K in attention's forward pass.
+type Variant struct {
+	tnp.Variant
+	Quant dtype.Quant
+}
+
+// ParseVariant reads NAME or NAME-QUANT, as String writes it: fused, fused-int8.
+func ParseVariant(text string) (v Variant, err error) {
+	name, quant, quantised := strings.Cut(text, "-")
+	if v.Variant, err = tnp.ParseVariant(name); err == nil && quantised {
+		v.Quant, err = ParseQuant(quant)
+	}
+	return v, err
+}
+
+// ParseQuant reads int8 or e4m3.
+func ParseQuant(text string) (dtype.Quant, error) {
+	for _, q := range []dtype.Quant{dtype.QuantInt8, dtype.QuantE4M3} {
+		if q.String() == text {
+			return q, nil
+		}
+	}
+	return 0, enum.NotOneOf{"int8", "e4m3"}
+}
+
+// String returns NAME or NAME-QUANT.
+func (v Variant) String() string {
+	if v.Quant == dtype.NoQuant {
+		return v.Variant.String()
+	}
+	return fmt.Sprintf("%v-%v", v.Variant, v.Quant)
+}
+
+func (v Variant) plan(c tnp.Checkpoint) tnp.PlanOptions {
+	return tnp.PlanOptions{Checkpoint: c, Variant: v.Variant, Quant: v.Quant}
 }
 
 // Validate returns an error that names the first option that breaks a rule.
@@ -96,7 +135,7 @@ func (o *Options) CheckFits(d *vk.Device) error {
 }
 
 func (o *Options) plan() tnp.PlanOptions {
-	return tnp.PlanOptions{Checkpoint: o.Checkpoint, Variant: o.Variant}
+	return o.Variant.plan(o.Checkpoint)
 }
 
 // Run trains, and calls each after each step and its evaluation. If ctx ends, or anything fails, it
