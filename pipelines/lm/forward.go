@@ -170,8 +170,10 @@ func (x *pass) product(v *train.Value, list ...linear) *train.Value {
 		return t.Product(l.name, p)
 	}
 	p.Activation = gemm.Identity
-	y := t.Product(l.name, p)
+	// The backward pass of the last comes first: with W beside B, then A, which adds to what W wrote. Dropout cannot add.
+	var y *train.Value
 	if x.dropout != nil {
+		y = t.Product(l.name, p)
 		v = t.Dropout(l.name+".lora_A, dropout", v, x.dropout, x.LoRA.Dropout, x.stream)
 		x.stream++
 	}
@@ -181,6 +183,9 @@ func (x *pass) product(v *train.Value, list ...linear) *train.Value {
 		b = append(b, train.Param{Name: adapterName(l.name, "B"), Shape: []int{l.out, x.LoRA.Rank}, DType: t.DType()})
 	}
 	h := t.Product(l.name+".lora_A", train.Product{X: v, W: t.Join(a...), TransW: true})
+	if y == nil {
+		y = t.Product(l.name, p)
+	}
 	return t.Product(l.name+".lora_B", train.Product{X: h, W: t.Diagonal(b...), TransW: true, Alpha: x.LoRA.scale(), Into: y, Activation: l.activation})
 }
 
