@@ -171,6 +171,27 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestMergeSeeds has runs of two seeds since a module was wrong, which add up once.
+func TestMergeSeeds(t *testing.T) {
+	all := h200(Module{Name: "a", SHA256: hash("1"), Commit: "x", Random: map[string]int{"gemm": 9}, Wrong: 1})
+	for _, run := range []struct {
+		seed     uint64
+		problems int
+		since    map[string]int
+	}{{1, 4, map[string]int{"gemm": 4}}, {2, 3, map[string]int{"gemm": 7}}, {2, 3, map[string]int{"gemm": 7}}, {1, 5, map[string]int{"gemm": 7}}, {3, 3, nil}} {
+		b := h200(Module{Name: "a", SHA256: hash("1"), Commit: "y", Random: map[string]int{"gemm": run.problems}})
+		b.Random = []Random{{"gemm", run.seed, "y", run.problems, 0}}
+		var err error
+		all, err = Merge(all, b)
+		require.NoError(t, err)
+		if run.since == nil {
+			require.Equal(t, Pass, all.Modules[0].Verdict)
+			return
+		}
+		require.Equal(t, run.since, all.Modules[0].Since.Random)
+	}
+}
+
 func TestMergeLists(t *testing.T) {
 	a := h200(Module{Name: "a", SHA256: hash("1"), Fixed: 1}, Module{Name: "c", SHA256: hash("1"), Fixed: 1})
 	b := h200(Module{Name: "b", SHA256: hash("1"), Fixed: 1})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -173,7 +174,8 @@ func SameDevice(a, b *Record) error {
 // counts are the larger ones, not the sums, so that merging a run twice is merging it
 // once. If it was wrong in one of them it is wrong, until runs of other commits, with nothing
 // wrong and no wrong one among them, have together run at least as many random problems of every
-// kernel, some of the fixed suite, and as much in all, what was wrong included (Module.Since).
+// kernel, some of the fixed suite, and as much in all, what was wrong included (Module.Since). There
+// the problems of a kernel are added up if a knows none of the seeds that b drew them with.
 // Without "another commit" a failure that comes and goes could be repeated until it goes; with none
 // at all, the mending of what is not SPIR-V, such as a stride or a missing barrier between two
 // kernels, would never show.
@@ -184,12 +186,18 @@ func Merge(a, b *Record) (*Record, error) {
 	if err := SameDevice(a, b); err != nil {
 		return nil, err
 	}
+	added := map[string]bool{}
+	for _, r := range b.Random {
+		known := slices.ContainsFunc(a.Random, func(old Random) bool { return old.Kernel == r.Kernel && old.Seed == r.Seed })
+		before, more := added[r.Kernel]
+		added[r.Kernel] = !known && (before || !more)
+	}
 	// The Vulkan version and the family of b are the program's, and may be newer.
 	for _, old := range a.Modules {
 		if m := b.module(old.Name); m == nil {
 			b.Modules = append(b.Modules, old)
 		} else if m.SHA256 == old.SHA256 {
-			*m = mergeModule(old, *m)
+			*m = mergeModule(old, *m, added)
 		}
 	}
 	for _, old := range a.Random {
@@ -204,8 +212,9 @@ func Merge(a, b *Record) (*Record, error) {
 	return b, nil
 }
 
-// mergeModule merges runs of the same SPIR-V, b the newer one.
-func mergeModule(a, b Module) Module {
+// mergeModule merges runs of the same SPIR-V, b the newer one. Added has the kernels whose random problems
+// in b are others than those in a.
+func mergeModule(a, b Module, added map[string]bool) Module {
 	if a.Wrong == 0 || b.Wrong > 0 || a.Commit == "" || b.Commit == "" || a.Commit == b.Commit {
 		since := a.Since
 		if b.Wrong > 0 {
@@ -217,7 +226,13 @@ func mergeModule(a, b Module) Module {
 	}
 	since := b
 	if a.Since != nil {
+		before := maps.Clone(a.Since.Random)
 		since = largest(*a.Since, b)
+		for kernel, n := range b.Random {
+			if added[kernel] {
+				since.Random[kernel] = before[kernel] + n
+			}
+		}
 	}
 	if since.covers(&a) {
 		return since // its commit, too: it is the first that is right
