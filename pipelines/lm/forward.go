@@ -148,21 +148,29 @@ type linear struct {
 // products appends products of v, with what an adapter adds to each. They are columns of one matrix but where norms of
 // heads read whole ones, not all have an adapter, or dropout gives each adapter rows of its own.
 func (x *pass) products(v *train.Value, list ...linear) (y []*train.Value) {
-	adapted := x.LoRA.adapts(list[0].name)
-	apart := func(l linear) bool {
-		return l.normed || adapted != x.LoRA.adapts(l.name) || adapted && x.LoRA.Dropout > 0
+	adapted := slices.DeleteFunc(slices.Clone(list), func(l linear) bool { return !x.LoRA.adapts(l.name) })
+	var h *train.Value
+	if len(adapted) > 0 && x.LoRA.Dropout == 0 {
+		h = x.down(v, adapted)
 	}
-	if !slices.ContainsFunc(list, apart) {
-		return columns(x.product(v, list...), list)
+	if whole := len(adapted) == 0 || h != nil && len(adapted) == len(list); whole && !list[0].normed {
+		return columns(x.product(v, h, list...), list)
 	}
 	for _, l := range list {
-		y = append(y, x.product(v, l))
+		one := h
+		if i := slices.Index(adapted, l); h != nil && i >= 0 {
+			one = h.Slice(1, i*x.LoRA.Rank, (i+1)*x.LoRA.Rank)
+		}
+		y = append(y, x.product(v, one, l))
 	}
 	return y
 }
 
-// product appends products of v as one, with what an adapter adds.
-func (x *pass) product(v *train.Value, list ...linear) *train.Value {
+// product appends products of v as one, with what an adapter adds: h is what down returns, nil with dropout.
+//
+// The backward pass of the last op comes first. So A comes before W but with dropout: the gradient through A is added to that
+// through W, which waits for less, and dropout cannot add.
+func (x *pass) product(v, h *train.Value, list ...linear) *train.Value {
 	t, l, in := x.t, list[0], v.Shape()[1]
 	p := train.Product{X: v, TransW: !x.c.GPT2(), Activation: l.activation}
 	p.W, p.Bias = x.weights(list, in)
@@ -170,23 +178,28 @@ func (x *pass) product(v *train.Value, list ...linear) *train.Value {
 		return t.Product(l.name, p)
 	}
 	p.Activation = gemm.Identity
-	// The backward pass of the last comes first: with W beside B, then A, which adds to what W wrote. Dropout cannot add.
-	var y *train.Value
-	if x.dropout != nil {
-		y = t.Product(l.name, p)
-		v = t.Dropout(l.name+".lora_A, dropout", v, x.dropout, x.LoRA.Dropout, x.stream)
-		x.stream++
+	y := t.Product(l.name, p)
+	if h == nil {
+		if x.dropout != nil {
+			v = t.Dropout(l.name+".lora_A, dropout", v, x.dropout, x.LoRA.Dropout, x.stream)
+			x.stream++
+		}
+		h = x.down(v, list)
 	}
-	var a, b []train.Param
+	var b []train.Param
 	for _, l := range list {
-		a = append(a, train.Param{Name: adapterName(l.name, "A"), Shape: []int{x.LoRA.Rank, in}, DType: t.DType()})
 		b = append(b, train.Param{Name: adapterName(l.name, "B"), Shape: []int{l.out, x.LoRA.Rank}, DType: t.DType()})
 	}
-	h := t.Product(l.name+".lora_A", train.Product{X: v, W: t.Join(a...), TransW: true})
-	if y == nil {
-		y = t.Product(l.name, p)
-	}
 	return t.Product(l.name+".lora_B", train.Product{X: h, W: t.Diagonal(b...), TransW: true, Alpha: x.LoRA.scale(), Into: y, Activation: l.activation})
+}
+
+// down appends the products of v with A of adapters, as columns of one matrix.
+func (x *pass) down(v *train.Value, list []linear) *train.Value {
+	var a []train.Param
+	for _, l := range list {
+		a = append(a, train.Param{Name: adapterName(l.name, "A"), Shape: []int{x.LoRA.Rank, v.Shape()[1]}, DType: x.t.DType()})
+	}
+	return x.t.Product(list[0].name+".lora_A", train.Product{X: v, W: x.t.Join(a...), TransW: true})
 }
 
 // weights returns the weights of products of the same rows as one, and their biases, nil for none.
