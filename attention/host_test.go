@@ -136,3 +136,25 @@ func TestForwardHostErrors(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("%q", "attention."+name))
 	}
 }
+
+// TestDowncast says how far O of float32 slices is from the reference, relative L1 norm, where the format of the
+// problem rounds them: what 16-bit products of float32 numbers cost.
+func TestDowncast(t *testing.T) {
+	d := vktest.Open(t)
+	a := &call.Attention{Problem: attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 64, SeqKV: 300, HeadDim: 32, DType: dtype.Float32}}
+	inputs := call.Inputs(a)
+	want := a.Want(inputs, kit.Forward)["o"].Want
+	for format, most := range map[dtype.DType]float64{dtype.Float32: 2e-6, dtype.Float16: 6e-4, dtype.BFloat16: 5e-3} {
+		t.Run(format.String(), func(t *testing.T) {
+			p, x := a.Problem, hostTensors(a, inputs)
+			p.DType = format
+			require.NoError(t, attention.ForwardHost(t.Context(), d, x, p, attention.Options{}))
+			off, size := 0.0, 0.0
+			for i, y := range want {
+				off, size = off+math.Abs(float64(x.O[i])-y), size+math.Abs(y)
+			}
+			t.Logf("%.2g", off/size)
+			require.Less(t, off/size, most)
+		})
+	}
+}
