@@ -93,7 +93,7 @@ func matrices(t vk.Tensor) vk.Tensor {
 // weights, and that hidden units in the workspace are padded to whole lines of a cache.
 func TestMany(t *testing.T) {
 	d := vktest.Open(t)
-	p := mlp.Problem{Tokens: 25400, In: 16, Hidden: 101, Out: 16, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
+	p := mlp.Problem{Tokens: 25400, In: 40, Hidden: 101, Out: 40, DType: dtype.Float16, Grad: dtype.Some(dtype.Float32)}
 	plan, err := mlp.Choose(d.Caps(), p, kit.Forward, mlp.Options{})
 	vktest.Require(t, engine.CoopMat.String(), err)
 	t.Log(plan)

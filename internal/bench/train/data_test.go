@@ -55,7 +55,7 @@ func TestTasks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, columns(t, drawn.CSV), columns(t, o.CSV))
 
-	require.Contains(t, read(t, file("curve.svg")), "drawn, loss")
+	require.Contains(t, read(t, file("curve.svg")), ">drawn<")
 
 	// After the last task comes the first.
 	require.Equal(t, o.data(0), o.data(3))
