@@ -179,13 +179,12 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	}()
 	var done, all int64
 	for _, p := range params {
-		x := Param{p.Name, p.FileShape()}
-		all += x.elements() * int64(m.Tensor(p.Name).DType.Size())
+		all += Param{p.Name, p.FileShape()}.elements() * int64(m.Tensor(p.Name).DType.Size())
 	}
 	for _, p := range params {
 		to, x := m.Tensor(p.Name), Param{p.Name, p.FileShape()}
 		to.Shape, to.Strides = []int{p.Size()}, []int{1}
-		err := pieces(x, to.DType, w, func(piece []byte, offset int64) error {
+		if err := pieces(x, to.DType, w, func(piece []byte, offset int64) error {
 			size := to.DType.Size()
 			at := int(offset) / size
 			if progress != nil {
@@ -198,8 +197,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 			values := make([]float32, len(piece)/size)
 			storage.Decode(to.DType, values, piece)
 			return m.Set(ctx, p.Name, at, values)
-		})
-		if err != nil {
+		}); err != nil {
 			return nil, err
 		}
 	}

@@ -103,7 +103,7 @@ func (c *Config) NumParams() (n int64) {
 	return n
 }
 
-func (p *Param) elements() int64 {
+func (p Param) elements() int64 {
 	n := int64(1)
 	for _, s := range p.Shape {
 		n *= int64(s)

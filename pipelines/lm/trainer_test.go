@@ -210,7 +210,7 @@ func TestOverfit(t *testing.T) {
 // TestAccumulate: a step of several micro-batches with different numbers of labels is the step of all in one, and
 // the second step has the gradients that its weights have by themselves.
 func TestAccumulate(t *testing.T) {
-	for _, n := range []int{3, 4} {
+	for n, lora := range map[int]*LoRA{3: nil, 4: {Rank: 4, Alpha: 8, Weights: normal{}}} {
 		c, whole, parts := smallConfig(t, "smollm2-135m"), page(n, 8), []Batch(nil)
 		for i := range 5 {
 			whole.Labels[i] = Ignored
@@ -218,14 +218,17 @@ func TestAccumulate(t *testing.T) {
 		for i := range n {
 			parts = append(parts, Batch{IDs: whole.IDs[8*i:][:8], Labels: whole.Labels[8*i:][:8], Shape: [2]int{1, 8}})
 		}
-		o := TrainOptions{DType: dtype.Float32, Batch: n, Seq: 8, Optim: adam(1e-3)}
-		a := newTrainerOf(t, c, o)
+		o := TrainOptions{LoRA: lora, DType: dtype.Float32, Batch: n, Seq: 8, Optim: adam(1e-3)}
+		a, one := newTrainerOf(t, c, o), TrainOptions{DType: dtype.Float32}
+		if lora != nil {
+			one.LoRA = &LoRA{Rank: lora.Rank, Alpha: lora.Alpha, Weights: a}
+		}
 		o.Batch, o.Accumulate = 1, n
 		b := newTrainerOf(t, c, o)
 		var alone map[string][]float32
 		for range 2 {
 			var err error
-			_, alone, err = Gradients(context.Background(), vktest.Open(t), c, a, whole, true, TrainOptions{DType: dtype.Float32})
+			_, alone, err = Gradients(context.Background(), vktest.Open(t), c, a, whole, true, one)
 			require.NoError(t, err)
 			x, y := step(t, a, whole), step(t, b, parts...)
 			require.InEpsilon(t, x.Loss, y.Loss, 1e-6)

@@ -170,6 +170,7 @@ func (t *Tape) Join(params ...Param) *Value {
 // beside the blocks are 0: they are in no file, and have no gradient.
 func (t *Tape) Diagonal(params ...Param) *Value {
 	var blocks []int
+	params = slices.Clone(params)
 	for i := range params {
 		p := &params[i]
 		rows, cols := p.Shape[0], p.Shape[1]

@@ -23,7 +23,7 @@
 //
 // Ops are the functions of Tape: Product and Products, Norm, Attention, Packed, GLU, Embed, Add,
 // Rows, Mixture, CrossEntropy, and Op for any other kernels, with a function for each pass. Parameters are those that the
-// forward pass names. Options.Trained freezes some: they have no gradient, no moments, no float32
+// forward pass names; products take several as one (Join). Options.Trained freezes some: they have no gradient, no moments, no float32
 // copy, and no product makes a gradient by them.
 //
 // A parameter lies in one buffer, with others or alone, of which a kernel sees all. One that is
