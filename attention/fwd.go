@@ -89,13 +89,13 @@ func (f *forward) record() error {
 	if f.config.Impl == Unfused {
 		return f.unfused()
 	}
-	if packs(p) {
-		f.o, f.lse, f.q, f.p = packHeads(f.o, p), packHeads(f.lse, p), packHeads(f.q, p), packProblem(*p)
-	}
 	if p.Quant != dtype.NoQuant {
-		if err := f.quantize(); err != nil {
+		if err := f.quantize(); err != nil { // before heads are packed: it reads some rows of each
 			return err
 		}
+	}
+	if packs(p) {
+		f.o, f.lse, f.q, f.p = packHeads(f.o, p), packHeads(f.lse, p), packHeads(f.q, p), packProblem(*p)
 	}
 	if f.config.Splits > 1 {
 		return f.splits()
