@@ -92,7 +92,7 @@ func (t *Tape) into(values ...*Value) []place {
 // reach makes the gradient by a node ready to be written in some regions: zeros go before regions
 // that leave something out, a copy before an addition to memory that another gradient shares.
 func (t *Tape) reach(n *node, parts []region) {
-	all := []region{n.whole()}
+	all := []region{t.whole(n)}
 	switch g := n.gradient; {
 	case g == nil:
 		if n.rows != nil {
@@ -120,7 +120,7 @@ func (t *Tape) share(from *Value, v *Value) {
 		t.rowsInto(p.v.node.name+", more", p.v, v, p.add)
 		return
 	}
-	n.gradient = &gradient{v: v, shared: true, written: []region{n.whole()}}
+	n.gradient = &gradient{v: v, shared: true, written: []region{t.whole(n)}}
 }
 
 // shared notes that the gradient by v is the gradient by another tensor, too.
@@ -146,7 +146,7 @@ func (t *Tape) fresh(p place) (v *Value, done func()) {
 func (t *Tape) zero(n *node) {
 	g, to := n.gradient, t.at(n.gradient.v)
 	t.step("zeros of "+g.v.node.name, nil, []operand{to}, nil, func(c *vk.Cmd) error {
-		if !g.added && slices.EqualFunc(g.written, []region{n.whole()}, region.equal) {
+		if !g.added && slices.EqualFunc(g.written, []region{t.whole(n)}, region.equal) {
 			return nil
 		}
 		x := to.view()

@@ -66,7 +66,7 @@ func newTape(caps *vk.Caps, o Options, pass Pass, p PlanOptions) *Tape {
 	return &Tape{
 		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"),
 		nodes: map[string]*node{}, inputs: map[string]*Value{}, outputs: map[string]*Value{},
-		counts: map[int]*Value{}, complete: map[string]int{},
+		counts: map[int]*Value{}, complete: map[string]int{}, regions: map[string]region{},
 	}
 }
 

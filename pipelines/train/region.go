@@ -1,6 +1,7 @@
 package train
 
 import (
+	"fmt"
 	"math/big"
 	"math/bits"
 	"slices"
@@ -10,8 +11,19 @@ import (
 // has: bit i of each is set where the view has number i.
 type region struct{ rows, cols *big.Int }
 
-// regionOf returns the region of a view of a node.
+// regionOf returns the region of a view of a node. Views of other nodes with the same sizes have the same one: of many
+// layers one is computed.
 func (t *Tape) regionOf(v *Value) region {
+	key := fmt.Sprint(v.node.row(), v.view.Shape, v.view.Strides, v.view.Offset)
+	r, ok := t.regions[key]
+	if !ok {
+		r = t.newRegion(v)
+		t.regions[key] = r
+	}
+	return r
+}
+
+func (t *Tape) newRegion(v *Value) region {
 	row, size := v.node.row(), v.view.NumElements()
 	if at := v.view.Offset; v.view.Contiguous() && at%row == 0 && size%row == 0 {
 		return region{span(at/row, (at+size)/row), span(0, row)}
@@ -36,7 +48,7 @@ func (t *Tape) regionOf(v *Value) region {
 func (n *node) row() int { return max(elements(n.shape)/n.shape[0], 1) }
 
 // whole returns the region of all elements.
-func (n *node) whole() region { return region{span(0, n.shape[0]), span(0, n.row())} }
+func (t *Tape) whole(n *node) region { return t.regionOf(newValue(n)) }
 
 func (r region) equal(x region) bool { return r.rows.Cmp(x.rows) == 0 && r.cols.Cmp(x.cols) == 0 }
 

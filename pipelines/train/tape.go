@@ -34,6 +34,7 @@ type Tape struct {
 	inputs  map[string]*Value
 	outputs map[string]*Value
 	counts  map[int]*Value // the inputs 0, 1, ... n-1, by n
+	regions map[string]region
 	scale   *Value         // the gradient of the loss
 	// complete has the number of steps after which the gradient by a parameter is complete.
 	complete map[string]int
@@ -257,5 +258,5 @@ func (t *Tape) Loss(v *Value) {
 		return
 	}
 	t.scale = t.Input("loss scale", dtype.Float32, v.view.Shape...)
-	v.node.gradient = &gradient{v: t.scale, written: []region{v.node.whole()}}
+	v.node.gradient = &gradient{v: t.scale, written: []region{t.whole(v.node)}}
 }
