@@ -35,7 +35,7 @@ type Tape struct {
 	outputs map[string]*Value
 	counts  map[int]*Value // the inputs 0, 1, ... n-1, by n
 	regions map[string]region
-	scale   *Value         // the gradient of the loss
+	scale   *Value // the gradient of the loss
 	// complete has the number of steps after which the gradient by a parameter is complete.
 	complete map[string]int
 	model    *Model // nil until the program is recorded
