@@ -102,11 +102,7 @@ func (s *selftestCommand) check() error {
 			return usagef("--%s is for --random only", name)
 		}
 	}
-	kernel, format, _ := strings.Cut(s.random.Module, ".")
-	_, unknown := shaders.Get(kernel, format)
 	switch {
-	case f.Changed("module") && unknown != nil:
-		return usagef("--module: %v", unknown)
 	case f.Changed("record") && s.record == "":
 		return usagef("--record needs the name of a file or folder")
 	case s.budget <= 0:
@@ -265,6 +261,10 @@ func (s *selftestCommand) poisoned(a *app, f func(d *vk.Device) error) error {
 func (s *selftestCommand) runRandom(ctx context.Context, a *app) error {
 	o := s.random
 	o.Hang, o.Space.Work = randomHang, randomWork
+	kernel, format, _ := strings.Cut(o.Module, ".")
+	if _, err := shaders.Get(kernel, format); err != nil && o.Module != "" {
+		return usagef("--module: %v", err)
+	}
 	if s.set.Changed("budget") {
 		o.Budget = s.budget
 	}

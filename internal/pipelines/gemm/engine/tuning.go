@@ -84,7 +84,6 @@ func rows() []table.Row[shape, Config] {
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows, thinN: thin}, Config: words("coopmat s2x1 t1x1 k96 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 2048, m: leastRows, thinN: thin}, Config: words("coopmat s1x2 t1x1 k96 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows, thinN: thin}, Config: words("coopmat s4x1 t3x1 k96 align g16")},
-		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: thin, m: leastRows}, Fill: 0.7, Config: words("coopmat s4x2 t4x5 k32 align g22")}, // a packed op(B) would be a kernel more
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: words("coopmat s4x2 t4x4 k48 align g8")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 1, Config: words("coopmat s2x4 t4x4 k48 align g8")}, // the same turned, for 1365x512x18048
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", m: 512}, Fill: 0.9, Config: words("coopmat s4x2 t4x4 k48 align g16")},
