@@ -175,6 +175,25 @@ func TestDecodeLayouts(t *testing.T) {
 	require.False(t, ok, "no device has them")
 }
 
+// TestDecodeFewKeys has an H200 whose four subgroups of a compute unit have a tile of keys each, and more keys than that.
+func TestDecodeFewKeys(t *testing.T) {
+	caps := nvidia("NVIDIA H200", 132, true)
+	for _, c := range []struct {
+		heads, kvHeads, queries, keys int
+		want                          string
+	}{
+		{9, 3, 1, 1024, "coopmat,rows=8,subgroups=4,groups=48"},
+		{32, 8, 1, 1024, "coopmat,rows=8,subgroups=4,groups=128"},
+		{32, 8, 1, 1100, "coopmat,rows=8,subgroups=16,groups=132"},
+		{32, 8, 4, 1024, "coopmat,rows=8,subgroups=16,groups=132"},
+	} {
+		p := DecodeProblem{CacheRows: 1, Problem: Problem{Batch: 1, NumHeads: c.heads, NumKVHeads: c.kvHeads, SeqQ: c.queries, SeqKV: c.keys, HeadDim: 64, DType: dtype.BFloat16}}
+		plan, err := ChooseDecode(&caps, p, Options{})
+		require.NoError(t, err)
+		require.Equal(t, c.want, plan.Decode.String())
+	}
+}
+
 // TestDecodeDetour has devices whose matrices are not NVIDIA's: rows of a key head that multiply-adds read twice
 // take these, more take the kernel that knows no layout.
 func TestDecodeDetour(t *testing.T) {

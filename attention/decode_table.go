@@ -142,7 +142,7 @@ func (c DecodeConfig) choose(caps *vk.Caps, p DecodeProblem) (DecodeConfig, erro
 		}
 		// Where four subgroups of each compute unit have a tile of 16 keys each, more of them would wait, and more parts be
 		// merged: 1024 keys of 3 heads on an H200 take 8.8 µs instead of 10.0, of 8 heads 9.1 instead of 9.9.
-		groups := p.NumKVHeads * ((p.SeqKV + 63) / 64)
+		groups := c.units(&p) * ((p.SeqKV + 63) / 64)
 		if !c.Detour && c.Rows == 8 && dim <= 64 && p.Cache == CacheSame && p.Batch == 1 && groups <= c.Groups {
 			c.Subgroups, c.Groups = 4, groups
 		}

@@ -191,7 +191,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 				done += int64(len(piece))
 				progress(done, all)
 			}
-			if p.Frozen {
+			if p.Frozen && p.File == nil {
 				return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
 			}
 			values := make([]float32, len(piece)/size)

@@ -104,7 +104,7 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 	Validate: func(p *Problem) error { return p.Validate() },
 })
 
-// rows are searched in order; the first feasible match wins. They were measured on an H200 (docs/measured.md): one vector of
+// rows are searched in order; the first feasible match wins. They were measured on an H200 (bench/results/h200/2026_11_29): one vector of
 // each row of W at a time is fastest, since the kernel has more teams then; short rows have a subgroup each where there are
 // many, and eight rows of a team, not four, read x less often where that makes enough workgroups.
 func rows() []table.Row[shape, Config] {

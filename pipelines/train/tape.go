@@ -136,12 +136,20 @@ func (t *Tape) Vector(name string, n int) *Value {
 
 // Join returns parameters as one, which has the rows of all: one product reads them, and another makes
 // their gradients. Files have each by its name. All are trained or none is; their shapes differ in the first
-// axis alone. No other call has one of the names, but one with all of them.
+// axis alone. No other call has one of the names, but one with all of them. What breaks a rule is the error of the tape.
 func (t *Tape) Join(params ...Param) *Value {
-	p, shape, names := params[0], slices.Clone(params[0].Shape), []string(nil)
+	var names []string
+	for _, x := range params {
+		names = append(names, x.Name)
+	}
+	if len(params) == 0 || slices.ContainsFunc(params, func(p Param) bool { return len(p.Shape) == 0 }) {
+		t.failf("parameters %s: at least one, and a shape of each, is needed", names)
+		return newValue(&node{shape: []int{1}})
+	}
+	p, shape := params[0], slices.Clone(params[0].Shape)
 	shape[0] = 0
 	for _, x := range params {
-		shape[0], names = shape[0]+x.Shape[0], append(names, x.Name)
+		shape[0] += x.Shape[0]
 		if !slices.Equal(x.Shape[1:], p.Shape[1:]) || x.DType != p.DType || t.frozen(x.Name) != t.frozen(p.Name) {
 			t.failf("parameters %s differ beyond the first axis, in format, or some are trained", names)
 		}
@@ -174,6 +182,10 @@ func (t *Tape) Diagonal(params ...Param) *Value {
 	params = slices.Clone(params)
 	for i := range params {
 		p := &params[i]
+		if len(p.Shape) != 2 {
+			t.failf("parameter %s of shape %v is no block of a matrix", p.Name, p.Shape)
+			return t.Join(params...)
+		}
 		rows, cols := p.Shape[0], p.Shape[1]
 		wide := len(params) * cols
 		p.File = &Layout{p.Shape, func(f func(device, file int)) {

@@ -227,6 +227,10 @@ func TestErrors(t *testing.T) {
 		"train: parameters [a b] differ beyond the first axis, in format, or some are trained": func(t *train.Tape) {
 			t.Join(train.Param{Name: "a", Shape: []int{4, 2}}, train.Param{Name: "b", Shape: []int{4, 3}})
 		},
+		"train: parameters [w]: at least one, and a shape of each, is needed": func(t *train.Tape) { t.Weight("w") },
+		"train: parameter w of shape [4] is no block of a matrix": func(t *train.Tape) {
+			t.Diagonal(train.Param{Name: "w", Shape: []int{4}})
+		},
 		"train: block b lies in another": func(t *train.Tape) { t.Block("a", func() { t.Block("b", func() {}) }) },
 	} {
 		_, err := train.Measure(d.Caps(), f, train.Options{Pass: train.Gradients}, train.PlanOptions{})

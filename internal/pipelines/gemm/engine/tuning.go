@@ -55,7 +55,7 @@ func likeness(p *Problem) table.Likeness {
 type shape struct {
 	trans string // "" matches any; else nn, nt, tn or tt
 	k     int    // k up to this; 0 matches any
-	m     int    // m from this on, with any k from 1 on, for a packed op(B); 0 matches any
+	m     int    // m from this on, with any k from 1 on; 0 matches any
 	most  int    // m of each product up to this; 0 matches any
 	thinM int    // m up to this; 0 matches any
 	thinN int    // n up to this; 0 matches any
@@ -77,7 +77,8 @@ func rows() []table.Row[shape, Config] {
 		// four subgroups fit, and hide each other's loads and stores. Blocks of 128 rows leave too
 		// few registers, so they are for short k. In a batch of products with few rows they would be
 		// half empty.
-		// Products of a LoRA: 2048x8x4096 tn 21.1 → 13.9 µs, 24x2048x4096 19.1 → 14.1, 4096x24x576 nt 16.5 → 7.7, 4096x8x1536 nn 16.0 → 14.2,
+		//
+		// Products of a LoRA, first: 2048x8x4096 tn 21.1 → 13.9 µs, 24x2048x4096 19.1 → 14.1, 4096x24x576 nt 16.5 → 7.7, 4096x8x1536 nn 16.0 → 14.2,
 		// 4096x8x5632 26.7 → 22.7.
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", m: 512, thinN: thin}, Config: words("coopmat s4x2 t3x1 k96 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", thinM: thin}, Fill: 0.6, Config: words("coopmat s2x4 t1x3 k96 align g16")},
@@ -90,7 +91,7 @@ func rows() []table.Row[shape, Config] {
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", m: 512}, Fill: 0.9, Config: words("coopmat s2x4 t4x4 k48 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn"}, Fill: 0.9, Config: words("coopmat s2x2 t4x4 k32 align g16")}, // few blocks, with splits: 512x1024x2048 48.8 → 25.5 µs
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{most: 64}, Fill: 0.9, Config: words("coopmat s2x2 t2x4 k64 align g8")},
-		// Blocks of 128 x 256 that just fill the device once or twice: 4096x960x576 24.6 → 20.8 µs, 4096x2048x2048 108.7 → 98.2.
+		// Blocks of 128 x 256 that just fill the device once or twice: 4096x960x576 24.6 → 20.8 µs, 4096x2048x2048 108.7 → 98.9.
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 2048, m: leastRows}, Fill: 0.9, Most: 1, Config: words("coopmat s2x4 t4x4 k64 align packb g4")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 2048, m: leastRows}, Fill: 1.8, Most: 2, Config: words("coopmat s2x4 t4x4 k64 align packb g4")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows}, Fill: 12, Config: words("coopmat s2x2 t4x4 k64 align packb g10")},
