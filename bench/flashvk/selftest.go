@@ -261,9 +261,11 @@ func (s *selftestCommand) poisoned(a *app, f func(d *vk.Device) error) error {
 func (s *selftestCommand) runRandom(ctx context.Context, a *app) error {
 	o := s.random
 	o.Hang, o.Space.Work = randomHang, randomWork
-	kernel, format, _ := strings.Cut(o.Module, ".")
-	if _, err := shaders.Get(kernel, format); err != nil && o.Module != "" {
-		return usagef("--module: %v", err)
+	if o.Module != "" {
+		kernel, format, _ := strings.Cut(o.Module, ".")
+		if _, err := shaders.Get(kernel, format); err != nil {
+			return usagef("--module: %v", err)
+		}
 	}
 	if s.set.Changed("budget") {
 		o.Budget = s.budget

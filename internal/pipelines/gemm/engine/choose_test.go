@@ -88,7 +88,8 @@ func TestChoose(t *testing.T) {
 		{p: half(0, 3, 4096, 4096, "nt"), want: "gemv 16x4 t1x128 k1024 g1"},
 		{p: half(0, 4096, 24, 576, "nt"), want: "coopmat s2x1 t1x1 k96 align g16"},
 		{p: half(0, 4096, 576, 1536, "nt"), want: "coopmat s2x4 t3x3 k64 align g16"},
-		{p: half(0, 4096, 2048, 2048, "nt"), want: "coopmat s2x4 t4x4 k64 align packb g4"},
+		{p: half(0, 4096, 960, 576, "nt"), want: "coopmat s2x4 t4x4 k64 align packb g4"},
+		{p: half(0, 16000, 512, 1408, "nt"), want: "coopmat s2x2 t3x4 k64 align packb g22"},
 		{p: half(0, 16, 4096, 4096, "nn"), want: "coopmat s2x2 t4x4 k32 align g16 splits8"},
 		{p: half(0, 8, 1024, 4096, "nt"), want: "gemv 16x1 t1x128 k1024 g1"}, // too few columns for four each
 		{p: half(0, 1, 576, 576, "nt"), want: "gemv 16x4 t4x32 k256 g1"},
