@@ -228,7 +228,7 @@ func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]tnp.Stage, err
 	}
 	const warm = 300 * time.Millisecond // the clock rises
 	begin, first := time.Now(), 0.0
-	for i := 0; i < 3 || time.Since(begin) < warm; i++ {
+	for i := 0; i < 1 || time.Since(begin) < warm; i++ {
 		if err := run(ctx); err != nil {
 			return nil, err
 		}
@@ -268,7 +268,7 @@ func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]tnp.Stage, err
 func (b *benchmark) ask(ctx context.Context, of *bench.Subject) ([]bench.Result, error) {
 	c, s := b.c.Config, b.c.Shape
 	return bench.AskPeers(ctx, b.c.Peers, b.c.PeerLimit, peer.Request{
-		Op: "train", Pass: "step", DType: b.c.DType.String(), Samples: b.c.Samples, WarmupNS: 3e8, Warmup: 3, SampleNS: 1, MaxIters: 1, Sets: 1,
+		Op: "train", Pass: "step", DType: b.c.DType.String(), Samples: b.c.Samples, WarmupNS: 3e8, Warmup: 1, SampleNS: 1, MaxIters: 1, Sets: 1,
 		Params: map[string]any{
 			"layers": c.Layers, "heads": c.Heads, "context": s.Context, "lr": benchLR, "weight_decay": optim.Default().WeightDecay, "eps": tnp.NormEps,
 		},
