@@ -235,6 +235,7 @@ func (a *Attention) Want(x Values, pass kit.Pass) Outputs {
 
 func (a *Attention) wantForward(in ref.Inputs[float64]) (Outputs, error) {
 	p, d := a.Problem, a.ValueHeadDim()
+	in = in.Quantised(p)
 	shape, rows := p.LSEShape(), a.rows()
 	if rows != nil {
 		shape = []int{len(rows)}

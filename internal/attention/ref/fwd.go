@@ -66,7 +66,7 @@ func forward[F, T Float](o, lse []float64, in *Inputs[T], p attention.Problem, r
 	}
 	var quant *quantised[T]
 	if p.Quant != dtype.NoQuant {
-		quant = quantise(in, p)
+		quant = in.Quantised(p).quant
 		in = &quant.in
 	}
 	l, heads := in.places(p), make([][]int, p.Batch*p.NumKVHeads) // numbers of rows by key head

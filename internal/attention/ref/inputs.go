@@ -21,6 +21,8 @@ type Inputs[T Float] struct {
 	Sinks                   []T     // (num_heads)
 	KeyMask                 []bool  // (batch, seq_kv)
 	CuSeqlensQ, CuSeqlensKV []int32 // (batch+1)
+
+	quant *quantised[T] // of Quantised, or nil
 }
 
 // check returns an error that names the first slice that does not fit p.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/flashvk/flashvk/attention"
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/parallel"
 )
 
@@ -25,6 +26,15 @@ type rounded struct {
 	elements []float64
 	scales   []float64
 	either   [][]choice // of each row: elements that a kernel may have rounded the other way
+}
+
+// Quantised returns the inputs of a problem with a Quant together with what its Quant makes of them, for
+// several calls that take long to compute it each.
+func (in Inputs[T]) Quantised(p attention.Problem) Inputs[T] {
+	if in.quant == nil && p.Quant != dtype.NoQuant {
+		in.quant = quantise(&in, p)
+	}
+	return in
 }
 
 // A choice is an element that may be off by a step.
@@ -251,6 +261,7 @@ func (z *quantised[T]) doubts(r Row, first int, weight func(j int) float64, n in
 // An error of S is a relative error of weights, which O has twice, as in ceiling. With Sinks an error of
 // LSE is one of weights, too.
 func QuantBound[T Float](in Inputs[T], p attention.Problem, rows []Row) Bound {
+	in = in.Quantised(p)
 	n := len(rows)
 	if rows == nil {
 		n = product(p.LSEShape())
@@ -265,7 +276,7 @@ func QuantBound[T Float](in Inputs[T], p attention.Problem, rows []Row) Bound {
 	if err := forward(make([]float64, n*p.ValueHeadDim()), nil, &in, p, rows, exact, doubt); err != nil {
 		return Bound{}
 	}
-	z, s := quantise(&in, p), Measure(in, p)
+	z, s := in.quant, Measure(in, p)
 	scores := most + z.scaleOff*s.Product
 	q, dim := math.Abs(p.EffectiveScale())*longest(in.Q, p.HeadDim), math.Sqrt(float64(p.HeadDim))
 	lse := scores + q*dim*(2*roundoff32*z.mean+z.meanOff)

@@ -30,7 +30,7 @@ type Scope struct {
 // Measure returns the magnitudes of a problem's inputs.
 func Measure[T Float](in Inputs[T], p attention.Problem) Scope {
 	if p.Quant != dtype.NoQuant {
-		in = quantise(&in, p).in
+		in = in.Quantised(p).quant.in
 	}
 	s := Scope{Product: math.Abs(p.EffectiveScale()) * longest(in.Q, p.HeadDim) * longest(in.K, p.HeadDim)}
 	s.Logit = s.Product
