@@ -67,8 +67,9 @@ LAVAPIPE_TIME = $(if $(FLASHVK_ALL),about 40 minutes on 2 cores with lavapipe,12
 # LLVM's optimizations take up to a third of that time: make test leaves them out, test-all has them.
 LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # The packages with goroutines of their own or of their tests, or with parallel loops, which meet the
-# locks of the others, too; compiling everything once more for -race took 7 minutes. Tests/cli starts a
-# program that is the same with -race, vktest has a goroutine to be failed in.
+# locks of the others, too; compiling everything once more for -race took 7 minutes. Examples have no
+# goroutines. Tests/cli starts a program that is the same with -race, vktest has a goroutine to be
+# failed in.
 RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\b' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
 GOTEST := go test -vet=off -exec $(VKRUN) -shuffle=on -timeout 60m
 
@@ -79,7 +80,7 @@ test: setup ## the test suite on the best device there is, then what is concurre
 	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages, then the short tests of $(words $(RACE_PKGS)) with -race: $$time" >&2; \
 	set -x; \
 	$(GOTEST) $(TESTFLAGS) $(PKGS); \
-	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short $(TESTFLAGS) $(RACE_PKGS)
+	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short -skip '^Example' $(TESTFLAGS) $(RACE_PKGS)
 
 test-all: export FLASHVK_ALL := 1
 test-all: test others ## the same with every tile and case on lavapipe, too: what GPUs run always

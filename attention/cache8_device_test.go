@@ -35,11 +35,7 @@ func newCache8(t *testing.T, dev *vk.Device, format attention.CacheFormat, keys 
 func (x *cache8) append(t *testing.T, dev *vk.Device, rows []float32) (stored []byte, scales []float32) {
 	require.NoError(t, x.t.NewK.Upload(t.Context(), rows))
 	require.NoError(t, x.t.NewV.Upload(t.Context(), rows))
-	c, err := dev.NewCmd("append")
-	require.NoError(t, err)
-	defer c.Close()
-	require.NoError(t, attention.Append(c, x.t, x.p))
-	require.NoError(t, c.Submit(t.Context()))
+	require.NoError(t, dev.Run(t.Context(), "append", func(c *vk.Cmd) error { return attention.Append(c, x.t, x.p) }))
 	stored, values := make([]byte, len(rows)), make([]byte, len(rows))
 	require.NoError(t, x.t.K.DownloadRaw(t.Context(), stored))
 	require.NoError(t, x.t.V.DownloadRaw(t.Context(), values))

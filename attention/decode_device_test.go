@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,14 +16,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
-
-func size(shape []int) int {
-	n := 1
-	for _, s := range shape {
-		n *= s
-	}
-	return n
-}
 
 // uploaded returns tensors of a call on a device, contiguous, from the values of Inputs.
 func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[string]vk.Tensor {
@@ -55,20 +48,11 @@ func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[stri
 
 // submit runs a call on tensors.
 func submit(t *testing.T, dev *vk.Device, c call.Call, on map[string]vk.Tensor) {
-	cmd, err := dev.NewCmd("call")
-	require.NoError(t, err)
-	defer cmd.Close()
-	require.NoError(t, c.Bind(on, nil, c.Pass())(cmd))
-	require.NoError(t, cmd.Submit(t.Context()))
+	require.NoError(t, dev.Run(t.Context(), "call", c.Bind(on, nil, c.Pass())))
 }
 
 func sameBits(a, b []float32) bool {
-	for i := range a {
-		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
-			return false
-		}
-	}
-	return len(a) == len(b)
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
 // TestDrawn compares drawn calls with float64: decoding on each path, appending, and both at once.

@@ -31,7 +31,7 @@ func numbers[T float32 | int32](x []float64) []T {
 
 // hostTensors returns the slices of a call, the outputs full of NaN.
 func hostTensors(a *call.Attention, x call.Values) attention.HostTensors {
-	nan := func(shape []int) []float32 { return slices.Repeat([]float32{float32(math.NaN())}, size(shape)) }
+	nan := func(shape []int) []float32 { return slices.Repeat([]float32{float32(math.NaN())}, call.Product(shape)) }
 	t := attention.HostTensors{O: nan(a.OShape()), LSE: nan(a.LSEShape()), CuSeqlensQ: numbers[int32](x["cu_seqlens_q"]), CuSeqlensKV: numbers[int32](x["cu_seqlens_kv"])}
 	floats := map[string][]float32{}
 	for name, values := range x {

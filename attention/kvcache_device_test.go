@@ -313,11 +313,7 @@ func TestSharedRemoved(t *testing.T) {
 	appendNumbers(t, dev, cache, 16, 1)
 	require.EqualError(t, cache.Reserve(ctx, math.MaxInt), fmt.Sprintf("attention: cache: sequence 0 has 16 keys, %d more are beyond the capacity seq_kv=24", math.MaxInt))
 	require.NoError(t, cache.Prefill(ctx, 0, 1))
-	c, err := dev.NewCmd("remove")
-	require.NoError(t, err)
-	defer c.Close()
-	require.NoError(t, cache.Advance(c, -11))
-	require.NoError(t, c.Submit(ctx))
+	require.NoError(t, dev.Run(ctx, "remove", func(c *vk.Cmd) error { return cache.Advance(c, -11) }))
 	const want = "attention: cache: sequence 0 has 5 keys, fewer than it shares with another: Truncate it to have pages of its own"
 	require.EqualError(t, cache.Reserve(ctx, 1), want)
 	require.EqualError(t, cache.Reorder(ctx, []int{1, 0}), want)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -146,7 +147,7 @@ func compareForward(t *testing.T, dev *vk.Device, s *stepper, o, lse, q [][]floa
 		k, v := contents(t, s.cache, 0, b, n)
 		in[1], in[2] = append(in[1], k...), append(in[2], v...)
 	}
-	wantO, wantLSE := make([]float32, size(p.OShape())), make([]float32, size(p.LSEShape()))
+	wantO, wantLSE := make([]float32, call.Product(p.OShape())), make([]float32, call.Product(p.LSEShape()))
 	require.NoError(t, attention.ForwardHost(t.Context(), dev, attention.HostTensors{Q: in[0], K: in[1], V: in[2], O: wantO, LSE: wantLSE}, p, attention.Options{Impl: attention.Scalar}))
 	ulp := map[dtype.DType]float64{dtype.Float16: 0x1p-10, dtype.BFloat16: 0x1p-7, dtype.Float32: 0}[p.DType]
 	// On matrices weights are rounded to the format, each by half an ulp.

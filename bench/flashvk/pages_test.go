@@ -20,6 +20,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/internal/text"
+	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -265,6 +266,7 @@ Each command says its flags with ` + "`--help`" + `. [guide.md](guide.md) shows 
 // TestCommits says that every commit that a page, a record or a measurement quotes is an ancestor
 // of HEAD: a commit of a branch that was rebased leads a reader nowhere.
 func TestCommits(t *testing.T) {
+	vktest.Sequential(t)
 	shallow, err := exec.Command("git", "rev-parse", "--is-shallow-repository").Output()
 	if err != nil || strings.TrimSpace(string(shallow)) == "true" {
 		t.Skip("this is no clone of the repository, or one that does not have the commits")

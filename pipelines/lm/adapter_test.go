@@ -16,7 +16,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -107,7 +106,7 @@ func (x added) Read(p Param, t dtype.DType, b []byte, first int64) error {
 // TestAdapter reads what PEFT writes, adds it, merges it into a checkpoint of shards, and compares the
 // logits of both, with each other and with the reference.
 func TestAdapter(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	ctx := context.Background()
 	for _, name := range []string{"smollm2-135m", "gpt2"} {
 		for _, format := range []safetensors.DType{"F32", "BF16"} {

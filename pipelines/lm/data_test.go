@@ -109,8 +109,8 @@ func TestLines(t *testing.T) {
 		message(user + `, {"role": "tool", "content": "a"}, ` + empty[:len(empty)-3] + `a"}`): `lm: message 1 is of role "tool", want "assistant"`,
 		`{"messages": "a"}`: `lm: messages is "a", not a list of objects`,
 	} {
-		dir := chatDir(t, "<|im_start|>")
-		for _, at := range []int{1, 2, 7, 8, 40, 99, 100, 4096, 4097} {
+		dir, far := chatDir(t, "<|im_start|>"), map[string][]int{`null`: {4096, 4097}} // of pieces of 4096 lines
+		for _, at := range append(far[line], 1, 2, 7, 8, 40, 99, 100) {
 			lines := slices.Repeat([]string{`{"text": "good"}`}, at+4)
 			lines[at-1] = line
 			lines[at+3] = "{" // a later one

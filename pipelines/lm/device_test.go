@@ -36,7 +36,7 @@ func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int, f sample.Fil
 // TestLogits compares the logits of prompts and of tokens behind them with the reference, for sequences
 // of different lengths in one batch.
 func TestLogits(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	ctx := context.Background()
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestLogits(t *testing.T) {
 // TestFused has batches up to the most rows of normlinear, whose steps run a kernel for each norm with its product, and one
 // row more. Each sequence has the logits of the reference, whatever is beside it.
 func TestFused(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	ctx := context.Background()
 	for _, name := range []string{"llama-3.2-1b", "qwen2.5-0.5b"} {
 		c := smallConfig(t, name)
@@ -123,7 +123,7 @@ func compare(t *testing.T, want []float64, got []float32) {
 // TestSampled draws tokens: the same again, those of a sequence whatever sequences are beside it, and others of
 // another stream. With a penalty no token comes again.
 func TestSampled(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	f := sample.Filters{Temperature: 1, TopK: 100, TopP: 0.95, MinP: 0.01, RepetitionPenalty: 1e6}
 	generate := func(g *Generator, prompts ...[]int32) [][]int32 {
 		texts := make([][]int32, len(prompts))
@@ -151,7 +151,7 @@ func TestSampled(t *testing.T) {
 
 // TestNoToken has weights that are NaN.
 func TestNoToken(t *testing.T) {
-	g := newGenerator(t, vktest.Open(t), smallConfig(t, "smollm2-135m"), 1, sample.Filters{})
+	g := newGenerator(t, open(t), smallConfig(t, "smollm2-135m"), 1, sample.Filters{})
 	norm := g.model.Tensor("model.norm.weight")
 	require.NoError(t, norm.Upload(context.Background(), slices.Repeat([]float32{float32(math.NaN())}, norm.NumElements())))
 	err := g.Generate(context.Background(), [][]int32{{1, 2}}, 3, func(int, int32) bool { return false })
@@ -160,10 +160,16 @@ func TestNoToken(t *testing.T) {
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
+// open opens the device for a test without goroutines.
+func open(t *testing.T) *vk.Device {
+	vktest.Sequential(t)
+	return vktest.Open(t)
+}
+
 // TestWhole compares the logits of whole sequences, and of the same sequences packed into one row, with
 // the reference.
 func TestWhole(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4, 90, 91, 92, 93}}
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {

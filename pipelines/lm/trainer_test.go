@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
@@ -53,7 +52,7 @@ func (normal) Read(x Param, t dtype.DType, p []byte, first int64) error {
 // differences of the reference: of all weights and of adapters, of sequences in rows and packed into one row,
 // with every checkpoint.
 func TestGradients(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	ctx := context.Background()
 	for i, name := range families {
 		c := smallConfig(t, name)
@@ -132,7 +131,7 @@ func (r *reference) compare(t *testing.T, name string, got []float32, rng *rand.
 // newTrainerOf returns a trainer of a small model.
 func newTrainerOf(t *testing.T, c *Config, o TrainOptions) *Trainer {
 	t.Helper()
-	tr, err := NewTrainer(context.Background(), vktest.Open(t), c, Random{1}, o)
+	tr, err := NewTrainer(context.Background(), open(t), c, Random{1}, o)
 	require.NoError(t, err)
 	t.Cleanup(tr.Close)
 	return tr
@@ -183,7 +182,7 @@ func TestOverfit(t *testing.T) {
 			c := smallConfig(t, name)
 			tr := newTrainerOf(t, c, TrainOptions{LoRA: lora, DType: dtype.Float32, Batch: 1, Seq: 32, Optim: adam(1e-2), Evaluate: true})
 			before, b := weightsOf(t, tr), page(1, 32)
-			base, _, err := Gradients(context.Background(), vktest.Open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
+			base, _, err := Gradients(context.Background(), open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
 			require.NoError(t, err)
 			r := step(t, tr, b)
 			require.Equal(t, float32(base), float32(r.Loss))
@@ -228,7 +227,7 @@ func TestAccumulate(t *testing.T) {
 		var alone map[string][]float32
 		for range 2 {
 			var err error
-			_, alone, err = Gradients(context.Background(), vktest.Open(t), c, a, whole, true, one)
+			_, alone, err = Gradients(context.Background(), open(t), c, a, whole, true, one)
 			require.NoError(t, err)
 			x, y := step(t, a, whole), step(t, b, parts...)
 			require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
@@ -303,7 +302,7 @@ func TestOverflow(t *testing.T) {
 }
 
 func TestTrainerErrors(t *testing.T) {
-	d, ctx, c := vktest.Open(t), context.Background(), smallConfig(t, "smollm2-135m")
+	d, ctx, c := open(t), context.Background(), smallConfig(t, "smollm2-135m")
 	good := TrainOptions{DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2)}
 	for want, change := range map[string]func(*TrainOptions){
 		"lm: batch=0 is not positive":                                           func(o *TrainOptions) { o.Batch = 0 },
@@ -346,7 +345,7 @@ func TestTrainerErrors(t *testing.T) {
 // TestTrainingMemory: the plan of Llama-3.2-1B with an adapter of rank 8 and 2048 tokens fits 6 GB, all weights do
 // not, and what does not fit says what would.
 func TestTrainingMemory(t *testing.T) {
-	d := vktest.Open(t)
+	d := open(t)
 	c, err := Named("llama-3.2-1b")
 	require.NoError(t, err)
 	caps := *d.Caps()

@@ -30,7 +30,7 @@ var wings = []wing{
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14410, 0},
 	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17235},
-	{"attention", []string{"attention", "internal/attention"}, 16795, 0},
+	{"attention", []string{"attention", "internal/attention"}, 16785, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 19510, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",

@@ -43,6 +43,7 @@ type block struct {
 	order    int // in reverse postorder
 	idom     *block
 	ipdom    *block   // nil: the end of the program
+	at, size int      // of the blocks that it dominates, in an order in which these come one after the other
 	deciders []*block // whose branches decide whether this block runs
 	level    level    // of that decision: the join of their conditions and levels
 	in, out  flow

@@ -65,17 +65,20 @@ func (p *program) dominate() {
 	}
 	before, after := dominators.Dominators(simple.Node(0), forth), dominators.Dominators(end, back)
 	for i, b := range p.blocks {
-		b.idom, b.ipdom = block(before.DominatorOf(int64(i))), block(after.DominatorOf(int64(i)))
+		b.idom, b.ipdom, b.size = block(before.DominatorOf(int64(i))), block(after.DominatorOf(int64(i))), 1
+	}
+	for _, b := range slices.Backward(p.blocks[1:]) {
+		b.idom.size += b.size
+	}
+	free := make([]int, len(p.blocks)) // the first place of a block's that is not taken
+	for _, b := range p.blocks[1:] {
+		b.at = free[b.idom.order] + 1
+		free[b.order], free[b.idom.order] = b.at, free[b.idom.order]+b.size
 	}
 }
 
 // dominates reports whether every way to b goes through a.
-func dominates(a, b *block) bool {
-	for b.order > a.order {
-		b = b.idom
-	}
-	return a == b
-}
+func dominates(a, b *block) bool { return a.at <= b.at && b.at < a.at+a.size }
 
 // decide finds control dependences: the branch of a decides whether b runs if b comes
 // on one way from a in any case, and not on another. An early return, a break or a

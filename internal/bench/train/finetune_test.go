@@ -26,6 +26,7 @@ var smallModel = map[string]any{
 
 // finetune trains an adapter on some lines, and evaluates others.
 func finetune(t testing.TB, steps int) *Finetune {
+	vktest.Sequential(t) // but for contexts
 	file := inFolder(t)
 	require.NoError(t, lm.WriteModel(file("m"), "smollm2-135m", smallModel, dtype.Float32, 1<<30, lm.Random{Seed: 1}))
 	var lines strings.Builder
