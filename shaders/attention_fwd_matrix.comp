@@ -9,9 +9,9 @@
 //     k, v  (batch, num_kv_heads, seq_kv, head_dim)  ELEM, likewise
 //     lse   (batch, num_heads, seq_q)                f32, any strides
 //
-// lib/fwd_matrix.glsl has the algorithm, lib/tile.glsl the loads of q (stage_q), k and v
-// and the stores of o, lib/mask.glsl the causal mask, lib/rows.glsl the layout of matrices that
-// row maxima, row sums and the conversion of P to a left matrix need.
+// lib/fwd_matrix.glsl has the algorithm, lib/fwd_plain.glsl the loads of q (stage_q), k and v,
+// lib/tile.glsl the stores of o, lib/mask.glsl the causal mask, lib/rows.glsl the layout of matrices
+// that row maxima, row sums and the conversion of P to a left matrix need.
 //
 // With F32X2, q, k, v and o are f32, and each operand is two float16 matrices: lib/fwd_f32x2.glsl
 // says what differs then, and the errors: they are as small as in float32 arithmetic.
@@ -60,17 +60,21 @@ layout(constant_id = 20) const uint MAT_K = 32;  // the matrices of int8 are MAT
 #include "lib/matrix_types.glsl"
 #include "lib/rows.glsl"
 
-#ifdef F32X2
+#if defined(F32X2)
 layout(binding = 0, scalar) readonly buffer Q { float q1[]; };
 READ8(1, K, k)
-READ8(2, V, v)
 layout(binding = 3, scalar) writeonly buffer O { float o32[]; };
+#elif defined(QUANT)
+layout(binding = 0, scalar) readonly buffer Q { uvec4 q16[]; };
+layout(binding = 1, scalar) readonly buffer K { uvec4 k16[]; };
+layout(binding = 5, scalar) readonly buffer QRows { vec2 q_rows[]; };  // scale; base-2 logits of the mean key
+layout(binding = 6, scalar) readonly buffer KScales { float k_scales[]; };
 #else
-#ifndef QUANT
 READ8(0, Q, q)
 READ8(1, K, k)
 #endif
 READ8(2, V, v)
+#ifndef F32X2
 WRITE8(3, O, o)
 layout(binding = 3, scalar) writeonly buffer O32 { float o32[]; };
 #endif

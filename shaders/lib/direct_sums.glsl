@@ -5,9 +5,8 @@
 
 // What a subgroup knows of its rows.
 struct Sums {
-    MatC o[ROW_TILES * VALUE_TILES];  // (SUBGROUP_ROWS, head_dim)
-    float m[ROW_TILES * ROWS];        // maximum, base 2
-    float l[ROW_TILES * ROWS];        // sum of weights; before share_rows this invocation's share
+    MatC o[ROW_TILES * VALUE_TILES];   // (SUBGROUP_ROWS, head_dim)
+    RowState rows[ROW_TILES * ROWS];  // l is the whole row's in the functions below
 };
 
 const uint PART_LD = 4 * SUBGROUP_ROWS + 2;  // quads of a part of a subgroup's columns; 2 more for the banks
@@ -38,11 +37,11 @@ vec4 own_quad(const Sums s, const uint r, const uint i, const uint part) {
 void store_rows(inout Sums s, const MatC index, const uint o_at, const uint lse_at, const uint row0) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            const float inverse = inverse_sum(s.l[r * ROWS + i]);
+            const float inverse = inverse_sum(s.rows[r * ROWS + i].l);
             const uint row = r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;
             const bool there = row0 + row < p.seq_q;
             if (WRITE_LSE && there && speaks_for_row(index[i * ROW_RUN])) {
-                lse_out[lse_at + row * p.lse_stride_s] = lse(s.m[r * ROWS + i], s.l[r * ROWS + i]);
+                lse_out[lse_at + row * p.lse_stride_s] = lse(s.rows[r * ROWS + i].m, s.rows[r * ROWS + i].l);
             }
             if (QUADS) {
                 [[unroll]] for (uint part = 0; part < PARTS; part += 2) {
@@ -144,7 +143,7 @@ void combine_stripes(const Sums s, const MatC index, const uint o_at, const uint
     [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {
         const uint row = i / ROWS * MAT_M + uint(index[i % ROWS * ROW_RUN]) / MAT_N;
         if (speaks_for_row(index[i % ROWS * ROW_RUN])) {
-            row_sums[gl_SubgroupID * SUBGROUP_ROWS + row] = vec2(s.m[i], s.l[i]);
+            row_sums[gl_SubgroupID * SUBGROUP_ROWS + row] = vec2(s.rows[i].m, s.rows[i].l);
         }
     }
     ADD_PARTS(0)

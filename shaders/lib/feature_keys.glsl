@@ -35,6 +35,10 @@ void put_shown(const Block b, const int col0, const uint i) {
     }
 }
 
+#else
+#define put_shown(block, col0, i)
+#endif
+
 // no_row_sees reports whether the window hides the tile of keys from col0 on from
 // all rows of the subgroup whose first is row0.
 bool no_row_sees(const int row0, const int col0) {
@@ -45,6 +49,3 @@ bool no_row_sees(const int row0, const int col0) {
 bool all_rows_see(const int row0, const int col0) {
     return col0 + int(BLOCK_N) <= visible_keys(row0) && (!WINDOW_LEFT || visible_from(row0 + int(SUBGROUP_ROWS) - 1) <= col0);
 }
-#else
-#define put_shown(block, col0, i)
-#endif

@@ -4,7 +4,6 @@
 #include "dropout.glsl"
 #include "feature_keys.glsl"
 
-#ifdef FEATURES
 // fold_row multiplies the scores that this invocation holds of row number i of the matrix row r.
 void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
     [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -14,9 +13,11 @@ void fold_row(inout Scores S, const uint r, const uint i, const float fold) {
     }
 }
 
-// score_tile turns the products S of the rows from row0 on and the keys from col0 on into scores.
-// If CUT, the window hides some of the keys from some of the rows. Place is element_index().
-void score_tile(inout Scores S, const Block b, const MatC place, const float scale, const int row0, const int col0, const bool CUT) {
+#ifdef FEATURES
+// score_tile turns S of the rows from row0 on and the keys from col0 on into scores; with LOGITS S is
+// base-2 logits. If CUT, the window hides some of the keys from some of the rows. Place is
+// element_index().
+void score_tile(inout Scores S, const Block b, const MatC place, const int row0, const int col0, const bool CUT) {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const int row = row0 + int(r * MAT_M) + int(place[i * ROW_RUN]) / int(MAT_N);
@@ -27,10 +28,16 @@ void score_tile(inout Scores S, const Block b, const MatC place, const float sca
                     const int col = int(n * MAT_N) + int(place[e]) % int(MAT_N);
                     const bool in_tile = !CUT || col < keys && (!WINDOW_LEFT || col >= from);
                     const bool visible = !KEY_MASK || shown[col] != 0;
-                    S.at[r * COL_TILES + n][e] = score(b, S.at[r * COL_TILES + n][e], scale, row, col0 + col, in_tile && visible);
+                    S.at[r * COL_TILES + n][e] = score(b, S.at[r * COL_TILES + n][e], 1.0, row, col0 + col, in_tile && visible);
                 }
             }
         }
     }
+}
+
+// kept_weight returns the weight of an element of a matrix whose first is in row row0 and column col0
+// of the tile, or 0; place is the element's element_index.
+float kept_weight(const float weight, const uint row0, const uint col0, const float place) {
+    return is_kept(row0 + uint(place) / MAT_N, col0 + uint(place) % MAT_N) ? weight : 0.0;
 }
 #endif

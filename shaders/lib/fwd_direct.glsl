@@ -15,14 +15,9 @@
 #include "mask.glsl"
 #include "order.glsl"
 #include "direct_operands.glsl"
+const float HEADROOM = 0.0;  // m of a row is its maximum
 #include "scores.glsl"
 #include "direct_sums.glsl"
-
-// Of lib/fwd_rescale.glsl, as in lib/fwd_matrix.glsl.
-const float RESCALE_THRESHOLD = 8.0;
-const float HEADROOM = 0.0;
-#define ROW_SCALE(r, i) p.scale_log2
-#define BASE_OF(row_max) row_max
 
 void forward() {
     const Work work = next_work();
@@ -73,8 +68,7 @@ void forward() {
 
     Sums sums;
     [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {
-        sums.m[i] = MAX_INIT;
-        sums.l[i] = 0.0;
+        sums.rows[i] = new_row();
     }
     [[unroll]] for (uint i = 0; i < ROW_TILES * VALUE_TILES; i++) {
         sums.o[i] = MatC(0.0);
@@ -102,12 +96,10 @@ void forward() {
             hide_keys(S, int(row0), col0);
         }
 
-#define m sums.m
-#define l sums.l
+#define rows sums.rows
 #define O_ sums.o
 #include "fwd_rescale.glsl"
-#undef m
-#undef l
+#undef rows
 #undef O_
 
         [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
@@ -115,8 +107,8 @@ void forward() {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 MatC weight;
                 [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                    weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], p.scale_log2, -sums.m[r * ROWS + i / ROW_RUN]));
-                    sums.l[r * ROWS + i / ROW_RUN] += weight[i];
+                    weight[i] = weight_of(sums.rows[r * ROWS + i / ROW_RUN], S.at[r * COL_TILES + n][i]);
+                    sums.rows[r * ROWS + i / ROW_RUN].l += weight[i];
                 }
                 P[r] = to_left(weight, true);
             }
@@ -135,11 +127,11 @@ void forward() {
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC whole;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            whole[i] = sums.l[r * ROWS + i];
+            whole[i] = sums.rows[r * ROWS + i].l;
         }
         whole = reduce(whole, true);
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            sums.l[r * ROWS + i] = whole[i];
+            sums.rows[r * ROWS + i].l = whole[i];
         }
     }
     const uint o_base = HEAD_AT(o, work.batch, work.head);

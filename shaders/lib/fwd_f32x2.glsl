@@ -41,6 +41,8 @@
 // tile, or of Q of its row, is right to 2^-39 of that largest instead of relatively; and O
 // overflows like a float32 sum of P * V before the division by the sum of P, P at most 1.
 
+#include "tile_f32x2.glsl"
+
 // m is log2 of the scale that O and l are relative to: a row's maximum at the
 // last rescale less HEADROOM. A row is rescaled when it has grown by more than
 // RESCALE_THRESHOLD beyond that maximum, so P <= 2^15.
@@ -48,15 +50,10 @@ const float HEADROOM = 7.0;
 const uint P_TOP = 15;
 const float P_UNIT = float(1u << P_TOP);
 
-// What lib/fwd_matrix.glsl explains; O is in units of V * P / 2^P_TOP.
-#define SET_FOLD(r, i) fold[r * ROWS + i] = fold_scores(row_exponent[r * ROWS + i] + int(exponents.x) - int(FLOAT_BIAS), scale_mantissa)
-#define PLACE index
-#define TILE_SCALE 1.0
-#define ROW_SCALE(r, i) fold[r * ROWS + i]
-#define BASE_OF(row_max) row_max - HEADROOM
-#define PLAIN_M(m) m + P_TOP
-#define PLAIN_L(l) l / P_UNIT
-#define OUT_SCALE(l) inverse_sum(l) * P_UNIT
+#define FOLD(i) fold_scores(row_exponent[i] + int(exponents.x) - int(FLOAT_BIAS), scale_mantissa)
+
+// m_shift undoes in the end that l and O are in units of P / 2^P_TOP.
+float m_shift(const uint q_at, const uint row) { return float(P_TOP); }
 
 // fold_scores returns 2^exponent * mantissa, what S is multiplied by to be a
 // base-2 logit. It is never 0, as a hidden key has S = -inf.

@@ -1,8 +1,7 @@
 // fwd_f32x2_q: Q of float32 as matrices of float16 parts (lib/fwd_f32x2.glsl), straight from
 // memory. A part of the body of forward() in lib/fwd_matrix.glsl.
 //
-// It expects batch, head and row0. It defines, as there, O_, m and l of no key yet; and
-// Q_hi, Q_lo, row_exponent, scale_mantissa, and index, which is element_index().
+// It expects q_at, row0 and place. It defines Q_hi, Q_lo, row_exponent and scale_mantissa.
 
     // Scale * log2(e) = 2^exponent * mantissa, so that exponents add up without overflow on the way.
     const uint scale_bits = floatBitsToUint(PLAIN.scale_log2);
@@ -11,23 +10,18 @@
 
     MatA Q_hi[ROW_TILES * DIM_TILES];    // (SUBGROUP_ROWS, head_dim)
     MatA Q_lo[ROW_TILES * DIM_TILES];
-    MatC O_[ROW_TILES * VALUE_TILES];    // (SUBGROUP_ROWS, value_dim)
-    float m[ROW_TILES * ROWS];           // what O and l are relative to, base 2
-    float l[ROW_TILES * ROWS];           // this invocation's part of the row's sum
     int row_exponent[ROW_TILES * ROWS];  // of Scale * log2(e) * Q, and of the two TOP in S
-    const MatC index = element_index();
-    const uint q_base = HEAD_AT(q, batch, head);
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC x[DIM_TILES];
         MatC top;  // largest |Q| of the rows
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            const uint row = min(uint(row0) + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N, p.seq_q - 1);
+            const uint row = min(uint(row0) + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N, p.seq_q - 1);
             top[i] = 0.0;
             [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
                 [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
-                    const uint col = d * MAT_N + uint(index[e]) % MAT_N;
+                    const uint col = d * MAT_N + uint(place[e]) % MAT_N;
                     const bool inside = HEAD_DIM % MAT_N == 0 || col < HEAD_DIM;
-                    x[d][e] = inside ? q1[q_base + row * p.q_stride_s + col] : 0.0;
+                    x[d][e] = inside ? q1[q_at + row * p.q_stride_s + col] : 0.0;
                     top[i] = max(top[i], abs(x[d][e]));
                 }
             }
@@ -35,8 +29,6 @@
         top = reduce(top, false);
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint exponent = exponent_of(floatBitsToUint(top[i]));
-            m[r * ROWS + i] = MAX_INIT;
-            l[r * ROWS + i] = 0.0;
             row_exponent[r * ROWS + i] = scale_exponent + int(exponent) - int(FLOAT_BIAS) - 2 * int(TOP);
             top[i] = p.q_sign != 0 ? -scale_of(exponent) : scale_of(exponent);
         }
@@ -50,13 +42,5 @@
             }
             Q_hi[r * DIM_TILES + d] = to_left(hi, true);
             Q_lo[r * DIM_TILES + d] = to_left(lo, false);
-#ifndef FEATURES
-            O_[r * DIM_TILES + d] = MatC(0.0);
-#endif
         }
-#ifdef FEATURES
-        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-            O_[r * VALUE_TILES + d] = MatC(0.0);
-        }
-#endif
     }

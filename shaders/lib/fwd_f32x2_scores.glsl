@@ -1,11 +1,8 @@
-// fwd_f32x2_scores: S of a key tile (lib/fwd_f32x2.glsl), and the factors that make its rows
-// base-2 logits. A part of the body of forward() in lib/fwd_matrix.glsl.
+// fwd_f32x2_scores: S of a key tile (lib/fwd_f32x2.glsl). A part of the body of forward() in
+// lib/fwd_matrix.glsl.
 //
-// It expects Q_hi, Q_lo, row_exponent and scale_mantissa (lib/fwd_f32x2_q.glsl), exponents, and
-// the tile in shared memory. It defines S and fold; with FEATURES cut, and where there are
-// LOGITS S is base-2 logits then. Without FEATURES lib/fwd_matrix.glsl sets fold, by SET_FOLD.
+// It expects S, Q_hi and Q_lo (lib/fwd_f32x2_q.glsl), and the tile in shared memory.
 
-            Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
                 MatC small[ROW_TILES];  // hi*lo + lo*hi
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
@@ -29,16 +26,3 @@
                     S.at[r * COL_TILES + n] += small[r];
                 }
             }
-            float fold[ROW_TILES * ROWS];  // base-2 logits = S * fold
-#ifdef FEATURES
-            const bool cut = MASKED && !all_rows_see(row0, col0);
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    SET_FOLD(r, i);
-                    if (LOGITS) {
-                        fold_row(S, r, i, fold[r * ROWS + i]);
-                        fold[r * ROWS + i] = 1.0;
-                    }
-                }
-            }
-#endif

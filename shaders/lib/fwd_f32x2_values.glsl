@@ -1,7 +1,7 @@
 // fwd_f32x2_values: the weights of a key tile and O += P V (lib/fwd_f32x2.glsl). A part of the
 // body of forward() in lib/fwd_matrix.glsl.
 //
-// It expects S, fold, exponents, m and the tile in shared memory, and adds to O_ and l.
+// It expects S, exponents and the tile in shared memory, and adds to O_ and to l of rows.
 
             MatA P_hi[ROW_TILES * COL_TILES];  // (SUBGROUP_ROWS, BLOCK_N)
             MatA P_lo[ROW_TILES * COL_TILES];
@@ -14,12 +14,9 @@
                     MatC hi;
                     MatC lo;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        float weight = exp2(fma(S.at[r * COL_TILES + n][i], fold[r * ROWS + i / ROW_RUN], -m[r * ROWS + i / ROW_RUN]));
+                        float weight = weight_of(rows[r * ROWS + i / ROW_RUN], S.at[r * COL_TILES + n][i]);
                         weights[i / ROW_RUN] += weight;
-#ifdef FEATURES
-                        const uint at = uint(index[i]);
-                        weight = is_kept(subgroup_row + r * MAT_M + at / MAT_N, n * MAT_N + at % MAT_N) ? weight : 0.0;
-#endif
+                        weight = kept_weight(weight, subgroup_row + r * MAT_M, n * MAT_N, place[i]);
                         hi[i] = round_to_hi(weight);
                         lo[i] = weight - hi[i];
                     }
@@ -27,7 +24,7 @@
                     P_lo[r * COL_TILES + n] = to_left(lo, false);
                 }
                 [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    l[r * ROWS + i] += weights[i];
+                    rows[r * ROWS + i].l += weights[i];
                 }
             }
 

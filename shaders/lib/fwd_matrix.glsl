@@ -5,7 +5,7 @@
 // stay in registers; tiles of BLOCK_N keys pass through shared memory:
 //
 //     for each key tile:  S = Q K^T;  m' = max(m, rowmax S)
-//                         P = exp2(S * scale - m');  l, O *= exp2(m - m')
+//                         P = exp2(S * fold - m');  l, O *= exp2(m - m')
 //                         l += rowsum P;  O += P V
 //
 // after Algorithm 1 of Dao, FlashAttention-2 (arXiv:2307.08691), in base 2.
@@ -14,8 +14,14 @@
 // maximum m until a row grows by more than 2^8. P is then at most 256, and the final division
 // cancels the difference. With STEADY, for bfloat16, it is lazier still (lib/steady.glsl).
 //
-// With F32X2 tensors are float32, and a product is several (lib/fwd_f32x2.glsl). With QUANT Q and K are
-// integers of 8 bits (lib/fwd_quant.glsl).
+// What depends on the format of the tensors is in one of three files, which have the same names:
+//
+//     lib/fwd_plain.glsl   16 bits
+//     lib/fwd_quant.glsl   8 bits for Q and K (QUANT)
+//     lib/fwd_f32x2.glsl   float32, where a product is several products (F32X2)
+//
+// With FEATURES, lib/features.glsl changes scores, weights and sums; without it lib/no_features.glsl has
+// what is called here.
 //
 // forward() is one function, and files with parts of it are included where they belong: as
 // functions of arrays of matrices they would cost registers, and on NVIDIA spill them (550 bytes).
@@ -24,41 +30,23 @@
 #include "mask.glsl"
 #include "order.glsl"
 #include "split_kv.glsl"
-#ifdef F32X2
-#include "tile_f32x2.glsl"
+#if defined(F32X2)
+#include "fwd_f32x2.glsl"
+#elif defined(QUANT)
+#include "fwd_quant.glsl"
 #else
-#include "tile.glsl"
+#include "fwd_plain.glsl"
 #endif
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"
+#ifdef FEATURES
 #define LOGITS_IF_NEEDED
 #include "features.glsl"
+#else
+#include "no_features.glsl"
+#endif
 #include "feature_tile.glsl"
-
-const float RESCALE_THRESHOLD = 8.0;  // of lib/fwd_rescale.glsl
-
-#ifdef F32X2
-#include "fwd_f32x2.glsl"
-#else
-const float HEADROOM = 0.0;
-
-#ifdef QUANT
-#include "fwd_quant.glsl"
-#else
-// Where lib/fwd_f32x2.glsl differs: element_index(), what makes S base-2 logits, of a tile
-// and of a row; what O and l are relative to once `row_max` is a row's maximum; m, l and what
-// O is multiplied by in the end.
-#define PLACE place
-#define TILE_SCALE args.plain.scale_log2
-#define ROW_SCALE(r, i) p.scale_log2
-#define BASE_OF(row_max) row_max
-#define PLAIN_M(m) m
-#define PLAIN_L(l) l
-#define OUT_SCALE(l) inverse_sum(l)
-#define VALUES_AT(n) (BLOCK_N + n * MAT_N) * LD  // of column n of matrices of keys
-#endif
-#endif
 
 #if defined(ELEM_BF16) && !defined(FEATURES)  // a key mask or a bias may hide the first scores of a row
 #define STEADY
@@ -66,66 +54,84 @@ const float HEADROOM = 0.0;
 #endif
 
 // FETCH_NEXT loads the copies of the key tile at k and v; rows beyond `last` are row `last`. A macro, as
-// arrays sized by specialization constants cannot be arguments.
+// arrays sized by specialization constants cannot be arguments; the other macros are for arrays of matrices.
 #define FETCH_NEXT(k, v, last)                      \
     [[unroll]] for (uint i = 0; i < COPIES; i++) {  \
         next_k[i] = fetch_k(k, i, last);            \
         next_v[i] = fetch_v(v, i, last);            \
     }
 
+// SUM_COLUMN defines `MatS sum[ROW_TILES]`, the products of Q and column n of the tile's matrices of K^T.
+#define SUM_COLUMN(n)                                                             \
+    MatS sum[ROW_TILES];                                                          \
+    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {                             \
+        sum[r] = MatS(NO_SUM);                                                    \
+    }                                                                             \
+    [[unroll]] for (uint d = 0; d < K_TILES; d++) {                               \
+        fence(d);                                                                 \
+        MatK kt; /* a row-major tile of K read by columns */                      \
+        coopMatLoad(kt, tile, n * MAT_N * K_LD + d * K_CELL, K_LD, COLUMN_MAJOR); \
+        [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {                         \
+            sum[r] = coopMatMulAdd(Q_[r * K_TILES + d], kt, sum[r]);              \
+        }                                                                         \
+    }
+
+// START_ROWS makes rows and O_ those of no key yet.
+#define START_ROWS                                                  \
+    [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {        \
+        rows[i] = new_row();                                        \
+    }                                                               \
+    [[unroll]] for (uint i = 0; i < ROW_TILES * VALUE_TILES; i++) { \
+        O_[i] = MatC(0.0);                                          \
+    }
+
 void forward() {
     const Work work = next_work();
     const uint head = work.head;
     const uint batch = work.batch;
-    const uint kv_head = work.kv_head;
     const uint block_row = work.block * BLOCK_M;
     const uint subgroup_row = gl_SubgroupID * SUBGROUP_ROWS;  // within the block
     const int row0 = int(block_row + subgroup_row);           // first row of this subgroup
 
-#ifdef FEATURES
     const Block block = enter_block(batch, head, block_row, BLOCK_M);
     if (!block.exists) {
         return;
     }
-#endif
-#if defined(FEATURES) && !defined(F32X2) || defined(QUANT)
-    const MatC place = element_index();
-#endif
     const int first_key = split_first(work.split, block_keys(block_row));
     const int end_key = split_end(work.split, block_keys(block_row));
     const int full_end = SPLIT_KV ? min(full_keys(block_row), end_key) : full_keys(block_row);
-    const int subgroup_end = visible_keys(row0 + int(SUBGROUP_ROWS) - 1);
     const uint last = last_key();
-    uint k_at = HEAD_AT(k, batch, kv_head) + first_key * p.k_stride_s;
-    uint v_at = HEAD_AT(v, batch, kv_head) + first_key * p.v_stride_s;
+    const uint q_at = HEAD_AT(q, batch, head);
+    const uint k_base = HEAD_AT(k, batch, work.kv_head);
+    uint k_at = k_base + first_key * p.k_stride_s;
+    uint v_at = HEAD_AT(v, batch, work.kv_head) + first_key * p.v_stride_s;
     COPY next_k[COPIES];
     COPY next_v[COPIES];
     if (PREFETCH && KEYS_FIRST) {
         FETCH_NEXT(k_at, v_at, last - first_key)
     }
 
-#ifdef F32X2
+#if defined(FEATURES) || defined(F32X2) || defined(QUANT)
+    const MatC place = element_index();  // stays in registers
+#endif
+#if defined(F32X2)
 #include "fwd_f32x2_q.glsl"
-#else
-#ifdef QUANT
-    MatA8 Q_[ROW_TILES * K_TILES];     // (SUBGROUP_ROWS, head_dim)
+#elif defined(QUANT)
+    MatQ Q_[ROW_TILES * K_TILES];     // (SUBGROUP_ROWS, head_dim)
     float q_scale[ROW_TILES * ROWS];
-    const uint q_row0 = HEAD_AT(q, batch, head) / ROW_BYTES + uint(row0);
-    const uint k_row0 = HEAD_AT(k, batch, kv_head) / ROW_BYTES;
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
+        const uint first = q_at / ROW_BYTES + uint(row0) + r * MAT_M;
         [[unroll]] for (uint d = 0; d < K_TILES; d++) {
-            coopMatLoad(Q_[r * K_TILES + d], q16, (q_row0 + r * MAT_M) * K_ROW + d * K_CELL, K_ROW, ROW_MAJOR);
+            coopMatLoad(Q_[r * K_TILES + d], q16, first * K_ROW + d * K_CELL, K_ROW, ROW_MAJOR);
         }
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            const uint row = r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N;
-            q_scale[r * ROWS + i] = uint(row0) + row < p.seq_q ? q_rows[q_row0 + row].x : 0.0;  // the others may be NaN
+            q_scale[r * ROWS + i] = q_row(q_at, uint(row0) + r * MAT_M + uint(place[i * ROW_RUN]) / MAT_N).x;
         }
     }
 #else
-    MatA Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
-    const uint q_base = HEAD_AT(q, batch, head) + block_row * p.q_stride_s;
+    MatQ Q_[ROW_TILES * DIM_TILES];  // (SUBGROUP_ROWS, head_dim)
     [[unroll]] for (uint stage = 0; stage < STAGES; stage++) {
-        stage_q(q_base, block_row, stage * STAGE_TILES);
+        stage_q(q_at + block_row * p.q_stride_s, block_row, stage * STAGE_TILES);
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * STAGE_TILES + e < DIM_TILES) {
@@ -137,19 +143,9 @@ void forward() {
     }
 #endif
 
+    RowState rows[ROW_TILES * ROWS];
     MatC O_[ROW_TILES * VALUE_TILES];  // (SUBGROUP_ROWS, value_dim)
-    float m[ROW_TILES * ROWS];  // running maximum, base 2
-    float l[ROW_TILES * ROWS];  // this invocation's part of the row's sum
-    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            m[r * ROWS + i] = MAX_INIT;
-            l[r * ROWS + i] = 0.0;
-        }
-        [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-            O_[r * VALUE_TILES + d] = MatC(0.0);
-        }
-    }
-#endif
+    START_ROWS
 
     if (PREFETCH && !KEYS_FIRST) {
         FETCH_NEXT(k_at, v_at, last - first_key)
@@ -168,33 +164,19 @@ void forward() {
         }
         barrier();  // Q is read
         [[unroll]] for (uint i = 0; i < COPIES; i++) {
-            put_kv(i, next_k[i], next_v[i], 1.0, 1.0);
+            put_kv(i, next_k[i], next_v[i], uvec2(0));
         }
         barrier();  // tile written before it is read
-#ifdef QUANT
         SUM_COLUMN(0)
-        FOLD_TILE(first_key)
-#endif
         [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-#ifdef QUANT
-            const MatC first = scores_of(sum[r]);
-#else
-            MatC first = MatC(0.0);
-            [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                fence(d);
-                MatB kt;
-                coopMatLoad(kt, tile, d * (MAT_N / 8), LD, COLUMN_MAJOR);
-                first = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, first);
-            }
-#endif
-            const MatC top = row_maxima(first);
+            const MatC top = row_maxima(scores_of(sum[r]));
             [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                m[r * ROWS + i] = max(MAX_INIT, top[i] * ROW_SCALE(r, i));
+                rows[r * ROWS + i].m = max(MAX_INIT, top[i] * FOLD(r * ROWS + i));
             }
         }
     }
 #else
-#define phase0_end full_end
+    const int phase0_end = full_end;
 #endif
     [[unroll]] for (uint phase = PEEL_MASK ? 0 : 1; phase < 2; phase++) {
         const bool MASKED = phase == 1;
@@ -204,36 +186,28 @@ void forward() {
             if (!PREFETCH) {
                 FETCH_NEXT(k_at, v_at, MASKED ? last - col0 : BLOCK_N)
             }
-#ifdef F32X2
-            float k_amax = 0.0;
-            float v_amax = 0.0;
-#ifdef FEATURES
             if (hides_values()) {
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
                     const bool visible = shows(block, col0, i);
-                    next_k[i] = keep_if(visible, next_k[i]);  // keys that no row sees have no say in the exponents
+                    if (EXPONENTS) {
+                        next_k[i] = keep_if(visible, next_k[i]);  // keys that no row sees have no say in the exponents
+                    }
                     next_v[i] = keep_if(visible, next_v[i]);
                 }
             }
-#endif
-            [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                k_amax = max(k_amax, largest(next_k[i]));
-                v_amax = max(v_amax, largest(next_v[i]));
-            }
-            share_amax(k_amax, v_amax);
-#elif defined(FEATURES)
-            if (hides_values()) {
+            if (EXPONENTS) {
+                float k_amax = 0.0;
+                float v_amax = 0.0;
                 [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                    next_v[i] = keep_if(shows(block, col0, i), next_v[i]);
+                    k_amax = max(k_amax, largest(next_k[i]));
+                    v_amax = max(v_amax, largest(next_v[i]));
                 }
+                share_amax(k_amax, v_amax);
             }
-#endif
-            barrier();  // the tile before is read; with F32X2, tile_amax written before it is read
-#ifdef F32X2
+            barrier();  // the tile before is read; tile_amax written before it is read
             const uvec2 exponents = tile_exponents();
-#endif
             [[unroll]] for (uint i = 0; i < COPIES; i++) {
-                put_kv(i, next_k[i], next_v[i], scale_of(exponents.x), scale_of(exponents.y));
+                put_kv(i, next_k[i], next_v[i], exponents);
                 put_shown(block, col0, i);
             }
             fill_kept(block, block_row, col0);
@@ -246,66 +220,32 @@ void forward() {
                 const uint back = col0 + BLOCK_N > last ? BLOCK_N : 0;
                 FETCH_NEXT(k_at - back * p.k_stride_s, v_at - back * p.v_stride_s, rest)
             }
-#ifdef FEATURES
             if (MASKED && no_row_sees(row0, col0)) {
                 continue;  // the loop's barriers are still met
             }
-#else
-            if (MASKED && CAUSAL && col0 >= subgroup_end) {
-                continue;  // no row of this subgroup sees the tile; the loop's barriers are still met
-            }
-#endif
 
+            Scores S;
 #ifdef F32X2
 #include "fwd_f32x2_scores.glsl"
 #else
-            Scores S;
             [[unroll]] for (uint n = 0; n < COL_TILES; n++) {
-#ifdef QUANT
                 SUM_COLUMN(n)
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     S.at[r * COL_TILES + n] = scores_of(sum[r]);
                 }
-#else
-                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    S.at[r * COL_TILES + n] = MatC(0.0);
-                }
-                [[unroll]] for (uint d = 0; d < DIM_TILES; d++) {
-                    fence(d);
-                    MatB kt;  // K^T: a row-major tile of K read by columns
-                    coopMatLoad(kt, tile, n * MAT_N * LD + d * (MAT_N / 8), LD, COLUMN_MAJOR);
-                    [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                        S.at[r * COL_TILES + n] = coopMatMulAdd(Q_[r * DIM_TILES + d], kt, S.at[r * COL_TILES + n]);
-                    }
-                }
-#endif
             }
-#ifdef QUANT
-            FOLD_TILE(col0)
 #endif
-#ifdef FEATURES
+            [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {
+                rows[i].fold = FOLD(i);
+                if (LOGITS) {
+                    fold_row(S, i / ROWS, i % ROWS, rows[i].fold);
+                    rows[i].fold = 1.0;
+                }
+            }
             const bool cut = MASKED && !all_rows_see(row0, col0);
-#ifdef QUANT
-            if (LOGITS) {
-                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                        fold_row(S, r, i, fold[r * ROWS + i]);
-                        fold[r * ROWS + i] = 1.0;
-                    }
-                }
-            }
-#endif
-#endif
-#endif
-#ifdef FEATURES
             if (LOGITS || KEY_MASK || cut) {
-                score_tile(S, block, PLACE, TILE_SCALE, row0, col0, cut);
+                score_tile(S, block, place, row0, col0, cut);
             }
-#else
-            if (MASKED && col0 + int(BLOCK_N) > visible_keys(row0)) {  // not if all rows see the tile
-                hide_keys(S, row0, col0);
-            }
-#endif
 
 #ifdef STEADY
             if (MASKED)
@@ -324,19 +264,17 @@ void forward() {
                 [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                     MatC weight;
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        weight[i] = exp2(fma(S.at[r * COL_TILES + n][i], ROW_SCALE(r, i / ROW_RUN), -m[r * ROWS + i / ROW_RUN]));
-                        l[r * ROWS + i / ROW_RUN] += weight[i];
-#ifdef FEATURES
-                        const uint at = uint(place[i]);
-                        weight[i] = is_kept(subgroup_row + r * MAT_M + at / MAT_N, n * MAT_N + at % MAT_N) ? weight[i] : 0.0;
-#endif
+                        const uint row = r * ROWS + i / ROW_RUN;
+                        weight[i] = weight_of(rows[row], S.at[r * COL_TILES + n][i]);
+                        rows[row].l += weight[i];
+                        weight[i] = kept_weight(weight[i], subgroup_row + r * MAT_M, n * MAT_N, place[i]);
                     }
                     P[r] = to_left(weight, true);
                 }
                 [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                     fence(d);
                     MatB v;
-                    coopMatLoad(v, tile, VALUES_AT(n) + d * (MAT_N / 8), LD, ROW_MAJOR);
+                    coopMatLoad(v, tile, V_AT + n * MAT_N * LD + d * (MAT_N / 8), LD, ROW_MAJOR);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         O_[r * VALUE_TILES + d] = coopMatMulAdd(P[r], v, O_[r * VALUE_TILES + d]);
                     }
@@ -348,29 +286,19 @@ void forward() {
         // Where l or O has grown too large, all is as before the first key, for the next phase.
         if (!MASKED && first_key < phase0_end) {
             bool finite = true;
-            [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                    finite = finite && is_steady_sum(l[r * ROWS + i]);
-                }
-                [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                    [[unroll]] for (uint e = 0; e < LENGTH; e++) {
-                        finite = finite && is_finite(O_[r * VALUE_TILES + d][e]);
-                    }
+            [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {
+                finite = finite && is_steady_sum(rows[i].l);
+            }
+            [[unroll]] for (uint i = 0; i < ROW_TILES * VALUE_TILES; i++) {
+                [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+                    finite = finite && is_finite(O_[i][e]);
                 }
             }
             if (any_of_workgroup(!finite)) {  // from the first key on, as if there were no such tiles
                 k_at -= (col0 - first_key) * p.k_stride_s;
                 v_at -= (col0 - first_key) * p.v_stride_s;
                 col0 = first_key;
-                [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
-                    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-                        m[r * ROWS + i] = MAX_INIT;
-                        l[r * ROWS + i] = 0.0;
-                    }
-                    [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
-                        O_[r * VALUE_TILES + d] = MatC(0.0);
-                    }
-                }
+                START_ROWS
                 FETCH_NEXT(k_at, v_at, last - first_key)
             }
         }
@@ -381,30 +309,22 @@ void forward() {
     const uint out_row = work.split * p.seq_q;  // where the rows of the head begin
     const uint o_base = HEAD_AT(o, batch, head) + (out_row + block_row) * p.o_stride_s;
     const uint lse_base = HEAD_AT(lse, batch, head) + (out_row + block_row) * p.lse_stride_s;
-#ifndef F32X2
     const MatC index = element_index();
-#endif
     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
         MatC sum;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            sum[i] = l[r * ROWS + i];
+            sum[i] = rows[r * ROWS + i].l;
         }
         sum = reduce(sum, true);
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             const uint row = subgroup_row + r * MAT_M + uint(index[i * ROW_RUN]) / MAT_N;  // within the block
-#ifdef FEATURES
-            float row_m = PLAIN_M(m[r * ROWS + i]);
-            float row_l = PLAIN_L(sum[i]);
-            const float inverse = finish_row(block, row_m, row_l);
+            float m = rows[r * ROWS + i].m + m_shift(q_at, block_row + row);
+            float l = sum[i] / P_UNIT;
+            const float whole = finish_row(block, m, l);
+            const float inverse = SPLIT_KV ? 1.0 : whole;  // attention_combine.comp divides
             if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
-                put_lse(lse_base + row * p.lse_stride_s, row_m, row_l);
+                put_lse(lse_base + row * p.lse_stride_s, m, l);
             }
-#else
-            if (WRITE_LSE && block_row + row < p.seq_q && speaks_for_row(index[i * ROW_RUN])) {
-                put_lse(lse_base + row * p.lse_stride_s, PLAIN_M(m[r * ROWS + i]), PLAIN_L(sum[i]));
-            }
-            const float inverse = SPLIT_KV ? 1.0 : OUT_SCALE(sum[i]);
-#endif
             [[unroll]] for (uint d = 0; d < VALUE_TILES; d++) {
                 [[unroll]] for (uint e = i * ROW_RUN; e < (i + 1) * ROW_RUN; e++) {
                     O_[r * VALUE_TILES + d][e] *= inverse;
@@ -412,10 +332,7 @@ void forward() {
             }
         }
     }
-#ifndef F32X2  // where O is always float32
-    if (SPLIT_KV)
-#endif
-    {
+    if (SPLIT_KV || FLOAT_O) {
         [[unroll]] for (uint stage = 0; stage < FLOAT_STAGES; stage++) {
             barrier();  // the last key tile, or the columns before, are read
             [[unroll]] for (uint e = 0; e < FLOAT_TILES; e++) {
@@ -428,9 +345,7 @@ void forward() {
             }
             store_floats(o_base, block_row, stage * FLOAT_TILES);
         }
-#ifndef F32X2
         return;
-#endif
     }
 #ifndef F32X2
     [[unroll]] for (uint stage = 0; stage < VALUE_STAGES; stage++) {

@@ -10,10 +10,8 @@ int block_keys(const uint block_row) {
 
 // full_keys returns the end of the keys that every row of the block sees, in whole tiles.
 int full_keys(const uint block_row) {
-#ifdef FEATURES
     if (WINDOW_LEFT) {
         return 0;  // the first tiles may be hidden from the last rows
     }
-#endif
     return max(visible_keys(int(block_row)), 0) / int(BLOCK_N) * int(BLOCK_N);
 }

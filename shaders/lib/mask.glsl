@@ -2,8 +2,7 @@
 //
 //     row i sees key j  <=>  visible_from(i) <= j < visible_keys(i)
 //
-// Neither bound decreases from a row to the next. Without FEATURES there is no
-// visible_from: it would be 0.
+// Neither bound decreases from a row to the next.
 //
 // A mistake here fails TestForward of package attention, first in shape/3x3/causal.
 //
@@ -46,6 +45,10 @@ int visible_keys(const int i) {
     return CAUSAL ? min(n, i + p.causal_shift + 1) : n;
 }
 
+int visible_from(const int i) { return 0; }
+
+#define WINDOW_LEFT false
+#define WINDOW_RIGHT CAUSAL
 #define last_key() (p.seq_kv - 1)
 
 #endif

@@ -1,6 +1,7 @@
-// scores: a tile of scores in registers, and the mask on it.
+// scores: a tile of scores in registers, the mask on it, and the state of its rows.
 //
-// The includer includes lib/mask.glsl, lib/tile_shape.glsl and lib/rows.glsl.
+// The includer includes lib/softmax.glsl, lib/mask.glsl, lib/tile_shape.glsl and lib/rows.glsl, and
+// declares `const float HEADROOM`.
 
 // S of a subgroup's rows and one tile of keys, (SUBGROUP_ROWS, BLOCK_N).
 struct Scores { MatC at[ROW_TILES * COL_TILES]; };
@@ -35,3 +36,24 @@ float row_max(const Scores S, const uint r, const uint i) {
     }
     return top;
 }
+
+// The state of a row of S after some of its keys, of which O is a part, too.
+struct RowState {
+    float m;     // what l and O are relative to, base 2: a maximum of the row, less HEADROOM
+    float l;     // sum of exp2(S * fold - m) over this invocation's elements
+    float fold;  // S * fold are base-2 logits
+};
+
+// new_row returns the state before the first key.
+RowState new_row() { return RowState(MAX_INIT, 0.0, p.scale_log2); }
+
+// raise makes a row relative to a new maximum, if it is greater. It returns what O is multiplied by.
+float raise(inout RowState row, const float top) {
+    const float m = max(row.m, top - HEADROOM);
+    const float alpha = exp2(row.m - m);
+    row.m = m;
+    row.l *= alpha;
+    return alpha;
+}
+
+float weight_of(const RowState row, const float s) { return exp2(fma(s, row.fold, -row.m)); }

@@ -21,6 +21,9 @@ shared uvec4 tile[TILE_SIZE];
 
 #define COPY Elems8  // as in lib/tile.glsl
 
+const bool EXPONENTS = true;
+const bool FLOAT_O = true;  // split or not
+
 // fetches is copies for columns that are in K too, fetches_value for those in V.
 bool fetches(const uint i) { return copies(i) && copies_dim(copy_col(i)); }
 
@@ -48,13 +51,13 @@ Elems8 fetch_v(const uint base, const uint i, const uint last) {
 
 #include "tile_amax.glsl"
 
-void put_kv(const uint i, const Elems8 k, const Elems8 v, const float k_scale, const float v_scale) {
+void put_kv(const uint i, const Elems8 k, const Elems8 v, const uvec2 exponents) {
     if (copies(i)) {
         const uint at = copy_row(i) * LD + copy_col(i);
-        const Parts8 k_parts = split(k, k_scale);
+        const Parts8 k_parts = split(k, scale_of(exponents.x));
         tile[K_HI + at] = k_parts.hi;
         tile[K_LO + at] = k_parts.lo;
-        const Parts8 v_parts = split(v, v_scale);
+        const Parts8 v_parts = split(v, scale_of(exponents.y));
         tile[V_HI + at] = v_parts.hi;
         tile[V_LO + at] = v_parts.lo;
     }
