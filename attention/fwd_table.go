@@ -65,6 +65,7 @@ func fwdRows() []fwdRow {
 		// subgroup, so that more multiprocessors have work.
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 512, rows: 4096}, Config: words("coopmat2 sg4 rt1 bn32 stripes4")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true, seqKV: 256}, Fill: 1.5, Config: words("coopmat2 sg8 rt1 bn64 prefetch keysfirst")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, quant: true}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn64 prefetch peel loadahead4")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Fill: 1.5, Config: words("coopmat2 sg4 rt2 bn64 prefetch peel")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64, causal: true}, Config: words("coopmat2 sg4 rt1 bn64 prefetch keysfirst peel")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{headDim: 64}, Config: words("coopmat2 sg4 rt1 bn128 prefetch keysfirst peel")},

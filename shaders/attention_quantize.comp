@@ -71,6 +71,8 @@ const uint TEAM = ROW_RUNS / RUNS;
 const uint ABREAST = WORKGROUP_SIZE / TEAM;  // rows at a time
 const uint ROUNDS = (BLOCK + ABREAST - 1) / ABREAST;
 
+const uint FEW = WORKGROUP_SIZE < 16 ? WORKGROUP_SIZE : 16;  // invocations that read what all of a workgroup have written
+
 shared vec4 part[2 * WORKGROUP_SIZE];
 
 struct Run { vec4 lo, hi; };  // eight elements of a row
@@ -93,11 +95,24 @@ float largest(const Run r[4]) {
 
 #include "lib/hadamard.glsl"
 
+// bytes returns four elements as bytes; NaN is 0. Here amax / scale is 127 but for its rounding: a number of
+// that size and 3 * 2^22 add up to a float whose last bits are the whole number next to it.
+uint bytes(const vec4 x, const float inverse) {
+    if (FORMAT == E4M3) {
+        return narrowed(x, inverse);
+    }
+    const bvec4 nan = greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
+    precise const vec4 quotient = mix(x, vec4(0.0), nan) * inverse;
+    precise const vec4 sum = quotient + 12582912.0;
+    const uvec4 y = floatBitsToUint(sum);
+    return bitfieldInsert(bitfieldInsert(y.x, y.y, 8, 8), bitfieldInsert(y.z, y.w, 8, 8), 16, 16);
+}
+
 // put_row writes a row of y that begins at byte `at`, of which column `first` is the invocation's first.
 void put_row(const uint at, const uint first, const Run r[4], const float scale) {
     const float inverse = scale > 0.0 ? 1.0 / scale : 0.0;
     [[unroll]] for (uint j = 0; j < RUNS; j++) {
-        y[(at + (first + j * TEAM * 8) * SPREAD) / 8] = uvec2(narrowed(r[j].lo, inverse), narrowed(r[j].hi, inverse));
+        y[(at + (first + j * TEAM * 8) * SPREAD) / 8] = uvec2(bytes(r[j].lo, inverse), bytes(r[j].hi, inverse));
     }
     for (uint col = HEAD_DIM + first; col < COLS8 * 8; col += TEAM * 8) {
         y[(at + col * SPREAD) / 8] = uvec2(0);
@@ -144,14 +159,18 @@ void put_keys(const uint batch, const uint kv_head, const uint lane, const uint 
         most = max(most, largest(held[i]));
     }
     part[gl_LocalInvocationIndex].x = most;
-    for (uint n = WORKGROUP_SIZE / 2; n > 0; n /= 2) {
-        barrier();  // part written before it is read
-        if (gl_LocalInvocationIndex < n) {
-            part[gl_LocalInvocationIndex].x = max(part[gl_LocalInvocationIndex].x, part[gl_LocalInvocationIndex + n].x);
+    barrier();  // part written before it is read
+    if (gl_LocalInvocationIndex < FEW) {
+        for (uint i = gl_LocalInvocationIndex + FEW; i < WORKGROUP_SIZE; i += FEW) {
+            most = max(most, part[i].x);
         }
+        part[WORKGROUP_SIZE + gl_LocalInvocationIndex].x = most;
     }
-    barrier();  // the result is written
-    const float scale = scale_of(part[0].x);
+    barrier();  // likewise
+    for (uint i = 0; i < FEW; i++) {
+        most = max(most, part[WORKGROUP_SIZE + i].x);
+    }
+    const float scale = scale_of(most);
     [[unroll]] for (uint i = 0; i < ROUNDS; i++) {
         const uint row = i * ABREAST + lane;
         const uint at = HEAD_AT(v, batch, kv_head) + (gl_WorkGroupID.x * BLOCK + row) * p.v_stride_s;
