@@ -5,7 +5,7 @@
 
 Reads one request from standard input and writes a JSON object per line, one for each of eager
 and torch.compile. Package internal/bench/peer of flashvk describes both. Models have random
-weights in bfloat16. decode is one token of each sequence with a static cache, replayed as a
+weights in bfloat16; without a GPU, train runs on the CPU, in float32, too. decode is one token of each sequence with a static cache, replayed as a
 CUDA graph. prefill is the forward pass over prompts, with the logits of the last token of each.
 train is a step with fused AdamW and clipped gradients: of LoRA matrices of params.rank, or of all
 weights for rank 0, in bfloat16; of GPT-2 of all weights, in float32 under autocast.
@@ -29,20 +29,21 @@ def check(request):
     name, rank = request["params"]["model"], request["params"].get("rank", 0)
     if name not in MODELS and (name != "gpt2" or request["pass"] != "train" or rank > 0):
         return "model %s is not one of %s, and not gpt2 with all weights trained" % (name, ", ".join(MODELS))
-    if request["dtype"] != "bfloat16":
-        return "dtype %s is not bfloat16" % request["dtype"]
+    if request["dtype"] not in ("bfloat16", "float32"):
+        return "dtype %s is neither bfloat16 nor float32" % request["dtype"]
 
 
-request = torch_peer.start(check) if __name__ == "__main__" else torch_peer.load()
+request = torch_peer.start(check, cpu=True) if __name__ == "__main__" else torch_peer.load()
 if request is None:
     sys.exit()
 torch = torch_peer.torch
 nn, F = torch.nn, torch.nn.functional
 dev = "cuda" if torch.cuda.is_available() else "cpu"
+dtype = getattr(torch, request["dtype"]) if __name__ == "__main__" else torch.bfloat16
 
 
 def normal(rows, columns, scale, trained=True):
-    return nn.Parameter(torch.randn(rows, columns, device=dev, dtype=torch.bfloat16) * scale, requires_grad=trained)
+    return nn.Parameter(torch.randn(rows, columns, device=dev, dtype=dtype) * scale, requires_grad=trained)
 
 
 class Linear(nn.Module):
@@ -67,7 +68,7 @@ class Block(nn.Module):
 
         self.q, self.kk, self.v = linear(d, self.h * self.e), linear(d, self.k * self.e), linear(d, self.k * self.e)
         self.o, self.gate, self.up, self.down = linear(self.h * self.e, d), linear(d, f), linear(d, f), linear(f, d)
-        self.n1, self.n2 = (nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16), requires_grad=rank == 0) for _ in range(2))
+        self.n1, self.n2 = (nn.Parameter(torch.ones(d, device=dev, dtype=dtype), requires_grad=rank == 0) for _ in range(2))
 
     def forward(self, x, cos, sin, cache=None, mask=None):
         b, s, d = x.shape
@@ -97,7 +98,7 @@ class Llama(nn.Module):
         self.embed = normal(v, d, 0.02, rank == 0)
         self.head = self.embed if tied else normal(v, d, 0.02, rank == 0)
         self.blocks = nn.ModuleList(Block(c, rank) for _ in range(n))
-        self.norm = nn.Parameter(torch.ones(d, device=dev, dtype=torch.bfloat16), requires_grad=rank == 0)
+        self.norm = nn.Parameter(torch.ones(d, device=dev, dtype=dtype), requires_grad=rank == 0)
 
     def forward(self, ids, pos, caches=None, target=None, mask=None):
         a = pos[..., None, :, None].float() * 10000.0 ** (-torch.arange(0, self.e, 2, device=dev) / self.e)
@@ -126,7 +127,7 @@ class GPT2(nn.Module):
 
     def forward(self, ids, pos, target):
         b, s = ids.shape
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(dev, torch.bfloat16, enabled=dtype == torch.bfloat16):
             x = self.wte(ids) + self.wpe(pos)
             for m in self.h:
                 q, k, v = (t.view(b, s, 12, 64).transpose(1, 2) for t in m["qkv"](m["n1"](x)).split(768, -1))
@@ -138,14 +139,15 @@ class GPT2(nn.Module):
 
 def timed(step):
     """Returns the wall clock of each step, in ns."""
+    wait = torch.cuda.synchronize if dev == "cuda" else lambda: None
     for _ in range(request["warmup"]):
         step()
-    torch.cuda.synchronize()
+    wait()
     samples = []
     for _ in range(request["samples"]):
         start = time.perf_counter_ns()
         step()
-        torch.cuda.synchronize()
+        wait()
         samples.append(float(time.perf_counter_ns() - start))
     return samples
 
@@ -193,7 +195,7 @@ def step(impl, batch, keys):
     if request["pass"] == "prefill":
         ids, pos = torch.randint(0, c[6], (batch, keys), device=dev), torch.arange(keys, device=dev)
         return lambda: f(ids, pos)
-    caches = [tuple(torch.randn(batch, c[3], keys, c[4], device=dev, dtype=torch.bfloat16) for _ in range(2)) for _ in range(c[1])]
+    caches = [tuple(torch.randn(batch, c[3], keys, c[4], device=dev, dtype=dtype) for _ in range(2)) for _ in range(c[1])]
     ids, pos = torch.zeros(batch, 1, dtype=torch.long, device=dev), torch.tensor([keys - 1], device=dev)
     return graph(lambda: f(ids, pos, caches))
 
@@ -202,12 +204,15 @@ def main():
     with torch.set_grad_enabled(request["pass"] == "train"):
         for impl in ("eager", "compile"):
             torch.manual_seed(0)
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+            note = ""
             try:
+                if dev == "cuda":
+                    torch.cuda.empty_cache()
+                    torch.cuda.reset_peak_memory_stats()
                 samples = timed(step(impl, request["params"]["batch"], request["params"]["keys"]))
-                peak = torch.cuda.max_memory_allocated() / 1e9
-                torch_peer.say(name=impl, samples_ns=samples, iters=1, sets=1, note="%.2f GB" % peak)
+                if dev == "cuda":
+                    note = "%.2f GB" % (torch.cuda.max_memory_allocated() / 1e9)
+                torch_peer.say(name=impl, samples_ns=samples, iters=1, sets=1, note=note)
             except Exception as error:
                 torch_peer.say(name=impl, error=torch_peer.one_line(error))
 

@@ -13,9 +13,9 @@ import sys
 FORMATS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "I32": "int32"}
 
 
-def start(check):
+def start(check, cpu=False):
     """Reads the request and imports torch. Says what is wrong, check(request) among it,
-    and returns None, or returns the request."""
+    and returns None, or returns the request. Cpu says that the peer can do without a GPU."""
     request = json.loads(sys.stdin.readline())
     if request["version"] != 1:
         return say(error="protocol version %d is not 1" % request["version"])
@@ -27,10 +27,13 @@ def start(check):
         import torch
     except ImportError as error:
         return say(error=one_line(error))
-    if not torch.cuda.is_available():
-        return say(error="PyTorch sees no CUDA device")
     torch.manual_seed(0)
-    say(about="PyTorch %s, CUDA %s, %s" % (torch.__version__, torch.version.cuda, torch.cuda.get_device_name()))
+    if torch.cuda.is_available():
+        say(about="PyTorch %s, CUDA %s, %s" % (torch.__version__, torch.version.cuda, torch.cuda.get_device_name()))
+    elif cpu:
+        say(about="PyTorch %s, CPU, %d threads" % (torch.__version__, torch.get_num_threads()))
+    else:
+        return say(error="PyTorch sees no CUDA device")
     return request
 
 
