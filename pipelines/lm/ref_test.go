@@ -4,11 +4,16 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/mat"
+
 	"github.com/flashvk/flashvk/attention"
+	attentions "github.com/flashvk/flashvk/internal/attention/ref"
+	norms "github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/pipelines/dropout"
+	"github.com/flashvk/flashvk/pipelines/norm"
 )
 
-// A reference computes logits in float64 by the formulas of the papers, without any kernel's order.
+// A reference computes logits in float64 by the formulas of the papers. It chains the references of the kernels.
 type reference struct {
 	c    *Config
 	w    map[string][]float64
@@ -20,22 +25,20 @@ type reference struct {
 const dropoutSeed = 9
 
 // dropped returns the input of the adapter of a product, after dropout in the first micro-batch.
-func (r *reference) dropped(x [][]float64, product string) [][]float64 {
+func (r *reference) dropped(x *mat.Dense, product string) *mat.Dense {
 	if r.lora.Dropout == 0 {
 		return x
 	}
 	is := func(p Param) bool { return p.Name == adapterName(product, "A") }
 	p := dropout.Problem{P: r.lora.Dropout, Stream: slices.IndexFunc(r.lora.Params(r.c), is) / 2}
-	y := make([][]float64, len(x))
-	for t, row := range x {
-		for i, v := range row {
-			if !p.Kept(dropout.States(dropoutSeed, 0), r.row+t, i) {
-				v = 0
-			}
-			y[t] = append(y[t], v/(1-p.P))
+	var y mat.Dense
+	y.Apply(func(t, i int, v float64) float64 {
+		if !p.Kept(dropout.States(dropoutSeed, 0), r.row+t, i) {
+			return 0
 		}
-	}
-	return y
+		return v / (1 - p.P)
+	}, x)
+	return &y
 }
 
 func newReference(c *Config, w Weights) (*reference, error) {
@@ -57,209 +60,134 @@ func (r *reference) read(params []Param, w Weights) error {
 	return nil
 }
 
-// product returns rows * w + bias, w (out, in), or (in, out) of GPT-2's layers.
-func (r *reference) product(x [][]float64, name string, out int) [][]float64 {
+// times returns x * wᵀ of a weight (out, in).
+func times(x *mat.Dense, w []float64) *mat.Dense {
+	_, in := x.Dims()
+	var y mat.Dense
+	y.Mul(x, mat.NewDense(len(w)/in, in, w).T())
+	return &y
+}
+
+// product returns rows * w + bias, w (out, in), or (in, out) of GPT-2's layers, and what an adapter adds.
+func (r *reference) product(x *mat.Dense, name string) *mat.Dense {
 	w, bias := r.w[name+".weight"], r.w[name+".bias"]
-	in := len(x[0])
-	transposed := r.c.GPT2() && name != "transformer.wte" && name != "lm_head"
-	y := make([][]float64, len(x))
-	a, b := r.w[adapterName(name, "A")], r.w[adapterName(name, "B")]
-	var dropped [][]float64
-	if a != nil {
-		dropped = r.dropped(x, name)
+	if _, in := x.Dims(); r.c.GPT2() && name != "transformer.wte" && name != "lm_head" {
+		w = mat.DenseCopyOf(mat.NewDense(in, len(w)/in, w).T()).RawMatrix().Data
 	}
-	for t := range x {
-		y[t] = make([]float64, out)
-		for j := range len(a) / in { // of the adapter
-			h := 0.0
-			for i := range in {
-				h += dropped[t][i] * a[j*in+i]
-			}
-			for o := range out {
-				y[t][o] += r.lora.Alpha * h * b[o*r.lora.Rank+j] / float64(r.lora.Rank)
-			}
-		}
-		for o := range out {
-			if bias != nil {
-				y[t][o] += bias[o]
-			}
-			for i := range in {
-				if transposed {
-					y[t][o] += x[t][i] * w[i*out+o]
-				} else {
-					y[t][o] += x[t][i] * w[o*in+i]
-				}
-			}
-		}
+	y := times(x, w)
+	if a := r.w[adapterName(name, "A")]; a != nil {
+		h := times(times(r.dropped(x, name), a), r.w[adapterName(name, "B")])
+		h.Scale(r.lora.Alpha/float64(r.lora.Rank), h)
+		y.Add(y, h)
+	}
+	if bias != nil {
+		y.Apply(func(_, i int, v float64) float64 { return v + bias[i] }, y)
 	}
 	return y
 }
 
 // norm is RMSNorm, or GPT-2's LayerNorm.
-func (r *reference) norm(x [][]float64, name string) [][]float64 {
-	y := make([][]float64, len(x))
-	for t, row := range x {
-		mean, square, n := 0.0, 0.0, float64(len(row))
-		if r.c.GPT2() {
-			for _, v := range row {
-				mean += v / n
-			}
-		}
-		for _, v := range row {
-			square += (v - mean) * (v - mean) / n
-		}
-		for i, v := range row {
-			v = (v - mean) / math.Sqrt(square+r.c.Eps) * r.w[name+".weight"][i]
-			if bias := r.w[name+".bias"]; bias != nil {
-				v += bias[i]
-			}
-			y[t] = append(y[t], v)
-		}
-	}
-	return y
+func (r *reference) norm(x *mat.Dense, name string) *mat.Dense {
+	rows, cols := x.Dims()
+	in := norms.Inputs{X: x.RawMatrix().Data, W: r.w[name+".weight"], B: r.w[name+".bias"]}
+	p := norm.Problem{Rows: rows, Cols: cols, RMS: !r.c.GPT2(), Eps: r.c.Eps, Bias: in.B != nil}
+	return mat.NewDense(rows, cols, norms.Forward(in, p).Y)
 }
 
 // heads divides rows into heads, (heads, rows, dim), normalized and rotated.
-func (r *reference) heads(x [][]float64, heads int, normName string, rotate bool) [][][]float64 {
-	d, freq := r.c.HeadDim, r.frequencies()
-	list := make([][][]float64, heads)
-	for h := range list {
-		for _, row := range x {
-			list[h] = append(list[h], append([]float64(nil), row[h*d:][:d]...))
-		}
-		if normName != "" {
-			list[h] = r.norm(list[h], normName)
-		}
-		for t, row := range list[h] {
-			for i := 0; rotate && i < d/2; i++ {
-				s, c := math.Sincos(float64(t) * freq[i])
-				row[i], row[i+d/2] = row[i]*c-row[i+d/2]*s, row[i+d/2]*c+row[i]*s
-			}
-		}
+func (r *reference) heads(x *mat.Dense, normName string, rotate bool) (list []float64) {
+	rows, cols := x.Dims()
+	d := r.c.HeadDim
+	of := mat.NewDense(rows*cols/d, d, x.RawMatrix().Data)
+	if normName != "" {
+		of = r.norm(of, normName)
 	}
-	return list
-}
-
-// frequencies returns the angle per position of each pair, as Transformers has them for rope_type
-// default and llama3.
-func (r *reference) frequencies() (list []float64) {
-	f := r.c.RoPE
-	for i := range r.c.HeadDim / 2 {
-		angle := math.Pow(f.Base, -2*float64(i)/float64(r.c.HeadDim))
-		if f.Scaling == attention.Llama3 {
-			long := 2 * math.Pi / angle
-			smooth := (float64(f.Original)/long - f.Low) / (f.High - f.Low)
-			switch {
-			case long > float64(f.Original)/f.Low:
-				angle /= f.Factor
-			case long >= float64(f.Original)/f.High:
-				angle = (1-smooth)*angle/f.Factor + smooth*angle
+	for h := range cols / d {
+		for t := range rows {
+			row := of.RawRowView(t*cols/d + h)
+			if rotate {
+				cos, sin := r.c.RoPE.Table(rows)
+				row = attentions.Rotate(attention.RoPE{Dims: d}, row, cos, sin, t)
 			}
+			list = append(list, row...)
 		}
-		list = append(list, angle)
 	}
 	return list
 }
 
 // attention is of one sequence, causal, and within the window.
-func (r *reference) attention(q, k, v [][][]float64) [][]float64 {
-	rows, d := len(q[0]), r.c.HeadDim
-	o := make([][]float64, rows)
-	for t := range o {
-		o[t] = make([]float64, len(q)*d)
-		for h := range q {
-			g := h * len(k) / len(q)
-			sum := 0.0
-			for s := range t + 1 {
-				if r.c.Window > 0 && t-s >= r.c.Window {
-					continue
-				}
-				score := 0.0
-				for i := range d {
-					score += q[h][t][i] * k[g][s][i] / math.Sqrt(float64(d))
-				}
-				e := math.Exp(score)
-				sum += e
-				for i := range d {
-					o[t][h*d+i] += e * v[g][s][i]
-				}
-			}
-			for i := range d {
-				o[t][h*d+i] /= sum
-			}
-		}
+func (r *reference) attention(qkv [3][]float64) *mat.Dense {
+	c, d := r.c, r.c.HeadDim
+	rows := len(qkv[0]) / d / c.Heads
+	p := attention.Problem{Batch: 1, NumHeads: c.Heads, NumKVHeads: c.KVHeads, SeqQ: rows, SeqKV: rows, HeadDim: d, Causal: true}
+	if c.Window > 0 {
+		p.Window = attention.Window{On: true, Left: c.Window - 1, Right: attention.Unlimited}
 	}
-	return o
-}
-
-func add(x, y [][]float64) {
-	for t := range x {
-		for i := range x[t] {
-			x[t][i] += y[t][i]
-		}
+	o, y := make([]float64, len(qkv[0])), mat.NewDense(rows, c.Heads*d, nil)
+	if err := attentions.Forward(o, nil, attentions.Inputs[float64]{Q: qkv[0], K: qkv[1], V: qkv[2]}, p, nil); err != nil {
+		panic(err) // the sizes are those of a model
 	}
+	for i := range c.Heads * rows {
+		copy(y.RawRowView(i % rows)[i/rows*d:], o[i*d:][:d])
+	}
+	return y
 }
 
 // logits returns the logits of each token of a sequence.
-func (r *reference) logits(ids []int32) [][]float64 {
-	c, w := r.c, r.c.Width
-	table, norm, head := r.w["model.embed_tokens.weight"], "model.norm", "model.embed_tokens"
-	if c.GPT2() {
-		table, norm, head = r.w["transformer.wte.weight"], "transformer.ln_f", "transformer.wte"
-	}
-	if !c.Tied {
-		head = "lm_head"
-	}
-	x := make([][]float64, len(ids))
-	for t, id := range ids {
-		x[t] = append(x[t], table[int(id)*w:][:w]...)
-		for i := 0; c.GPT2() && i < w; i++ {
-			x[t][i] += r.w["transformer.wpe.weight"][t*w+i]
-		}
-	}
-	for l := range c.Layers {
+func (r *reference) logits(ids []int32) (list [][]float64) {
+	c, names := r.c, r.c.names()
+	x := mat.NewDense(len(ids), c.Width, nil)
+	x.Apply(func(t, i int, _ float64) float64 {
+		v := r.w[names.embed][int(ids[t])*c.Width+i]
 		if c.GPT2() {
-			r.gpt2Block(l, x)
-		} else {
-			r.llamaBlock(l, x)
+			v += r.w[names.positions][t*c.Width+i]
 		}
+		return v
+	}, x)
+	for l := range c.Layers {
+		r.block(l, x)
 	}
-	return r.product(r.norm(x, norm), head, c.Vocabulary)
+	head := "lm_head"
+	if c.Tied {
+		head = names.embed[:len(names.embed)-len(".weight")]
+	}
+	y := r.product(r.norm(x, names.norm), head)
+	for t := range ids {
+		list = append(list, y.RawRowView(t))
+	}
+	return list
 }
 
-func (r *reference) llamaBlock(l int, x [][]float64) {
+// block adds a layer's results to x.
+func (r *reference) block(l int, x *mat.Dense) {
 	c := r.c
 	name := func(s string) string { return c.layer(l, s) }
+	var qkv [3][]float64
+	if c.GPT2() {
+		all := r.product(r.norm(x, name("ln_1")), name("attn.c_attn"))
+		rows, _ := all.Dims()
+		for i := range qkv {
+			qkv[i] = r.heads(mat.DenseCopyOf(all.Slice(0, rows, i*c.Width, (i+1)*c.Width)), "", false)
+		}
+		x.Add(x, r.product(r.attention(qkv), name("attn.c_proj")))
+		h := r.product(r.norm(x, name("ln_2")), name("mlp.c_fc"))
+		h.Apply(func(_, _ int, v float64) float64 {
+			return v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v)))
+		}, h)
+		x.Add(x, r.product(h, name("mlp.c_proj")))
+		return
+	}
 	y := r.norm(x, name("input_layernorm"))
-	qNorm, kNorm := "", ""
-	if c.QKNorm {
-		qNorm, kNorm = name("self_attn.q_norm"), name("self_attn.k_norm")
+	for i, of := range []string{"q", "k", "v"} {
+		normName := ""
+		if c.QKNorm && i < 2 {
+			normName = name("self_attn." + of + "_norm")
+		}
+		qkv[i] = r.heads(r.product(y, name("self_attn."+of+"_proj")), normName, i < 2)
 	}
-	q := r.heads(r.product(y, name("self_attn.q_proj"), c.Heads*c.HeadDim), c.Heads, qNorm, true)
-	k := r.heads(r.product(y, name("self_attn.k_proj"), c.KVHeads*c.HeadDim), c.KVHeads, kNorm, true)
-	v := r.heads(r.product(y, name("self_attn.v_proj"), c.KVHeads*c.HeadDim), c.KVHeads, "", false)
-	add(x, r.product(r.attention(q, k, v), name("self_attn.o_proj"), c.Width))
+	x.Add(x, r.product(r.attention(qkv), name("self_attn.o_proj")))
 	y = r.norm(x, name("post_attention_layernorm"))
-	g, u := r.product(y, name("mlp.gate_proj"), c.Hidden), r.product(y, name("mlp.up_proj"), c.Hidden)
-	for t := range g {
-		for i, v := range g[t] {
-			g[t][i] = v / (1 + math.Exp(-v)) * u[t][i]
-		}
-	}
-	add(x, r.product(g, name("mlp.down_proj"), c.Width))
-}
-
-func (r *reference) gpt2Block(l int, x [][]float64) {
-	c := r.c
-	name := func(s string) string { return c.layer(l, s) }
-	qkv := r.heads(r.product(r.norm(x, name("ln_1")), name("attn.c_attn"), 3*c.Width), 3*c.Heads, "", false)
-	o := r.attention(qkv[:c.Heads], qkv[c.Heads:2*c.Heads], qkv[2*c.Heads:])
-	add(x, r.product(o, name("attn.c_proj"), c.Width))
-	h := r.product(r.norm(x, name("ln_2")), name("mlp.c_fc"), c.Hidden)
-	for t := range h {
-		for i, v := range h[t] {
-			h[t][i] = v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v)))
-		}
-	}
-	add(x, r.product(h, name("mlp.c_proj"), c.Width))
+	g, u := r.product(y, name("mlp.gate_proj")), r.product(y, name("mlp.up_proj"))
+	g.Apply(func(t, i int, v float64) float64 { return v / (1 + math.Exp(-v)) * u.At(t, i) }, g)
+	x.Add(x, r.product(g, name("mlp.down_proj")))
 }

@@ -1,13 +1,12 @@
 package train
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/text"
@@ -123,11 +122,10 @@ func (o *Finetune) Run(ctx context.Context, d *vk.Device, each func(Row)) (_ *Re
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	state, err := o.open()
+	goesOn, err := o.prepare()
 	if err != nil {
 		return nil, err
 	}
-	defer state.Close()
 	if err := lm.CheckFits(d, &o.Checkpoint.Config, o.options()); err != nil {
 		return nil, err
 	}
@@ -137,44 +135,36 @@ func (o *Finetune) Run(ctx context.Context, d *vk.Device, each func(Row)) (_ *Re
 		return nil, err
 	}
 	defer t.trainer.Close()
-	if err := t.begin(work, state); err != nil {
-		return nil, err
+	c := &course{Schedule: &o.Schedule, stepper: t, state: o.state(), result: t.result}
+	if goesOn {
+		if err := c.resume(work, o.state()); err != nil {
+			return nil, err
+		}
 	}
-	log, err := o.openLog(state != nil, t.result)
-	if err != nil {
-		return nil, err
+	t.done = t.result.First
+	end := func(done int) error {
+		if o.LoRA != nil || done < o.Steps {
+			return nil
+		}
+		return o.Checkpoint.Copy(o.Out, t.trainer)
 	}
-	defer func() { err = errors.Join(err, log.close()) }()
-	done, err := o.loop(ctx, work, t, t.result, log, o.Tokens(), each)
-	err = errors.Join(err, t.save(work, done))
-	if o.LoRA == nil && err == nil && done == o.Steps {
-		err = o.Checkpoint.Copy(o.Out, t.trainer)
-	}
-	if o.Curve != "" && len(t.result.Rows) > 0 {
-		of := fmt.Sprintf("%s; batch %d of %d tokens, %d a step; %v", filepath.Base(o.Checkpoint.Dir), o.Rows, o.Data.Seqlen, o.perStep(), o.DType)
-		err = errors.Join(err, o.drawLosses("Loss of a language model", of, t.result.Rows))
-	}
-	if err == nil {
-		err = ctx.Err()
-	}
-	return t.result, err
+	of := fmt.Sprintf("%s; batch %d of %d tokens, %d a step; %v", filepath.Base(o.Checkpoint.Dir), o.Rows, o.Data.Seqlen, o.perStep(), o.DType)
+	err = c.run(ctx, work, o.Tokens(), each, end, "Loss of a language model", of)
+	return t.result, cmp.Or(err, ctx.Err())
 }
 
-// open makes the folder, and opens the state in it that is to be continued; nil if there is none.
-func (o *Finetune) open() (*safetensors.File, error) {
+// prepare makes the folder, and reports whether a state in it is to be continued.
+func (o *Finetune) prepare() (goesOn bool, err error) {
 	if err := os.MkdirAll(o.Out, 0o777); err != nil {
-		return nil, err
+		return false, err
 	}
 	_, missing := os.Stat(o.state())
 	for _, name := range []string{StateFile, "config.json", "adapter_config.json"} {
 		if _, err := os.Stat(filepath.Join(o.Out, name)); err == nil && (!o.Resume || missing != nil) {
-			return nil, fmt.Errorf("train: %s has a %s: resume goes on with a training that has a %s, another folder begins one", o.Out, name, StateFile)
+			return false, fmt.Errorf("train: %s has a %s: resume goes on with a training that has a %s, another folder begins one", o.Out, name, StateFile)
 		}
 	}
-	if err := o.canWrite(o.state()); err != nil || missing != nil {
-		return nil, err
-	}
-	return safetensors.Open(o.state())
+	return missing == nil, o.canWrite(o.state())
 }
 
 // settings are what the data of a step depend on, and what the state does not say of an adapter.
@@ -192,30 +182,14 @@ type tuner struct {
 	trainer *lm.Trainer
 	result  *Result
 	done    int // steps, and those that were skipped
-	saved   int // of them
 }
 
-// begin reads a state, if there is one.
-func (t *tuner) begin(ctx context.Context, state *safetensors.File) (err error) {
-	t.saved = -1
-	if state == nil {
-		return nil
+// restore is of stepper.
+func (t *tuner) restore(ctx context.Context, f *safetensors.File) error {
+	if is, want := f.Metadata["settings"], t.o.settings(); is != want {
+		return fmt.Errorf("train: the state is of %q, not of %q", is, want)
 	}
-	path, meta := t.o.state(), state.Metadata
-	if is, want := meta["settings"], t.o.settings(); is != want {
-		return fmt.Errorf("train: %s is of %q, not of %q", path, is, want)
-	}
-	if t.done, err = strconv.Atoi(meta["batches"]); err != nil || t.done < 0 {
-		return fmt.Errorf("train: %s: metadata batches=%q is not a number of steps", path, meta["batches"])
-	}
-	if t.done >= t.o.Steps {
-		return fmt.Errorf("train: %s: it has %d steps, of steps=%d none is left", path, t.done, t.o.Steps)
-	}
-	if err := t.trainer.Restore(ctx, state); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	t.result.First = t.done
-	return nil
+	return t.trainer.Restore(ctx, f)
 }
 
 // step is of stepper.
@@ -270,18 +244,11 @@ func (t *tuner) heldOut(ctx context.Context, done int) (float64, error) {
 	return e.Loss, nil
 }
 
-// save writes the state, and then the adapter, unless the files have them.
-func (t *tuner) save(ctx context.Context, done int) error {
-	if t.saved == done {
-		return nil
-	}
-	t.saved = done // or else it cannot be
-	meta := map[string]string{"batches": strconv.Itoa(done), "settings": t.o.settings()}
-	if err := t.trainer.Save(ctx, t.o.state(), meta); err != nil {
-		return fmt.Errorf("step %d is not saved: %w", done, err)
-	}
-	if t.o.LoRA == nil {
-		return nil
+// save is of stepper. The adapter comes after the state.
+func (t *tuner) save(ctx context.Context, path string, metadata map[string]string) error {
+	metadata["settings"] = t.o.settings()
+	if err := t.trainer.Save(ctx, path, metadata); err != nil || t.o.LoRA == nil {
+		return err
 	}
 	return t.o.LoRA.WriteAdapter(t.o.Out, t.o.Checkpoint.Dir, &t.o.Checkpoint.Config, t.trainer)
 }

@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -64,22 +63,10 @@ func TestGoOn(t *testing.T) {
 
 		part := *whole
 		part.Out, part.CSV, part.Resume, part.Curve = whole.Out+"-part", whole.Out+"-part.csv", true, ""
-		interrupted := 0
-		for i := 0; err == nil; i++ {
-			ctx, cancel := context.WithCancel(context.Background())
-			_, err = part.Run(ctx, d, func(r Row) {
-				if time.AfterFunc(time.Duration(i%3)*time.Millisecond, cancel); i < 2 {
-					<-ctx.Done()
-				}
-			})
-			cancel()
-			if errors.Is(err, context.Canceled) {
-				interrupted, err = interrupted+1, nil
-				require.NoError(t, os.WriteFile(part.CSV, []byte(read(t, part.CSV)+"8,1,1,1,1\n9,1,"), 0o600)) // killed
-			}
-		}
-		require.EqualError(t, err, "train: "+part.Out+"/training.safetensors: it has 8 steps, of steps=8 none is left")
-		require.GreaterOrEqual(t, interrupted, 2)
+		interrupted(t, part.CSV, part.Out+"/training.safetensors", 15*time.Millisecond, func(ctx context.Context, _ int, each func(Row)) error {
+			_, err := part.Run(ctx, d, each)
+			return err
+		})
 		for _, name := range []string{"/training.safetensors", result} {
 			require.Equal(t, read(t, whole.Out+name), read(t, part.Out+name))
 		}
@@ -90,7 +77,7 @@ func TestGoOn(t *testing.T) {
 		require.NoError(t, err)
 		part.Steps = 9
 		_, err = part.Run(context.Background(), d, nothing)
-		require.ErrorContains(t, err, `training.safetensors is of "`)
+		require.ErrorContains(t, err, `training.safetensors: train: the state is of "`)
 		part.Resume = false
 		_, err = part.Run(context.Background(), d, nothing)
 		require.ErrorContains(t, err, "has a training.safetensors: resume goes on with a training that has a training.safetensors, another folder begins one")

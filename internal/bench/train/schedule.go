@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/flashvk/flashvk/pipelines/optim"
@@ -128,19 +129,81 @@ type stepper interface {
 	step(ctx context.Context, lr float64) (loss float64, whole bool, err error)
 	// heldOut returns the loss of the evaluation after done steps, NaN if none comes there.
 	heldOut(ctx context.Context, done int) (float64, error)
-	// save writes the state after done steps.
-	save(ctx context.Context, done int) error
+	// save writes the state with metadata, and what belongs to it.
+	save(ctx context.Context, path string, metadata map[string]string) error
+	// restore reads a state.
+	restore(ctx context.Context, f *safetensors.File) error
 }
 
-// loop makes steps of batches of so many tokens until all are done, or ctx ends, and returns how many there are
-// then. It calls each after each step.
-func (o *Schedule) loop(ctx, work context.Context, x stepper, r *Result, l *log, tokens int, each func(Row)) (done int, err error) {
-	begin := time.Now()
+// A course is a training on its way.
+type course struct {
+	*Schedule
+	stepper
+	state  string // file to write; "": none
+	result *Result
+	log    *log
+	saved  int // steps that the file has
+	goesOn bool
+}
+
+// resume goes on with a state.
+func (c *course) resume(ctx context.Context, path string) error {
+	f, err := safetensors.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := c.restore(ctx, f); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	n, err := strconv.Atoi(f.Metadata["batches"])
+	switch {
+	case err != nil || n < 0:
+		return fmt.Errorf("%s: metadata batches=%q is not a number of batches", path, f.Metadata["batches"])
+	case n >= c.Steps:
+		return fmt.Errorf("%s: it has %d steps, of steps=%d none is left", path, n, c.Steps)
+	}
+	c.result.First, c.goesOn = n, true
+	return nil
+}
+
+// save writes the state, unless the file has it.
+func (c *course) save(ctx context.Context, done int) error {
+	if c.state == "" || c.saved == done {
+		return nil
+	}
+	c.saved = done // or else it cannot be
+	if err := c.stepper.save(ctx, c.state, map[string]string{"batches": strconv.Itoa(done)}); err != nil {
+		return fmt.Errorf("step %d is not saved: %w", done, err)
+	}
+	return nil
+}
+
+// run makes the steps of batches of so many tokens until all are done, or ctx ends, and calls each after each step. Then
+// it writes what there is: the state, what end writes after done steps, and the curve. What cannot be written keeps
+// nothing else from it.
+func (c *course) run(ctx, work context.Context, tokens int, each func(Row), end func(done int) error, title, of string) (err error) {
+	c.saved = -1
+	if c.log, err = c.openLog(c.goesOn, c.result); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.log.close()) }()
+	done, err := c.steps(ctx, work, tokens, each)
+	err = errors.Join(err, c.save(work, done), end(done))
+	if c.Curve != "" && len(c.result.Rows) > 0 {
+		err = errors.Join(err, c.drawLosses(title, of, c.result.Rows))
+	}
+	return err
+}
+
+// steps makes the steps, and returns how many there are then.
+func (c *course) steps(ctx, work context.Context, tokens int, each func(Row)) (done int, err error) {
+	begin, r := time.Now(), c.result
 	last := begin
 	done = r.First
-	for done < o.Steps && ctx.Err() == nil {
-		lr := o.LRAt(done)
-		loss, whole, err := x.step(work, lr)
+	for done < c.Steps && ctx.Err() == nil {
+		lr := c.LRAt(done)
+		loss, whole, err := c.step(work, lr)
 		if err != nil {
 			return done, fmt.Errorf("step %d: %w", done+1, err)
 		}
@@ -149,18 +212,18 @@ func (o *Schedule) loop(ctx, work context.Context, x stepper, r *Result, l *log,
 		}
 		done++
 		now := time.Now()
-		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(o.perStep()*tokens) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
+		row := Row{Step: done, Loss: loss, LR: lr, TokensRate: float64(c.perStep()*tokens) / now.Sub(last).Seconds(), Seconds: now.Sub(begin).Seconds()}
 		r.Rows = append(r.Rows, row)
-		if err := l.write(row); err != nil {
+		if err := c.log.write(row); err != nil {
 			return done, err
 		}
-		if row.HeldOut, err = x.heldOut(work, done); err != nil {
+		if row.HeldOut, err = c.heldOut(work, done); err != nil {
 			return done, err
 		}
 		last = time.Now()
 		each(row)
-		if o.SaveEvery > 0 && done%o.SaveEvery == 0 {
-			if err := x.save(work, done); err != nil {
+		if c.SaveEvery > 0 && done%c.SaveEvery == 0 {
+			if err := c.save(work, done); err != nil {
 				return done, err
 			}
 		}

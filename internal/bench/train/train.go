@@ -156,8 +156,14 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		return nil, err
 	}
 	defer model.Close()
-	t := &trainer{o: o, model: model, each: each, result: &Result{Best: math.Inf(1)}, evaluator: &evaluator{model: model, o: o}}
-	if err := t.begin(work); err != nil {
+	t := &trainer{o: o, model: model, result: &Result{Best: math.Inf(1)}, evaluator: &evaluator{model: model, o: o}}
+	c := &course{Schedule: &o.Schedule, stepper: t, state: o.Save, result: t.result}
+	if o.Load != "" {
+		err = c.resume(work, o.Load)
+	} else {
+		err = t.begin(work)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, o.plan()); err != nil {
@@ -171,12 +177,16 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		}
 		defer t.evaluator.close()
 	}
-	if t.log, err = o.openLog(o.Load != "", t.result); err != nil {
-		return nil, err
+	data, stop := context.WithCancel(ctx)
+	defer stop()
+	t.ahead.batches = o.batches(data, t.result.First*o.perStep())
+	t.upload(work)
+	end := func(int) (err error) {
+		t.result.Skipped, err = model.Skipped(work)
+		return errors.Join(t.writeWeights(work, o.Weights), err)
 	}
-	defer func() { err = errors.Join(err, t.log.close()) }()
-	done, err := t.steps(ctx, work)
-	if err := errors.Join(err, t.end(work, done)); err != nil {
+	of := fmt.Sprintf("%v; %v; %v", o.Config, o.Shape, o.DType)
+	if err := c.run(ctx, work, o.Tokens(), each, end, "Loss of a neural process on tasks of Gaussian processes", of); err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil {
@@ -195,17 +205,13 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	return t.result, draw(ctx, model, o)
 }
 
-// A trainer is a training on its way.
+// A trainer is a training of a neural process on its way.
 type trainer struct {
-	o      *Options
-	model  *tnp.Model
-	plan   *tnp.Plan
-	log    *log
-	each   func(Row)
-	result *Result
-	saved  int // steps that the file has
-	ahead  ahead
-
+	o         *Options
+	model     *tnp.Model
+	plan      *tnp.Plan
+	result    *Result
+	ahead     ahead
 	evaluator *evaluator // without a plan: none while training
 }
 
@@ -217,38 +223,23 @@ type ahead struct {
 	err     error // of its upload: the next batch fails, not the one on its way
 }
 
-// begin makes the first weights, or reads the state.
+// begin sets the weights that a training starts from.
 func (t *trainer) begin(ctx context.Context) error {
-	t.saved = -1
-	if t.o.Load == "" {
-		w, err := t.o.weights()
-		if err != nil {
-			return err
-		}
-		return t.model.SetWeights(ctx, w)
-	}
-	f, err := safetensors.Open(t.o.Load)
+	w, err := t.o.weights()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if err := t.model.LoadState(ctx, f); err != nil {
-		return fmt.Errorf("%s: %w", t.o.Load, err)
-	}
-	n, err := strconv.Atoi(f.Metadata["batches"])
-	if err != nil || n < 0 {
-		return fmt.Errorf("%s: metadata batches=%q is not a number of batches", t.o.Load, f.Metadata["batches"])
-	}
-	if n >= t.o.Steps {
-		return fmt.Errorf("%s: it has %d steps, of steps=%d none is left", t.o.Load, n, t.o.Steps)
-	}
-	t.result.First = n
+	return t.model.SetWeights(ctx, w)
+}
+
+// restore is of stepper.
+func (t *trainer) restore(ctx context.Context, f *safetensors.File) (err error) {
 	if best := f.Metadata["best"]; best != "" {
 		if t.result.Best, err = strconv.ParseFloat(best, 64); err != nil {
-			return fmt.Errorf("%s: metadata best=%q is not a number", t.o.Load, best)
+			return fmt.Errorf("metadata best=%q is not a number", best)
 		}
 	}
-	return nil
+	return t.model.LoadState(ctx, f)
 }
 
 // weights returns those that a training starts from.
@@ -285,15 +276,6 @@ func (o *Options) batches(ctx context.Context, first int) <-chan batch {
 		}
 	}()
 	return c
-}
-
-// steps trains until all steps are done, or ctx ends, and returns how many there are then.
-func (t *trainer) steps(ctx, work context.Context) (done int, err error) {
-	data, stop := context.WithCancel(ctx)
-	defer stop()
-	t.ahead.batches = t.o.batches(data, t.result.First*t.o.perStep())
-	t.upload(work)
-	return t.o.loop(ctx, work, t, t.result, t.log, t.o.Tokens(), t.each)
 }
 
 // writeWeights writes a file of weights, if it has a name.
@@ -358,32 +340,13 @@ func (t *trainer) run(ctx context.Context) (float64, error) {
 	return loss, fmt.Errorf("the loss is %g; the first tensor that is not finite: %s", loss, name)
 }
 
-// save writes the state, unless the file has it.
-func (t *trainer) save(ctx context.Context, done int) error {
-	if t.o.Save == "" || t.saved == done {
-		return nil
-	}
-	t.saved = done // or else it cannot be
-	metadata := map[string]string{"batches": strconv.Itoa(done), "seed": strconv.FormatUint(t.o.Seed, 10)}
+// save is of stepper.
+func (t *trainer) save(ctx context.Context, path string, metadata map[string]string) error {
+	metadata["seed"] = strconv.FormatUint(t.o.Seed, 10)
 	if t.result.Best < math.Inf(1) {
 		metadata["best"] = strconv.FormatFloat(t.result.Best, 'g', -1, 64)
 	}
-	if err := t.model.SaveState(ctx, t.o.Save, metadata); err != nil {
-		return fmt.Errorf("step %d is not saved: %w", done, err)
-	}
-	return nil
-}
-
-// end writes what there is at the end. What cannot be written keeps nothing else from it.
-func (t *trainer) end(ctx context.Context, done int) error {
-	var skipped, curve error
-	save := t.save(ctx, done)
-	weights := t.writeWeights(ctx, t.o.Weights)
-	if t.o.Curve != "" && len(t.result.Rows) > 0 {
-		curve = t.o.drawLosses("Loss of a neural process on tasks of Gaussian processes", fmt.Sprintf("%v; %v; %v", t.o.Config, t.o.Shape, t.o.DType), t.result.Rows)
-	}
-	t.result.Skipped, skipped = t.model.Skipped(ctx)
-	return errors.Join(save, weights, curve, skipped)
+	return t.model.SaveState(ctx, path, metadata)
 }
 
 // ReadFile takes the sizes of the model from the file that is to be loaded, or started from, and

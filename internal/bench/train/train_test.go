@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -61,6 +62,31 @@ func columns(t testing.TB, path string) (list []string) {
 	return list
 }
 
+// interrupted runs a training of 8 steps in parts, each of which ends at another moment of a step, until its state says
+// that no step is left.
+func interrupted(t testing.TB, csv, state string, step time.Duration, run func(ctx context.Context, i int, each func(Row)) error) {
+	for i, n := 0, 0; ; i++ {
+		ctx, cancel := context.WithCancel(context.Background())
+		after := time.Duration(1+i%7) * step / 5 // after the first step of this part
+		if i < 2 {                               // whatever the pace
+			after = 0
+		}
+		err := run(ctx, i, func(Row) {
+			if time.AfterFunc(after, cancel); after == 0 {
+				<-ctx.Done()
+			}
+		})
+		if cancel(); errors.Is(err, context.Canceled) {
+			n++
+			require.NoError(t, os.WriteFile(csv, []byte(read(t, csv)+"8,1,1,1,1\n9,1,"), 0o600)) // killed
+		} else if err != nil {
+			require.EqualError(t, err, state+": it has 8 steps, of steps=8 none is left")
+			require.Greater(t, n, 1)
+			return
+		}
+	}
+}
+
 // TestContinue: a training that is interrupted again and again, at any time of a step and between its
 // batches, and continued, comes to the state and the log of an uninterrupted training; rows of the
 // log beyond the state are dropped. Steps have more batches than are made ahead.
@@ -80,38 +106,19 @@ func TestContinue(t *testing.T) {
 	require.Equal(t, 512/2, all.Evaluation.Targets)
 	require.Greater(t, all.Evaluation.Loss, all.Evaluation.Own)
 	step := time.Duration((all.Rows[7].Seconds - all.Rows[0].Seconds) / 7 * float64(time.Second))
-	interrupted := 0
-	for i := 0; ; i++ {
+	interrupted(t, file("part.csv"), file("part"), step, func(ctx context.Context, i int, each func(Row)) error {
 		o := training("part")
 		if i > 0 {
-			require.NoError(t, os.WriteFile(o.CSV, []byte(read(t, o.CSV)+"8,1,1,1,1\n9,1,"), 0o600)) // killed
 			o.Load, o.Seed, o.Config = o.Save, 0, tnp.Config{}
 			require.NoError(t, o.ReadFile(true, 0))
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		after := time.Duration(1+i%7) * step / 5 // after the first step of this part
-		if i < 2 {                               // whatever the pace
-			after = 0
-		}
-		result, err := Run(ctx, d, o, func(Row) {
-			if time.AfterFunc(after, cancel); after == 0 {
-				<-ctx.Done()
-			}
-		})
-		cancel()
+		result, err := Run(ctx, d, o, each)
 		if err == nil {
 			require.Positive(t, result.First)
 			require.Len(t, result.Rows, 8)
-			_, err = Run(context.Background(), d, o, nothing)
 		}
-		if err != nil && strings.Contains(err.Error(), "none is left") {
-			require.EqualError(t, err, o.Save+": it has 8 steps, of steps=8 none is left")
-			break
-		}
-		require.ErrorIs(t, err, context.Canceled)
-		interrupted++
-	}
-	require.Greater(t, interrupted, 1)
+		return err
+	})
 	require.Equal(t, read(t, whole.Save), read(t, file("part")))
 	require.Equal(t, columns(t, whole.CSV), columns(t, file("part.csv"))[:9])
 
