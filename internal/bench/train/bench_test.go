@@ -62,33 +62,6 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 	filetest.Write(t, path, tensors, values)
 }
 
-// TestBenchUnsupported: what the device does not do is in the report, and a failure.
-func TestBenchUnsupported(t *testing.T) {
-	vktest.Sequential(t)
-	c := benchCase(t)
-	c.Variant.Variant = tnp.Fused // of float32
-	d := vktest.Open(t)
-	planned := func(*tnp.Memory) { t.Error("it has a plan") }
-	list, _, err := Bench(context.Background(), d, c, planned, func(string) {})
-	require.NoError(t, err)
-	require.Len(t, list, 1)
-	require.Equal(t, bench.StatusUnsupported, list[0].Status)
-	require.Equal(t, "fused,auto,once", list[0].Impl)
-	require.Contains(t, list[0].Reason, "float32 matrices have no kernel")
-
-	// Likewise what does not fit, before anything is allocated.
-	c = benchCase(t)
-	c.Batch, c.Context, c.Targets = 1<<11, 1<<13, 1<<13
-	before := d.Memory().Bytes
-	lines := 0
-	list, _, err = Bench(context.Background(), d, c, func(m *tnp.Memory) { lines++; require.Greater(t, m.Bytes(), int64(50e9)) }, func(string) {})
-	if err == nil { // else a tensor is larger than a buffer may be, which the error says
-		require.Equal(t, 1, lines)
-		require.Regexp(t, `^train: model and activations take [0-9]+ bytes, [0-9]+ more than the device has left: `, list[0].Reason)
-	}
-	require.Equal(t, before, d.Memory().Bytes)
-}
-
 // TestBench measures a step beside peers: one that is as we are, one whose gradients are off by a
 // quarter, one that says too little, and one that fails.
 func TestBench(t *testing.T) {

@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"math"
 	"strings"
 	"testing"
 
@@ -71,81 +70,5 @@ func TestTasks(t *testing.T) {
 	require.True(t, e.Own != e.Own, "nobody knows the process of a file's tasks")
 	for text, want := range map[string]bool{"a task of tasks<": true, ">targets<": true, ">context<": true, ">function<": false} {
 		require.Equal(t, want, strings.Contains(read(t, file("picture.svg")), text), text)
-	}
-}
-
-// TestHeldOut: the last tasks of a file are evaluated and not trained on, and the weights of their
-// lowest loss are kept, also by a training that is interrupted and continued. The loss of tasks like
-// the training's tasks falls to the end; the loss of tasks with the opposite y rises from the first
-// evaluation on.
-func TestHeldOut(t *testing.T) {
-	d, file := vktest.Open(t), inFolder(t)
-	for sign, best := range map[float32]int{1: 13, -1: 4} {
-		training := func(name string) (*Options, *tasks) {
-			o := options(t, 13)
-			o.Batch, o.Batches, o.HeldOut, o.Constant = 2, 1, 2, true
-			all := &tasks{n: 4}
-			for i := range all.n {
-				y := float32(3)
-				if i >= 2 {
-					y *= sign
-				}
-				for j := range o.Context + o.Targets {
-					token := []float32{float32(j%o.Context) / 8, 0, -1}
-					if j < o.Context {
-						token[2] = 1
-					}
-					all.x = append(all.x, token...)
-				}
-				for range o.Targets {
-					all.y = append(all.y, y)
-				}
-			}
-			writeTasks(t, file("tasks"), map[string][]float32{"x": all.x, "y": all.y}, map[string][]int{"x": {4, o.Context + o.Targets, 3}, "y": {4, o.Targets}})
-			require.NoError(t, o.ReadTasks(file("tasks")))
-			o.Save, o.Best = file(name), file(name+".best")
-			return o, all
-		}
-		o, all := training("whole")
-		require.Equal(t, all.y[:2*o.Targets], o.data(3).y, "the first two tasks, again and again")
-		held, _, err := o.unseen(0)
-		require.NoError(t, err)
-		require.Equal(t, all.y[2*o.Targets:], held.y)
-		losses := map[int]float64{}
-		whole, err := Run(context.Background(), d, o, func(r Row) {
-			if !math.IsNaN(r.HeldOut) {
-				losses[r.Step] = r.HeldOut
-			}
-		})
-		require.NoError(t, err)
-		require.Len(t, losses, 4)
-		require.Equal(t, losses[13], whole.Evaluation.Loss)
-		for _, step := range []int{4, 8, 12, 13} {
-			require.LessOrEqual(t, losses[best], losses[step])
-		}
-		require.Equal(t, losses[best], whole.Best)
-		e, err := Evaluate(context.Background(), d, o.Best, 0, o)
-		require.NoError(t, err)
-		require.Equal(t, losses[best], e.Loss, "the file has those weights")
-
-		for i := range 3 {
-			part, _ := training("part")
-			if i > 0 {
-				part.Load = part.Save
-			}
-			ctx, cancel := context.WithCancel(context.Background())
-			_, err := Run(ctx, d, part, func(r Row) {
-				if r.Step == 5*(i+1) {
-					cancel()
-				}
-			})
-			if cancel(); i < 2 {
-				require.ErrorIs(t, err, context.Canceled)
-			} else {
-				require.NoError(t, err)
-			}
-		}
-		require.Equal(t, read(t, file("whole")), read(t, file("part")))
-		require.Equal(t, read(t, file("whole.best")), read(t, file("part.best")))
 	}
 }

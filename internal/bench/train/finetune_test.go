@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,50 +43,6 @@ func finetune(t testing.TB, steps int) *Finetune {
 	return o
 }
 
-// TestGoOn: a training that is interrupted at any time and goes on comes to the state, the adapter and the log of an
-// uninterrupted one, whether weights of an adapter or all are trained.
-func TestGoOn(t *testing.T) {
-	d := vktest.Open(t)
-	for _, full := range []bool{false, true} {
-		whole, result := finetune(t, 8), "/adapter_model.safetensors"
-		if full {
-			whole.LoRA, result = nil, "/model.safetensors"
-		}
-		whole.CSV, whole.Curve = whole.Out+".csv", whole.Out+"-curve"
-		all, err := whole.Run(context.Background(), d, nothing)
-		require.NoError(t, err)
-		require.Len(t, all.Rows, 8)
-		require.Less(t, all.Rows[7].Loss, all.Rows[0].Loss)
-		require.Less(t, all.Evaluation.Loss, all.Rows[0].Loss)
-		require.Contains(t, read(t, whole.Curve+".svg"), "Loss of a language model")
-
-		part := *whole
-		part.Out, part.CSV, part.Resume, part.Curve = whole.Out+"-part", whole.Out+"-part.csv", true, ""
-		interrupted(t, part.CSV, part.Out+"/training.safetensors", 15*time.Millisecond, func(ctx context.Context, _ int, each func(Row)) error {
-			_, err := part.Run(ctx, d, each)
-			return err
-		})
-		for _, name := range []string{"/training.safetensors", result} {
-			require.Equal(t, read(t, whole.Out+name), read(t, part.Out+name))
-		}
-		require.Equal(t, columns(t, whole.CSV), columns(t, part.CSV)[:9])
-
-		// Only the same training goes on.
-		part.Data, _, err = lm.ReadData(whole.Checkpoint.Dir, &whole.Checkpoint.Config, whole.Checkpoint.Dir+"/../data.jsonl", lm.DataOptions{Seqlen: 32})
-		require.NoError(t, err)
-		part.Steps = 9
-		_, err = part.Run(context.Background(), d, nothing)
-		require.ErrorContains(t, err, `training.safetensors: train: the state is of "`)
-		part.Resume = false
-		_, err = part.Run(context.Background(), d, nothing)
-		require.ErrorContains(t, err, "has a training.safetensors: resume goes on with a training that has a training.safetensors, another folder begins one")
-		require.NoError(t, os.Remove(part.Out+"/training.safetensors"))
-		part.Resume = true
-		_, err = part.Run(context.Background(), d, nothing)
-		require.ErrorContains(t, err, "config.json: resume goes on with")
-	}
-}
-
 // TestOrder: each step has the batches that come next, the learning rate of the schedule, and the mean of both losses.
 func TestOrder(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
@@ -113,16 +68,6 @@ func TestOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, (o.Held.Rows()+1)/2)
 	require.Equal(t, [2]float64{sum / float64(n), float64(n)}, [2]float64{got.Evaluation.Loss, float64(got.Evaluation.Targets)})
-}
-
-// TestTooFast: a loss that is none ends a training with the step, and what was saved before stays.
-func TestTooFast(t *testing.T) {
-	d := vktest.Open(t)
-	o := finetune(t, 50)
-	o.LoRA, o.LR, o.WeightDecay, o.Constant, o.SaveEvery = nil, 1, 1e30, true, 1
-	_, err := o.Run(context.Background(), d, nothing)
-	require.Regexp(t, `^step [0-9]+( is not saved: train: \S+ is (NaN|[+-]Inf)|: the loss is )`, err.Error())
-	require.FileExists(t, o.Out+"/training.safetensors")
 }
 
 // TestChoose: with less memory come checkpoints, then smaller batches, then an error.

@@ -160,8 +160,8 @@ func (c *course) resume(ctx context.Context, path string) error {
 	switch {
 	case err != nil || n < 0:
 		return fmt.Errorf("%s: metadata batches=%q is not a number of batches", path, f.Metadata["batches"])
-	case n >= c.Steps:
-		return fmt.Errorf("%s: it has %d steps, of steps=%d none is left", path, n, c.Steps)
+	case n > c.Steps: // with as many, what a killed program has not written after the state is written
+		return fmt.Errorf("%s: it has %d steps, more than steps=%d", path, n, c.Steps)
 	}
 	c.result.First, c.goesOn = n, true
 	return nil

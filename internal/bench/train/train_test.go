@@ -2,14 +2,11 @@ package train
 
 import (
 	"context"
-	"errors"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -62,105 +59,6 @@ func columns(t testing.TB, path string) (list []string) {
 	return list
 }
 
-// interrupted runs a training of 8 steps in parts, each of which ends at another moment of a step, until its state says
-// that no step is left.
-func interrupted(t testing.TB, csv, state string, step time.Duration, run func(ctx context.Context, i int, each func(Row)) error) {
-	for i, n := 0, 0; ; i++ {
-		ctx, cancel := context.WithCancel(context.Background())
-		after := time.Duration(1+i%7) * step / 5 // after the first step of this part
-		if i < 2 {                               // whatever the pace
-			after = 0
-		}
-		err := run(ctx, i, func(Row) {
-			if time.AfterFunc(after, cancel); after == 0 {
-				<-ctx.Done()
-			}
-		})
-		if cancel(); errors.Is(err, context.Canceled) {
-			n++
-			require.NoError(t, os.WriteFile(csv, []byte(read(t, csv)+"8,1,1,1,1\n9,1,"), 0o600)) // killed
-		} else if err != nil {
-			require.EqualError(t, err, state+": it has 8 steps, of steps=8 none is left")
-			require.Greater(t, n, 1)
-			return
-		}
-	}
-}
-
-// TestContinue: a training that is interrupted again and again, at any time of a step and between its
-// batches, and continued, comes to the state and the log of an uninterrupted training; rows of the
-// log beyond the state are dropped. Steps have more batches than are made ahead.
-func TestContinue(t *testing.T) {
-	d := vktest.Open(t)
-	file := inFolder(t)
-	training := func(name string) *Options {
-		o := options(t, 8)
-		o.Accumulate, o.Batches, o.Save, o.CSV = 6, 2, file(name), file(name+".csv")
-		return o
-	}
-	whole := training("whole")
-	whole.Weights, whole.Curve, whole.Picture = file("weights"), file("curve"), file("trained")
-	all, err := Run(context.Background(), d, whole, nothing)
-	require.NoError(t, err)
-	require.Len(t, all.Rows, 8)
-	require.Equal(t, 512/2, all.Evaluation.Targets)
-	require.Greater(t, all.Evaluation.Loss, all.Evaluation.Own)
-	step := time.Duration((all.Rows[7].Seconds - all.Rows[0].Seconds) / 7 * float64(time.Second))
-	interrupted(t, file("part.csv"), file("part"), step, func(ctx context.Context, i int, each func(Row)) error {
-		o := training("part")
-		if i > 0 {
-			o.Load, o.Seed, o.Config = o.Save, 0, tnp.Config{}
-			require.NoError(t, o.ReadFile(true, 0))
-		}
-		result, err := Run(ctx, d, o, each)
-		if err == nil {
-			require.Positive(t, result.First)
-			require.Len(t, result.Rows, 8)
-		}
-		return err
-	})
-	require.Equal(t, read(t, whole.Save), read(t, file("part")))
-	require.Equal(t, columns(t, whole.CSV), columns(t, file("part.csv"))[:9])
-
-	// The drawing is there, and weights and state hold the same weights.
-	require.Contains(t, read(t, file("curve.svg")), "Loss of a neural process")
-	for _, path := range []string{whole.Weights, whole.Save} {
-		o := options(t, 1)
-		o.Batches, o.Picture = 2, file("picture")
-		e, err := Evaluate(context.Background(), d, path, 0, o)
-		require.NoError(t, err)
-		require.Equal(t, all.Evaluation.Loss, e.Loss)
-	}
-	require.Contains(t, read(t, file("picture.svg")), "2 deviations")
-	require.Equal(t, read(t, file("picture.svg")), read(t, file("trained.svg")), "the training draws the same")
-	require.NoError(t, os.Symlink(whole.Save, file("model.svg")))
-	o := options(t, 1)
-	o.Picture = file("model")
-	_, err = Evaluate(context.Background(), d, whole.Save, 0, o)
-	require.EqualError(t, err, "train: picture and evaluate are the same file, "+whole.Save)
-}
-
-// TestNotFinite: a loss that is none stops the training, with the step and the tensor.
-func TestNotFinite(t *testing.T) {
-	d := vktest.Open(t)
-	o := options(t, 50)
-	o.LR, o.Warmup, o.Constant = 1, 0, true
-	o.WeightDecay = 1e30 // the weights grow beyond float32
-	_, err := Run(context.Background(), d, o, nothing)
-	require.ErrorContains(t, err, "the first tensor that is not finite: the gradient of ")
-	require.Regexp(t, `^step [0-9]+: the loss is `, err.Error())
-
-	// A state that nothing goes on from is not written over one of before.
-	o.Save, o.SaveEvery = inFolder(t)("state"), 1
-	_, err = Run(context.Background(), d, o, nothing)
-	require.Regexp(t, `^step [0-9]+ is not saved: train: \S+ is (NaN|[+-]Inf): `, err.Error())
-	f, err := safetensors.Open(o.Save)
-	require.NoError(t, err)
-	defer f.Close()
-	_, _, err = tnp.Load(f, 0)
-	require.NoError(t, err)
-}
-
 // TestBadBatch: the batch that is uploaded beside a step and refused fails its own step. The one
 // before is logged and saved.
 func TestBadBatch(t *testing.T) {
@@ -185,37 +83,6 @@ func TestBadBatch(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 	require.Equal(t, "2", f.Metadata["batches"])
-}
-
-// TestSaved: whatever ends a training, the state of its steps and the weights are written first. A log
-// that fails is on a full disk.
-func TestSaved(t *testing.T) {
-	if _, err := os.Stat("/dev/full"); err != nil {
-		t.Skip(err)
-	}
-	d := vktest.Open(t)
-	file := inFolder(t)
-	o := options(t, 5)
-	o.Save, o.Weights, o.CSV = file("state"), file("weights"), "/dev/full"
-	_, err := Run(context.Background(), d, o, nothing)
-	require.EqualError(t, err, "write /dev/full: no space left on device")
-	for _, path := range []string{o.Save, o.Weights} {
-		f, err := safetensors.Open(path)
-		require.NoError(t, err)
-		defer f.Close()
-		require.Equal(t, map[string]string{o.Save: "1"}[path], f.Metadata["batches"])
-	}
-
-	// A state that cannot be written keeps weights from nothing.
-	o.Save, o.Weights, o.CSV = file("folder/state"), file("others"), ""
-	require.NoError(t, os.Mkdir(file("folder"), 0o700))
-	_, err = Run(context.Background(), d, o, func(r Row) {
-		if r.Step == 2 {
-			require.NoError(t, os.RemoveAll(file("folder")))
-		}
-	})
-	require.ErrorContains(t, err, file("folder/state")+": no such file or directory")
-	require.FileExists(t, o.Weights)
 }
 
 // TestEachItsBatch: batches uploaded beside the one before have the losses of those that are
@@ -275,47 +142,4 @@ func TestValidate(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-}
-
-// TestLog: what is no log is refused, and left as it is. A training that is continued replaces its
-// log whole, so that a kill loses no row.
-func TestLog(t *testing.T) {
-	file := inFolder(t)
-	const head = "step,loss,lr,tokens_per_s,seconds\n"
-	for text, want := range map[string]string{
-		"a,b\n1,2\n":         "it is no log of a training",
-		"\x00\x01":           "it is no log of a training",
-		head + "x,1,1,1,1\n": `line 2 is no row of a log: "x,1,1,1,1\n"`,
-		head + "1,1,y,1,1\n": `line 2 is no row of a log: "1,1,y,1,1\n"`,
-		head + "1,1\n":       `line 2 is no row of a log: "1,1\n"`,
-	} {
-		require.NoError(t, os.WriteFile(file("log"), []byte(text), 0o600))
-		_, err := (&Schedule{CSV: file("log")}).openLog(true, &Result{})
-		require.EqualError(t, err, file("log")+": "+want)
-		require.Equal(t, text, read(t, file("log")))
-	}
-	_, err := readLog("/dev/zero")
-	require.EqualError(t, err, "/dev/zero: is a device, not a regular file")
-	rows, err := readLog(file("none"))
-	require.NoError(t, err)
-	require.Empty(t, rows)
-
-	require.NoError(t, os.WriteFile(file("log"), []byte(head+"1,1,1,1,1\n2,2,2,2,2\n3,3,3,3,3\n"), 0o600))
-	before, err := os.Open(file("log"))
-	require.NoError(t, err)
-	defer before.Close()
-	r := &Result{First: 2}
-	l, err := (&Schedule{CSV: file("log")}).openLog(true, r)
-	require.NoError(t, err)
-	require.NoError(t, l.write(Row{Step: 3, Loss: 4, LR: 4, TokensRate: 4, Seconds: 4}))
-	for _, goOn := range []bool{false, true} {
-		_, err := (&Schedule{CSV: file("log")}).openLog(goOn, &Result{})
-		require.EqualError(t, err, file("log")+": another process is writing it: name another file, or wait")
-	}
-	require.NoError(t, l.close())
-	require.Len(t, r.Rows, 2)
-	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,4,4,4,4\n", read(t, file("log")))
-	text, err := io.ReadAll(before)
-	require.NoError(t, err)
-	require.Equal(t, head+"1,1,1,1,1\n2,2,2,2,2\n3,3,3,3,3\n", string(text), "the file of before is not written to")
 }
