@@ -95,22 +95,19 @@ float largest(const Run r[4]) {
 
 #include "lib/hadamard.glsl"
 
-// bytes returns four elements as bytes; NaN is 0. Here amax / scale is 127 but for its rounding: a number of
-// that size and 3 * 2^22 add up to a float whose last bits are the whole number next to it.
+// bytes returns four elements as bytes. Here amax / scale is 127 but for its rounding: a number of that size
+// and 3 * 2^22 add up to a float whose last bits are the whole number next to it.
 uint bytes(const vec4 x, const float inverse) {
     if (FORMAT == E4M3) {
         return narrowed(x, inverse);
     }
-    const bvec4 nan = greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
-    precise const vec4 quotient = mix(x, vec4(0.0), nan) * inverse;
-    precise const vec4 sum = quotient + 12582912.0;
-    const uvec4 y = floatBitsToUint(sum);
+    const uvec4 y = floatBitsToUint(x * inverse + 12582912.0);
     return bitfieldInsert(bitfieldInsert(y.x, y.y, 8, 8), bitfieldInsert(y.z, y.w, 8, 8), 16, 16);
 }
 
-// put_row writes a row of y that begins at byte `at`, of which column `first` is the invocation's first.
-void put_row(const uint at, const uint first, const Run r[4], const float scale) {
-    const float inverse = scale > 0.0 ? 1.0 / scale : 0.0;
+// put_row writes sign * r as a row of y that begins at byte `at`, of which column `first` is the invocation's first.
+void put_row(const uint at, const uint first, const Run r[4], const float scale, const float sign) {
+    const float inverse = scale > 0.0 ? sign / scale : 0.0;
     [[unroll]] for (uint j = 0; j < RUNS; j++) {
         y[(at + (first + j * TEAM * 8) * SPREAD) / 8] = uvec2(bytes(r[j].lo, inverse), bytes(r[j].hi, inverse));
     }
@@ -175,7 +172,7 @@ void put_keys(const uint batch, const uint kv_head, const uint lane, const uint 
         const uint row = i * ABREAST + lane;
         const uint at = HEAD_AT(v, batch, kv_head) + (gl_WorkGroupID.x * BLOCK + row) * p.v_stride_s;
         if (lane < ABREAST && row < BLOCK && gl_WorkGroupID.x * BLOCK + row < p.seq_kv) {
-            put_row(at, first, held[i], scale);
+            put_row(at, first, held[i], scale, 1.0);
             if (first == 0) {
                 values[at / ROW_BYTES] = scale;
             }
@@ -198,8 +195,8 @@ void put_rows(const uint batch, const uint head, const uint lane, const uint fir
             const Run x = load_run(HEAD_AT(q, batch, head) + row * p.q_stride_s + first + col, exists);
             const Run mean = load_sums(sums + col, exists);
             const Run up = load_sums(sums + col + HEAD_DIM, exists);
-            shift += sign * (dot(x.lo, mean.lo) + dot(x.hi, mean.hi));
-            r[j] = Run(x.lo * sign * uintBitsToFloat(one - floatBitsToUint(up.lo)), x.hi * sign * uintBitsToFloat(one - floatBitsToUint(up.hi)));
+            shift += dot(x.lo, mean.lo) + dot(x.hi, mean.hi);
+            r[j] = Run(x.lo * uintBitsToFloat(one - floatBitsToUint(up.lo)), x.hi * uintBitsToFloat(one - floatBitsToUint(up.hi)));
         }
         r = mixed(r);
         barrier();  // part is read before it is written
@@ -213,10 +210,10 @@ void put_rows(const uint batch, const uint head, const uint lane, const uint fir
         if (exists) {
             const float scale = scale_of(all.x);
             const uint at = HEAD_AT(o, batch, head) + row * p.o_stride_s;
-            put_row(at, first, r, scale);
+            put_row(at, first, r, scale, sign);
             if (first == 0) {
                 values[at / ROW_BYTES * 2] = scale / float(COLS);
-                values[at / ROW_BYTES * 2 + 1] = all.y * PLAIN.scale_log2;
+                values[at / ROW_BYTES * 2 + 1] = all.y * sign * PLAIN.scale_log2;
             }
         }
     }
