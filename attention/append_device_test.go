@@ -114,7 +114,7 @@ func TestAppendRefuses(t *testing.T) {
 		row.change(&c)
 		cmd, err := dev.NewCmd("append")
 		require.NoError(t, err)
-		require.ErrorContains(t, c.Bind(on, nil, kit.Forward)(cmd), row.want)
+		require.ErrorContains(t, c.Host().Bind(on, nil, kit.Forward)(cmd), row.want)
 		require.ErrorContains(t, cmd.Submit(t.Context()), row.want)
 		cmd.Close()
 	}

@@ -48,7 +48,7 @@ func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[stri
 
 // submit runs a call on tensors.
 func submit(t *testing.T, dev *vk.Device, c call.Call, on map[string]vk.Tensor) {
-	require.NoError(t, dev.Run(t.Context(), "call", c.Bind(on, nil, c.Pass())))
+	require.NoError(t, dev.Run(t.Context(), "call", c.Host().Bind(on, nil, c.Pass())))
 }
 
 func sameBits(a, b []float32) bool {

@@ -26,11 +26,12 @@ type misled struct {
 	of, like string
 }
 
-func (m misled) Bind(t map[string]vk.Tensor, w *vk.Buffer, pass kit.Pass) call.Recording {
-	x := t[m.of]
-	x.Strides = t[m.like].Strides
-	t[m.of] = x
-	return m.Case.Bind(t, w, pass)
+func (m misled) Host() call.Host {
+	return m.Case.Host().With(func(t map[string]vk.Tensor) {
+		x := t[m.of]
+		x.Strides = t[m.like].Strides
+		t[m.of] = x
+	})
 }
 
 // TestMisled wants the cases of layouts to find strides of another tensor.
@@ -82,7 +83,7 @@ func TestBadLengths(t *testing.T) {
 				c.Window.Left = 1 << 30
 				c.Window.On = n < len(options)-1
 				c.Pack()
-				if _, err := c.Choose(d.Caps(), pass); err != nil || opt.BackwardConfig != nil && pass == kit.Forward {
+				if _, err := c.Host().Choose(d.Caps(), pass); err != nil || opt.BackwardConfig != nil && pass == kit.Forward {
 					continue
 				}
 				k, record, err := call.Case(d.Caps(), &c.Attention, pass, call.Inputs(&c.Attention))
@@ -128,7 +129,7 @@ func TestRecordAgain(t *testing.T) {
 			gradients.NoDBias = false
 			seen := map[string]int{}
 			for i, c := range []*call.Attention{&plain, &f32, &backward, &window, &features, &gradients} {
-				if _, err := c.Choose(d.Caps(), c.Pass()); err != nil {
+				if _, err := c.Host().Choose(d.Caps(), c.Pass()); err != nil {
 					t.Skip(err)
 				}
 				on := map[string]vk.Tensor{}
@@ -205,7 +206,7 @@ func TestDecodeCounters(t *testing.T) {
 	var first []float32
 	for range 2 {
 		for range 3 {
-			require.NoError(t, c.Bind(on, nil, kit.Forward)(cmd))
+			require.NoError(t, c.Host().Bind(on, nil, kit.Forward)(cmd))
 		}
 		for range 3 {
 			require.NoError(t, on["o"].Zero(t.Context()))
@@ -377,7 +378,7 @@ func TestErrors(t *testing.T) {
 		c.Impl, c.Config, c.BackwardConfig = o.Impl, o.Config, o.BackwardConfig
 		cmd, err := d.NewCmd("errors")
 		require.NoError(t, err)
-		require.ErrorContains(t, c.Bind(on, o.Workspace, row.pass)(cmd), "attention: "+row.want)
+		require.ErrorContains(t, c.Host().Bind(on, o.Workspace, row.pass)(cmd), "attention: "+row.want)
 		cmd.Close()
 	}
 }

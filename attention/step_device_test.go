@@ -69,7 +69,7 @@ func TestStep(t *testing.T) {
 			continue
 		}
 		c.Config.Append = true
-		if _, err := c.Choose(dev.Caps(), kit.Forward); err != nil {
+		if _, err := c.Host().Choose(dev.Caps(), kit.Forward); err != nil {
 			continue
 		}
 		ran++

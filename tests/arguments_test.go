@@ -110,7 +110,7 @@ func TestArguments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			kernel, _, _ := strings.Cut(name, ",")
 			pass := c.Pass()
-			plan, err := c.Choose(dev.Caps(), pass)
+			plan, err := c.Host().Choose(dev.Caps(), pass)
 			require.NoError(t, err)
 			memory := vktest.Tensor(t, dev, dtype.Float32, 1<<18).Buffer
 			workspace := vktest.Tensor(t, dev, dtype.Float32, 1<<12+int(plan.Workspace()/4)).Buffer
@@ -132,7 +132,7 @@ func TestArguments(t *testing.T) {
 				cmd, err := dev.NewCmd("arguments")
 				require.NoError(t, err)
 				defer cmd.Close()
-				if err = c.Bind(on, workspace, pass)(cmd); err != nil {
+				if err = c.Host().Bind(on, workspace, pass)(cmd); err != nil {
 					require.Error(t, cmd.Submit(t.Context()))
 				}
 				return err

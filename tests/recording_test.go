@@ -61,7 +61,7 @@ func (b block) record(c *vk.Cmd, p part) error {
 			t[of.Name] = b[cmp.Or(p.names[of.Name], of.Name)]
 		}
 	}
-	return p.Bind(t, nil, p.pass)(c)
+	return p.Host().Bind(t, nil, p.pass)(c)
 }
 
 // inTurns records the calls of blocks in turns.

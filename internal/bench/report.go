@@ -198,22 +198,6 @@ func (r Result) rate(amount float64) float64 {
 	return amount / ns * 1e9
 }
 
-// Failed returns the number of wrong results. Neither Failed nor OK counts peers.
-func (r Report) Failed() int { return r.count(StatusFailed) }
-
-// OK returns the number of results that were correct and timed.
-func (r Report) OK() int { return r.count(StatusOK) }
-
-func (r Report) count(s Status) int {
-	n := 0
-	for _, x := range r.Results {
-		if x.Status == s && !x.Peer {
-			n++
-		}
-	}
-	return n
-}
-
 // BuildInfo describes the running program, as the Go tool recorded it.
 type BuildInfo struct {
 	Version  string // of the module; (devel) for a build from a checkout

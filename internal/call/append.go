@@ -223,8 +223,11 @@ func put8[T ref.Float](a *Append, x map[string][]T, name string, at, h int, row,
 	}
 }
 
-// Choose implements Call. The one kernel has no choice of its own; it is for devices that decode.
-func (a *Append) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (a *Append) Host() Host { return Host{a.choose, a.bind} }
+
+// choose is Choose. The one kernel has no choice of its own; it is for devices that decode.
+func (a *Append) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	kernel := "attention_append." + a.DType.Short()
 	if a.Cache != attention.CacheSame {
 		kernel = "attention_append_cache8." + a.DType.Short()
@@ -239,8 +242,7 @@ func (a *Append) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return simplePlan{"append", 0, []string{kernel}}, err
 }
 
-// Bind implements Call.
-func (a *Append) Bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {
+func (a *Append) bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {
 	if n, lens := a.Advance, t["seq_lens"]; n != 0 {
 		return func(c *vk.Cmd) error { return attention.Advance(c, lens, n) }
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/attention/ref"
 	"github.com/flashvk/flashvk/internal/guard"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -373,20 +372,9 @@ func (a *Attention) sampleBackward(in ref.Inputs[float64], up ref.Upstream[float
 	return out, nil
 }
 
-// Choose implements Call.
-func (a *Attention) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return attention.Choose(caps, a.Problem, pass, a.options(nil))
-}
-
-// Bind implements Call.
-func (a *Attention) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	return bind(t, a.Problem, a.options(workspace), pass, attention.Forward, attention.Backward)
-}
-
-func (a *Attention) options(workspace *vk.Buffer) attention.Options {
-	return attention.Options{
-		Impl: a.Impl, Config: a.Config, BackwardConfig: a.BackwardConfig, DecodeConfig: a.DecodeConfig, Tuning: a.Tuning, Workspace: workspace,
-	}
+// Host implements Call.
+func (a *Attention) Host() Host {
+	return hosted(a, a.Problem, attention.Choose, attention.Forward, attention.Backward)
 }
 
 // Letters of Attention's Layout. "·" is garbage, which is also on both sides of all but Packed.

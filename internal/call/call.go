@@ -12,12 +12,11 @@
 //
 // The description of a kernel is a struct of plain exported fields, which encoding/json writes and
 // reads: the kernel's problem and configuration, which of its optional tensors there are, [Direction]
-// if it has two passes, and [Data]. Five methods say the rest:
+// if it has two passes, and [Data]. Four methods say the rest:
 //
 //	Tensors  name, shape, format and role of each tensor, and the size of the numbers in an input
 //	Want     the outputs of a pass in float64, and how far a kernel may be from them
-//	Choose   what runs on a device
-//	Record   the kernel's function, with the struct that Bind fills
+//	Host     the functions of the kernel's package
 //	Tidy     repairs a call whose fields do not fit each other; Adjust, if what inputs hold depends
 //	         on each other; Hide, if a call does not read all of an input: the rest is NaN in what it
 //	         returns; First, if a backward pass may need outputs of a device; and WorkspaceOffset,
@@ -29,6 +28,7 @@
 package call
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -38,6 +38,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
+	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -46,16 +47,13 @@ import (
 type Call interface {
 	Validate() error
 	Pass() kit.Pass // that the call itself means; methods take any that the kernel has
-	Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error)
 	// Tensors lists the tensors of all passes. Their order stays: it numbers the sources of random
 	// numbers.
 	Tensors() []Tensor
 	// Want returns the outputs of a pass, given what Inputs returns. For a backward pass it also
 	// has the outputs of the forward pass that the backward pass reads.
 	Want(x Values, pass kit.Pass) Outputs
-	// Bind returns what records a pass on tensors. The workspace is as large as the plan says, or nil.
-	// What Bind does takes longer than a kernel's call does, which bench measures.
-	Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording
+	Host() Host
 	// Given returns the embedded Data.
 	Given() *Data
 }
@@ -65,6 +63,72 @@ type Recording func(c *vk.Cmd) error
 
 // failed returns a Recording that returns an error.
 func failed(err error) Recording { return func(*vk.Cmd) error { return err } }
+
+// A Host is what runs a call: the functions of its package.
+type Host struct {
+	// Choose returns what runs on a device.
+	Choose func(caps *vk.Caps, pass kit.Pass) (kit.Plan, error)
+	// Bind returns what records a pass on tensors. The workspace is as large as the plan says, or nil.
+	// What Bind does takes longer than a kernel's call does, which bench measures.
+	Bind func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording
+}
+
+// hosted returns the Host of a package that keeps the contract of package kit. The package's options are
+// the fields of the call with their names.
+func hosted[T, G, P, O any, L kit.Plan](c Call, p P, choose func(*vk.Caps, P, kit.Pass, O) (L, error),
+	forward func(*vk.Cmd, T, P, O) error, backward func(*vk.Cmd, T, G, P, O) error,
+) Host {
+	return Host{func(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+		o, err := optionsOf[O](c, nil)
+		if err != nil {
+			return nil, err
+		}
+		return choose(caps, p, pass, o)
+	}, func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+		o, err := optionsOf[O](c, workspace)
+		if err != nil {
+			return failed(err)
+		}
+		var x T
+		var g G
+		Bind(t, &x, &g)
+		if pass == kit.Backward {
+			return func(c *vk.Cmd) error { return backward(c, x, g, p, o) }
+		}
+		return func(c *vk.Cmd) error { return forward(c, x, p, o) }
+	}}
+}
+
+// hostedForward is hosted for a package of one pass.
+func hostedForward[T, P, O any, L kit.Plan](c Call, p P, choose func(*vk.Caps, P, kit.Pass, O) (L, error), forward func(*vk.Cmd, T, P, O) error) Host {
+	return hosted[T, struct{}](c, p, choose, forward, nil)
+}
+
+// With returns a Host that binds tensors after a change.
+func (h Host) With(change func(t map[string]vk.Tensor)) Host {
+	return Host{h.Choose, func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+		t = maps.Clone(t)
+		change(t)
+		return h.Bind(t, workspace, pass)
+	}}
+}
+
+// optionsOf returns the options of a package. Calls have the path of engines as text.
+func optionsOf[O any](c Call, workspace *vk.Buffer) (o O, err error) {
+	for i := range reflect.TypeFor[O]().NumField() {
+		to, name := reflect.ValueOf(&o).Elem().Field(i), reflect.TypeFor[O]().Field(i).Name
+		from := Field(c, name)
+		switch impl, ok := to.Addr().Interface().(*engine.Impl); {
+		case name == "Workspace":
+			to.Set(reflect.ValueOf(workspace))
+		case ok:
+			*impl, err = engine.ParseImpl(cmp.Or(from.String(), "auto"))
+		default:
+			to.Set(from.Convert(to.Type()))
+		}
+	}
+	return o, err
+}
 
 // A simplePlan is a plan of kernels that a call lists itself.
 type simplePlan struct {
@@ -235,24 +299,6 @@ func Bind[T any](from map[string]T, to ...any) {
 	}
 }
 
-// bind binds tensors to the tensors of a kernel, for the function of a pass.
-func bind[T, G, P, O any](t map[string]vk.Tensor, p P, o O, pass kit.Pass,
-	forward func(*vk.Cmd, T, P, O) error, backward func(*vk.Cmd, T, G, P, O) error,
-) Recording {
-	var x T
-	var g G
-	Bind(t, &x, &g)
-	if pass == kit.Backward {
-		return func(c *vk.Cmd) error { return backward(c, x, g, p, o) }
-	}
-	return func(c *vk.Cmd) error { return forward(c, x, p, o) }
-}
-
-// bindForward is bind for a kernel of one pass.
-func bindForward[T, P, O any](t map[string]vk.Tensor, p P, o O, forward func(*vk.Cmd, T, P, O) error) Recording {
-	return bind[T, struct{}](t, p, o, kit.Forward, forward, nil)
-}
-
 // Field returns the field of a call of the name of a flag, a key or an option; invalid: there is none.
 func Field(c Call, name string) reflect.Value { return lookup(reflect.ValueOf(c).Elem(), name) }
 
@@ -286,7 +332,7 @@ func Inputs(c Call) Values {
 // Case returns a pass of a call, on inputs of Inputs, as a case of package guard: the tensors that
 // the pass reads or writes, and its workspace, if the call is given one.
 func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record guard.Record, err error) {
-	plan, err := c.Choose(caps, pass)
+	plan, err := c.Host().Choose(caps, pass)
 	if err != nil {
 		return k, nil, err
 	}
@@ -318,7 +364,7 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), offset)...)
 	return k, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
 		before := cmd.Modules()
-		if err := c.Bind(t, t[WorkspaceName].Buffer, pass)(cmd); err != nil {
+		if err := c.Host().Bind(t, t[WorkspaceName].Buffer, pass)(cmd); err != nil {
 			return err
 		}
 		return planned(plan, before, cmd.Modules())
@@ -409,7 +455,7 @@ func TestDrawn(t guard.T, d *vk.Device, kernel string, n int, s Space, change fu
 		if change != nil {
 			change(c)
 		}
-		if _, refused := c.Choose(d.Caps(), c.Pass()); refused != nil {
+		if _, refused := c.Host().Choose(d.Caps(), c.Pass()); refused != nil {
 			err = refused
 			continue
 		}

@@ -365,16 +365,17 @@ func (w *Wanted) arrange() {
 	*w = all
 }
 
-// Choose implements Call.
-func (d *Decode) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (d *Decode) Host() Host { return Host{d.choose, d.bind} }
+
+func (d *Decode) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
 	return attention.ChooseDecode(caps, d.DecodeProblem, d.options(nil))
 }
 
-// Bind implements Call.
-func (d *Decode) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+func (d *Decode) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	x, p, o := cached[attention.DecodeTensors](d, t), d.DecodeProblem, d.options(workspace)
 	return func(c *vk.Cmd) error { return attention.Decode(c, x, p, o) }
 }

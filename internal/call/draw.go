@@ -62,7 +62,7 @@ func (s Space) Halves() Space {
 // Supports returns nil if a kernel on a device computes the call on its path, and otherwise the reason,
 // which wraps vk.ErrUnsupported.
 func Supports(c Call, caps *vk.Caps) error {
-	_, err := c.Choose(caps, c.Pass())
+	_, err := c.Host().Choose(caps, c.Pass())
 	return err
 }
 

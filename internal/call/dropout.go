@@ -6,7 +6,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/dropout"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -48,14 +47,9 @@ func (d *Dropout) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: want, Bounds: bounds}}
 }
 
-// Choose implements Call.
-func (d *Dropout) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return dropout.Choose(caps, d.Problem, pass, dropout.Options{})
-}
-
-// Bind implements Call.
-func (d *Dropout) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	return bindForward(t, d.Problem, dropout.Options{Workspace: workspace}, dropout.Forward)
+// Host implements Call.
+func (d *Dropout) Host() Host {
+	return hostedForward(d, d.Problem, dropout.Choose, dropout.Forward)
 }
 
 // drawDropout draws a matrix whose elements stay within their format.

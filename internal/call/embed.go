@@ -8,7 +8,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/embed"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -149,14 +148,9 @@ func (s *embedSum) add(w *Wanted, row int, terms []int) {
 	}
 }
 
-// Choose implements Call.
-func (e *Embed) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return embed.Choose(caps, e.Problem, pass, embed.Options{})
-}
-
-// Bind implements Call.
-func (e *Embed) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	return bind(t, e.Problem, embed.Options{Workspace: workspace}, pass, embed.Forward, embed.Backward)
+// Host implements Call.
+func (e *Embed) Host() Host {
+	return hosted(e, e.Problem, embed.Choose, embed.Forward, embed.Backward)
 }
 
 // drawEmbed draws rows of a table.

@@ -166,8 +166,10 @@ func (g *Gemm) options() (engine.Options, error) {
 	return opt, err
 }
 
-// Choose implements Call.
-func (g *Gemm) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (g *Gemm) Host() Host { return Host{g.choose, g.bind} }
+
+func (g *Gemm) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	opt, err := g.options()
 	if err != nil {
 		return nil, err
@@ -184,8 +186,7 @@ func (g *Gemm) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
 func (g *Gemm) WorkspaceOffset() int { return offsetOf(g.Workspace) }
 
-// Bind implements Call.
-func (g *Gemm) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+func (g *Gemm) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	opt, err := g.options()
 	if err != nil {
 		return failed(err)
@@ -357,8 +358,10 @@ func (g *GemmGroup) Want(x Values, pass kit.Pass) Outputs {
 	return list
 }
 
-// Choose implements Call.
-func (g *GemmGroup) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (g *GemmGroup) Host() Host { return Host{g.choose, g.bind} }
+
+func (g *GemmGroup) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	opt, err := engineOptions(g.Impl, g.Config)
 	if err != nil {
 		return nil, err
@@ -371,8 +374,7 @@ func (g *GemmGroup) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return simplePlan{config.String(), engine.GroupWorkspace(g.problems()), kernels}, err
 }
 
-// Bind implements Call.
-func (g *GemmGroup) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+func (g *GemmGroup) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	opt, err := engineOptions(g.Impl, g.Config)
 	if err != nil {
 		return failed(err)

@@ -1,7 +1,6 @@
 package call
 
 import (
-	"maps"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -73,22 +72,15 @@ func (g *GLU) Want(x Values, pass kit.Pass) Outputs {
 	}
 }
 
-// Choose implements Call.
-func (g *GLU) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return glu.Choose(caps, g.Problem, pass, glu.Options{})
-}
-
-// Bind implements Call.
-func (g *GLU) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	if g.Beside {
-		t = maps.Clone(t)
+// Host implements Call. In memory two tensors may be one.
+func (g *GLU) Host() Host {
+	return hosted(g, g.Problem, glu.Choose, glu.Forward, glu.Backward).With(func(t map[string]vk.Tensor) {
 		for _, d := range []string{"", "d"} {
-			if x := t[d+"gu"]; !x.IsZero() {
+			if x := t[d+"gu"]; g.Beside && !x.IsZero() {
 				t[d+"g"], t[d+"u"] = x.Slice(1, 0, g.Cols), x.Slice(1, g.Cols, 2*g.Cols)
 			}
 		}
-	}
-	return bind(t, g.Problem, glu.Options{Workspace: workspace}, pass, glu.Forward, glu.Backward)
+	})
 }
 
 // drawGLU draws gated linear units whose results are within their format.

@@ -1,7 +1,6 @@
 package call
 
 import (
-	"maps"
 	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -122,27 +121,29 @@ func (g *GMM) Want(x Values, pass kit.Pass) Outputs {
 	}
 }
 
-// Choose implements Call.
-func (g *GMM) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	plan, err := gmm.Choose(caps, g.Problem, pass, gmm.Options{})
+// Host implements Call. In memory three tensors may be one.
+func (g *GMM) Host() Host {
 	if g.Call == GMMMerge {
-		return simplePlan{plan.String(), plan.Workspace(), []string{"gmm_merge"}}, err
+		return Host{g.chooseMerge, g.bindMerge}
 	}
-	return plan, err
+	return hosted(g, g.Problem, gmm.Choose, gmm.Forward, gmm.Backward).With(func(t map[string]vk.Tensor) {
+		if g.Interleaved {
+			t["logit"], t["mu"], t["log_sigma"] = gmm.Interleaved(t["p"])
+			t["dlogit"], t["dmu"], t["dlog_sigma"] = gmm.Interleaved(t["dp"])
+		}
+	})
 }
 
-// Bind implements Call.
-func (g *GMM) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	o := gmm.Options{Workspace: workspace, Saturate: g.Saturate}
-	if g.Call == GMMMerge {
-		states, to, p := t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, g.Problem
-		return func(c *vk.Cmd) error { return gmm.Merge(c, states, to, p, o) }
+// chooseMerge is Choose for gmm.Merge, bindMerge Bind.
+func (g *GMM) chooseMerge(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	plan, err := gmm.Choose(caps, g.Problem, pass, gmm.Options{})
+	return simplePlan{plan.String(), plan.Workspace(), []string{"gmm_merge"}}, err
+}
+
+func (g *GMM) bindMerge(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+	return func(c *vk.Cmd) error {
+		return gmm.Merge(c, t["states"], gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, g.Problem, gmm.Options{Workspace: workspace})
 	}
-	if t = maps.Clone(t); g.Interleaved {
-		t["logit"], t["mu"], t["log_sigma"] = gmm.Interleaved(t["p"])
-		t["dlogit"], t["dmu"], t["dlog_sigma"] = gmm.Interleaved(t["dp"])
-	}
-	return bind(t, g.Problem, o, pass, gmm.Forward, gmm.Backward)
 }
 
 // drawGMM draws log-probabilities of tokens under mixtures.

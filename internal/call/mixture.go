@@ -196,43 +196,16 @@ func (m *Mixture) Want(x Values, pass kit.Pass) Outputs {
 	return list
 }
 
-// Choose implements Call.
-func (m *Mixture) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (m *Mixture) Host() Host {
 	if m.Direct {
-		p, opt, err := m.product()
-		if err != nil {
-			return nil, err
-		}
-		plan, err := skinny.ChooseMixture(caps, p, opt)
-		return simplePlan{plan.Config.String(), plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
+		return Host{m.chooseDirect, m.bindDirect}
 	}
-	opt, err := m.options()
-	if err != nil {
-		return nil, err
-	}
-	return mixture.Choose(caps, m.Problem, pass, opt)
+	return hosted(m, m.Problem, mixture.Choose, mixture.Forward, mixture.Backward)
 }
 
 // WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
 func (m *Mixture) WorkspaceOffset() int { return offsetOf(m.Direct && m.Workspace) }
-
-// Bind implements Call.
-func (m *Mixture) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	if m.Direct {
-		return m.bindDirect(t, workspace)
-	}
-	opt, err := m.options()
-	if err != nil {
-		return failed(err)
-	}
-	opt.Workspace = workspace
-	return bind(t, m.Problem, opt, pass, mixture.Forward, mixture.Backward)
-}
-
-func (m *Mixture) options() (mixture.Options, error) {
-	impl, err := engine.ParseImpl(cmp.Or(m.Impl, "auto"))
-	return mixture.Options{Impl: impl, Groups: m.Groups, Outputs: m.Outputs, HeadsAtATime: m.HeadsAtATime, Tuning: m.Tuning}, err
-}
 
 // product returns the problem of skinny.Mixture, with its options.
 func (m *Mixture) product() (engine.Problem, engine.Options, error) {
@@ -243,8 +216,17 @@ func (m *Mixture) product() (engine.Problem, engine.Options, error) {
 	}, opt, err
 }
 
-// bindDirect is Bind for the kernel of package skinny, and gmm.Merge on its states.
-func (m *Mixture) bindDirect(t map[string]vk.Tensor, workspace *vk.Buffer) Recording {
+// chooseDirect is Choose for the kernel of package skinny, and gmm.Merge on its states; bindDirect is Bind.
+func (m *Mixture) chooseDirect(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+	p, opt, err := m.product()
+	if err != nil {
+		return nil, err
+	}
+	plan, err := skinny.ChooseMixture(caps, p, opt)
+	return simplePlan{plan.Config.String(), plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
+}
+
+func (m *Mixture) bindDirect(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	p, opt, err := m.product()
 	if err != nil {
 		return failed(err)

@@ -7,12 +7,10 @@ import (
 	"slices"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	gemmref "github.com/flashvk/flashvk/internal/pipelines/gemm/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/mlp/ref"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/mlp"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -203,34 +201,10 @@ func (m *MLP) rows(units []int) (at []int) {
 	return at
 }
 
-// Choose implements Call.
-func (m *MLP) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (m *MLP) Host() Host {
 	if m.Skinny {
-		return m.chooseSkinny(caps)
+		return Host{m.chooseSkinny, m.bindSkinny}
 	}
-	opt, err := m.options()
-	if err != nil {
-		return nil, err
-	}
-	return mlp.Choose(caps, m.Problem, pass, opt)
-}
-
-// Bind implements Call.
-func (m *MLP) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	if m.Skinny {
-		return m.bindSkinny(t, workspace)
-	}
-	opt, err := m.options()
-	if err != nil {
-		return failed(err)
-	}
-	opt.Workspace = workspace
-	return bind(t, m.Problem, opt, pass, mlp.Forward, mlp.Backward)
-}
-
-func (m *MLP) options() (mlp.Options, error) {
-	impl, err := engine.ParseImpl(cmp.Or(m.Impl, "auto"))
-	return mlp.Options{
-		Impl: impl, Fused: m.Fused, FusedConfig: m.FusedConfig, HeadsAtATime: m.HeadsAtATime, Products: m.Products, Tuning: m.Tuning,
-	}, err
+	return hosted(m, m.Problem, mlp.Choose, mlp.Forward, mlp.Backward)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/norm/ref"
 	"github.com/flashvk/flashvk/pipelines/norm"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -67,18 +66,9 @@ func (n *Norm) Want(x Values, pass kit.Pass) Outputs {
 	return list.With(Pair(out, nil))
 }
 
-// Choose implements Call.
-func (n *Norm) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return norm.Choose(caps, n.Problem, pass, n.options(nil))
-}
-
-// Bind implements Call.
-func (n *Norm) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	return bind(t, n.Problem, n.options(workspace), pass, norm.Forward, norm.Backward)
-}
-
-func (n *Norm) options(workspace *vk.Buffer) norm.Options {
-	return norm.Options{Config: n.Config, Tuning: n.Tuning, Workspace: workspace}
+// Host implements Call.
+func (n *Norm) Host() Host {
+	return hosted(n, n.Problem, norm.Choose, norm.Forward, norm.Backward)
 }
 
 // drawNorm draws a normalization of rows.

@@ -8,7 +8,6 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/normlinear/ref"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/normlinear"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -42,18 +41,9 @@ func (n *NormLinear) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: out.Y, Bounds: out.Bounds}, "sum": {Want: out.Sum}}
 }
 
-// Choose implements Call.
-func (n *NormLinear) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return normlinear.Choose(caps, n.Problem, pass, n.options(nil))
-}
-
-// Bind implements Call.
-func (n *NormLinear) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	return bindForward(t, n.Problem, n.options(workspace), normlinear.Forward)
-}
-
-func (n *NormLinear) options(workspace *vk.Buffer) normlinear.Options {
-	return normlinear.Options{Config: n.Config, Tuning: n.Tuning, Workspace: workspace}
+// Host implements Call.
+func (n *NormLinear) Host() Host {
+	return hostedForward(n, n.Problem, normlinear.Choose, normlinear.Forward)
 }
 
 // drawNormLinear draws products of normalized rows whose results are within their format.

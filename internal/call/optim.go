@@ -268,8 +268,10 @@ func (o *Optim) Want(x Values, _ kit.Pass) Outputs {
 	return list
 }
 
-// Choose implements Call.
-func (o *Optim) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (o *Optim) Host() Host { return Host{o.choose, o.bind} }
+
+func (o *Optim) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	formats := []dtype.DType{o.Grad} // which a Problem does not have
 	if o.HasCopy {
 		formats = append(formats, o.Copy)
@@ -278,8 +280,8 @@ func (o *Optim) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return plan, cmp.Or(err, argument.Storage("optim", caps, formats...))
 }
 
-// Bind implements Call. The first recording with a set of tensors makes their optimizer.
-func (o *Optim) Bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {
+// bind is Bind. The first recording with a set of tensors makes their optimizer.
+func (o *Optim) bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) Recording {
 	var params []optim.Param
 	for i, of := range o.pieces() {
 		p := optim.Param{Name: fmt.Sprint(i), NoDecay: of.noDecay}

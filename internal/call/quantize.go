@@ -7,7 +7,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/pipelines/quantize"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -86,14 +85,9 @@ func (q *Quantize) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: s.elements, Bounds: s.bounds, Sample: sample}, "scale": {Want: scales}}
 }
 
-// Choose implements Call.
-func (q *Quantize) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return quantize.Choose(caps, q.Problem, pass, quantize.Options{})
-}
-
-// Bind implements Call.
-func (q *Quantize) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	return bindForward(t, q.Problem, quantize.Options{Workspace: workspace}, quantize.Forward)
+// Host implements Call.
+func (q *Quantize) Host() Host {
+	return hostedForward(q, q.Problem, quantize.Choose, quantize.Forward)
 }
 
 // drawQuantize draws a tensor and what shares a scale.

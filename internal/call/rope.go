@@ -10,7 +10,6 @@ import (
 	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/tolerance"
 	"github.com/flashvk/flashvk/pipelines/rope"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -143,14 +142,9 @@ func (r *Rope) row(w *Wanted, row, cos, sin []float64) {
 	w.Bounds = append(w.Bounds, bounds...)
 }
 
-// Choose implements Call.
-func (r *Rope) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return rope.Choose(caps, r.Problem, pass, rope.Options{})
-}
-
-// Bind implements Call.
-func (r *Rope) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	return bind(t, r.Problem, rope.Options{Workspace: workspace}, pass, rope.Forward, rope.Backward)
+// Host implements Call.
+func (r *Rope) Host() Host {
+	return hosted(r, r.Problem, rope.Choose, rope.Forward, rope.Backward)
 }
 
 // drawRope draws rotations whose results are within their format.

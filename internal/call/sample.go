@@ -8,7 +8,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/sample/ref"
 	"github.com/flashvk/flashvk/pipelines/sample"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -95,14 +94,9 @@ func (s *Sample) Want(x Values, _ kit.Pass) Outputs {
 	}
 }
 
-// Choose implements Call.
-func (s *Sample) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	return sample.Choose(caps, s.Problem, pass, sample.Options{})
-}
-
-// Bind implements Call.
-func (s *Sample) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	return bindForward(t, s.Problem, sample.Options{Workspace: workspace}, sample.Forward)
+// Host implements Call.
+func (s *Sample) Host() Host {
+	return hostedForward(s, s.Problem, sample.Choose, sample.Forward)
 }
 
 // drawSample draws logits and filters.

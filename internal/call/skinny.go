@@ -69,7 +69,8 @@ func engineOptions(impl, config string) (opt engine.Options, err error) {
 	return opt, err
 }
 
-func (m *MLP) chooseSkinny(caps *vk.Caps) (kit.Plan, error) {
+// chooseSkinny is Choose for a kernel of package skinny, bindSkinny Bind.
+func (m *MLP) chooseSkinny(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	x, opt, err := m.product()
 	if err != nil {
 		return nil, err
@@ -100,8 +101,7 @@ func offsetOf(given bool) int {
 	return 0
 }
 
-// bindSkinny is Bind for a kernel of package skinny.
-func (m *MLP) bindSkinny(t map[string]vk.Tensor, workspace *vk.Buffer) Recording {
+func (m *MLP) bindSkinny(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	x, opt, err := m.product()
 	if err != nil {
 		return failed(err)

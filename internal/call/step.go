@@ -143,16 +143,18 @@ func wantStep[T ref.Float](s *Step, x map[string][]T, tables Values, most float6
 	return wantDecode(d, after, tables, most), after, state
 }
 
-// Choose implements Call.
-func (s *Step) Choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+// Host implements Call.
+func (s *Step) Host() Host { return Host{s.choose, s.bind} }
+
+func (s *Step) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	return attention.ChooseStep(caps, s.problem(), s.options(nil))
 }
 
-// Bind implements Call. The recording restores the lengths in the end.
-func (s *Step) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+// bind is Bind. The recording restores the lengths in the end.
+func (s *Step) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
 	x, p, o, more := cached[attention.StepTensors](&s.Decode, t), s.problem(), s.options(workspace), max(s.Steps, 1)-1
 	return func(c *vk.Cmd) error {
 		for range more {

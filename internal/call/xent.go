@@ -1,7 +1,6 @@
 package call
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
 
@@ -9,7 +8,6 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/pipelines/xent/ref"
 	"github.com/flashvk/flashvk/pipelines/xent"
-	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
@@ -152,27 +150,9 @@ func (x *Xent) sampled(rows []int, all ref.Inputs) (xent.Problem, ref.Inputs) {
 	return p, in
 }
 
-// Choose implements Call.
-func (x *Xent) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	o, err := x.options(nil)
-	if err != nil {
-		return nil, err
-	}
-	return xent.Choose(caps, x.Problem, pass, o)
-}
-
-// Bind implements Call.
-func (x *Xent) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
-	o, err := x.options(workspace)
-	if err != nil {
-		return failed(err)
-	}
-	return bind(t, x.Problem, o, pass, xent.Forward, xent.Backward)
-}
-
-func (x *Xent) options(workspace *vk.Buffer) (xent.Options, error) {
-	impl, err := engine.ParseImpl(cmp.Or(x.Impl, "auto"))
-	return xent.Options{Impl: impl, Memory: int64(x.Memory), Rows: x.Rows, Tuning: x.Tuning, Workspace: workspace}, err
+// Host implements Call.
+func (x *Xent) Host() Host {
+	return hosted(x, x.Problem, xent.Choose, xent.Forward, xent.Backward)
 }
 
 // drawXent draws the cross entropy of a last layer, or of given logits.

@@ -198,6 +198,6 @@ func TestSaturate(t *testing.T) {
 			{Name: "dp", DType: dtype.Float16, Shape: []int{2, 1, 3}, Want: []float64{0, most, -most, 0, -1, -1.5}, Bound: 1e-3},
 		}}
 		g.Saturate = !math.IsInf(most, 1)
-		c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error { return g.Bind(x, nil, kit.Backward)(cmd) })
+		c.Test(t, d, func(cmd *vk.Cmd, x map[string]vk.Tensor) error { return g.Host().Bind(x, nil, kit.Backward)(cmd) })
 	}
 }

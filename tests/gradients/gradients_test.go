@@ -33,7 +33,7 @@ func TestGradients(t *testing.T) {
 	d := vktest.Open(t)
 	for _, k := range call.All() {
 		each(t, &k, func(t *testing.T, c call.Call) {
-			if _, err := c.Choose(d.Caps(), kit.Backward); err != nil {
+			if _, err := c.Host().Choose(d.Caps(), kit.Backward); err != nil {
 				require.ErrorIs(t, err, vk.ErrUnsupported)
 				t.Skip(err)
 			}
@@ -103,10 +103,10 @@ func compare(t *testing.T, d *vk.Device, c call.Call) {
 		on[of.Name] = vktest.Values(t, d, dtype.Float32, data, of.Shape...)
 	}
 	require.NoError(t, d.Run(t.Context(), "gradients", func(cmd *vk.Cmd) error {
-		if err := c.Bind(on, nil, kit.Forward)(cmd); err != nil {
+		if err := c.Host().Bind(on, nil, kit.Forward)(cmd); err != nil {
 			return err
 		}
-		return c.Bind(on, nil, kit.Backward)(cmd)
+		return c.Host().Bind(on, nil, kit.Backward)(cmd)
 	}))
 	for _, of := range c.Tensors() {
 		name := strings.TrimPrefix(of.Name, "d")

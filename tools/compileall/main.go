@@ -85,12 +85,12 @@ type recording struct {
 func fixed(d *vk.Device) (list []recording) {
 	for x := range conformance.All(d, true) {
 		pass := x.Problem.Pass()
-		plan, err := x.Problem.Choose(d.Caps(), pass)
+		plan, err := x.Problem.Host().Choose(d.Caps(), pass)
 		if err != nil {
 			continue
 		}
 		list = append(list, recording{x.Name, func(c *vk.Cmd) error {
-			return x.Problem.Bind(placeholders(d, x.Problem.Tensors(), pass), workspace(d, plan), pass)(c)
+			return x.Problem.Host().Bind(placeholders(d, x.Problem.Tensors(), pass), workspace(d, plan), pass)(c)
 		}})
 	}
 	return list

@@ -104,9 +104,14 @@ func (a *attending) Want(x call.Values, pass kit.Pass) call.Outputs {
 	return of.Want(x, pass)
 }
 
-// Bind implements call.Call. Rows and keys in no sequence are filled as a file should have them:
-// kernels write sequences only.
-func (a *attending) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) call.Recording {
+// Host implements call.Call.
+func (a *attending) Host() call.Host {
+	return call.Host{Choose: a.Attention.Host().Choose, Bind: a.bind}
+}
+
+// bind is Bind. Rows and keys in no sequence are filled as a file should have them: kernels write
+// sequences only.
+func (a *attending) bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) call.Recording {
 	var list steps.List
 	for _, x := range a.Tensors() {
 		value := uint32(0)
@@ -121,7 +126,7 @@ func (a *attending) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.
 			})
 		}
 	}
-	return append(list, a.Attention.Bind(t, workspace, pass)).Record
+	return append(list, a.Attention.Host().Bind(t, workspace, pass)).Record
 }
 
 // MaxCalls limits a batch of the unfused path: each call in a command buffer has its own memory for

@@ -92,13 +92,8 @@ func (d *decoding) Validate() error { return d.of().Validate() }
 // Tensors implements call.Call.
 func (d *decoding) Tensors() []call.Tensor { return d.of().Tensors() }
 
-// Choose implements call.Call.
-func (d *decoding) Choose(caps *vk.Caps, p kit.Pass) (kit.Plan, error) { return d.of().Choose(caps, p) }
-
-// Bind implements call.Call.
-func (d *decoding) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, p kit.Pass) call.Recording {
-	return d.of().Bind(t, workspace, p)
-}
+// Host implements call.Call.
+func (d *decoding) Host() call.Host { return d.of().Host() }
 
 // Sampled implements sampler.
 func (d *decoding) Sampled(x map[string][]float32) call.Outputs { return d.of().(sampler).Sampled(x) }
@@ -140,29 +135,30 @@ type prefillPlan struct {
 // Kernels implements kit.Plan.
 func (p prefillPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.Kernels()...) }
 
-// Choose implements call.Call.
-func (p *prefill) Choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
-	before, err := p.Append.Choose(caps, pass)
+// Host implements call.Call.
+func (p *prefill) Host() call.Host { return call.Host{Choose: p.choose, Bind: p.bind} }
+
+func (p *prefill) choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	before, err := p.Append.Host().Choose(caps, pass)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := p.forward.Choose(caps, pass)
+	plan, err := p.forward.Host().Choose(caps, pass)
 	if err != nil {
 		return nil, err
 	}
 	return prefillPlan{plan.(attention.Plan), before}, nil
 }
 
-// Bind implements call.Call.
-func (p *prefill) Bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) call.Recording {
-	before := p.Append.Bind(t, nil, pass)
+func (p *prefill) bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) call.Recording {
+	before := p.Append.Host().Bind(t, nil, pass)
 	t = maps.Clone(t)
 	for _, name := range []string{"k", "v"} {
 		if p.KeysFirst {
 			t[name] = t[name].Permute(0, 2, 1, 3)
 		}
 	}
-	return steps.List{before, p.forward.Bind(t, workspace, pass)}.Record
+	return steps.List{before, p.forward.Host().Bind(t, workspace, pass)}.Record
 }
 
 // Sampled implements sampler.

@@ -137,7 +137,7 @@ func (o calledOp[C]) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan,
 	if err != nil {
 		return nil, err
 	}
-	return c.Choose(caps, p.Kit())
+	return c.Host().Choose(caps, p.Kit())
 }
 
 // Bind implements bench.Op.
@@ -159,7 +159,7 @@ func (o calledOp[C]) Bind(d *vk.Device, t map[string]vk.Tensor, workspace *vk.Bu
 			}
 		}
 	}
-	return of.Bind(t, workspace, p.Kit()), nil
+	return of.Host().Bind(t, workspace, p.Kit()), nil
 }
 
 // state returns a tensor of zeros, or of Ints, which is made once.

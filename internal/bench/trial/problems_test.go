@@ -104,7 +104,7 @@ func TestSpace(t *testing.T) {
 	eachKernel(t, func(t *testing.T, k *Kernel) {
 		for n := range 3000 {
 			p := drawNumber(k, 8*n, call.Space{Work: 5e7})
-			plan, err := p.Choose(call.TypicalCaps(false), p.Pass())
+			plan, err := p.Host().Choose(call.TypicalCaps(false), p.Pass())
 			if err != nil {
 				continue
 			}

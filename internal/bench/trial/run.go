@@ -169,7 +169,7 @@ func (r *run) wants(p Problem) bool {
 	if r.Module == "" {
 		return true
 	}
-	plan, err := p.Choose(r.poison.d.Caps(), p.Pass())
+	plan, err := p.Host().Choose(r.poison.d.Caps(), p.Pass())
 	return err == nil && slices.Contains(plan.Kernels(), r.Module)
 }
 

@@ -52,7 +52,9 @@ func (m *made) String() string  { return fmt.Sprintf("made of size %d", m.Size) 
 func (m *made) Validate() error { return nil }
 func (m *made) Pass() kit.Pass  { return kit.Forward }
 
-func (m *made) Choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
+func (m *made) Host() call.Host { return call.Host{Choose: m.choose, Bind: m.bind} }
+
+func (m *made) choose(*vk.Caps, kit.Pass) (kit.Plan, error) {
 	if m.Do == "refuse" {
 		return nil, vk.ErrUnsupported
 	}
@@ -80,7 +82,7 @@ func (m *made) Want(call.Values, kit.Pass) call.Outputs {
 	return call.Outputs{"y": {Want: want, Bound: 0.75}, "found": {Want: make([]float64, carelessGroups*64*2)}}
 }
 
-func (m *made) Bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) call.Recording {
+func (m *made) bind(t map[string]vk.Tensor, _ *vk.Buffer, _ kit.Pass) call.Recording {
 	return func(c *vk.Cmd) error { return m.record(c, t) }
 }
 

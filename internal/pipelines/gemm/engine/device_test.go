@@ -113,7 +113,7 @@ func TestManyProducts(t *testing.T) {
 			call.Test(t, d, g, nil, kit.Forward)
 			continue
 		}
-		_, err := g.Choose(d.Caps(), kit.Forward)
+		_, err := g.Host().Choose(d.Caps(), kit.Forward)
 		require.ErrorIs(t, err, vk.ErrUnsupported)
 		require.ErrorContains(t, err, want)
 	}
@@ -130,7 +130,7 @@ func TestGroups(t *testing.T) {
 	for _, products := range [][]call.GemmProduct{many, {{M: 70, N: 37, K: 33}}, {{M: 3, N: 20}, {M: 20, N: 3}}} {
 		for _, impl := range engine.Impls() {
 			g := &call.GemmGroup{Products: products, DType: dtype.Float16, Out: dtype.Float16, Impl: impl.String()}
-			_, err := g.Choose(d.Caps(), kit.Forward)
+			_, err := g.Host().Choose(d.Caps(), kit.Forward)
 			vktest.Require(t, impl.String(), err)
 			call.Test(t, d, g, nil, kit.Forward)
 		}
