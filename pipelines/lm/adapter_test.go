@@ -219,43 +219,6 @@ func TestAdapterFiles(t *testing.T) {
 	}
 }
 
-func TestAdapterErrors(t *testing.T) {
-	c := smallConfig(t, "smollm2-135m")
-	tensors, _ := adapterOf("smollm2-135m")
-	for _, x := range []struct{ old, new, want string }{
-		{`"LORA"`, `"IA3"`, `peft_type="IA3" is not LORA`},
-		{`"use_dora": false`, `"use_dora": true`, "use_dora=true is not known, only false"},
-		{`"bias": "none"`, `"bias": "all"`, `bias="all" is not known, only "none"`},
-		{`"modules_to_save": null`, `"modules_to_save": ["lm_head"]`, `modules_to_save=["lm_head"] is not known`},
-		{`"rank_pattern": {}`, `"rank_pattern": {"q": 2}`, `rank_pattern={"q": 2} is not known`},
-		{`"init_lora_weights": true`, `"init_lora_weights": "pissa"`, `init_lora_weights="pissa" is not known`},
-		{`"r": 4`, `"r": 0`, "rank=0 is not from 1 to hidden_size=64"},
-		{`"r": 4`, `"r": 8`, "want ["},
-		{`"r": 4`, `"r": "x"`, "cannot unmarshal"},
-	} {
-		require.Contains(t, peftConfig, x.old)
-		_, err := ReadAdapter(writePEFT(t, strings.Replace(peftConfig, x.old, x.new, 1), "F32", tensors), c)
-		require.ErrorContains(t, err, x.want)
-	}
-	for name, want := range map[string]string{
-		"base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight": "is lora_A or lora_B of no product of LlamaForCausalLM with num_hidden_layers=2",
-		"base_model.model.model.embed_tokens.lora_A.weight":              "of no product",
-		"model.layers.1.self_attn.q_proj.lora_A.weight":                  "of no product",
-		"base_model.model.model.layers.1.self_attn.q_proj.lora_C.weight": "of no product",
-		"base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight": "5 tensors are not lora_A and lora_B of 3 products",
-		"base_model.model.model.layers.1.self_attn.k_proj.lora_B.weight": "has shape [4 64], want [32 4]",
-	} {
-		more := maps.Clone(tensors)
-		more[name] = []int{4, 64}
-		_, err := ReadAdapter(writePEFT(t, peftConfig, "F32", more), c)
-		require.ErrorContains(t, err, want)
-	}
-	_, err := ReadAdapter(writePEFT(t, peftConfig, "F32", nil), c)
-	require.ErrorContains(t, err, "0 tensors are not lora_A and lora_B of 0 products")
-	_, err = ReadAdapter(t.TempDir(), c)
-	require.ErrorContains(t, err, "adapter_config.json: no such file")
-}
-
 // TestCopyErrors keeps what is there.
 func TestCopyErrors(t *testing.T) {
 	dir := t.TempDir()

@@ -121,46 +121,6 @@ func TestLines(t *testing.T) {
 	}
 }
 
-func TestDataErrors(t *testing.T) {
-	dir, c := t.TempDir(), dataConfig(t)
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
-		return path
-	}
-	for _, x := range []struct {
-		path, want string
-		o          DataOptions
-	}{
-		{"a.jsonl", "lm: seqlen=65 is not from 1 to max_position_embeddings=64", DataOptions{Seqlen: 65}},
-		{"a.jsonl", "lm: held_out=1 is not from 0 to less than 1", DataOptions{Seqlen: 8, HeldOut: 1}},
-		{write("a.json", ""), "a.json: the ending is none of .jsonl, .txt, .u16, .u32", DataOptions{Seqlen: 8}},
-		{filepath.Join(dir, "none.jsonl"), "none.jsonl: no such file", DataOptions{Seqlen: 8}},
-		{write("b.jsonl", "\n\n"), "b.jsonl: too little for a row of 8 tokens, with held_out=0", DataOptions{Seqlen: 8}},
-		{write("c.jsonl", `{"text": "ab"}`), "c.jsonl: too little for a row of 8 tokens, with held_out=0.25", DataOptions{Seqlen: 8, HeldOut: 0.25}},
-		{write("d.jsonl", `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`), "d.jsonl:1: lm: open " + dir, DataOptions{Seqlen: 8}},
-		{write("a.txt", "\xff\xfe"), "", DataOptions{Seqlen: 1}}, // bytes need no characters
-		{write("b.txt", ""), "b.txt: too little", DataOptions{Seqlen: 8}},
-		{write("a.u16", "abc"), "a.u16: 3 bytes are not tokens of 2 each", DataOptions{Seqlen: 1}},
-		{write("b.u16", "\x01\x00\x2b\x01"), "b.u16: token 1 is 299, which is not from 0 to vocab_size-1=298", DataOptions{Seqlen: 1}},
-		{write("a.u32", "\xff\xff\xff\xff"), "a.u32: token 0 is 4294967295", DataOptions{Seqlen: 1}},
-	} {
-		c.Vocabulary = 299
-		d, _, err := ReadData(dir, c, x.path, x.o)
-		if x.want == "" {
-			require.NoError(t, err)
-			require.NoError(t, d.Close())
-			continue
-		}
-		require.ErrorContains(t, err, x.want)
-	}
-	// Characters that are no token; the unknown token itself may be learned.
-	tokenizer := `{"added_tokens": [{"id": 0, "content": "<unk>", "special": true}], "model": {"type": "BPE", "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 5, "b": 6}, "merges": []}}`
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(tokenizer), 0o666))
-	_, _, err := ReadData(dir, c, write("e.jsonl", "{\"text\": \"ab<unk>\"}\n{\"text\": \"ab<unk>é\"}"), DataOptions{Seqlen: 8})
-	require.ErrorContains(t, err, "e.jsonl:2: lm: 'é' is no token of the tokenizer")
-}
-
 // TestPack compares with a search through all rows.
 func TestPack(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

@@ -196,20 +196,3 @@ func TestWhole(t *testing.T) {
 		})
 	}
 }
-
-func TestBatchErrors(t *testing.T) {
-	c := smallConfig(t, "smollm2-135m")
-	for _, x := range []struct {
-		b    Batch
-		want string
-	}{
-		{Batch{IDs: []int32{300}, Shape: [2]int{1, 1}}, "lm: ids[0] is 300, which is not from 0 to vocab_size-1=299"},
-		{Batch{IDs: make([]int32, 65), Shape: [2]int{1, 65}}, "lm: a sequence of 65 tokens is longer than max_position_embeddings=64"},
-		{Batch{IDs: []int32{0, 1}, Shape: [2]int{2, 1}, CuSeqlens: []int32{0, 2}}, "lm: cu_seqlens packs sequences into one row, but ids has 2"},
-		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, CuSeqlens: []int32{0, 2, 1}}, "lm: cu_seqlens=[0 2 1] does not rise from 0 to the 2 tokens of ids"},
-		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, CuSeqlens: []int32{0, 1}}, "lm: cu_seqlens=[0 1] does not rise from 0 to the 2 tokens of ids"},
-		{Batch{IDs: []int32{0, 1}, Shape: [2]int{1, 2}, Positions: []int32{0, 64}}, "lm: positions[1] is 64, which is not from 0 to max_position_embeddings-1=63"},
-	} {
-		require.EqualError(t, x.b.Check(c), x.want)
-	}
-}

@@ -1,8 +1,6 @@
 package lm
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -105,72 +103,4 @@ func (s scaled) Read(_ Param, t dtype.DType, p []byte, _ int64) error {
 	}
 	storage.Encode(t, p, values)
 	return nil
-}
-
-func TestConfigErrors(t *testing.T) {
-	for _, c := range []struct {
-		model, field string
-		value        any
-		want         string
-	}{
-		{"gpt2", "architectures", []string{"MambaForCausalLM"}, `lm: architectures=["MambaForCausalLM"] is none of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MistralForCausalLM, GPT2LMHeadModel`},
-		{"gpt2", "activation_function", "relu", `lm: activation_function="relu" is neither gelu_new nor gelu_pytorch_tanh`},
-		{"gpt2", "n_head", 7, "lm: n_embd=64 is not a multiple of n_head=7"},
-		{"smollm2-135m", "hidden_act", "gelu", `lm: hidden_act="gelu" is not silu`},
-		{"smollm2-135m", "num_key_value_heads", 3, "lm: num_attention_heads=4 is not a multiple of num_key_value_heads=3"},
-		{"smollm2-135m", "num_hidden_layers", 0, "lm: num_hidden_layers=0 is not from 1 to 2147483647"},
-		{"smollm2-135m", "rope_scaling", map[string]any{"type": "longrope", "factor": 2}, `lm: rope_type="longrope" is none of default, linear, llama3, yarn`},
-		{"smollm2-135m", "quantization_config", map[string]any{}, "lm: quantization_config is not known: weights are float32, float16 or bfloat16"},
-		{"smollm2-135m", "mlp_bias", true, "lm: mlp_bias=true is not known"},
-		{"qwen2.5-0.5b", "use_sliding_window", true, ""},
-	} {
-		change := small(c.model)
-		change[c.field] = c.value
-		if _, _, err := changed(c.model, change); c.want == "" {
-			require.NoError(t, err)
-		} else {
-			require.EqualError(t, err, c.want)
-		}
-	}
-}
-
-func TestCheckpointErrors(t *testing.T) {
-	params := func(change func([]Param) []Param) func(t *testing.T, dir string) {
-		return func(t *testing.T, dir string) {
-			c, err := ReadConfig(dir)
-			require.NoError(t, err)
-			require.NoError(t, write(dir, change(c.Params()), dtype.Float32, 1<<30, Random{1}))
-		}
-	}
-	for _, c := range []struct {
-		name, want string
-		spoil      func(t *testing.T, dir string)
-	}{
-		{"missing", `tensor "model.embed_tokens.weight" is missing: LlamaForCausalLM with num_hidden_layers=2 has it`, params(func(p []Param) []Param { return p[1:] })},
-		{"extra", `tensor "model.layers.2.bias" is none of the parameters that config.json describes`, params(func(p []Param) []Param { return append(p, Param{"model.layers.2.bias", []int{1}}) })},
-		{"shape", `tensor "model.embed_tokens.weight" has shape [300 63], config.json wants [300 64]`, params(func(p []Param) []Param { p[0].Shape[1]--; return p })},
-		{"truncated", `tensor "model.embed_tokens.weight": data_offsets [0, 76800] run past the`, func(t *testing.T, dir string) {
-			require.NoError(t, os.Truncate(filepath.Join(dir, weightsFile), 70000))
-		}},
-		{"no weights", "has neither model.safetensors nor model.safetensors.index.json", func(t *testing.T, dir string) {
-			require.NoError(t, os.Remove(filepath.Join(dir, weightsFile)))
-		}},
-		{"index", `which is no name of a file in the folder`, func(t *testing.T, dir string) {
-			require.NoError(t, os.Remove(filepath.Join(dir, weightsFile)))
-			require.NoError(t, os.WriteFile(filepath.Join(dir, indexFile), []byte(`{"weight_map": {"x": "../y"}}`), 0o666))
-		}},
-		{"no shard", "model-1.safetensors: no such file", func(t *testing.T, dir string) {
-			require.NoError(t, os.Remove(filepath.Join(dir, weightsFile)))
-			require.NoError(t, os.WriteFile(filepath.Join(dir, indexFile), []byte(`{"weight_map": {"x": "model-1.safetensors"}}`), 0o666))
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			require.NoError(t, WriteModel(dir, "smollm2-135m", small("smollm2-135m"), dtype.Float32, 1<<30, Random{1}))
-			c.spoil(t, dir)
-			_, err := Open(dir)
-			require.ErrorContains(t, err, c.want)
-			require.NotContains(t, err.Error(), "\n")
-		})
-	}
 }

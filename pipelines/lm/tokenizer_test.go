@@ -122,26 +122,6 @@ func TestCharacters(t *testing.T) {
 	require.Equal(t, []int32{8, 7, 1, 5}, ids) // only the first section has a space
 }
 
-func TestTokenizerErrors(t *testing.T) {
-	for _, c := range []struct{ text, want string }{
-		{`{"model": {"type": "Unigram"}}`, `model type "Unigram"`},
-		{`{"normalizer": {"type": "Lowercase"}, "model": {"type": "BPE"}}`, "normalizer Lowercase is none of"},
-		{`{"pre_tokenizer": {"type": "BertPreTokenizer"}, "model": {"type": "BPE"}}`, "pre_tokenizer BertPreTokenizer is none of"},
-		{`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}`, `merge 0 is "a b", but "a", "b" or both together are no tokens`},
-		{`{"model": {"type": "BPE", "vocab": {"a": 300}}}`, "the tokenizer has token 300, but vocab_size=300"},
-		{`{"model": {"type": "BPE", "vocab": {"a": -1}}}`, "token -1 is not from 0"},
-		{`{`, "tokenizer.json: unexpected end of JSON input"},
-	} {
-		_, err := readTokenizer(t, c.text)
-		require.ErrorContains(t, err, c.want)
-	}
-	tok, err := ReadTokenizer(t.TempDir(), 256)
-	require.NoError(t, err)
-	require.Equal(t, Bytes{}, tok)
-	_, err = ReadTokenizer(t.TempDir(), 255)
-	require.ErrorContains(t, err, "token 255, but vocab_size=255")
-}
-
 func TestChat(t *testing.T) {
 	talk := []Message{{"user", "Hi "}, {"assistant", "Yes"}, {"user", "Go"}}
 	for _, c := range []struct{ template, want string }{

@@ -115,15 +115,17 @@ func compare(t *testing.T, name string, got []float32, exact, plain []float64) {
 	require.Less(t, bound, largest, "%s: the bound says nothing", name)
 }
 
-func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.PlanOptions) {
+// check runs the trial, and compares its results with the reference.
+func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
 	scale := tnp.DefaultLossScale(format, t.s)
-	loss, logP, grads := t.run(tt, d, tnp.ModelOptions{DType: format, Pass: tnp.Gradients, LossScale: scale}, o)
+	loss, logP, grads = t.run(tt, d, tnp.ModelOptions{DType: format, Pass: tnp.Gradients, LossScale: scale}, o)
 	exact, plain := t.expected(format, scale)
 	compare(tt, "log p", logP, exact.LogP, plain.LogP)
 	compare(tt, "loss", []float32{float32(loss)}, []float64{exact.Loss}, []float64{exact.Loss + 1e-3})
 	for _, p := range t.c.Params() {
 		compare(tt, p.Name, grads[p.Name], exact.Grads[p.Name], plain.Grads[p.Name])
 	}
+	return loss, logP, grads
 }
 
 // trials returns one block and more; one task, whose rows are views, and more, whose rows are
@@ -141,13 +143,18 @@ func trials(d *vk.Device) []*trial {
 }
 
 // TestGradients compares loss, log p and the gradients by all parameters with the reference, in
-// every format.
+// every format. Every checkpoint has the same bits.
 func TestGradients(t *testing.T) {
 	d := vktest.Open(t)
 	for i, trial := range trials(d) {
-		for _, format := range dtype.All() {
+		for j, format := range dtype.All() {
 			t.Run(fmt.Sprint(i, format), func(t *testing.T) {
-				trial.check(t, d, format, tnp.PlanOptions{})
+				loss, logP, grads := trial.check(t, d, format, tnp.PlanOptions{})
+				o := tnp.PlanOptions{Checkpoint: []tnp.Checkpoint{tnp.Selective, tnp.Blocks}[(i+j)%2]}
+				l, p, g := trial.check(t, d, format, o)
+				require.Equal(t, loss, l, o.Checkpoint)
+				require.Equal(t, logP, p, o.Checkpoint)
+				require.Equal(t, grads, g, o.Checkpoint)
 			})
 		}
 	}

@@ -179,22 +179,3 @@ func TestLearns(t *testing.T) {
 		})
 	}
 }
-
-// TestCheckpoint wants the same bits with every checkpoint: loss, log p and gradients.
-func TestCheckpoint(t *testing.T) {
-	d := vktest.Open(t)
-	for i, trial := range trials(d) {
-		for _, format := range formats(d) {
-			t.Run(fmt.Sprint(i, format), func(t *testing.T) {
-				m := tnp.ModelOptions{DType: format, Pass: tnp.Gradients, LossScale: tnp.DefaultLossScale(format, trial.s)}
-				loss, logP, grads := trial.run(t, d, m, tnp.PlanOptions{})
-				for _, c := range []tnp.Checkpoint{tnp.Selective, tnp.Blocks} {
-					l, p, g := trial.run(t, d, m, tnp.PlanOptions{Checkpoint: c})
-					require.Equal(t, loss, l, c)
-					require.Equal(t, logP, p, c)
-					require.Equal(t, grads, g, c)
-				}
-			})
-		}
-	}
-}
