@@ -80,8 +80,10 @@ void share_q(const Part part) {
 const uint EIGHTS = KEYS / 8;    // of a tile: eight keys, which are of the same page
 const uint HALVES = KEYS / 16;
 
+#define Pages uvec4
+
 // pages_of returns the page of each eighth of a tile.
-uvec4 pages_of(const Part part, const uint tile) {
+Pages pages_of(const Part part, const uint tile) {
     uvec4 pages = uvec4(part.cache);
     if (PAGE_SIZE > 0) {
         [[unroll]] for (uint i = 0; i < EIGHTS; i++) {

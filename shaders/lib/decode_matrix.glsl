@@ -10,8 +10,8 @@
 // part of V's columns, where all of O would not fit in registers; the second to load a key finds
 // it in a cache.
 //
-// What depends on the bits of an element of the cache is in macros, which
-// lib/decode_products16.glsl explains.
+// What depends on the bits of an element of the cache is in lib/decode_products16.glsl and
+// lib/decode_products8.glsl.
 
 #ifdef CACHE8
 #include "decode_products8.glsl"
@@ -20,7 +20,7 @@
 #endif
 
 // read_keys sums up the part's keys. Each subgroup takes every STRIPES-th tile.
-void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
+void read_keys(const Part part, inout Ahead ahead, inout Sums sums) {
     [[unroll]] for (uint i = 0; i < O_ROWS * O_MATRICES; i++) {
         sums.o[i] = MatO(0.0);
     }
@@ -28,24 +28,28 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
         sums.m[i] = MAX_INIT;
         sums.l[i] = 0.0;
     }
-    FIRST_SHARED
+    share_early(ahead);
     if (part.end <= part.sequence.from) {
         return;
     }
     const uint end = part.last;
     const uint step = STRIPES * apart();
     uint tile = part.first + stripe() * apart();
-    FIRST_LOADED
+    Pages next_pages = Pages(part.cache);
+    if (PAGE_SIZE > 0 && tile + step < end) {
+        next_pages = pages_of(part, tile + step);
+    }
+    load_first(part, tile, ahead);
     Row rows[ROW_EIGHTS];
-    ROW_SCALES
+    float scale[ROW_EIGHTS];
     [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
         rows[i] = row_of(part, i * 8 + lane_g());
-        SET_ROW_SCALE(i)
+        scale[i] = row_scale(i * 8 + lane_g()) * SCORE_SCALE(part);
     }
     const ivec2 whole = visible_to_all(part);
     [[dont_unroll]] for (; tile < end; tile += step) {
         const uint next = tile + step;
-        const PAGES pages = next_pages;
+        const Pages pages = next_pages;
         if (PAGE_SIZE > 0 && next + step < end) {
             next_pages = pages_of(part, next + step);
         }
@@ -55,9 +59,8 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
         }
         [[unroll]] for (uint n = 0; n < K_LOADS; n++) {
             [[unroll]] for (uint e = 0; e < 2; e++) {
-                FOR_HALVES {
-                    MatB b;
-                    SET_KEYS(b, n, e)
+                [[unroll]] for (uint h = 0; h < KEY_HALVES; h++) {
+                    const MatB b = key_operand(ahead.k, n, e, h);
                     [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                         const uint at = (r * K_LOADS + n) * Q_EIGHTS * 32 + gl_SubgroupInvocationID;
                         const uvec4 x = q_rows[at];
@@ -67,63 +70,78 @@ void read_keys(const Part part, AHEAD Ahead ahead, inout Sums sums) {
                         set_left(a, 1, x[2 * e + 1]);
                         set_left(a, 2, y[2 * e]);
                         set_left(a, 3, y[2 * e + 1]);
-                        SCORES_OF(r, e) = coopMatMulAdd(a, b, SCORES_OF(r, e));
+                        s[score_matrix(r, e, h)] = coopMatMulAdd(a, b, s[score_matrix(r, e, h)]);
                     }
                 }
             }
         }
         if (next < end) {
-            load_keys(part, next, pages, TILE_KEYS);
+            load_keys(part, next, pages, ahead.k);
         }
 
-        float x[SCORES];  // of row g of each eight rows
-        bool above = false;
+        Scores x;  // of row g of each eight rows
         [[unroll]] for (uint i = 0; i < SCORES; i++) {
-            SET_SCORE(i)
+            float y = s[matrix_of(i)][element_of(i)];
+            if (CHAINS == 2) {
+                y += s[matrix_of(i) + CHAINS - 1][element_of(i)];
+            }
+            x.at[i] = y * scale[i / EACH];
         }
         if (int(tile * TILE) >= whole.x && int(tile * TILE + TILE) <= whole.y) {
             [[unroll]] for (uint i = 0; i < SCORES; i++) {
-                x[i] = logit(rows[i / EACH], part, x[i], int(tile * TILE + value_key(i % EACH)));
+                x.at[i] = logit(rows[i / EACH], part, x.at[i], int(tile * TILE + value_key(i % EACH)));
             }
         } else {
             [[unroll]] for (uint i = 0; i < SCORES; i++) {
-                x[i] = score(rows[i / EACH], part, x[i], int(tile * TILE + value_key(i % EACH)));
+                x.at[i] = score(rows[i / EACH], part, x.at[i], int(tile * TILE + value_key(i % EACH)));
             }
-            HIDE_VALUES
+            hide_values(part, tile, ahead.v);
         }
-        FIND_ABOVE
+        float top[ROW_EIGHTS];
+        bool above = false;
+        [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
+            top[i] = x.at[EACH * i];
+            [[unroll]] for (uint j = 1; j < EACH; j++) {
+                top[i] = max(top[i], x.at[EACH * i + j]);
+            }
+            above = above || top[i] > sums.m[i] + SLACK;
+        }
         if (subgroupAny(above)) {
             [[unroll]] for (uint i = 0; i < ROW_EIGHTS; i++) {
-                OWN_MAX(i)
-                MAX_OF(i) = max(MAX_OF(i), subgroupShuffleXor(MAX_OF(i), 1));
-                MAX_OF(i) = max(sums.m[i], max(MAX_OF(i), subgroupShuffleXor(MAX_OF(i), 2)));
-                const float alpha = exp2(sums.m[i] - MAX_OF(i));
-                sums.m[i] = MAX_OF(i);
+                top[i] = max(top[i], subgroupShuffleXor(top[i], 1));
+                top[i] = max(sums.m[i], max(top[i], subgroupShuffleXor(top[i], 2)));
+                const float alpha = exp2(sums.m[i] - top[i]);
+                const vec2 alphas = alphas_of(alpha);
+                sums.m[i] = top[i];
                 sums.l[i] *= alpha;
-                SUM_ALPHAS
                 [[unroll]] for (uint j = 0; j < V_LOADS * 4; j++) {
                     [[unroll]] for (uint e = 0; e < 4; e++) {
-                        sums.o[O_MATRIX(i, j)][O_ELEMENT(i, j) + e] *= SUM_ALPHA(e);
+                        sums.o[o_matrix(i, j)][o_element(i, j) + e] *= alphas[e % 2];
                     }
                 }
             }
         }
-        SET_WEIGHTS
+        [[unroll]] for (uint i = 0; i < SCORES; i++) {
+            x.at[i] = exp2(x.at[i] - sums.m[i / EACH]);
+            sums.l[i / EACH] += x.at[i];
+        }
+        MatP w[WEIGHT_MATRICES];
+        [[unroll]] for (uint i = 0; i < WEIGHT_MATRICES; i++) {
+            w[i] = weight_operand(x, i);
+        }
         [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
-            VALUE_SCALES(n)
             [[unroll]] for (uint a = 0; a < PRODUCTS; a++) {
-                FOR_VALUE_HALVES {
-                    MatV b;
-                    SET_VALUES(b, n, a)
+                [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++) {
+                    const MatV b = value_operand(ahead.v, n, a, h);
                     [[unroll]] for (uint r = 0; r < O_ROWS; r++) {
                         const uint at = r * O_MATRICES + n * PRODUCTS + a;
-                        sums.o[at] = PRODUCT(r, b, sums.o[at]);
+                        sums.o[at] = add_product(w[r * VALUE_HALVES + h], b, sums.o[at]);
                     }
                 }
             }
         }
         if (next < end) {
-            load_values(part, next, pages, TILE_VALUES);
+            load_values(part, next, pages, ahead.v);
         }
     }
 }
@@ -144,16 +162,16 @@ void share_rows(inout Sums sums) {
 // put_rows puts O of the rows r0 to r0+PASS_ROWS-1 into shared memory.
 void put_rows(const Sums sums, const uint r0) {
     [[unroll]] for (uint i = 0; i < SUM_ROWS; i++) {
-        const uint r = SUM_ROW(i);
+        const uint r = sum_row(i);
         if (r - r0 < PASS_ROWS) {
             [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
                 [[unroll]] for (uint c = 0; c < SUM_QUADS; c++) {
-                    const uint col = SUM_COLUMN(n, c);
-                    const uint m = SUM_PRODUCT(n, c);
-                    const uint a = O_MATRIX(SUM_EIGHT(i), m);
-                    const uint b = O_MATRIX(SUM_EIGHT(i), m + 1);
-                    const uint e = O_ELEMENT(SUM_EIGHT(i), m) + SUM_ELEMENT(i, c);
-                    const uint f = O_ELEMENT(SUM_EIGHT(i), m + 1) + SUM_ELEMENT(i, c);
+                    const uint col = sum_column(n, c);
+                    const uint m = sum_product(n, c);
+                    const uint a = o_matrix(sum_eight(i), m);
+                    const uint b = o_matrix(sum_eight(i), m + 1);
+                    const uint e = o_element(sum_eight(i), m) + sum_element(i, c);
+                    const uint f = o_element(sum_eight(i), m + 1) + sum_element(i, c);
                     if (VALUE_DIM % (64 * COLUMN_PARTS) == 0 || col < VALUE_DIM) {
                         put_quad(r - r0, col / 4, vec4(sums.o[a][e], sums.o[a][e + 2], sums.o[b][f], sums.o[b][f + 2]));
                     }

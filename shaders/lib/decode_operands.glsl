@@ -31,7 +31,6 @@ const uint ROW_TILES = (ROWS + 15) / 16;  // of scores
 const uint ROW_EIGHTS = ROWS / 8;
 const uint COLUMN_PARTS = VALUE_DIM > 128 ? 2 : 1;
 const uint STRIPES = SUBGROUPS / COLUMN_PARTS;
-const uint CHAINS = ROW_TILES == 1 ? 2 : 1;  // sums of products of a score: one need not wait for the other
 const uint K_LOADS = (HEAD_DIM + 31) / 32;
 const uint V_LOADS = (VALUE_DIM + 64 * COLUMN_PARTS - 1) / (64 * COLUMN_PARTS);
 
@@ -125,8 +124,10 @@ uint at_key(const uint key, const uint page, const uint stride_b, const uint str
 // A page of 8 keys is half a tile: keys g and 2t, 2t+1 are of the first, the others of the second.
 const uint HALVES = PAGE_SIZE == 8 ? 2 : 1;
 
+#define Pages uvec2
+
 // pages_of returns the pages of both halves of a tile.
-uvec2 pages_of(const Part part, const uint tile) {
+Pages pages_of(const Part part, const uint tile) {
     if (PAGE_SIZE == 0) {
         return uvec2(part.cache);
     }

@@ -1,5 +1,5 @@
-// decode_products16: what lib/decode_matrix.glsl does with keys and values of 16 bits. The macros are
-// parts of read_keys, with its variables; lib/decode_products8.glsl has the parts for 8 bits.
+// decode_products16: what lib/decode_matrix.glsl does with keys and values of 16 bits;
+// lib/decode_products8.glsl has the same names for 8 bits.
 //
 // Of 8 rows, PAIRED, half of each matrix would be for nothing, and O takes most registers: so O has two
 // products of columns in a matrix, one in rows 0 to 7, one in rows 8 to 15. A product then has 8 keys:
@@ -12,118 +12,105 @@
 
 #include "decode_ahead.glsl"
 
-#define AHEAD inout        // keys and values are in `ahead`, of the first tile and of later ones
-#define TILE_KEYS ahead.k
-#define TILE_VALUES ahead.v
-#define PAGES uvec2
-
-// The scores of a lane: of each of its rows EACH, of keys value_key(0), value_key(1), ... of a tile.
-#define EACH 4
-#define SCORES ROW_EIGHTS * 4
-#define SCORE_MATRICES ROW_TILES * CHAINS
-
-// FIRST_SHARED is what waits for no length, FIRST_LOADED what a subgroup loads before the first tile.
-#define FIRST_SHARED share_q(ahead.q);
-#define FIRST_LOADED                               \
-    uvec2 next_pages = uvec2(part.cache);          \
-    if (PAGE_SIZE > 0 && tile + step < end) {      \
-        next_pages = pages_of(part, tile + step);  \
-    }
-#define ROW_SCALES
-#define SET_ROW_SCALE(i)
-
-// FOR_HALVES begins the products of each 16 keys of a tile.
-#define FOR_HALVES
-
-// SET_KEYS(b, n, e) makes b the operand of product e of load n.
-#define SET_KEYS(b, n, e)                             \
-    set_right(b, 0, ahead.k.at[n][2 * e]);            \
-    set_right(b, 1, ahead.k.at[n][2 * e + 1]);        \
-    set_right(b, 2, ahead.k.at[K_LOADS + n][2 * e]);  \
-    set_right(b, 3, ahead.k.at[K_LOADS + n][2 * e + 1]);
-
-#define SCORES_OF(r, e) s[r * CHAINS + e % CHAINS]
-
-// SET_SCORE(i) makes x[i] score number i of the lane.
-#define SET_SCORE(i)                           \
-    const float y = s[i / 8 * CHAINS][i % 8];  \
-    x[i] = (CHAINS == 1 ? y : y + s[i / 8 * CHAINS + CHAINS - 1][i % 8]) * p.scale_log2;
-
-// A value that was loaded before the length was known may be anything.
-#define HIDE_VALUES                                                                           \
-    if (ALONE) {                                                                              \
-        [[unroll]] for (uint j = 0; j < 4; j++) {                                             \
-            const bool seen = int(tile * TILE + value_key(j)) < part.end;                     \
-            [[unroll]] for (uint n = 0; n < V_LOADS; n++) {                                   \
-                ahead.v.at[j * V_LOADS + n] = seen ? ahead.v.at[j * V_LOADS + n] : uvec4(0);  \
-            }                                                                                 \
-        }                                                                                     \
-    }
-
-// FIND_ABOVE finds out whether a score is above the maximum; then OWN_MAX(i) makes MAX_OF(i) the lane's
-// largest of row i.
-#define MAX_OF(i) top
-#define FIND_ABOVE                                      \
-    [[unroll]] for (uint i = 0; i < SCORES; i++) {      \
-        above = above || x[i] > sums.m[i / 4] + SLACK;  \
-    }
-#define OWN_MAX(i) float top = max(max(x[4 * i], x[4 * i + 1]), max(x[4 * i + 2], x[4 * i + 3]));
-
-// O_MATRIX(r, m) is which matrix has the sums of eight rows, number r, and product number m of columns, of
-// V_LOADS * 4, and O_ELEMENT(r, m) the first of the four elements of it that a lane has of them. These are
-// multiplied by SUM_ALPHA(e), made of the lane's alpha by SUM_ALPHAS.
-#define O_MATRIX(r, m) ((r) / 2 * O_MATRICES + (m) % O_MATRICES)
-#define O_ELEMENT(r, m) ((PAIRED ? (m) / O_MATRICES : (r) % 2) * 4)
-#define SUM_ALPHAS
-#define SUM_ALPHA(e) alpha
-
-// SET_WEIGHTS makes w the weights, of which PRODUCT(r, b, o) adds a product with b to o, and adds them to l.
-// FOR_VALUE_HALVES begins the products of each half of the keys, where they are apart.
-const uint VALUE_HALVES = PAIRED ? 2 : 1;
-#define FOR_VALUE_HALVES [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++)
-#define SET_WEIGHTS                                           \
-    [[unroll]] for (uint i = 0; i < SCORES; i++) {            \
-        x[i] = exp2(x[i] - sums.m[i / 4]);                    \
-        sums.l[i / 4] += x[i];                                \
-    }                                                         \
-    MatA w[ROW_TILES * VALUE_HALVES];                         \
-    if (PAIRED) {                                             \
-        [[unroll]] for (uint h = 0; h < VALUE_HALVES; h++) {  \
-            set_left(w[h], 1, 0);                             \
-            set_left(w[h], 2, 0);                             \
-            [[unroll]] for (uint i = 0; i < 2; i++) {         \
-                w[h][i] = WEIGHT_TO_T(x[2 * h + i]);          \
-                w[h][6 + i] = WEIGHT_TO_T(x[2 * h + i]);      \
-            }                                                 \
-        }                                                     \
-    } else {                                                  \
-        [[unroll]] for (uint i = 0; i < SCORES; i++) {        \
-            w[i / 8][i % 8] = WEIGHT_TO_T(x[i]);              \
-        }                                                     \
-    }
+#define MatP MatA
 #define MatV MatB
-#define PRODUCT(r, b, o) coopMatMulAdd(w[r * VALUE_HALVES + h], b, o)
 
-// SET_VALUES(b, n, a) makes b the operand of product a of load n, whose scales are VALUE_SCALES(n). PAIRED,
-// its first keys are the keys of half h, and its others the same with the columns of a later product.
-#define VALUE_SCALES(n)
-#define SET_VALUES(b, n, a)                                                  \
-    [[unroll]] for (uint i = 0; i < 2; i++) {                                \
-        const uint m = n * PRODUCTS + a + (PAIRED ? i * O_MATRICES : 0);     \
-        const uint key = 2 * (PAIRED ? h : i);                               \
-        const uint first = ahead.v.at[key * V_LOADS + m / 4][m % 4];         \
-        const uint second = ahead.v.at[(key + 1) * V_LOADS + m / 4][m % 4];  \
-        set_right(b, i, first & 0xffffu | second << 16);                     \
-        set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);             \
+// A lane has EACH scores of each of its rows, of keys value_key(0), value_key(1), ... of a tile.
+const uint EACH = 4;
+const uint SCORES = ROW_EIGHTS * EACH;
+struct Scores { float at[SCORES]; };
+
+const uint CHAINS = ROW_TILES == 1 ? 2 : 1;  // sums of products of a score: one need not wait for the other
+const uint SCORE_MATRICES = ROW_TILES * CHAINS;
+const uint KEY_HALVES = 1;                   // of a tile, whose scores are in matrices of their own
+const uint VALUE_HALVES = PAIRED ? 2 : 1;    // of a tile, whose weights are
+const uint WEIGHT_MATRICES = ROW_TILES * VALUE_HALVES;
+
+// share_early shares what waits for no length. load_first loads the first tile, if that is not done.
+void share_early(const Ahead ahead) { share_q(ahead.q); }
+void load_first(const Part part, const uint tile, inout Ahead ahead) {}
+
+// row_scale returns what the products of row r are multiplied by.
+float row_scale(const uint r) { return 1.0; }
+
+// key_operand returns the keys of half h for product e of load n.
+MatB key_operand(const Keys k, const uint n, const uint e, const uint h) {
+    MatB b;
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        set_right(b, 2 * i, k.at[i * K_LOADS + n][2 * e]);
+        set_right(b, 2 * i + 1, k.at[i * K_LOADS + n][2 * e + 1]);
     }
+    return b;
+}
 
-// A lane has sums of SUM_ROWS rows, SUM_ROW(i) of eight rows SUM_EIGHT(i), and of each load n of V SUM_QUADS
-// times four columns from SUM_COLUMN(n, c) on: of products SUM_PRODUCT(n, c) and the next, the elements
-// SUM_ELEMENT(i, c) and two after it of the elements of O_ELEMENT.
-#define SUM_ROWS ROW_EIGHTS
-#define SUM_ROW(i) (i * 8 + lane_g())
-#define SUM_EIGHT(i) i
-#define SUM_QUADS 4
-#define SUM_COLUMN(n, c) ((column_part() * V_LOADS + n) * 64 + lane_t() * 16 + c * 4)
-#define SUM_PRODUCT(n, c) (n * 4 + c % 2 * 2)
-#define SUM_ELEMENT(i, c) (c / 2)
+// score_matrix returns which matrix of scores that product of rows r of matrices is added to.
+uint score_matrix(const uint r, const uint e, const uint h) { return r * CHAINS + e % CHAINS; }
+
+// Score number i of a lane is element element_of(i) of CHAINS matrices, the first of them matrix_of(i).
+uint matrix_of(const uint i) { return i / 8 * CHAINS; }
+uint element_of(const uint i) { return i % 8; }
+
+// hide_values makes zeros of values that no row sees. A value that was loaded before the length was known
+// may be anything.
+void hide_values(const Part part, const uint tile, inout Values v) {
+    if (ALONE) {
+        [[unroll]] for (uint j = 0; j < 4; j++) {
+            const bool seen = int(tile * TILE + value_key(j)) < part.end;
+            [[unroll]] for (uint n = 0; n < V_LOADS; n++) {
+                v.at[j * V_LOADS + n] = seen ? v.at[j * V_LOADS + n] : uvec4(0);
+            }
+        }
+    }
+}
+
+// o_matrix returns which matrix has the sums of eight rows, number r, and product number m of columns, of
+// V_LOADS * 4, and o_element the first of the four elements of it that a lane has of them. alphas_of
+// returns what elements 0 and 2, and 1 and 3, of them are multiplied by, made of the lane's alpha.
+uint o_matrix(const uint r, const uint m) { return r / 2 * O_MATRICES + m % O_MATRICES; }
+uint o_element(const uint r, const uint m) { return (PAIRED ? m / O_MATRICES : r % 2) * 4; }
+vec2 alphas_of(const float alpha) { return vec2(alpha); }
+
+// weight_operand returns matrix number i of weights.
+MatP weight_operand(const Scores weights, const uint i) {
+    const uint n = SCORES / WEIGHT_MATRICES;
+    MatP w;
+    if (PAIRED) {
+        set_left(w, 1, 0);
+        set_left(w, 2, 0);
+    }
+    [[unroll]] for (uint j = 0; j < n; j++) {
+        w[j] = WEIGHT_TO_T(weights.at[i * n + j]);
+        if (PAIRED) {
+            w[6 + j] = w[j];
+        }
+    }
+    return w;
+}
+
+// value_operand returns the values of half h for product a of load n. PAIRED, its first keys are those of
+// the half, and its others the same with the columns of a later product.
+MatV value_operand(const Values v, const uint n, const uint a, const uint h) {
+    MatV b;
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        const uint m = n * PRODUCTS + a + (PAIRED ? i * O_MATRICES : 0);
+        const uint key = 2 * (PAIRED ? h : i);
+        const uint first = v.at[key * V_LOADS + m / 4][m % 4];
+        const uint second = v.at[(key + 1) * V_LOADS + m / 4][m % 4];
+        set_right(b, i, first & 0xffffu | second << 16);
+        set_right(b, 2 + i, first >> 16 | second & 0xffff0000u);
+    }
+    return b;
+}
+
+MatO add_product(const MatP w, const MatV v, const MatO o) { return coopMatMulAdd(w, v, o); }
+
+// A lane has sums of SUM_ROWS rows, sum_row(i) of eight rows sum_eight(i), and of each load n of V SUM_QUADS
+// times four columns from sum_column(n, c) on: of products sum_product(n, c) and the next, the elements
+// sum_element(i, c) and two after it of those from o_element on.
+const uint SUM_ROWS = ROW_EIGHTS;
+const uint SUM_QUADS = 4;
+uint sum_row(const uint i) { return i * 8 + lane_g(); }
+uint sum_eight(const uint i) { return i; }
+uint sum_column(const uint n, const uint c) { return (column_part() * V_LOADS + n) * 64 + lane_t() * 16 + c * 4; }
+uint sum_product(const uint n, const uint c) { return n * 4 + c % 2 * 2; }
+uint sum_element(const uint i, const uint c) { return c / 2; }
