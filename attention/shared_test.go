@@ -74,16 +74,12 @@ func TestSharedMemory(t *testing.T) {
 						if err != nil || config.Feasible(large(d.Caps()), p) != nil {
 							continue
 						}
-						name := [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat"}[impl]
-						names := bwdKernels[impl]
-						if p.DType == dtype.Float32 {
-							name = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}[impl]
-							names = bwdF32x2Kernels[impl]
-						}
+						name := config.kernel(&p)
 						check(name, leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) }), sharedOf(t, name, &p, spec), spare)
 
 						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2] / 2}
 						b := backward{c: c, p: p, config: BackwardConfig{Impl: impl, DKV: tile, DQ: tile}}
+						names := b.config.names(p.DType)
 						bwd, err := b.matrixSpec(tile, true)
 						require.NoError(t, err)
 						least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleMatrix(caps, impl, p) })

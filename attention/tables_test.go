@@ -62,38 +62,29 @@ func TestChoose(t *testing.T) {
 	require.EqualError(t, err, "attention: scalar: the device has no scalar block layout: unsupported on this device")
 }
 
-// TestAutoSpills: on RDNA3 problems whose tiles all spill go to the scalar path, and no others.
-func TestAutoSpills(t *testing.T) {
-	caps := fakeNamed(t, "AMD Radeon RX 7900 XTX (RADV NAVI31)")
+// TestAuto says where both passes go to matrices: never on a CPU device, and on RDNA3 where not all tiles spill.
+func TestAuto(t *testing.T) {
+	rdna3, f16, f32 := "AMD Radeon RX 7900 XTX (RADV NAVI31)", []dtype.DType{dtype.Float16}, []dtype.DType{dtype.Float32}
 	for _, c := range []struct {
-		format            dtype.DType
+		device            string
+		formats           []dtype.DType
 		headDim           int
 		forward, backward Impl
 	}{
-		{dtype.Float16, 128, CoopMat, CoopMat}, {dtype.Float16, 136, CoopMat, Scalar}, {dtype.Float16, 256, CoopMat, Scalar},
-		{dtype.Float32, 32, CoopMat, CoopMat}, {dtype.Float32, 64, CoopMat, Scalar}, {dtype.Float32, 72, Scalar, Scalar},
+		{"NVIDIA H200", dtype.All(), 64, CoopMat2, CoopMat2},
+		{"llvmpipe (LLVM 20.1.2, 256 bits)", dtype.All(), 64, Scalar, Scalar}, {"Least with 16-bit storage", dtype.All(), 64, Scalar, Scalar},
+		{rdna3, f16, 128, CoopMat, CoopMat}, {rdna3, f16, 136, CoopMat, Scalar}, {rdna3, f16, 256, CoopMat, Scalar},
+		{rdna3, f32, 32, CoopMat, CoopMat}, {rdna3, f32, 64, CoopMat, Scalar}, {rdna3, f32, 72, Scalar, Scalar},
 	} {
-		p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: c.headDim, DType: c.format}
-		forward, err := chooseForward(&caps, p, Options{})
-		require.NoError(t, err)
-		backward, err := chooseBackward(&caps, p, Options{})
-		require.NoError(t, err)
-		require.Equal(t, []Impl{c.forward, c.backward}, []Impl{forward.Impl, backward.Impl}, "%v %d", c.format, c.headDim)
-	}
-}
-
-// TestAuto says where a format goes to matrices in both passes: never on a CPU device.
-func TestAuto(t *testing.T) {
-	for name, want := range map[string]Impl{"NVIDIA H200": CoopMat2, "llvmpipe (LLVM 20.1.2, 256 bits)": Scalar, "Least with 16-bit storage": Scalar} {
-		caps := fakeNamed(t, name)
+		caps := fakeNamed(t, c.device)
 		caps.MaxStorageBuffers = max(caps.MaxStorageBuffers, 7)
-		for _, format := range dtype.All() {
-			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: 64, DType: format}
+		for _, format := range c.formats {
+			p := Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 64, SeqKV: 64, HeadDim: c.headDim, DType: format}
 			forward, err := chooseForward(&caps, p, Options{})
 			require.NoError(t, err)
 			backward, err := chooseBackward(&caps, p, Options{})
 			require.NoError(t, err)
-			require.Equal(t, []Impl{want, want}, []Impl{forward.Impl, backward.Impl}, "%s %v", name, format)
+			require.Equal(t, []Impl{c.forward, c.backward}, []Impl{forward.Impl, backward.Impl}, "%v %v", c, format)
 		}
 	}
 }
