@@ -96,7 +96,7 @@ const (
 
 	// minSplitKeys is the smallest share of the keys. Reading fewer keys takes no
 	// longer than starting a workgroup and writing its float32 O. On an H200 two
-	// shares of 256 keys lose by half (8 heads, 512 rows), and four of 512 win a
+	// splits of 256 keys lose by half (8 heads, 512 rows), and four of 512 win a
 	// third (8 heads, 256 rows).
 	minSplitKeys = 512
 )

@@ -147,7 +147,7 @@ func quantRuns(headDim int) int {
 	return min(4, headDim/8&-(headDim/8))
 }
 
-// quantRows returns memory for the rows of Q or K, and for so many numbers of each row.
+// quantRows returns memory for the rows of Q or K in 8 bits, and for the given count of numbers of each row.
 func (f *forward) quantRows(name string, x *vk.Tensor, cells cells, numbers int) (rows, values vk.Tensor) {
 	batch, heads, seq := x.Shape[0], x.Shape[1], x.Shape[2]
 	if f.p.Varlen.On {

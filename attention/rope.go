@@ -30,7 +30,7 @@ func ParseScaling(name string) (Scaling, error) {
 
 // Frequencies say by which angle RoPE turns the pairs of a row from a position to the next. Pair i
 // has base^(-2i/dims) radians (Su et al., RoFormer, arXiv:2104.09864), which a Scaling may divide.
-// The results are those of Hugging Face's rope_type default, linear, llama3 and yarn.
+// The results are as Hugging Face has them for the rope_type default, linear, llama3 and yarn.
 type Frequencies struct {
 	Dims      int     // elements of a row that are rotated, two for each pair
 	Base      float64 // rope_theta; 0: 10000

@@ -158,8 +158,8 @@ void sum_heads() {
     }
 }
 
-// A line is so many uvec4 that every key of a page is in it: a row, or rows of matrices. Of one there are up
-// to SIDE at a time, each of LANES invocations', which take lines in turn.
+// A line has all keys of a page: it is a row, or a row of matrices, of LINE uvec4. Up to SIDE of these are
+// summed at a time, each by LANES invocations, which take lines in turn.
 const uint LINE = PACKED ? 2 * BLOCK_M : BLOCK_M / 8;
 const uint SIDE = LINE < WORKGROUP_SIZE ? LINE : WORKGROUP_SIZE;
 const uint LANES = WORKGROUP_SIZE / SIDE;

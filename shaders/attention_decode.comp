@@ -19,7 +19,7 @@
 // No subgroup waits for another until all keys are read. Each lane has a part of the scores of
 // ROWS rows and KEYS keys. They are added so that each lane ends with whole scores of its own
 // (gather), which makes features cheap. With MATRIX (lib/decode_matrix.glsl) a subgroup holds
-// the products of 16 rows and 16 keys together, and with TILES (lib/decode_tiles.glsl) those of any matrices.
+// the products of 16 rows and 16 keys together; TILES (lib/decode_tiles.glsl) takes matrices of any size.
 //
 // A unit is ROWS rows of one key head of one sequence: the queries of a group of heads, one
 // query after the other. Its tiles are TILE keys each. Only the device knows the lengths. If

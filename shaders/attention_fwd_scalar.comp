@@ -82,8 +82,7 @@ shared float partial[BLOCK_M * THREADS_X];  // one value for each row and invoca
 #include "lib/split_kv.glsl"
 #include "lib/matmul_scalar.glsl"
 #include "lib/row_values.glsl"
-#define LOGITS_IF_NEEDED
-#include "lib/features.glsl"
+#include "lib/fwd_features.glsl"
 #include "lib/dropout.glsl"
 
 void main() {
@@ -95,12 +94,10 @@ void main() {
     const uint batch = work.batch;
     const uint kv_head = work.kv_head;
     const uint row0 = work.block * BLOCK_M;
-#ifdef FEATURES
     const Block block = enter_block(batch, head, row0, BLOCK_M);
     if (!block.exists) {
         return;
     }
-#endif
 
     const uint q_base = HEAD_AT(q, batch, head) + row0 * p.q_stride_s;
     const uint k_base = HEAD_AT(k, batch, kv_head);
@@ -157,15 +154,9 @@ void main() {
 #endif
         RowValues row_max;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            const int keys = visible_keys(int(row0 + ty * ROWS + i));
             row_max.at[i] = NEG_INF;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
-#ifdef FEATURES
                 S.at[i * COLS + j] = masked_score(block, S.at[i * COLS + j], int(row0 + ty * ROWS + i), col0 + int(tx + j * THREADS_X));
-#else
-                const bool visible = col0 + int(tx + j * THREADS_X) < keys;
-                S.at[i * COLS + j] = visible ? S.at[i * COLS + j] : NEG_INF;
-#endif
                 row_max.at[i] = max(row_max.at[i], S.at[i * COLS + j]);
             }
         }
@@ -185,9 +176,7 @@ void main() {
                 float weight = exp2(fma(S.at[i * COLS + j], p.scale_log2, -m_new));
                 l.at[i] += weight;
                 const uint col = tx + j * THREADS_X;
-#ifdef FEATURES
                 weight = is_kept(ty * ROWS + i, col) ? weight : 0.0;
-#endif
                 tile[P_AT + (ty * ROWS + i) * P_LD + col / 4][col % 4] = weight;
             }
         }
@@ -197,12 +186,8 @@ void main() {
             for (uint i = tid; i < VALUE_ROWS * V_LD; i += WORKGROUP_SIZE) {
                 const uint row = col0 + n0 + i / V_LD;
                 const uint d = i % V_LD;
-#ifdef FEATURES
                 const bool inside = row < p.seq_kv && d < VALUE_DIM4 && has_value(block, min(row, last_key()));
                 tile[i] = inside ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
-#else
-                tile[i] = row < p.seq_kv && d < DIM4 ? load_v(v_base + row * p.v_stride_s + d * 4) : vec4(0.0);
-#endif
             }
             barrier();  // V and P written before they are read
             product_nn(O_, P_AT + n0 / 4, P_LD, 0, V_LD, VALUE_ROWS / 4);
@@ -225,11 +210,7 @@ void main() {
 #ifdef QUANT
         m[i] += q_rows[(q_base + (ty * ROWS + i) * p.q_stride_s) / ROW_BYTES].y;
 #endif
-#ifdef FEATURES
         const float inverse = finish_row(block, m[i], sum);
-#else
-        const float inverse = inverse_sum(sum);
-#endif
         [[unroll]] for (uint j = 0; j < COLS4; j++) {
             const uint d = tx + j * THREADS_X;
             if (d < VALUE_DIM4) {

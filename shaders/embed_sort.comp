@@ -1,4 +1,4 @@
-// embed_sort: tokens in the order of their rows of a table, those of a row in their own order.
+// embed_sort: tokens in the order of their rows of a table; tokens of one row stay in their own order.
 //
 //     ids            (tokens)  i32, contiguous
 //     tiles, sorted  (tokens)  (row, token): row is ids[token], or vocabulary if ids[token] is not

@@ -67,7 +67,7 @@ uint place(const uint team, const uint lane) { return B_BY_K ? team * TEAM + lan
 // left returns how many elements there are from i to end.
 uint left(const uint i, const uint end) { return end > i ? end - i : 0; }
 
-// A vector of B, number j of those of k.
+// vector_of_b returns a vector of B, number j of those at k.
 uvec4 vector_of_b(const uint base, const uint col, const uint k, const uint end, const uint j) {
     if (B_BY_K) {
         return VECTOR(b, base + min(col + j, p.n - 1) * p.b_stride + k, left(k, end));

@@ -9,7 +9,7 @@
 //
 // A subgroup has the sums of BLOCK_M rows and COLS columns over a part of k. The TEAM subgroups that share
 // these columns take PIECES pieces of k in turn. A piece is 32 elements: four invocations have 16 bytes of a
-// line each, and all loads of a step are in flight at once, those of B first.
+// line each, and all loads of a step are in flight at once, first the loads of B.
 //
 // With IN_PLACE these bytes become operands as they are: where matrices lie as lib/quads.glsl says, invocation
 // 4g + t has elements 8t to 8t + 3 of line g for the first matrix of a piece, and 8t + 4 to 8t + 7 for the

@@ -30,7 +30,7 @@ layout(constant_id = 7) const uint ACTIVATION = 0;
 layout(constant_id = 8) const bool RESIDUAL = false;
 layout(constant_id = 9) const bool BIAS = false;
 layout(constant_id = 10) const uint FORMAT = 0;      // of y, lib/formats.glsl
-layout(constant_id = 11) const bool ALIGNED = true;  // offsets and strides but those of y and bias are multiples of VEC
+layout(constant_id = 11) const bool ALIGNED = true;  // offsets and strides of all tensors but y and bias are multiples of VEC
 layout(constant_id = 12) const bool WHOLE = true;    // so is k
 layout(local_size_x_id = 0) in;
 

@@ -59,7 +59,7 @@ WRITE16(5, KOut, k_out)
 
 const uint HEADS = 4;
 
-// A row of all heads, the first of which are those of q.
+// A row of all heads, the heads of q first.
 struct Row {
     uint batch, token;
 };
@@ -91,8 +91,8 @@ vec2 angle_of(const int position, const uint i) {
     uint high, low;
     umulExtended(uint(position), turns[at], high, low);
     const uint angle = uint(position) * turns[at + 1] + high - (position < 0 ? turns[at] : 0);  // 2^32 in a turn
-    // The rest x beyond a quarter of a turn is from -pi/4 to pi/4, where the polynomials, which are
-    // those of Moshier's Cephes library, are right to 2^-24.
+    // The rest x beyond a quarter of a turn is from -pi/4 to pi/4, where the polynomials, from Moshier's
+    // Cephes library, are right to 2^-24.
     const uint quarter = (angle + (1 << 29)) >> 30;
     const float x = float(int(angle - (quarter << 30))) * 1.46291807927e-9;  // 2 pi / 2^32
     const float z = x * x;

@@ -6,7 +6,7 @@
 //                 - smoothing / vocabulary)
 //
 //     x       (rows, vocabulary)  FROM_FORMAT, row stride, last axis contiguous
-//     dx      (rows, vocabulary)  TO_FORMAT, in the memory of x, each row where that of x begins
+//     dx      (rows, vocabulary)  TO_FORMAT, in the memory of x, each row where the row of x begins
 //     labels  (rows)              i32; loss, lse  (rows)  f32; all contiguous
 //     totals  (2)                 f32, of xent_total
 //

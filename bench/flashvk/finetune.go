@@ -67,7 +67,7 @@ func (t *finetuneCommand) add(f *pflag.FlagSet) {
 	f.BoolVar(&t.o.Truncate, "truncate", false, "cut samples that are longer than a row, which are an error without")
 	kernels.IntVar(f, &t.Rows, "batch", "rows of a batch (default 8, or less where memory has no room)")
 	t.flags(f, lr, "as many as make 8 rows")
-	kernels.IntVar(f, &t.Steps, "steps", "steps in all (default those of --epochs)")
+	kernels.IntVar(f, &t.Steps, "steps", "steps in all (default the steps of --epochs)")
 	f.Float64Var(&t.epochs, "epochs", t.epochs, "how often the data are seen")
 	f.Var(value[pipeline.Checkpoint]{Target: &t.Keep, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
 	f.StringVar(&t.eval, "eval", "", "file like --data, whose loss and perplexity are computed at times and at the end")

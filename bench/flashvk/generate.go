@@ -34,7 +34,7 @@ type checkpointFlags struct {
 
 func (m *checkpointFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&m.adapter, "adapter", "", "folder of a LoRA adapter, as PEFT and flashvk finetune write them, that is added to the weights")
-	m.dtypeFlag(f, "weights, activations and cache (default that of the checkpoint where the device multiplies matrices of it, float16 for another of 16 bits, and float32 on a CPU device)")
+	m.dtypeFlag(f, "weights, activations and cache (default the format of the checkpoint where the device multiplies matrices of it, float16 for another of 16 bits, and float32 on a CPU device)")
 	f.Uint64Var(&m.random, "random-weights", 0, "seed of weights that are random, for tests and measurements: the folder then needs config.json alone")
 }
 
@@ -134,7 +134,7 @@ func (g *generateCommand) add(f *pflag.FlagSet) {
 	} {
 		f.Float64Var(x.to, x.name, 0, x.usage)
 	}
-	kernels.IntVar(f, &g.TopK, "top-k", "draws from so many of the most probable tokens (default 0: all)")
+	kernels.IntVar(f, &g.TopK, "top-k", "draws from this many of the most probable tokens (default 0: all)")
 	f.Uint64Var(&g.seed, "seed", 0, "of --temperature: the same seed draws the same text (default 0)")
 	g.checkpointFlags.add(f)
 	deviceVar(f, &g.device)

@@ -305,7 +305,7 @@ func announceModel(w io.Writer, c tnp.Config, s tnp.Shape, format dtype.DType, m
 	fmt.Fprintf(w, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\nflashvk: memory %v\n", c, c.NumParams(), s, format, m.Checkpoint, m)
 }
 
-// trainProgress shows the progress of a training whose batches have so many tokens: a line on standard output for
+// trainProgress shows the progress of a training whose batches have `tokens` tokens: a line on standard output for
 // each twentieth of the steps, and on a terminal a bar. Both have the mean of the losses since the last line. Finish
 // ends it.
 func (a *app) trainProgress(s *train.Schedule, tokens int, d *vk.Device) (each func(train.Row), finish func()) {

@@ -238,7 +238,7 @@ func (p Pass) String() string { return [...]string{"forward", "backward", "forwa
 // done counts up to total. Nil: nobody asks.
 type Progress func(done, total int, what string)
 
-// Steps returns what each of so many steps calls before it begins.
+// Steps returns the function that each of total steps calls before it begins.
 func (p Progress) Steps(total int) func(what string) {
 	done := 0
 	return func(what string) {

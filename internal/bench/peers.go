@@ -230,7 +230,7 @@ func WriteTensors(ctx context.Context, path string, tensors []FileTensor) error 
 	return w.Commit()
 }
 
-// InPieces calls f for each piece of so many bytes, so that the host never holds a whole tensor.
+// InPieces calls f for each piece of a tensor of this size in bytes, so that the host never holds all of it.
 func InPieces(bytes int64, f func(at int64, piece []byte) error) error {
 	piece := make([]byte, min(bytes, 64<<20))
 	for at := int64(0); at < bytes; at += int64(len(piece)) {

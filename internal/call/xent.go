@@ -19,7 +19,7 @@ type Xent struct {
 	Memory, Rows      int     // of Options
 	Losses, LSE, Loss bool    // which of them is written
 	DLoss             float64 // 0: none is given
-	Ignored           int     // so many of four labels are Ignore
+	Ignored           int     // how many of four labels are Ignore
 	Wrong             bool    // a label is no word
 	Data
 }

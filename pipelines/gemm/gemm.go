@@ -158,7 +158,7 @@ type Activation = problem.Activation
 //	gelu(v) = v/2 * (1 + erf(v/√2))                              GELU
 //	gelu(v) = v/2 * (1 + tanh(√(2/π) * (v + 0.044715 * v³)))     GELUTanh
 //
-// Those of gelu are as those of silu.
+// Each form of silu also exists for both gelu.
 const (
 	Identity       = problem.Identity       // C = v
 	SiLU           = problem.SiLU           // C = silu(v)

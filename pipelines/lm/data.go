@@ -267,7 +267,7 @@ func (d *Data) pack() {
 // Rows returns the number of rows, each of which an epoch has once.
 func (d *Data) Rows() int { return d.count }
 
-// Sequences returns the most sequences that CuSeqlens of a batch of so many rows has, and the tokens of the
+// Sequences returns the most sequences that CuSeqlens of a batch of `rows` rows has, and the tokens of the
 // longest, as TrainOptions want them: 0 for rows that are not packed. What is left of a row is sequences, too.
 func (d *Data) Sequences(rows int) (n, longest int) { return d.most * rows, d.longest }
 

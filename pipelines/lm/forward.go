@@ -385,7 +385,7 @@ func (x *pass) cached(layer int, q, k, v *train.Value) *train.Value {
 	return o
 }
 
-// decodeProblem is attention of new tokens with a cache of so many.
+// decodeProblem is attention of seq new tokens with a cache of `context` tokens.
 func (c *Config) decodeProblem(batch, seq, context int, t dtype.DType) attention.DecodeProblem {
 	return attention.DecodeProblem{NewKeys: seq, CacheRows: batch, Problem: attention.Problem{
 		Batch: batch, NumHeads: c.Heads, NumKVHeads: c.KVHeads, SeqQ: seq, SeqKV: context, HeadDim: c.HeadDim, DType: t,

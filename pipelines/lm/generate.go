@@ -204,7 +204,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	return m, nil
 }
 
-// plan records a pass over so many tokens of each sequence.
+// plan records a pass over seq tokens of each sequence.
 func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
 	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache}
 	f.Choose = func(c *vk.Cmd, logits, ids vk.Tensor) error {
@@ -266,7 +266,7 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 	return nil
 }
 
-// CheckPrompts returns an error if prompts with so many tokens behind them do not fit into a context, or
+// CheckPrompts returns an error if prompts with `tokens` tokens behind each do not fit into a context, or
 // have tokens that the model does not.
 func (c *Config) CheckPrompts(prompts [][]int32, tokens, context int) error {
 	if context > c.Positions {
@@ -305,7 +305,7 @@ func (g *Generator) prefill(ctx context.Context, prompts [][]int32) error {
 	return g.fill(ctx, plan, seq, prompts)
 }
 
-// fill is prefill with a plan over so many tokens of each sequence. Shorter prompts have tokens of no meaning
+// fill is prefill with a plan over seq tokens of each sequence. Shorter prompts have tokens of no meaning
 // behind them, which no token before them sees.
 func (g *Generator) fill(ctx context.Context, plan *train.Plan, seq int, prompts [][]int32) error {
 	if err := g.cache.Reset(ctx); err != nil {
@@ -345,14 +345,14 @@ func (g *Generator) lengthen(ctx context.Context, lengths []int32) error {
 	return err
 }
 
-// TimeSteps replays the step n times, each with so many keys in the cache afterwards, and returns how long each
+// TimeSteps replays the step n times, each with `keys` keys in the cache afterwards, and returns how long each
 // took, from its start to its end. The cache and the tokens are whatever there is.
 func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Duration, err error) {
 	lengths := slices.Repeat([]int32{int32(keys - 1)}, g.o.Batch)
 	return timed(n, func() error { return g.lengthen(ctx, lengths) }, func() error { return g.step.Run(ctx) })
 }
 
-// TimePrefill is TimeSteps for prompts of so many tokens.
+// TimePrefill is TimeSteps for prompts of `tokens` tokens.
 func (g *Generator) TimePrefill(ctx context.Context, tokens, n int) (list []time.Duration, err error) {
 	if err := g.cache.Reset(ctx); err != nil {
 		return nil, err
@@ -383,7 +383,7 @@ func timed(n int, prepare, run func() error) (list []time.Duration, err error) {
 	return list, nil
 }
 
-// StepBytes returns the least memory traffic of a step with so many keys: weights and cache.
+// StepBytes returns the least memory traffic of a step with `keys` keys in the cache: weights and cache.
 func (c *Config) StepBytes(batch, keys int, t dtype.DType) int64 {
 	weights := c.NumParams()
 	if !c.Tied {

@@ -24,8 +24,8 @@ import (
 type TrainOptions struct {
 	LoRA  *LoRA       // trains its parameters alone; nil trains all weights of the model
 	DType dtype.DType // of activations, and of the weights that products read
-	// Batch sequences of Seq tokens are a micro-batch. With Sequences it is one row of Seq tokens, which has at
-	// most so many sequences, none longer than Longest (Batch.CuSeqlens); Batch is then 1.
+	// Batch sequences of Seq tokens are a micro-batch. With Sequences it is one row of Seq tokens with at most
+	// Sequences sequences, none longer than Longest (Batch.CuSeqlens); Batch is then 1.
 	Batch, Seq         int
 	Sequences, Longest int
 	Accumulate         int // micro-batches of a step; 0 is 1

@@ -16,7 +16,7 @@
 //
 // The last axis is contiguous; offsets and strides that are multiples of 16 bytes are fastest. Positions may
 // be any int32 numbers, also negative: packed rows begin at 0 again where a sequence does. Positions of
-// shape (seq) are those of every batch. With Problem.InPlace there are no QOut, KOut, DQOut and DKOut:
+// shape (seq) hold for every batch. With Problem.InPlace there are no QOut, KOut, DQOut and DKOut:
 // Forward turns Q and K where they lie, and Backward DQ and DK, which hold the gradients by the turned rows.
 //
 // Frequencies have 64 bits, and a product with a position loses none: the cosine and the sine of what is

@@ -14,7 +14,7 @@
 //	State   (rows, 4)                      int32, any row stride; with a Temperature
 //	Tokens  (rows)                         int32, contiguous
 //
-// Order and formulas are those of the logits processors of Hugging Face's Transformers, with these differences:
+// Order and formulas follow the logits processors of Hugging Face's Transformers, with these differences:
 //
 //   - Temperature 0 is the token of the largest x, which Transformers calls do_sample=False.
 //   - top-p keeps all or none of equal logits, where a sort there keeps the last of them. There is no least number
@@ -27,7 +27,7 @@
 // logits are +Inf, the token is one of these.
 //
 // Seen has a bit for each token of a row: token v is bit v%32 of word v/32. Forward sets the bit of the token
-// that it chooses; the caller sets those of a prompt ([Mark]).
+// that it chooses; the caller sets the bits of a prompt ([Mark]).
 //
 // State has the two words of a seed, the number of a stream, and how many tokens were drawn, which Forward
 // counts ([States]). A draw depends on the four and on the logits of its row alone, so not on other rows. Token v

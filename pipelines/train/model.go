@@ -88,7 +88,7 @@ type Options struct {
 	// multiplied likewise, and Model.Gradients divides by it.
 	LossScale float64
 	// GoodSteps lets the loss scale follow the gradients, for float16: it begins with LossScale,
-	// doubles after so many steps in a row, and halves after a step that was skipped since a
+	// doubles after GoodSteps steps in a row, and halves after a step that was skipped since a
 	// gradient was not finite. Then a step waits for the step before it. It needs an Optim.MaxNorm
 	// that is not 0; +Inf clips nothing. 0 is a scale that stays.
 	GoodSteps int

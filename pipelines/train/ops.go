@@ -251,8 +251,8 @@ func (t *Tape) Add(name string, x, y *Value) *Value {
 	return sum
 }
 
-// Rows returns the rows from first to end-1 of each of so many tasks, which the rows of the matrix x
-// belong to, one task after the other: a view where these rows follow one another, else a copy.
+// Rows returns the rows from first to end-1 of each task. The rows of the matrix x belong to `tasks` tasks,
+// one task after the other: a view where these rows follow one another, else a copy.
 func (t *Tape) Rows(name string, x *Value, tasks, first, end int) *Value {
 	part := x.Split(tasks).Slice(1, first, end)
 	if v := part.flat(); v != nil {

@@ -143,8 +143,8 @@ type op int
 
 const (
 	opLogits op = iota // x = h * Wᵀ
-	opDH               // dh = dx * W, added to that of the parts of W before
-	opDW               // dw = dxᵀ * h, added to that of the chunks before
+	opDH               // dh = dx * W, added to dh of the parts of W before
+	opDW               // dw = dxᵀ * h, added to dw of the chunks before
 )
 
 // product returns the problem of a product.

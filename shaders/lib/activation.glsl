@@ -37,8 +37,8 @@ struct Activated {
     vec4 value, slope;
 };
 
-// activated returns a(x) = x * s(x) and a'(x) = s(x) + x * s'(x). Functions s and s' of GELU are
-// those of x within -16..16: beyond, s is 0 or 1 and s' is 0 in float32, where x^3 may be infinite.
+// activated returns a(x) = x * s(x) and a'(x) = s(x) + x * s'(x). For s and s' of GELU x is
+// clamped to -16..16: beyond, s is 0 or 1 and s' is 0 in float32, where x^3 may be infinite.
 Activated activated(const vec4 x) {
     vec4 rest;
     if (ACTIVATION == SILU) {

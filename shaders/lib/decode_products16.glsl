@@ -87,8 +87,8 @@ MatP weight_operand(const Scores weights, const uint i) {
     return w;
 }
 
-// value_operand returns the values of half h for product a of load n. PAIRED, its first keys are those of
-// the half, and its others the same with the columns of a later product.
+// value_operand returns the values of half h for product a of load n. PAIRED, its first keys are the
+// half's, and its others the same keys with the columns of a later product.
 MatV value_operand(const Values v, const uint n, const uint a, const uint h) {
     MatV b;
     [[unroll]] for (uint i = 0; i < 2; i++) {

@@ -3,7 +3,7 @@
 //     x = (hi + lo / LO_SCALE) * 2^(e - TOP)
 //
 // A lo that is LO_SCALE times as large stays away from float16's smallest number. Its error is
-// at most 2^-25 or half of its last bit, which is 2^-50 of the largest element that shares e.
+// at most 2^-25 or half of its last bit, which is 2^-50 of the largest element with the exponent e.
 // Elements down to 2^-27 of that largest have all 23 bits of their parts; smaller ones have
 // the absolute error.
 

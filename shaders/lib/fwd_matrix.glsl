@@ -20,8 +20,8 @@
 //     lib/fwd_quant.glsl   8 bits for Q and K (QUANT)
 //     lib/fwd_f32x2.glsl   float32, where a product is several products (F32X2)
 //
-// With FEATURES, lib/features.glsl changes scores, weights and sums; without it lib/no_features.glsl has
-// what is called here.
+// With FEATURES, lib/features.glsl changes scores, weights and sums; lib/fwd_features.glsl says what is left
+// without it.
 //
 // forward() is one function, and files with parts of it are included where they belong: as
 // functions of arrays of matrices they would cost registers, and on NVIDIA spill them (550 bytes).
@@ -40,12 +40,7 @@
 #include "scores.glsl"
 #include "key_range.glsl"
 #include "store_float.glsl"
-#ifdef FEATURES
-#define LOGITS_IF_NEEDED
-#include "features.glsl"
-#else
-#include "no_features.glsl"
-#endif
+#include "fwd_features.glsl"
 #include "feature_tile.glsl"
 
 #if defined(ELEM_BF16) && !defined(FEATURES)  // a key mask or a bias may hide the first scores of a row
@@ -76,7 +71,7 @@
         }                                                                         \
     }
 
-// START_ROWS makes rows and O_ those of no key yet.
+// START_ROWS makes rows and O_ what they are before the first key.
 #define START_ROWS                                                  \
     [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {        \
         rows[i] = new_row();                                        \

@@ -13,7 +13,7 @@ const uint LEAST_TILES = OUT_ALIGNED ? 1 : TILES_N < 4 ? TILES_N : 4;
 #else
 const uint LEAST_TILES = 1;
 #endif
-const uint LEAST_SIZE = STRIP_SIZE * (LEAST_TILES * (MAT_N / 4) + 1);  // uvec4 of so many columns of matrices
+const uint LEAST_SIZE = STRIP_SIZE * (LEAST_TILES * (MAT_N / 4) + 1);  // uvec4 of LEAST_TILES columns of matrices
 const uint TILE_SIZE = OPERANDS_SIZE > LEAST_SIZE ? OPERANDS_SIZE : LEAST_SIZE;
 const uint FITTING_TILES = (TILE_SIZE / STRIP_SIZE - 1) / (MAT_N / 4);
 const uint MOST_TILES = FITTING_TILES < TILES_N ? FITTING_TILES : TILES_N;

@@ -16,7 +16,7 @@
 //     GROUPED       whether there are groups; it may be a constant
 //     GROUP_HEADS   heads of a group
 //     BATCH_HEADS   heads of a batch: num_heads, or of blocks of keys num_kv_heads
-//     SAME_KV       so many heads read the same keys: heads_per_kv, or of blocks of keys 1
+//     SAME_KV       heads that read the same keys: heads_per_kv, or of blocks of keys 1
 //     LAST_FIRST    whether the last block comes first
 //     SPLITS        where there are any, and declares `const bool SPLIT_KV`
 

@@ -33,8 +33,8 @@ BEGIN_PARAMS
     STRIDES(dx)         // dQ, or dK
 #ifdef STORE
     uint first_head;    // of batch*num_heads, the first of the dispatch
-    uint heads;         // of the dispatch, not all of them neighbours:
-    uint members;       // so many of each heads_per_kv are
+    uint heads;         // of the dispatch
+    uint members;       // of each heads_per_kv heads, those of the dispatch, which are neighbours
     uint pages_offset;  // uvec4, lib/pages.glsl
 #ifdef FEATURES
     uint head_pages;    // that a head may have

@@ -7,7 +7,7 @@ const uint HELD = 8;
 struct Row {
     uint logits_at, seen_at;
     uint most;  // the largest key
-    uint own;   // that of the invocation's elements
+    uint own;   // the largest key of the invocation's elements
     bool held;
     uint keys[HELD], columns[HELD];  // keys are 0 for none
 };

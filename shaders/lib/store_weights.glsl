@@ -29,9 +29,9 @@ void put_matrices(const Left x, const uint page, const uint col0, const uint n) 
 }
 
 void put_zeros(const uint page, const uint col0) {
-    const uint TILE_LD = PACKED ? BLOCK_N * MAT_M / 8 : BLOCK_N / 8;            // neighbours
-    const uint LINES = PACKED ? ROW_TILES : SUBGROUP_ROWS;                      // so many times
-    const uint LINE_LD = PACKED ? PAGE_LD * MAT_M : PAGE_LD;                    // so far apart
+    const uint TILE_LD = PACKED ? BLOCK_N * MAT_M / 8 : BLOCK_N / 8;            // uvec4 of a line
+    const uint LINES = PACKED ? ROW_TILES : SUBGROUP_ROWS;                      // of a subgroup
+    const uint LINE_LD = PACKED ? PAGE_LD * MAT_M : PAGE_LD;                    // from a line to the next
     const uint at = page + gl_SubgroupID * LINES * LINE_LD + (PACKED ? col0 * MAT_M / 8 : col0 / 8);
     for (uint i = gl_SubgroupInvocationID; i < LINES * TILE_LD; i += gl_SubgroupSize) {
         stored8[at + i / TILE_LD * LINE_LD + i % TILE_LD] = uvec4(0);

@@ -29,7 +29,7 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14410, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17167},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17150},
 	{"attention", []string{"attention", "internal/attention"}, 16785, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 19510, 0},
 	{"one engine for every proof", []string{

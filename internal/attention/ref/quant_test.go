@@ -105,7 +105,7 @@ func TestQuantError(t *testing.T) {
 	}
 }
 
-// likeness returns the cosine of two tensors and the L1 norm of their difference by that of want.
+// likeness returns the cosine of two tensors and the L1 norm of their difference divided by the norm of want.
 func likeness(got, want []float64) (cosine, l1 float64) {
 	var ab, aa, bb, off, size float64
 	for i, x := range got {

@@ -79,7 +79,7 @@ func (o *Finetune) options() lm.TrainOptions {
 	return x
 }
 
-// Choose sets what is not given, so that the training takes at most so many bytes of a device: the rows of a batch,
+// Choose sets what is not given, so that the training takes at most `most` bytes of a device: the rows of a batch,
 // a power of two; the batches of a step, so that it has 8 rows; and a checkpoint for Auto. It returns the memory.
 func (o *Finetune) Choose(caps *vk.Caps, most int64) (m *train.Memory, err error) {
 	rows, accumulate, keep := o.Rows, o.Accumulate, o.Keep
@@ -110,7 +110,7 @@ func (o *Finetune) Choose(caps *vk.Caps, most int64) (m *train.Memory, err error
 // Tokens returns the tokens of a batch.
 func (o *Finetune) Tokens() int { return o.Rows * o.Data.Seqlen }
 
-// EpochSteps returns the steps of so many epochs.
+// EpochSteps returns the steps of a number of epochs.
 func (o *Finetune) EpochSteps(epochs float64) int {
 	return int(math.Ceil(epochs * float64(o.Data.Rows()) / float64(o.Rows*o.perStep())))
 }

@@ -67,7 +67,7 @@ func (o *Schedule) LRAt(step int) float64 {
 // LineSteps returns the steps between two lines of progress, a twentieth of all.
 func (o *Schedule) LineSteps() int { return max(o.Steps/20, 1) }
 
-// evaluationSteps returns the steps between two evaluations of so many batches: some lines of progress, and at
+// evaluationSteps returns the steps between two evaluations, each of a number of batches: some lines of progress, and at
 // least four steps for each batch of an evaluation, which thereby takes less than a tenth of the time.
 func (o *Schedule) evaluationSteps(batches int) int {
 	line := o.LineSteps()
@@ -179,7 +179,7 @@ func (c *course) save(ctx context.Context, done int) error {
 	return nil
 }
 
-// run makes the steps of batches of so many tokens until all are done, or ctx ends, and calls each after each step. Then
+// run makes the steps, whose batches have `tokens` tokens, until all are done, or ctx ends, and calls each after each step. Then
 // it writes what there is: the state, what end writes after done steps, and the curve. What cannot be written keeps
 // nothing else from it.
 func (c *course) run(ctx, work context.Context, tokens int, each func(Row), end func(done int) error, title, of string) (err error) {

@@ -11,7 +11,7 @@ import (
 // Path gemv (shaders/gemm_gemv.comp) is bound by the bytes of op(B) where rows are few. Memory delivers
 // what is on its way: at 4.8 TB/s and 0.8 µs, 3.8 MB of a whole H200, or 29 KB of each compute unit.
 const (
-	fewRows     = 16       // Auto takes the path for so many rows with TransB, and for half of them without: 16 rows of 4096x4096 take 240 us there
+	fewRows     = 16       // Auto takes the path for up to this many rows with TransB, and for half as many without: 16 rows of 4096x4096 take 240 us there
 	flightBytes = 24 << 10 // bytes of op(B) that a compute unit should have on their way
 	leastSteps  = 2        // steps of k of a split
 	mostSums    = 128      // sums of an invocation, which are in registers
@@ -148,7 +148,7 @@ func (c Config) feasibleGEMVMatrix(caps *vk.Caps, p *Problem) error {
 	return argument.FitsShared("gemm", caps, c.Impl, c.gemvMatrixTiles(caps, p, false).bytes)
 }
 
-// splitRows returns c with so many splits that enough of op(B) is on its way.
+// splitRows returns c with enough splits to have flightBytes of op(B) on their way on each compute unit.
 func (c Config) splitRows(caps *vk.Caps, p *Problem) Config {
 	flight := c.blocks(caps, p) * c.BlockN * c.BlockK * p.DType.Size()
 	c.Splits = max(1, min(flightBytes*int(caps.ComputeUnits)/flight, p.K/(leastSteps*c.BlockK), c.mostSplits(caps, p)))
