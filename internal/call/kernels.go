@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -90,7 +91,9 @@ func Lines(text string) (list []Line) {
 var cases string
 
 // All lists the kernels.
-func All() []Kernel {
+func All() []Kernel { return slices.Clone(kernels()) }
+
+var kernels = sync.OnceValue(func() []Kernel {
 	list := []Kernel{
 		{Name: "attention", Weight: 8, New: func() Call { return &Attention{} }, Draw: drawAttention}, // half of all modules are its
 		{Name: "decode", Weight: 3, New: func() Call { return &Decode{} }, Draw: drawDecode},
@@ -154,4 +157,4 @@ func All() []Kernel {
 		}
 	}
 	return list
-}
+})
