@@ -298,7 +298,6 @@ func checkPeers(list []peer.Peer, limit time.Duration) error {
 // peerList appends the program of each --peer.
 type peerList struct{ list *[]peer.Peer }
 
-// Set implements pflag.Value.
 func (p peerList) Set(text string) error {
 	x, err := peer.Parse(text)
 	if err == nil {
@@ -307,10 +306,8 @@ func (p peerList) Set(text string) error {
 	return err
 }
 
-// String implements pflag.Value.
 func (p peerList) String() string { return "" }
 
-// Type implements pflag.Value.
 func (p peerList) Type() string { return "NAME=COMMAND" }
 
 // kernelCommands returns a command with the subcommand of each kernel that make makes.
@@ -332,7 +329,6 @@ type gridAxis struct {
 // maxProblems bounds the problems of a grid.
 const maxProblems = 10_000
 
-// Set implements pflag.Value.
 func (x *gridAxis) Set(text string) error {
 	if text == "both" && x.Value.Type() == "bool" {
 		text = "false,true"
@@ -372,7 +368,6 @@ func (x *gridAxis) Names() []string {
 	return nil
 }
 
-// Type implements pflag.Value.
 func (x *gridAxis) Type() string {
 	switch kind := x.Value.Type(); kind {
 	case "TYPE":

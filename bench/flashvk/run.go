@@ -20,6 +20,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 func newRun(a *app) *cobra.Command {
@@ -86,15 +87,17 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 		if err := r.use(a.stderr, d.Caps(), ops); err != nil {
 			return err
 		}
+		var plans []kit.Plan
 		for _, p := range r.pass().Parts() {
 			plan, err := ops[0].Choose(d.Caps(), r.impl, p)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(a.stderr, "flashvk: %v %s\n", p, plan)
+			plans = append(plans, plan)
 		}
 		defer ops[0].Close()
-		return r.compute(ctx, a, d, source, ops[0])
+		return r.compute(ctx, a, d, source, ops[0], plans)
 	})
 }
 
@@ -120,8 +123,8 @@ type warner interface {
 	Warning(ctx context.Context) (string, error)
 }
 
-// compute reads the inputs, runs the kernels and writes the outputs.
-func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kernels.Source, op bench.Op) error {
+// compute reads the inputs, runs the kernels of the plans of passes, and writes the outputs.
+func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kernels.Source, op bench.Op, plans []kit.Plan) error {
 	tensors := map[string]vk.Tensor{}
 	defer func() {
 		for _, t := range tensors {
@@ -149,31 +152,25 @@ func (r *runKernel) compute(ctx context.Context, a *app, d *vk.Device, in *kerne
 			return err
 		}
 	}
-	c, err := d.NewCmd("run " + op.Name())
+	err := d.Run(ctx, "run "+op.Name(), func(c *vk.Cmd) error {
+		for i, p := range pass.Parts() {
+			end := c.Scope()
+			var workspace *vk.Buffer
+			if bytes := plans[i].Workspace(); bytes > 0 {
+				workspace = c.Scratch(op.Name(), bytes)
+			}
+			record, err := op.Bind(d, tensors, workspace, r.impl, p)
+			if err != nil {
+				return err
+			}
+			if err := record(c); err != nil {
+				return err
+			}
+			end()
+		}
+		return nil
+	})
 	if err != nil {
-		return err
-	}
-	defer c.Close()
-	for _, p := range r.pass().Parts() {
-		plan, err := op.Choose(d.Caps(), r.impl, p)
-		if err != nil {
-			return err
-		}
-		end := c.Scope()
-		var workspace *vk.Buffer
-		if bytes := plan.Workspace(); bytes > 0 {
-			workspace = c.Scratch(op.Name(), bytes)
-		}
-		record, err := op.Bind(d, tensors, workspace, r.impl, p)
-		if err != nil {
-			return err
-		}
-		if err := record(c); err != nil {
-			return err
-		}
-		end()
-	}
-	if err := c.Submit(ctx); err != nil {
 		return err
 	}
 	if n, ok := bench.As[warner](op); ok {

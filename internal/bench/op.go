@@ -144,6 +144,11 @@ func (s *Subject) Result(impl string, t Timing) Result {
 	return Result{Kernel: s.kernel, Impl: impl, Subject: s, Status: StatusOK, Timing: t}
 }
 
+// unsupported returns the result of a path that is not there, or not yet known to be.
+func (s *Subject) unsupported(impl, reason string) Result {
+	return Result{Kernel: s.kernel, Impl: impl, Subject: s, Status: StatusUnsupported, Reason: reason}
+}
+
 // joined returns keys as words, such as rows=4096.
 func joined(keys []Key, by string) string {
 	var words []string

@@ -33,7 +33,7 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 			request.Params[k.Name] = k.Value
 		}
 	}
-	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: request, blank: r.result(""), check: r.checkOutput}
+	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: request, blank: r.subject.unsupported("", ""), check: r.checkOutput}
 	write := func(path string) error {
 		if err := r.restore(ctx); err != nil { // the timed calls have changed updated tensors
 			return err
@@ -260,8 +260,7 @@ func RunBoth(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Re
 			return all, err
 		}
 		if pass == Both {
-			of := &opRun{op: c.Op, pass: Both, subject: NewSubject(c.Op, Both)}
-			results = append(results, sums(parts[0], parts[1], of.result(""))...)
+			results = append(results, sums(parts[0], parts[1], NewSubject(c.Op, Both))...)
 		} else {
 			parts[i] = results
 		}
@@ -270,8 +269,8 @@ func RunBoth(ctx context.Context, d *vk.Device, c Case, progress Progress) ([]Re
 	return all, nil
 }
 
-// sums returns the results of peers of both passes as one. Blank has the fields that they share.
-func sums(forward, backward []Result, blank Result) (list []Result) {
+// sums returns the results of peers of both passes as one, of a subject.
+func sums(forward, backward []Result, of *Subject) (list []Result) {
 	for _, f := range forward {
 		if !f.Peer {
 			continue
@@ -280,8 +279,8 @@ func sums(forward, backward []Result, blank Result) (list []Result) {
 		if i := slices.IndexFunc(backward, func(b Result) bool { return b.Peer && b.Impl == f.Impl }); i >= 0 {
 			b = backward[i]
 		}
-		x := blank
-		x.Peer, x.Impl, x.Choice, x.Status, x.Reason = true, f.Impl, f.Choice, f.Status, cmp.Or(f.Reason, b.Reason)
+		x := of.Result(f.Impl, Timing{})
+		x.Peer, x.Choice, x.Status, x.Reason = true, f.Choice, f.Status, cmp.Or(f.Reason, b.Reason)
 		if x.Status == StatusOK {
 			x.Status = b.Status
 		}

@@ -43,8 +43,7 @@ func run(ctx context.Context, d *vk.Device, c Case, progress Progress, more func
 	results := make([]Result, len(c.Impls))
 	var able []int // positions in results
 	for i, impl := range c.Impls {
-		results[i] = r.result(impl)
-		results[i].Status = StatusUnsupported
+		results[i] = r.subject.unsupported(impl, "")
 		choice, err := r.choose(impl)
 		if err != nil {
 			results[i].Reason = Reason(c.Op.Name(), impl, err)
@@ -123,11 +122,6 @@ type opRun struct {
 
 func newOpRun(d *vk.Device, c Case) *opRun {
 	return &opRun{d: d, op: c.Op, pass: c.Pass, seed: maphash.MakeSeed(), near: c.Close, subject: NewSubject(c.Op, c.Pass)}
-}
-
-// result returns an empty result of a path.
-func (r *opRun) result(impl string) Result {
-	return Result{Kernel: r.subject.kernel, Impl: impl, Subject: r.subject}
 }
 
 func (r *opRun) close() {
@@ -472,12 +466,9 @@ func (r *opRun) compare(got map[string][]float32) (c Check, wrong error) {
 
 // Unsupported returns results that say that no path takes the case.
 func Unsupported(c Case, err error) []Result {
-	r := &opRun{op: c.Op, pass: c.Pass, subject: NewSubject(c.Op, c.Pass)}
-	var list []Result
+	of, list := NewSubject(c.Op, c.Pass), []Result(nil)
 	for _, impl := range c.Impls {
-		x := r.result(impl)
-		x.Status, x.Reason = StatusUnsupported, Reason(c.Op.Name(), impl, err)
-		list = append(list, x)
+		list = append(list, of.unsupported(impl, Reason(c.Op.Name(), impl, err)))
 	}
 	return list
 }

@@ -87,7 +87,6 @@ type LostError struct {
 	Err    error
 }
 
-// Error implements error.
 func (e *LostError) Error() string { return fmt.Sprintf("%v: %v", e.Config, e.Err) }
 
 // Unwrap returns the cause.
@@ -219,8 +218,8 @@ func (t *tuning) try(ctx context.Context, list []Candidate, deadline time.Time, 
 		}
 		t.phase(phase)(i, len(list), "trying "+c.String())
 		path, choice := t.of.Path(c), c.String()
-		x := &Trial{Configuration: c, Table: table, Result: t.r.result(path)}
-		x.Choice, x.Config, x.Status = choice, strings.Join(strings.Fields(strings.TrimPrefix(choice, path+" ")), "-"), StatusUnsupported
+		x := &Trial{Configuration: c, Table: table, Result: t.r.subject.unsupported(path, "")}
+		x.Choice, x.Config = choice, strings.Join(strings.Fields(strings.TrimPrefix(choice, path+" ")), "-")
 		t.trials = append(t.trials, x)
 		if err := t.check(ctx, x); err != nil {
 			return nil, err

@@ -27,7 +27,6 @@ func (a *Append) Validate() error {
 	return checkLens(&a.DecodeProblem, a.Lens, math.MinInt32, math.MaxInt32)
 }
 
-// Tensors implements Call.
 func (a *Append) Tensors() []Tensor {
 	p := a.problem()
 	batch, lens := p.SeqLensShape(), Tensor{Name: "seq_lens", DType: dtype.Int32, Shape: p.SeqLensShape(), Own: true, Most: p.SeqKV}
@@ -94,7 +93,6 @@ func (a *Append) Adjust(x Values) {
 	}
 }
 
-// Want implements Call.
 func (a *Append) Want(x Values, _ kit.Pass) Outputs {
 	out := Outputs{}
 	if a.Advance != 0 {
@@ -223,7 +221,6 @@ func put8[T ref.Float](a *Append, x map[string][]T, name string, at, h int, row,
 	}
 }
 
-// Host implements Call.
 func (a *Append) Host() Host { return Host{a.choose, a.bind} }
 
 // choose is Choose. The one kernel has no choice of its own; it is for devices that decode.

@@ -43,7 +43,6 @@ type Attention struct {
 // Sizes are factors of the values of tensors; 0 stands for 1.
 type Sizes struct{ Q, K, V, DO, DLSE, Bias float64 }
 
-// Validate implements Call.
 func (a *Attention) Validate() error {
 	if err := a.Problem.Validate(); err != nil {
 		return err
@@ -372,7 +371,6 @@ func (a *Attention) sampleBackward(in ref.Inputs[float64], up ref.Upstream[float
 	return out, nil
 }
 
-// Host implements Call.
 func (a *Attention) Host() Host {
 	return hosted(a, a.Problem, attention.Choose, attention.Forward, attention.Backward)
 }

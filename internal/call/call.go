@@ -144,13 +144,11 @@ func (p simplePlan) Kernels() []string { return p.kernels }
 // A onePass is embedded in calls that have no backward pass.
 type onePass struct{}
 
-// Pass implements Call.
 func (onePass) Pass() kit.Pass { return kit.Forward }
 
 // A Direction is the pass of a call that has two.
 type Direction struct{ Backward bool }
 
-// Pass implements Call.
 func (d Direction) Pass() kit.Pass {
 	if d.Backward {
 		return kit.Backward

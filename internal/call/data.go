@@ -37,7 +37,6 @@ const (
 	OutlierTimes = 100
 )
 
-// Given implements Call.
 func (d *Data) Given() *Data { return d }
 
 // OrOne returns x, 1 for 0.

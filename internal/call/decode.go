@@ -28,7 +28,6 @@ type Decode struct {
 	Data
 }
 
-// Validate implements Call.
 func (d *Decode) Validate() error {
 	if err := d.DecodeProblem.Validate(); err != nil {
 		return err
@@ -89,7 +88,6 @@ func tidy(p *attention.DecodeProblem, lens []int) {
 	}
 }
 
-// Tensors implements Call.
 func (d *Decode) Tensors() []Tensor {
 	p := &d.DecodeProblem
 	batch := p.SeqLensShape()
@@ -291,7 +289,6 @@ func decodeInputs[T ref.Float](d *Decode, x map[string][]T, tables Values) ref.D
 	return in
 }
 
-// Want implements Call.
 func (d *Decode) Want(x Values, _ kit.Pass) Outputs { return wantDecode(d, x, x, 0) }
 
 // sampleOperations bounds the operations of the reference of a sample: some seconds on a few cores.
@@ -365,7 +362,6 @@ func (w *Wanted) arrange() {
 	*w = all
 }
 
-// Host implements Call.
 func (d *Decode) Host() Host { return Host{d.choose, d.bind} }
 
 func (d *Decode) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {

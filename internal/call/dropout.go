@@ -26,7 +26,6 @@ func (d *Dropout) Tensors() []Tensor {
 	}
 }
 
-// Adjust implements Call.
 func (d *Dropout) Adjust(x Values) {
 	rng := d.Rand(63)
 	for range 3 {
@@ -47,7 +46,6 @@ func (d *Dropout) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: want, Bounds: bounds}}
 }
 
-// Host implements Call.
 func (d *Dropout) Host() Host {
 	return hostedForward(d, d.Problem, dropout.Choose, dropout.Forward)
 }

@@ -20,7 +20,6 @@ type Embed struct {
 	Data
 }
 
-// Tensors implements Call.
 func (e *Embed) Tensors() []Tensor {
 	table, out := []int{e.Vocabulary, e.Dim}, []int{e.Tokens, e.Dim}
 	y := Tensor{Name: "out", DType: e.OutDType(), Shape: out, Role: Output, Scale: e.Second, Once: true}
@@ -148,7 +147,6 @@ func (s *embedSum) add(w *Wanted, row int, terms []int) {
 	}
 }
 
-// Host implements Call.
 func (e *Embed) Host() Host {
 	return hosted(e, e.Problem, embed.Choose, embed.Forward, embed.Backward)
 }

@@ -49,7 +49,6 @@ func (g *Gemm) Tidy() {
 	}
 }
 
-// Validate implements Call.
 func (g *Gemm) Validate() error {
 	if err := g.Problem.Validate(); err != nil {
 		return err
@@ -166,7 +165,6 @@ func (g *Gemm) options() (engine.Options, error) {
 	return opt, err
 }
 
-// Host implements Call.
 func (g *Gemm) Host() Host { return Host{g.choose, g.bind} }
 
 func (g *Gemm) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
@@ -253,7 +251,6 @@ func (g *GemmGroup) Few() string {
 	return strings.Join(words, " ")
 }
 
-// Validate implements Call.
 func (g *GemmGroup) Validate() error {
 	_, err := problem.ValidateGroup(g.problems())
 	return err
@@ -299,7 +296,6 @@ func (g *GemmGroup) product(i int) *Gemm { return &Gemm{Problem: g.Problem(i), D
 // part returns the name of a tensor of a product.
 func part(name string, i int) string { return fmt.Sprintf("%s of product %d", name, i) }
 
-// Tensors implements Call.
 func (g *GemmGroup) Tensors() (list []Tensor) {
 	deepest, size := 0, map[string]int{}
 	for i, x := range g.Products {
@@ -324,7 +320,6 @@ func (g *GemmGroup) Tensors() (list []Tensor) {
 	return list
 }
 
-// Want implements Call.
 func (g *GemmGroup) Want(x Values, pass kit.Pass) Outputs {
 	list, at := Outputs{}, map[string]int{}
 	for i := range g.Products {
@@ -358,7 +353,6 @@ func (g *GemmGroup) Want(x Values, pass kit.Pass) Outputs {
 	return list
 }
 
-// Host implements Call.
 func (g *GemmGroup) Host() Host { return Host{g.choose, g.bind} }
 
 func (g *GemmGroup) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {

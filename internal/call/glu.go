@@ -18,7 +18,6 @@ type GLU struct {
 	Data
 }
 
-// Tensors implements Call.
 func (g *GLU) Tensors() []Tensor {
 	t, half, whole, upstream := g.DType, []int{g.Rows, g.Cols}, []int{g.Rows, 2 * g.Cols}, 1.0
 	if t == dtype.Float16 {
@@ -51,7 +50,6 @@ func (g *GLU) beside(a, b []float64) (x []float64) {
 	return x
 }
 
-// Want implements Call.
 func (g *GLU) Want(x Values, pass kit.Pass) Outputs {
 	gate, up := x["g"], x["u"]
 	if g.Beside {

@@ -87,7 +87,6 @@ func interleave(a, b, c []float64) (x []float64) {
 	return x
 }
 
-// Want implements Call.
 func (g *GMM) Want(x Values, pass kit.Pass) Outputs {
 	p, in, dloss := g.Problem, ref.Inputs{Y: x["y"]}, 1.0
 	for i, v := range x["p"] {

@@ -39,7 +39,6 @@ type Mixture struct {
 // Tidy gives a call an output.
 func (m *Mixture) Tidy() { m.LogP = m.LogP || !m.Loss }
 
-// Validate implements Call.
 func (m *Mixture) Validate() error {
 	return cmp.Or(mixture.Options{Groups: m.Groups, HeadsAtATime: m.HeadsAtATime}.Validate(), m.Problem.Validate())
 }
@@ -196,7 +195,6 @@ func (m *Mixture) Want(x Values, pass kit.Pass) Outputs {
 	return list
 }
 
-// Host implements Call.
 func (m *Mixture) Host() Host {
 	if m.Direct {
 		return Host{m.chooseDirect, m.bindDirect}

@@ -34,7 +34,6 @@ type MLP struct {
 	Data
 }
 
-// Validate implements Call.
 func (m *MLP) Validate() error {
 	if m.Skinny && m.Heads == 0 {
 		return errors.New("call: a skinny kernel has heads")
@@ -152,7 +151,6 @@ func (m *MLP) lower(in ref.Inputs, s mlpPart) bool {
 	return Lower(in.DY, m.DType, most)
 }
 
-// Want implements Call.
 func (m *MLP) Want(x Values, pass kit.Pass) Outputs {
 	parts := m.parts(m.inputs(x, pass))
 	list := parts[0].want()
@@ -201,7 +199,6 @@ func (m *MLP) rows(units []int) (at []int) {
 	return at
 }
 
-// Host implements Call.
 func (m *MLP) Host() Host {
 	if m.Skinny {
 		return Host{m.chooseSkinny, m.bindSkinny}

@@ -52,7 +52,6 @@ func (n *Norm) Tensors() []Tensor {
 	}
 }
 
-// Want implements Call.
 func (n *Norm) Want(x Values, pass kit.Pass) Outputs {
 	p, in, up := n.Problem, ref.Inputs{}, ref.Upstream{}
 	Bind(x, &in, &up)
@@ -66,7 +65,6 @@ func (n *Norm) Want(x Values, pass kit.Pass) Outputs {
 	return list.With(Pair(out, nil))
 }
 
-// Host implements Call.
 func (n *Norm) Host() Host {
 	return hosted(n, n.Problem, norm.Choose, norm.Forward, norm.Backward)
 }

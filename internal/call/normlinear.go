@@ -33,7 +33,6 @@ func (n *NormLinear) Tensors() []Tensor {
 	}
 }
 
-// Want implements Call.
 func (n *NormLinear) Want(x Values, _ kit.Pass) Outputs {
 	var in ref.Inputs
 	Bind(x, &in)
@@ -41,7 +40,6 @@ func (n *NormLinear) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: out.Y, Bounds: out.Bounds}, "sum": {Want: out.Sum}}
 }
 
-// Host implements Call.
 func (n *NormLinear) Host() Host {
 	return hostedForward(n, n.Problem, normlinear.Choose, normlinear.Forward)
 }

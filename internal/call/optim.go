@@ -64,7 +64,6 @@ func NewOptim(o Optim) *Optim {
 	return &o
 }
 
-// Validate implements Call.
 func (o *Optim) Validate() error {
 	for _, n := range o.Sizes {
 		if n <= 0 {
@@ -125,7 +124,6 @@ func (o *Optim) Size() (n int) {
 	return n
 }
 
-// Tensors implements Call.
 func (o *Optim) Tensors() (list []Tensor) {
 	pieces, size, ofCopy := o.pieces(), OrOne(o.Magnitude), Output
 	if o.Arena {
@@ -268,7 +266,6 @@ func (o *Optim) Want(x Values, _ kit.Pass) Outputs {
 	return list
 }
 
-// Host implements Call.
 func (o *Optim) Host() Host { return Host{o.choose, o.bind} }
 
 func (o *Optim) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {

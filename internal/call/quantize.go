@@ -30,7 +30,6 @@ func (q *Quantize) Tidy() {
 	}
 }
 
-// Tensors implements Call.
 func (q *Quantize) Tensors() []Tensor {
 	shape := []int{q.Batch, q.Heads, q.Rows, q.Cols}
 	return []Tensor{
@@ -40,7 +39,6 @@ func (q *Quantize) Tensors() []Tensor {
 	}
 }
 
-// Adjust implements Call.
 func (q *Quantize) Adjust(x Values) {
 	if !q.Special {
 		return
@@ -85,7 +83,6 @@ func (q *Quantize) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: s.elements, Bounds: s.bounds, Sample: sample}, "scale": {Want: scales}}
 }
 
-// Host implements Call.
 func (q *Quantize) Host() Host {
 	return hostedForward(q, q.Problem, quantize.Choose, quantize.Forward)
 }

@@ -68,7 +68,6 @@ func (r *Rope) positions() []int32 {
 	return list
 }
 
-// Adjust implements Call.
 func (r *Rope) Adjust(x Values) {
 	for _, position := range r.positions() {
 		x["positions"] = append(x["positions"], float64(position))
@@ -81,7 +80,6 @@ func (r *Rope) Adjust(x Values) {
 	}
 }
 
-// Want implements Call.
 func (r *Rope) Want(x Values, pass kit.Pass) Outputs {
 	if x["positions"] == nil {
 		r.Adjust(x)
@@ -142,7 +140,6 @@ func (r *Rope) row(w *Wanted, row, cos, sin []float64) {
 	w.Bounds = append(w.Bounds, bounds...)
 }
 
-// Host implements Call.
 func (r *Rope) Host() Host {
 	return hosted(r, r.Problem, rope.Choose, rope.Forward, rope.Backward)
 }

@@ -31,7 +31,6 @@ func (s *Sample) Tensors() []Tensor {
 	}
 }
 
-// Adjust implements Call.
 func (s *Sample) Adjust(x Values) {
 	logits, rng := s.Numbers(62, s.DType, s.Rows*s.Vocabulary, OrOne(s.Magnitude)), s.Rand(63)
 	for i, x := range logits {
@@ -94,7 +93,6 @@ func (s *Sample) Want(x Values, _ kit.Pass) Outputs {
 	}
 }
 
-// Host implements Call.
 func (s *Sample) Host() Host {
 	return hostedForward(s, s.Problem, sample.Choose, sample.Forward)
 }

@@ -49,7 +49,6 @@ func (s *Step) Tidy() {
 	s.Hiding = s.Hiding && s.Bias.On
 }
 
-// Tensors implements Call.
 func (s *Step) Tensors() []Tensor {
 	p, list := s.problem(), s.Decode.Tensors()
 	for i := range list {
@@ -95,7 +94,6 @@ func (s *Step) Adjust(x Values) {
 	}
 }
 
-// Want implements Call.
 func (s *Step) Want(x Values, _ kit.Pass) Outputs {
 	out, after, state := wantStep(s, x, x, 0)
 	for _, name := range appended {
@@ -143,7 +141,6 @@ func wantStep[T ref.Float](s *Step, x map[string][]T, tables Values, most float6
 	return wantDecode(d, after, tables, most), after, state
 }
 
-// Host implements Call.
 func (s *Step) Host() Host { return Host{s.choose, s.bind} }
 
 func (s *Step) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {

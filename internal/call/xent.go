@@ -150,7 +150,6 @@ func (x *Xent) sampled(rows []int, all ref.Inputs) (xent.Problem, ref.Inputs) {
 	return p, in
 }
 
-// Host implements Call.
 func (x *Xent) Host() Host {
 	return hosted(x, x.Problem, xent.Choose, xent.Forward, xent.Backward)
 }

@@ -104,7 +104,6 @@ func (a *attending) Want(x call.Values, pass kit.Pass) call.Outputs {
 	return of.Want(x, pass)
 }
 
-// Host implements call.Call.
 func (a *attending) Host() call.Host {
 	return call.Host{Choose: a.Attention.Host().Choose, Bind: a.bind}
 }

@@ -154,7 +154,6 @@ func (f *callFlags[C]) change(c C, sizes bool) {
 	}
 }
 
-// Op implements Flags.
 func (f *callFlags[C]) Op(cpu bool) (bench.Op, error) { return f.valid(f.call(cpu), f.set, true) }
 
 // valid returns a call as a bench.Op, or what is wrong with it.
@@ -194,7 +193,6 @@ func (f *callFlags[C]) read(s *Source) (bench.Op, error) {
 // alias implements Flags.
 func (f *callFlags[C]) alias(name string) string { return f.aliases[name] }
 
-// Axes implements Flags.
 func (f *callFlags[C]) Axes(tensor string, rank int) []int {
 	if f.axes == nil {
 		return nil
@@ -202,7 +200,6 @@ func (f *callFlags[C]) Axes(tensor string, rank int) []int {
 	return f.axes(f.given, tensor, rank)
 }
 
-// Doubts implements Flags.
 func (f *callFlags[C]) Doubts(op bench.Op) []string {
 	if c, ok := bench.As[C](op); ok && f.doubts != nil {
 		return f.doubts(c, f.set)
@@ -210,7 +207,6 @@ func (f *callFlags[C]) Doubts(op bench.Op) []string {
 	return nil
 }
 
-// Suites implements Flags.
 func (f *callFlags[C]) Suites() (list []bench.Suite) {
 	for _, s := range pageOf(f.name).suites {
 		list = append(list, s.Suite)
@@ -218,7 +214,6 @@ func (f *callFlags[C]) Suites() (list []bench.Suite) {
 	return list
 }
 
-// Cases implements Flags.
 func (f *callFlags[C]) Cases(of bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
 	suites := pageOf(f.name).suites
 	s := suites[slices.IndexFunc(suites, func(s suite) bool { return s.Name == of.Name })]

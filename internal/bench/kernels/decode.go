@@ -23,7 +23,6 @@ var _ = row(Kernel{
 // attention.
 type decodePart string
 
-// String implements fmt.Stringer.
 func (p decodePart) String() string { return string(p) }
 
 // The parts.

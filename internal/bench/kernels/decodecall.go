@@ -86,16 +86,12 @@ func (d *decoding) of() call.Call {
 	return d.Append()
 }
 
-// Validate implements call.Call.
 func (d *decoding) Validate() error { return d.of().Validate() }
 
-// Tensors implements call.Call.
 func (d *decoding) Tensors() []call.Tensor { return d.of().Tensors() }
 
-// Host implements call.Call.
 func (d *decoding) Host() call.Host { return d.of().Host() }
 
-// Sampled implements sampler.
 func (d *decoding) Sampled(x map[string][]float32) call.Outputs { return d.of().(sampler).Sampled(x) }
 
 // A prefill is the beginning of a generation: Append of all keys to empty sequences, then Forward of as
@@ -105,7 +101,6 @@ type prefill struct {
 	forward call.Attention
 }
 
-// Validate implements call.Call.
 func (p *prefill) Validate() error { return cmp.Or(p.Append.Validate(), p.forward.Validate()) }
 
 // Tensors implements call.Call. K and V of the forward pass are in the cache.
@@ -132,10 +127,8 @@ type prefillPlan struct {
 	before kit.Plan
 }
 
-// Kernels implements kit.Plan.
 func (p prefillPlan) Kernels() []string { return append(p.before.Kernels(), p.Plan.Kernels()...) }
 
-// Host implements call.Call.
 func (p *prefill) Host() call.Host { return call.Host{Choose: p.choose, Bind: p.bind} }
 
 func (p *prefill) choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
@@ -161,7 +154,6 @@ func (p *prefill) bind(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pa
 	return steps.List{before, p.forward.Host().Bind(t, workspace, pass)}.Record
 }
 
-// Sampled implements sampler.
 func (p *prefill) Sampled(x map[string][]float32) call.Outputs {
 	in := call.Values{}
 	for name, values := range x {

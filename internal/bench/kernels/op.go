@@ -27,7 +27,6 @@ type calledOp[C call.Call] struct {
 	states map[string]vk.Tensor // what call.Tensor.State says, by name; copies of the op share them
 }
 
-// Name implements bench.Op.
 func (o calledOp[C]) Name() string { return o.of.name }
 
 // Describe implements bench.Op. An op without a text of its own lists its keys: all sizes, and
@@ -58,10 +57,8 @@ func (o calledOp[C]) Describe() string {
 	return format + ": " + strings.Join(words, ", ")
 }
 
-// Keys implements bench.Op.
 func (o calledOp[C]) Keys() []bench.Key { return o.of.keysOf(o.c) }
 
-// Close implements bench.Op.
 func (o calledOp[C]) Close() {
 	for name, t := range o.states {
 		t.Close()
@@ -75,7 +72,6 @@ func (o calledOp[C]) Close() {
 // Of returns the call.
 func (o calledOp[C]) Of() any { return o.c }
 
-// Note implements bench.Op.
 func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench.DispatchProfile) error {
 	c, ok := any(o.c).(interface {
 		Note(plan kit.Plan, list []bench.DispatchProfile)
@@ -93,7 +89,6 @@ func (o calledOp[C]) Note(caps *vk.Caps, impl string, p bench.Pass, list []bench
 	return err
 }
 
-// Tensors implements bench.Op.
 func (o calledOp[C]) Tensors() (list []call.Tensor) {
 	for _, t := range o.c.Tensors() {
 		if t.Off || t.State {
@@ -131,7 +126,6 @@ func (o calledOp[C]) on(impl string, p bench.Pass) (C, error) {
 	return c, nil
 }
 
-// Choose implements bench.Op.
 func (o calledOp[C]) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan, error) {
 	c, err := o.on(impl, p)
 	if err != nil {
@@ -140,7 +134,6 @@ func (o calledOp[C]) Choose(caps *vk.Caps, impl string, p bench.Pass) (kit.Plan,
 	return c.Host().Choose(caps, p.Kit())
 }
 
-// Bind implements bench.Op.
 func (o calledOp[C]) Bind(d *vk.Device, t map[string]vk.Tensor, workspace *vk.Buffer, impl string, p bench.Pass) (call.Recording, error) {
 	of, err := o.on(impl, p)
 	if err != nil {
@@ -183,7 +176,6 @@ type sampler interface {
 	Sampled(x map[string][]float32) call.Outputs
 }
 
-// Reference implements bench.Op.
 func (o calledOp[C]) Reference(t map[string][]float32, p bench.Pass) (call.Outputs, error) {
 	c := call.Copy(o.c).(C)
 	if o.of.sample != nil {
@@ -226,12 +218,10 @@ func (o calledOp[C]) with(change func(c C)) bench.Op {
 	return calledOp[C]{o.of, c, o.lines, o.states}
 }
 
-// Use implements bench.Op.
 func (o calledOp[C]) Use(tuning *kit.Tuning) bench.Op {
 	return o.with(func(c C) { c.Given().Tuning = tuning })
 }
 
-// Tunables implements bench.Op.
 func (o calledOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
 	if o.of.tune == nil {
 		return nil, fmt.Errorf("%s: %s has no configurations to choose from", o.Name(), o.Describe())
@@ -275,7 +265,6 @@ type costs interface {
 	Bytes() float64
 }
 
-// Cost implements bench.Op.
 func (o calledOp[C]) Cost(p bench.Pass) (flops, bytes float64) {
 	if p == bench.Backward {
 		back := any(o.c).(interface {

@@ -34,7 +34,6 @@ func (x *FileFlags) Add(f *pflag.FlagSet) {
 // quiet has no default in help.
 type quiet struct{ pflag.Value }
 
-// String implements pflag.Value.
 func (quiet) String() string { return "" }
 
 // Given reports whether the file may hold more than the kernel takes.

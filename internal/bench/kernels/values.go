@@ -22,7 +22,6 @@ type Value[T any] struct {
 	Text   string // the default that help prints, "" where it depends on the device: usage texts have it
 }
 
-// Set implements pflag.Value.
 func (v Value[T]) Set(text string) error {
 	x, err := v.Parse(text)
 	if err == nil {
@@ -31,7 +30,6 @@ func (v Value[T]) Set(text string) error {
 	return err
 }
 
-// String implements pflag.Value.
 func (v Value[T]) String() string { return v.Text }
 
 // Type implements pflag.Value: the word for the value in help.

@@ -74,7 +74,6 @@ type lines struct {
 	stop    func() // called with it
 }
 
-// Write implements io.Writer.
 func (l *lines) Write(data []byte) (int, error) {
 	l.partial = append(l.partial, data...)
 	for l.err == nil {
@@ -154,7 +153,6 @@ func quote(raw []byte) string {
 // A tail keeps the end of what is written.
 type tail struct{ text []byte }
 
-// Write implements io.Writer.
 func (t *tail) Write(data []byte) (int, error) {
 	t.text = append(t.text, data...)
 	if n := len(t.text) - tailBytes; n > 0 {
