@@ -17,7 +17,6 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
-	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -115,7 +114,7 @@ func newTrain(a *app) *cobra.Command {
 	t := &trainCommand{shape: "tiny"}
 	t.to = &t.Schedule
 	t.Checkpoint = tnp.Auto
-	t.Steps, t.Data, t.WeightDecay, t.Batches = 1000, gp.Default(), 0.01, 20
+	t.Steps, t.WeightDecay, t.Batches = 1000, 0.01, 20
 	return a.command(&cobra.Command{Use: "train"}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
 }
 

@@ -54,7 +54,7 @@ func (x *training) steps(first, end int, seed uint64, lr float64) (losses []floa
 	ctx := context.Background()
 	require.NoError(x.t, x.model.SetLR(ctx, lr))
 	for i := first; i < end; i++ {
-		in, y := gp.Tokens(gp.Default().Batch(x.p.Shape, seed, uint64(i)))
+		in, y := gp.Tokens(gp.Batch(x.p.Shape, seed, uint64(i)))
 		require.NoError(x.t, x.plan.SetInputs(ctx, in, y))
 		require.NoError(x.t, x.plan.Run(ctx))
 		loss, err := x.plan.Loss(ctx)
@@ -114,7 +114,7 @@ func TestOptimizer(t *testing.T) {
 		o.Optim.LR, o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 0.01, 1e-3, 0.5, 0.1
 		x := trainingOf(t, d, p, o, 3)
 		model, w := x.model, x.weights()
-		in, y := gp.Tokens(gp.Default().Batch(p.Shape, 1, 0))
+		in, y := gp.Tokens(gp.Batch(p.Shape, 1, 0))
 		var grads tnp.Weights
 		for _, pass := range []tnp.Pass{tnp.Gradients, tnp.Train} {
 			plan, err := model.NewPlan(ctx, p.Shape, pass, tnp.PlanOptions{})
@@ -169,9 +169,7 @@ func TestLearns(t *testing.T) {
 			// Steps without a learning rate measure the loss, on data of their own.
 			loss, least := 0.0, 0.0
 			for i, v := range x.steps(steps, steps+evaluate, seed, 0) {
-				n, err := gp.NLL(gp.Default().Batch(p.Shape, seed, uint64(steps+i)))
-				require.NoError(t, err)
-				loss, least = loss+v/evaluate, least+n/evaluate
+				loss, least = loss+v/evaluate, least+gp.NLL(gp.Batch(p.Shape, seed, uint64(steps+i)))/evaluate
 			}
 			t.Logf("loss %.3f, the process's own %.3f", loss, least)
 			require.Less(t, loss, 0.8)

@@ -72,7 +72,7 @@ func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory),
 		return nil, nil, err
 	}
 	b := &benchmark{d: d, c: &c, w: w}
-	b.x, b.y = gp.Tokens(gp.Default().Batch(c.Shape, 1, 0))
+	b.x, b.y = gp.Tokens(gp.Batch(c.Shape, 1, 0))
 	parts, err := b.measure(ctx, &ours, step)
 	switch {
 	case errors.Is(err, vk.ErrOutOfDeviceMemory): // others have taken some since

@@ -41,7 +41,7 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 	w, err := tnp.Init(c.Config, 1)
 	require.NoError(t, err)
 	b := &benchmark{d: d, c: &c, w: w}
-	b.x, b.y = gp.Tokens(gp.Default().Batch(c.Shape, 1, 0))
+	b.x, b.y = gp.Tokens(gp.Batch(c.Shape, 1, 0))
 	_, err = b.check(ctx)
 	require.NoError(t, err)
 	values := map[string][]float32{"loss": {float32(b.loss)}, "last": {1.25}, "memory": {17}}

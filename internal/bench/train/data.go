@@ -129,7 +129,7 @@ func (o *Options) data(i uint64) batch {
 	if o.tasks != nil {
 		return o.tasks.batch(i, o.Batch)
 	}
-	x, y := gp.Tokens(o.Data.Batch(o.Shape, o.Seed, i))
+	x, y := gp.Tokens(gp.Batch(o.Shape, o.Seed, i))
 	return batch{x, y}
 }
 

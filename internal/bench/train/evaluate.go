@@ -100,10 +100,7 @@ func (v *evaluator) evaluate(ctx context.Context) (*Evaluation, error) {
 			return nil, err
 		}
 		if i == len(v.made) {
-			b, own, err := v.o.unseen(i)
-			if err != nil {
-				return nil, err
-			}
+			b, own := v.o.unseen(i)
 			v.made, v.own = append(v.made, b), v.own+own/float64(batches)
 		}
 		y := v.made[i].y
@@ -146,17 +143,16 @@ func (t *trainer) heldOut(ctx context.Context, done int) (loss float64, err erro
 
 // unseen returns batch i of an evaluation, and the loss of one who knows the process, NaN if that
 // is not known.
-func (o *Options) unseen(i int) (b batch, own float64, err error) {
+func (o *Options) unseen(i int) (b batch, own float64) {
 	if o.heldOut != nil {
-		return o.heldOut.batch(uint64(i), o.Batch), math.NaN(), nil
+		return o.heldOut.batch(uint64(i), o.Batch), math.NaN()
 	}
-	tasks := o.Data.Batch(o.Shape, o.Seed, unseen+uint64(i))
+	tasks := gp.Batch(o.Shape, o.Seed, unseen+uint64(i))
 	b.x, b.y = gp.Tokens(tasks)
 	if o.Context > ownContext {
-		return b, math.NaN(), nil
+		return b, math.NaN()
 	}
-	own, err = gp.NLL(tasks)
-	return b, own, err
+	return b, gp.NLL(tasks)
 }
 
 // predict runs a plan on tasks.
@@ -183,7 +179,7 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 	c := chart.Chart{Title: "What a neural process makes of some points of a function", X: "x", Y: "y", Plain: true}
 	var task gp.Task
 	if o.heldOut == nil {
-		task = o.Data.Curve(min(o.Context, 500), points, o.Seed, unseen, 0)
+		task = gp.Curve(min(o.Context, 500), points, o.Seed, unseen, 0)
 	} else {
 		var targets chart.Series
 		task, targets = o.heldOut.curve(points)
@@ -208,10 +204,7 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 	c.Series = append(c.Series, chart.Series{Name: "context", Dots: true, X: task.X[:task.Context], Y: task.Y[:task.Context]},
 		chart.Series{Name: "predicted ± 2 deviations", X: x, Y: mean, Low: low, High: high})
 	if o.heldOut == nil {
-		own, _, err := task.Predict(x)
-		if err != nil {
-			return err
-		}
+		own, _ := task.Predict(x)
 		c.Series = append(c.Series,
 			chart.Series{Name: "function", Peer: true, X: x, Y: task.Y[task.Context:]},
 			chart.Series{Name: "process's mean", Peer: true, X: x, Y: own})

@@ -15,7 +15,6 @@ import (
 	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
-	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -26,7 +25,6 @@ type Options struct {
 	tnp.Shape
 	Schedule
 	DType      dtype.DType
-	Data       gp.Problem
 	LossScale  float64 // 0 is the default of the format and the shape
 	Checkpoint tnp.Checkpoint
 	Variant    Variant
@@ -81,7 +79,7 @@ func (v Variant) plan(c tnp.Checkpoint) tnp.PlanOptions {
 
 // Validate returns an error that names the first option that breaks a rule.
 func (o *Options) Validate() error {
-	for _, err := range []error{o.Config.Validate(), o.Shape.Validate(), o.Data.Validate()} {
+	for _, err := range []error{o.Config.Validate(), o.Shape.Validate()} {
 		if err != nil {
 			return err
 		}

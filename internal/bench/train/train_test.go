@@ -21,7 +21,7 @@ import (
 func options(t testing.TB, steps int) *Options {
 	p, err := tnp.PresetOf("tiny")
 	require.NoError(t, err)
-	return &Options{Config: p.Config, Shape: p.Shape, Data: gp.Default(), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 1e-3, WeightDecay: 0.01, Seed: 5}}
+	return &Options{Config: p.Config, Shape: p.Shape, Schedule: Schedule{Steps: steps, Warmup: 2, LR: 1e-3, WeightDecay: 0.01, Seed: 5}}
 }
 
 func nothing(Row) {}
@@ -65,7 +65,7 @@ func TestBadBatch(t *testing.T) {
 	d := vktest.Open(t)
 	file := inFolder(t)
 	o := options(t, 5)
-	x, y := gp.Tokens(o.Data.Batch(o.Shape, 1, 0))
+	x, y := gp.Tokens(gp.Batch(o.Shape, 1, 0))
 	o.tasks = &tasks{n: 3 * o.Batch}
 	for range 3 {
 		o.tasks.x, o.tasks.y = append(o.tasks.x, x...), append(o.tasks.y, y...)
@@ -128,7 +128,6 @@ func TestValidate(t *testing.T) {
 		"train: held_out=-8 is not a multiple of batch=8":             func(o *Options) { o.HeldOut = -8 },
 		"train: save_every=-1 is negative":                            func(o *Options) { o.SaveEvery = -1 },
 		"train: dtype=int32 is not one of float32, float16, bfloat16": func(o *Options) { o.DType = dtype.Int32 },
-		"gp: exact=-1 is not from 0 to 8192":                          func(o *Options) { o.Data.Exact = -1 },
 		"train: csv and load are the same file, a":                    func(o *Options) { o.CSV, o.Load = "a", "a" },
 		"train: csv and start are the same file, a":                   func(o *Options) { o.CSV, o.Start = "a", "a" },
 		"":  func(o *Options) { o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a" },

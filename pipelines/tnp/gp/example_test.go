@@ -2,7 +2,6 @@ package gp_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
@@ -11,14 +10,10 @@ import (
 // The tasks of a training step, as the model reads them, and the least loss on them.
 func Example() {
 	s := tnp.Shape{Batch: 4, Context: 10, Targets: 5}
-	tasks := gp.Default().Batch(s, 1, 0)
+	tasks := gp.Batch(s, 1, 0)
 	x, y := gp.Tokens(tasks)
 	fmt.Println(len(x), len(y), "flags:", x[2], x[10*3+2])
-	least, err := gp.NLL(tasks)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%.3f\n", least)
+	fmt.Printf("%.3f\n", gp.NLL(tasks))
 	// Output:
 	// 180 20 flags: 1 -1
 	// 0.067

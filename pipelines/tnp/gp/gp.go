@@ -7,17 +7,16 @@
 //	RBF     exp(-r²/(2l²))
 //	Matern  (1 + √5 r/l + 5r²/(3l²)) exp(-√5 r/l)     Matérn of smoothness 5/2
 //
-// Each task draws its kernel, its length scale, its noise and its x. Tasks of up to Problem.Exact
-// points are exact: the Cholesky factor of their covariance times normal numbers. Larger ones are
-// sums of Problem.Features random waves; their covariance is k with an error of about
-// 1/√features.
+// Each task draws its kernel, its x from -2 to 2, its length scale from 0.2 to 1 and its noise from 0.05 to
+// 0.2; the logarithms of both are uniform. Tasks of up to 128 points are exact: the Cholesky factor of
+// their covariance times normal numbers. Larger ones are sums of 256 random waves; their covariance is
+// k with an error of about 1/√256.
 //
 // NLL is the least loss that a model can have on a task, on average: the loss of the true kernel,
 // length scale and noise.
 package gp
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -56,43 +55,14 @@ func (k Kernel) Covariance(r, lengthScale float64) float64 {
 	return (1 + r + r*r/3) * math.Exp(-r)
 }
 
-// A Problem is a distribution of tasks. The logarithms of length scales and noises are uniform.
-type Problem struct {
-	MinX, MaxX                     float64 // points are uniform in between
-	MinLengthScale, MaxLengthScale float64
-	MinNoise, MaxNoise             float64 // standard deviations
-	Exact                          int     // the most points, context and targets, of tasks that are exact
-	Features                       int     // waves of the others
-}
-
-// Default returns the distribution that flashvk train uses.
-func Default() Problem {
-	return Problem{MinX: -2, MaxX: 2, MinLengthScale: 0.2, MaxLengthScale: 1, MinNoise: 0.05, MaxNoise: 0.2, Exact: 128, Features: 256}
-}
-
-// Validate returns an error that names the first value that breaks a rule.
-func (p Problem) Validate() error {
-	for _, f := range []struct {
-		name        string
-		low, high   float64
-		least, most float64
-	}{
-		{"x", p.MinX, p.MaxX, -1e6, 1e6},
-		{"length_scale", p.MinLengthScale, p.MaxLengthScale, 1e-6, 1e6},
-		{"noise", p.MinNoise, p.MaxNoise, 1e-3, 1e3}, // less makes covariances singular
-	} {
-		if !(f.low >= f.least && f.low <= f.high && f.high <= f.most) {
-			return fmt.Errorf("gp: %s from %g to %g is no range in %g to %g", f.name, f.low, f.high, f.least, f.most)
-		}
-	}
-	switch {
-	case p.Exact < 0 || p.Exact > 1<<13:
-		return fmt.Errorf("gp: exact=%d is not from 0 to %d", p.Exact, 1<<13)
-	case p.Features < 1 || p.Features > 1<<20:
-		return fmt.Errorf("gp: features=%d is not from 1 to %d", p.Features, 1<<20)
-	}
-	return nil
-}
+// The distribution of tasks. Standard deviations of noise are large enough for covariances to be positive.
+const (
+	minX, maxX                     = -2.0, 2.0
+	minLengthScale, maxLengthScale = 0.2, 1.0
+	minNoise, maxNoise             = 0.05, 0.2
+	mostExact                      = 128 // points, context and targets
+	features                       = 256 // waves
+)
 
 // A Task is a function at some points: first Context points whose y the model sees, then targets.
 type Task struct {
@@ -102,25 +72,25 @@ type Task struct {
 	X, Y               []float64
 }
 
-// Draw returns task i of the batch of a step. The same numbers give the same task.
-func (p Problem) Draw(s tnp.Shape, seed, step uint64, i int) Task {
+// draw returns task i of the batch of a step. The same numbers give the same task.
+func draw(s tnp.Shape, seed, step uint64, i, mostExact int) Task {
 	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i))) // a batch has at most 2^24 tasks
 	between := func(low, high float64) float64 { return low + (high-low)*rng.Float64() }
 	logarithmic := func(low, high float64) float64 { return math.Exp(between(math.Log(low), math.Log(high))) }
 	t := Task{
 		Kernel:      Kernel(rng.IntN(int(kernels))),
-		LengthScale: logarithmic(p.MinLengthScale, p.MaxLengthScale),
-		Noise:       logarithmic(p.MinNoise, p.MaxNoise),
+		LengthScale: logarithmic(minLengthScale, maxLengthScale),
+		Noise:       logarithmic(minNoise, maxNoise),
 		Context:     s.Context,
 		X:           make([]float64, s.Context+s.Targets),
 	}
 	for j := range t.X {
-		t.X[j] = float64(float32(between(p.MinX, p.MaxX)))
+		t.X[j] = float64(float32(between(minX, maxX)))
 	}
-	if len(t.X) <= p.Exact {
+	if len(t.X) <= mostExact {
 		t.exact(rng)
 	} else {
-		t.waves(rng, p.Features)
+		t.waves(rng, features)
 	}
 	for j := range t.Y {
 		t.Y[j] = float64(float32(t.Y[j])) // what the model sees
@@ -130,14 +100,13 @@ func (p Problem) Draw(s tnp.Shape, seed, step uint64, i int) Task {
 
 // Curve returns a task to plot. The context is drawn as the context of task i is. Targets are
 // evenly spaced x, and their y is the function without noise.
-func (p Problem) Curve(context, targets int, seed, step uint64, i int) Task {
-	p.Exact = context + targets
-	t := p.Draw(tnp.Shape{Batch: 1, Context: context, Targets: targets}, seed, step, i)
+func Curve(context, targets int, seed, step uint64, i int) Task {
+	t := draw(tnp.Shape{Batch: 1, Context: context, Targets: targets}, seed, step, i, context+targets)
 	for j := range targets {
-		t.X[context+j] = p.MinX + (p.MaxX-p.MinX)*float64(j)/float64(max(targets-1, 1))
+		t.X[context+j] = minX + (maxX-minX)*float64(j)/float64(max(targets-1, 1))
 	}
 	rng := rand.New(rand.NewPCG(seed, step<<24|uint64(i)))
-	rng.Uint64() // the numbers that follow differ from the numbers of Draw
+	rng.Uint64() // the numbers that follow differ from the numbers of draw
 	noise := t.Noise
 	t.Noise = 1e-3
 	t.exact(rng)
@@ -160,12 +129,14 @@ func (t *Task) covariance(n int) []float64 {
 	return c
 }
 
-// factor returns U with UᵀU the covariance of y at the first n points; ok is false if it is not
-// positive. The methods are called directly: a value in an interface, as package mat has it, links all
-// of LAPACK into the program.
-func (t *Task) factor(n int) (u blas64.Triangular, ok bool) {
-	u = blas64.Triangular{N: n, Stride: n, Data: t.covariance(n), Uplo: blas.Upper, Diag: blas.NonUnit}
-	return u, lapack.Implementation{}.Dpotrf(u.Uplo, n, u.Data, n)
+// factor returns U with UᵀU the covariance of y at the first n points. The methods are called directly: a value
+// in an interface, as package mat has it, links all of LAPACK into the program.
+func (t *Task) factor(n int) blas64.Triangular {
+	u := blas64.Triangular{N: n, Stride: n, Data: t.covariance(n), Uplo: blas.Upper, Diag: blas.NonUnit}
+	if !(lapack.Implementation{}).Dpotrf(u.Uplo, n, u.Data, n) {
+		panic("gp: covariance is not positive") // its noise is at least 1e-3
+	}
+	return u
 }
 
 // exact draws Y = Uᵀz with UᵀU the covariance.
@@ -174,11 +145,7 @@ func (t *Task) exact(rng *rand.Rand) {
 	for i := range t.Y {
 		t.Y[i] = rng.NormFloat64()
 	}
-	u, ok := t.factor(len(t.X))
-	if !ok {
-		panic("gp: covariance is not positive") // its noise is at least 1e-3
-	}
-	blas64.Trmv(blas.Trans, u, blas64.Vector{N: len(t.Y), Inc: 1, Data: t.Y})
+	blas64.Trmv(blas.Trans, t.factor(len(t.X)), blas64.Vector{N: len(t.Y), Inc: 1, Data: t.Y})
 }
 
 // waves draws Y = noise + sum of random waves. Their frequencies have the spectrum of the kernel
@@ -209,24 +176,18 @@ func (t *Task) waves(rng *rand.Rand, features int) {
 // NLL returns -log p of the y of each target alone, given the context, under the true process.
 // The loss of no model is below its mean, on average over tasks. It takes time cubic in the size
 // of the context.
-func (t *Task) NLL() ([]float64, error) {
-	mean, variance, err := t.Predict(t.X[t.Context:])
-	if err != nil {
-		return nil, err
-	}
+func (t *Task) NLL() []float64 {
+	mean, variance := t.Predict(t.X[t.Context:])
 	for i, y := range t.Y[t.Context:] {
 		mean[i] = ((y-mean[i])*(y-mean[i])/variance[i] + math.Log(2*math.Pi*variance[i])) / 2
 	}
-	return mean, nil
+	return mean
 }
 
 // Predict returns mean and variance of y at each x, noise included, given the context.
-func (t *Task) Predict(x []float64) (mean, variance []float64, err error) {
+func (t *Task) Predict(x []float64) (mean, variance []float64) {
 	n := t.Context
-	u, ok := t.factor(n)
-	if !ok {
-		return nil, nil, fmt.Errorf("gp: covariance of %d points, length scale %g, noise %g is not positive", n, t.LengthScale, t.Noise)
-	}
+	u := t.factor(n)
 	cross := make([]float64, n*len(x))
 	for i := range cross {
 		cross[i] = t.Kernel.Covariance(t.X[i/len(x)]-x[i%len(x)], t.LengthScale)
@@ -241,13 +202,15 @@ func (t *Task) Predict(x []float64) (mean, variance []float64, err error) {
 			variance[j] -= solved[i*len(x)+j] * cross[i*len(x)+j]
 		}
 	}
-	return mean, variance, nil
+	return mean, variance
 }
 
-// Batch returns the tasks of a step.
-func (p Problem) Batch(s tnp.Shape, seed, step uint64) []Task {
+// Batch returns the tasks of a step. The same numbers give the same tasks.
+func Batch(s tnp.Shape, seed, step uint64) []Task { return batch(s, seed, step, mostExact) }
+
+func batch(s tnp.Shape, seed, step uint64, mostExact int) []Task {
 	tasks := make([]Task, s.Batch)
-	parallel.For(len(tasks), func(i int) { tasks[i] = p.Draw(s, seed, step, i) })
+	parallel.For(len(tasks), func(i int) { tasks[i] = draw(s, seed, step, i, mostExact) })
 	return tasks
 }
 
@@ -272,21 +235,16 @@ func Tokens(tasks []Task) (x, y []float32) {
 }
 
 // NLL returns the mean of Task.NLL over the targets of all tasks.
-func NLL(tasks []Task) (float64, error) {
-	sums, errs := make([]float64, len(tasks)), make([]error, len(tasks))
+func NLL(tasks []Task) (mean float64) {
+	sums := make([]float64, len(tasks))
 	parallel.For(len(tasks), func(i int) {
-		all, err := tasks[i].NLL()
-		errs[i] = err
+		all := tasks[i].NLL()
 		for _, v := range all {
 			sums[i] += v / float64(len(all)*len(tasks))
 		}
 	})
-	total := 0.0
-	for i := range sums {
-		if errs[i] != nil {
-			return 0, errs[i]
-		}
-		total += sums[i]
+	for _, x := range sums {
+		mean += x
 	}
-	return total, nil
+	return mean
 }

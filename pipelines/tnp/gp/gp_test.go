@@ -17,15 +17,13 @@ var shape = tnp.Shape{Batch: 5, Context: 7, Targets: 4}
 
 // TestSame wants a batch to follow from seed and step alone, whatever the number of processors.
 func TestSame(t *testing.T) {
-	p := Default()
 	for _, exact := range []int{128, 0} {
-		p.Exact = exact
-		first := p.Batch(shape, 1, 2)
+		first := batch(shape, 1, 2, exact)
 		before := runtime.GOMAXPROCS(1)
-		again := p.Batch(shape, 1, 2)
+		again := batch(shape, 1, 2, exact)
 		runtime.GOMAXPROCS(before)
 		require.Equal(t, first, again)
-		for _, other := range [][]Task{p.Batch(shape, 1, 3), p.Batch(shape, 2, 2)} {
+		for _, other := range [][]Task{batch(shape, 1, 3, exact), batch(shape, 2, 2, exact)} {
 			for i := range other {
 				require.NotEqual(t, first[i].X, other[i].X)
 				require.NotEqual(t, first[i].Y, other[i].Y)
@@ -70,9 +68,8 @@ func TestCovariance(t *testing.T) {
 
 // TestNLL: log p of a target given the context is log p of both less log p of the context.
 func TestNLL(t *testing.T) {
-	for _, task := range Default().Batch(shape, 4, 0) {
-		got, err := task.NLL()
-		require.NoError(t, err)
+	for _, task := range Batch(shape, 4, 0) {
+		got := task.NLL()
 		logProb := func(x, y []float64) float64 {
 			all := Task{Kernel: task.Kernel, LengthScale: task.LengthScale, Noise: task.Noise, X: x}
 			c, v := mat.NewDense(len(x), len(x), all.covariance(len(x))), mat.NewVecDense(len(y), y)
@@ -91,27 +88,24 @@ func TestNLL(t *testing.T) {
 // TestCurve wants targets in order from end to end, near the prediction of the process, and the
 // context off the curve by its noise.
 func TestCurve(t *testing.T) {
-	p := Default()
-	p.MinNoise, p.MaxNoise = 0.1, 0.1
 	total, squares := 0, 0.0
 	for i := range 50 {
-		task := p.Curve(30, 101, 1, 2, i)
-		require.Equal(t, task, p.Curve(30, 101, 1, 2, i))
+		task := Curve(30, 101, 1, 2, i)
+		require.Equal(t, task, Curve(30, 101, 1, 2, i))
 		require.Equal(t, -2.0, task.X[30])
 		require.Equal(t, 2.0, task.X[130])
 		require.InDelta(t, 0.04, task.X[32]-task.X[31], 1e-12)
-		mean, variance, err := task.Predict(task.X[30:])
-		require.NoError(t, err)
+		mean, variance := task.Predict(task.X[30:])
 		for j, y := range task.Y[30:] {
 			require.Less(t, math.Abs(y-mean[j]), 6*math.Sqrt(variance[j]))
 		}
 		for j, x := range task.X[:30] {
 			at := int(math.Round((x + 2) / 0.04))
-			squares += (task.Y[j] - task.Y[30+at]) * (task.Y[j] - task.Y[30+at])
+			squares += math.Pow((task.Y[j]-task.Y[30+at])/task.Noise, 2)
 			total++
 		}
 	}
-	require.InDelta(t, 0.1, math.Sqrt(squares/float64(total)), 0.03)
+	require.InDelta(t, 1, math.Sqrt(squares/float64(total)), 0.3)
 }
 
 // TestTokens wants no y of a target among the tokens.
@@ -121,27 +115,8 @@ func TestTokens(t *testing.T) {
 	require.Equal(t, []float32{5, 6, 11, 12}, y)
 }
 
-func TestValidate(t *testing.T) {
-	require.NoError(t, Default().Validate())
-	for _, tt := range []struct {
-		change func(*Problem)
-		want   string
-	}{
-		{func(p *Problem) { p.MaxX = -3 }, "gp: x from -2 to -3 is no range in -1e+06 to 1e+06"},
-		{func(p *Problem) { p.MinLengthScale = 0 }, "gp: length_scale from 0 to 1 is no range in 1e-06 to 1e+06"},
-		{func(p *Problem) { p.MinNoise = math.NaN() }, "gp: noise from NaN to 0.2 is no range in 0.001 to 1000"},
-		{func(p *Problem) { p.Exact = -1 }, "gp: exact=-1 is not from 0 to 8192"},
-		{func(p *Problem) { p.Features = 0 }, "gp: features=0 is not from 1 to 1048576"},
-	} {
-		p := Default()
-		tt.change(&p)
-		require.EqualError(t, p.Validate(), tt.want)
-	}
+func TestKernel(t *testing.T) {
 	require.Equal(t, 1.0, RBF.Covariance(0, 1))
 	require.Equal(t, "RBF, Matérn 5/2", fmt.Sprintf("%v, %v", RBF, Matern))
-	task := Task{LengthScale: 1, Noise: 0, Context: 2, X: []float64{1, 1, 2}, Y: []float64{0, 0, 0}}
-	_, err := task.NLL() // two points at one place, without noise
-	require.ErrorContains(t, err, "is not positive")
-	_, ok := (&Task{LengthScale: 1, Noise: 1e-3, X: make([]float64, 50)}).factor(50)
-	require.True(t, ok)
+	(&Task{LengthScale: 1, Noise: 1e-3, X: make([]float64, 50)}).factor(50) // all at one place: it does not panic
 }
