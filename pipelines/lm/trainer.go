@@ -326,12 +326,6 @@ func (t *Trainer) Evaluate(ctx context.Context, b Batch) (sum float64, tokens in
 // SetLR sets the learning rate of the steps from now on.
 func (t *Trainer) SetLR(ctx context.Context, lr float64) error { return t.model.SetLR(ctx, lr) }
 
-// Steps returns the number of steps so far, without those that were skipped.
-func (t *Trainer) Steps(ctx context.Context) (int, error) { return t.model.Steps(ctx) }
-
-// LossScale returns the loss scale of the next step.
-func (t *Trainer) LossScale() float64 { return t.model.LossScale() }
-
 // drawnKey names Trainer.drawn in the metadata of a state.
 const drawnKey = "micro_batches"
 

@@ -275,8 +275,8 @@ func TestOverflow(t *testing.T) {
 		}
 	}
 	require.Less(t, r.Loss, 0.9*first.Loss)
-	require.Less(t, tr.LossScale(), 0x1p26)
-	steps, err := tr.Steps(context.Background())
+	require.Less(t, tr.model.LossScale(), 0x1p26)
+	steps, err := tr.model.Steps(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, 10, steps)
 }

@@ -163,8 +163,7 @@ func (v Variant) String() string { return variantNames.Of(v) }
 func ParseVariant(name string) (Variant, error) { return variantNames.Parse("tnp: variant", name) }
 
 // mlp returns the options of that package.
-func (o *PlanOptions) mlp() mlp.Options {
-	opt := mlp.Options{Impl: o.Products}
+func (o *PlanOptions) mlp() (opt mlp.Options) {
 	switch o.Variant {
 	case Unfused, Separate:
 		opt.Fused = mlp.FusedOff

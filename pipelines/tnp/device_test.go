@@ -11,11 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/tnp/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -211,43 +209,5 @@ func TestQuant(t *testing.T) {
 			require.Equal(t, logP, p)
 			require.Equal(t, grads, g)
 		})
-	}
-}
-
-// TestPaths compares every path that the device has, and wants its kernels. Unless there is time, lavapipe
-// compiles no kernels of float32 on matrices.
-func TestPaths(t *testing.T) {
-	d := vktest.Open(t)
-	for _, path := range attention.Impls() {
-		for _, format := range dtype.All() {
-			matrices := path == attention.CoopMat || path == attention.CoopMat2
-			if matrices && (format == dtype.BFloat16 && !d.Caps().BFloat16CoopMat || format == dtype.Float32 && !vktest.Thorough(d)) {
-				continue
-			}
-			t.Run(fmt.Sprint(path, format), func(t *testing.T) {
-				o := tnp.PlanOptions{Attention: path, Products: gemm.Scalar}
-				if path == attention.CoopMat {
-					o.Products = gemm.CoopMat
-				}
-				trial := trials(d)[0]
-				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
-				vktest.Require(t, path.String(), err)
-				trial.check(t, d, format, o)
-				kernels := map[attention.Impl]int{}
-				for _, name := range trial.ran {
-					for _, of := range attention.Impls() {
-						if strings.HasPrefix(name, "attention_unfused_") && of == attention.Unfused || strings.HasPrefix(name, "attention_") &&
-							!strings.HasPrefix(name, "attention_decode") && strings.HasSuffix(name, "_"+of.String()) { // which all paths may take
-							kernels[of]++
-						}
-					}
-				}
-				require.Len(t, kernels, 1, trial.ran)
-				require.GreaterOrEqual(t, kernels[path], 3, "forward, and backward at least two: %v", trial.ran)
-				for _, other := range []gemm.Impl{gemm.Scalar, gemm.CoopMat} {
-					require.Equal(t, other == o.Products, slices.Contains(trial.ran, "gemm_"+other.String()), trial.ran)
-				}
-			})
-		}
 	}
 }

@@ -2,11 +2,10 @@ package tnp
 
 import (
 	"fmt"
-	"math"
-	"slices"
+	"regexp"
 	"strconv"
-	"strings"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 )
@@ -53,15 +52,10 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 		return nil, c, err
 	}
 	w := Weights{}
-	for _, p := range c.Params() {
-		x, err := readParam(f, p)
-		if err != nil {
+	for _, p := range c.parameters(dtype.Float32) {
+		if w[p.Name], err = train.ReadParam(f, p); err != nil {
 			return nil, c, err
 		}
-		if err := train.CheckFinite(p.Name, x); err != nil {
-			return nil, c, err
-		}
-		w[p.Name] = x
 	}
 	return w, c, nil
 }
@@ -103,51 +97,24 @@ func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	if err := c.Validate(); err != nil {
 		return c, err
 	}
-	for _, p := range c.Params() {
-		if _, err := findParam(f, p); err != nil {
+	for _, p := range c.parameters(dtype.Float32) {
+		if _, err := train.FindParam(f, p); err != nil {
 			return c, err
 		}
 	}
 	return c, nil
 }
 
+// blockParam matches the parameters of blocks.
+var blockParam = regexp.MustCompile(`^blocks\.(0|[1-9]\d{0,8})\.(norm1|qkv|out|norm2|up|down)\.weight$`)
+
 // layers returns one more than the highest block that the file has a parameter of.
 func layers(f *safetensors.File) (n int) {
 	for _, t := range f.Tensors() {
-		rest, _ := strings.CutPrefix(t.Name, "blocks.")
-		number, _, _ := strings.Cut(rest, ".")
-		if i, err := strconv.Atoi(number); err == nil && i >= n && isBlockParam(t.Name, i) {
-			n = min(i, math.MaxInt-1) + 1
+		if m := blockParam.FindStringSubmatch(t.Name); m != nil {
+			i, _ := strconv.Atoi(m[1]) // of at most nine digits
+			n = max(n, i+1)
 		}
 	}
 	return n
-}
-
-func isBlockParam(name string, i int) bool {
-	of := BlockName(i, "")
-	for _, p := range (Config{Layers: 1}).Params() {
-		if kind, ok := strings.CutPrefix(p.Name, BlockName(0, "")); ok && name == of+kind {
-			return true
-		}
-	}
-	return false
-}
-
-func findParam(f *safetensors.File, p Param) (safetensors.Tensor, error) {
-	t, ok := f.Tensor(p.Name)
-	if !ok {
-		return t, fmt.Errorf("tnp: tensor %q is missing", p.Name)
-	}
-	if !slices.Equal(t.Shape, p.Shape) {
-		return t, fmt.Errorf("tnp: tensor %q has shape %v, want %v", p.Name, t.Shape, p.Shape)
-	}
-	return t, nil
-}
-
-func readParam(f *safetensors.File, p Param) ([]float32, error) {
-	t, err := findParam(f, p)
-	if err != nil {
-		return nil, err
-	}
-	return f.Float32s(t)
 }

@@ -171,7 +171,7 @@ func (b *builder) loss(z, y *train.Value) {
 		return
 	}
 	loss, logP := b.Tensor("loss", dtype.Float32, 1), b.Output(b.Tensor("log p", dtype.Float32, p.Tokens))
-	opt := mixture.Options{Impl: b.o.Products, Outputs: b.o.Variant == Unfused || b.o.Variant == Separate}
+	opt := mixture.Options{Outputs: b.o.Variant == Unfused || b.o.Variant == Separate}
 	tensors := func(m train.Call) mixture.Tensors {
 		return mixture.Tensors{X: m.In[0], W1: m.In[1], W2: m.In[2], Y: m.In[3], Loss: m.Out[0], LogP: m.Out[1]}
 	}
@@ -210,7 +210,7 @@ func (b *builder) predict(p mixture.Problem, in []*train.Value) {
 		kept = []*train.Value{pre.Slice(2, 0, b.c.ff())}
 	}
 	outputs := b.Tensor("heads", dtype.Float32, heads.YShape()...).GradientIn(b.DType())
-	b.mlp("heads", heads, mlp.Options{Impl: b.o.Products}, in[:3], outputs, kept)
+	b.mlp("heads", heads, mlp.Options{}, in[:3], outputs, kept)
 	if b.Pass() == Loss {
 		b.Output(outputs)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -61,10 +60,8 @@ func DefaultLossScale(t dtype.DType, s Shape) float64 {
 type PlanOptions struct {
 	// Checkpoint says which tensors the forward pass keeps for the backward pass.
 	Checkpoint Checkpoint
-	Variant    Variant        // which kernels are fused; for comparisons
-	Quant      dtype.Quant    // of Q and K in the forward pass of attention: int8 or e4m3, see train.Tape.Attention
-	Attention  attention.Impl // forces a path of attention
-	Products   gemm.Impl      // forces a path of the other products
+	Variant    Variant     // which kernels are fused; for comparisons
+	Quant      dtype.Quant // of Q and K in the forward pass of attention: int8 or e4m3, see train.Tape.Attention
 }
 
 func (o PlanOptions) validate() error {
@@ -76,11 +73,11 @@ func (o PlanOptions) validate() error {
 
 // plan returns the options of package train.
 func (o PlanOptions) plan() train.PlanOptions {
-	impl := o.Attention
+	p := train.PlanOptions{Checkpoint: o.Checkpoint}
 	if o.Variant == Unfused {
-		impl = attention.Unfused
+		p.Attention.Impl = attention.Unfused
 	}
-	return train.PlanOptions{Checkpoint: o.Checkpoint, Attention: attention.Options{Impl: impl}, Products: o.Products}
+	return p
 }
 
 // Measure is train.Measure for a model and batches of a shape.
@@ -180,9 +177,6 @@ func (p *Plan) Close() {
 		p.Plan.Close()
 	}
 }
-
-// Shape returns the sizes of the batches.
-func (p *Plan) Shape() Shape { return p.s }
 
 // SetInputs uploads a batch. X is (batch, context+targets, input_dim), the tokens of the package
 // documentation. Y is (batch, targets). It does not wait for the device: the upload comes behind

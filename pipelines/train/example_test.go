@@ -3,7 +3,6 @@ package train_test
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -48,13 +47,6 @@ func ExampleParams() {
 	vktest.Must(err)
 	fmt.Println(params[0].Name, y[0], y[15], memory != nil)
 	// Output: w 2 32 true
-}
-
-// Weights of a file are checked before a model takes them.
-func ExampleCheckFinite() {
-	w := []float32{1, float32(math.Inf(1))}
-	fmt.Println(train.NotFinite(w), train.CheckFinite("w", w) != nil)
-	// Output: 1 true
 }
 
 // What a device has left is in the heap of its own that has most.

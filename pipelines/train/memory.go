@@ -64,29 +64,8 @@ func (m *Memory) ByName() []record.Holder {
 // compares with the memory that caps have; where nothing fits, it takes the checkpoint that needs
 // least.
 func Measure(caps *vk.Caps, f Func, o Options, p PlanOptions) (*Memory, error) {
-	fits := func(m *Memory) bool { return missing(caps.Heaps, m.Bytes()) == 0 }
-	_, m, err := choose(caps, f, o.Pass, o, p, fits)
+	_, m, err := fit{caps, caps.Heaps, f, o.Pass, o, p}.first((*Memory).Bytes)
 	return m, err
-}
-
-// choose makes the program of a plan. Auto is the first checkpoint that fits, or else the
-// checkpoint that needs least.
-func choose(
-	caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions, fits func(*Memory) bool,
-) (t *Tape, m *Memory, err error) {
-	if p.Checkpoint > Auto {
-		return nil, nil, fmt.Errorf("train: checkpoint=%v is not one of %v", p.Checkpoint, checkpointNames)
-	}
-	if p.Checkpoint != Auto {
-		return build(caps, f, pass, o, p)
-	}
-	for _, p.Checkpoint = range []Checkpoint{Off, Selective, Blocks} {
-		t, m, err = build(caps, f, pass, o, p)
-		if err != nil || fits(m) {
-			return t, m, err
-		}
-	}
-	return t, m, nil
 }
 
 // A Smaller is another forward pass of a model, which takes less memory: of half the batch, for
@@ -165,19 +144,37 @@ func (x fit) record(d *vk.Device, t *Tape) error {
 	return nil
 }
 
+// first makes the program of the plan. Auto is the first checkpoint whose bytes fit, or else the checkpoint that needs
+// least.
+func (x fit) first(bytes func(*Memory) int64) (t *Tape, m *Memory, err error) {
+	checkpoints := []Checkpoint{x.p.Checkpoint}
+	switch {
+	case x.p.Checkpoint > Auto:
+		return nil, nil, fmt.Errorf("train: checkpoint=%v is not one of %v", x.p.Checkpoint, checkpointNames)
+	case x.p.Checkpoint == Auto:
+		checkpoints = []Checkpoint{Off, Selective, Blocks}
+	}
+	for _, x.p.Checkpoint = range checkpoints {
+		t, m, err = build(x.caps, x.f, x.pass, x.o, x.p)
+		if err != nil || missing(x.heaps, bytes(m)) == 0 {
+			break
+		}
+	}
+	return t, m, err
+}
+
 // choose makes the program of the plan, or returns an error that names what if the program's bytes
 // do not fit.
 func (x fit) choose(what string, bytes func(*Memory) int64) (*Tape, *Memory, error) {
-	fits := func(m *Memory) bool { return missing(x.heaps, bytes(m)) == 0 }
-	t, m, err := choose(x.caps, x.f, x.pass, x.o, x.p, fits)
-	if err != nil || fits(m) {
+	t, m, err := x.first(bytes)
+	if err != nil || missing(x.heaps, bytes(m)) == 0 {
 		return t, m, err
 	}
 	help := "no other checkpoint takes less"
 	x.p.Checkpoint = Auto
-	if _, less, err := choose(x.caps, x.f, x.pass, x.o, x.p, fits); err == nil && bytes(less) < bytes(m) {
+	if _, less, err := x.first(bytes); err == nil && bytes(less) < bytes(m) {
 		help = fmt.Sprintf("with checkpoint %v it would fit, %d", less.Checkpoint, bytes(less))
-		if !fits(less) {
+		if missing(x.heaps, bytes(less)) > 0 {
 			help = fmt.Sprintf("with checkpoint %v it would take %d, too many as well", less.Checkpoint, bytes(less))
 		}
 	}

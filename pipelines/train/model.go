@@ -222,9 +222,6 @@ func (m *Model) Close() {
 // Params lists the parameters.
 func (m *Model) Params() []Param { return m.layout.params }
 
-// Options returns the options.
-func (m *Model) Options() Options { return m.o }
-
 // Tensor returns the memory of a parameter: float32, or of a frozen one the format that ops read. It
 // is for uploads by pieces of frozen parameters; SetWeights also rounds the copy that products read.
 // It is zero for a name that is no parameter's.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/enum"
-	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -21,7 +20,6 @@ type PlanOptions struct {
 	// Checkpoint says which tensors of blocks the forward pass keeps for the backward pass.
 	Checkpoint Checkpoint
 	Attention  attention.Options // of Tape.Attention
-	Products   gemm.Impl         // forces a path of the products
 	// Reduce is called by the Run that makes a step, of a plan of pass Train, with gradients that
 	// no kernel of the step still writes: several devices add them up there. It is called for each
 	// bucket, in the order of the backward pass, once the kernels that write it were submitted, and

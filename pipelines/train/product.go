@@ -212,7 +212,7 @@ func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm
 		p.Batch, p.M = tasks, p.M/tasks
 		c, a, b, x.plus, x.before = split(c), split(a), b.repeated(tasks), split(x.plus), split(x.before)
 	}
-	opt := gemm.Options{Impl: t.o.Products}
+	var opt gemm.Options
 	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, opt)
 	scratch := t.scratch(name, bytes, err)
 	in, out, before := t.all([]*Value{a, b, x.plus, x.bias}), t.at(c), t.all([]*Value{x.before})[0]

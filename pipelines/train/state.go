@@ -158,15 +158,28 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	return m.adam.SetStep(ctx, steps)
 }
 
+// FindParam returns the tensor of a parameter in a file. An error names one that is missing or has another shape.
+func FindParam(f *safetensors.File, p Param) (safetensors.Tensor, error) { return find(f, p.Name, p) }
+
+// ReadParam reads a parameter of a file. An error is that of FindParam, or names the first element that is
+// infinite or NaN.
+func ReadParam(f *safetensors.File, p Param) ([]float32, error) { return readSaved(f, "", p) }
+
+func find(f *safetensors.File, name string, p Param) (safetensors.Tensor, error) {
+	t, ok := f.Tensor(name)
+	if shape := p.FileShape(); !ok {
+		return t, fmt.Errorf("train: tensor %q is missing", name)
+	} else if !slices.Equal(t.Shape, shape) {
+		return t, fmt.Errorf("train: tensor %q has shape %v, want %v", name, t.Shape, shape)
+	}
+	return t, nil
+}
+
 // readSaved reads a tensor of a parameter.
 func readSaved(f *safetensors.File, prefix string, p Param) ([]float32, error) {
-	name, shape := prefix+p.Name, p.file().Shape
-	t, ok := f.Tensor(name)
-	if !ok {
-		return nil, fmt.Errorf("train: tensor %q is missing", name)
-	}
-	if !slices.Equal(t.Shape, shape) {
-		return nil, fmt.Errorf("train: tensor %q has shape %v, want %v", name, t.Shape, shape)
+	t, err := find(f, prefix+p.Name, p)
+	if err != nil {
+		return nil, err
 	}
 	v, err := f.Float32s(t)
 	if err != nil {
@@ -189,9 +202,6 @@ func checkSaved(prefix, name string, x []float32) error {
 	}
 	return nil
 }
-
-// CheckFinite returns an error that names the first element of a parameter that is infinite or NaN.
-func CheckFinite(name string, x []float32) error { return checkSaved("", name, x) }
 
 // NotFinite returns the index of the first element that is infinite or NaN, -1 if there is none.
 func NotFinite(x []float32) int {
