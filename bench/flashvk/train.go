@@ -17,6 +17,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	pipeline "github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -144,7 +145,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 }
 
 var (
-	parseCheckpoint = oneOf(tnp.ParseCheckpoint, "off", "selective", "blocks", "auto")
+	parseCheckpoint = oneOf(pipeline.ParseCheckpoint, "off", "selective", "blocks", "auto")
 	parseVariant    = oneOf(tnp.ParseVariant, "auto", "unfused", "separate", "fused")
 )
 

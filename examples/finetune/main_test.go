@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/lm"
 )
@@ -22,11 +21,12 @@ func TestExample(t *testing.T) {
 	require.LessOrEqual(t, strings.Count(string(source), "\n"), 60)
 	dir := t.TempDir()
 	model, data, out := filepath.Join(dir, "m"), filepath.Join(dir, "data.jsonl"), filepath.Join(dir, "out")
-	small := map[string]any{
-		"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
-		"num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64,
-	}
-	require.NoError(t, lm.WriteModel(model, "smollm2-135m", small, dtype.Float32, 1<<30, lm.Random{Seed: 1}))
+	small := `{"architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
+		"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(small), 0o600))
+	empty, err := lm.NewCheckpoint(dir)
+	require.NoError(t, err)
+	require.NoError(t, empty.Copy(model, lm.Random{Seed: 1}))
 	lines := `{"prompt": "One and one are", "completion": " two."}` + "\n" + `{"text": "The rest is silence."}`
 	require.NoError(t, os.WriteFile(data, []byte(lines), 0o600))
 

@@ -111,8 +111,7 @@ func TestAdapter(t *testing.T) {
 	for _, name := range []string{"smollm2-135m", "gpt2"} {
 		for _, format := range []safetensors.DType{"F32", "BF16"} {
 			t.Run(fmt.Sprint(name, "/", format), func(t *testing.T) {
-				dir, out := t.TempDir(), t.TempDir()
-				require.NoError(t, WriteModel(dir, name, small(name), dtype.Float32, 64<<10, Random{1}))
+				dir, out := smallModel(t, name, dtype.Float32, 64<<10, Random{1}), t.TempDir()
 				require.NoError(t, os.WriteFile(filepath.Join(dir, "vocab.txt"), []byte("a"), 0o666))
 				base, err := Open(dir)
 				require.NoError(t, err)
@@ -221,8 +220,7 @@ func TestAdapterFiles(t *testing.T) {
 
 // TestCopyErrors keeps what is there.
 func TestCopyErrors(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, WriteModel(dir, "gpt2", small("gpt2"), dtype.Float32, 1<<30, Random{1}))
+	dir := smallModel(t, "gpt2", dtype.Float32, 1<<30, Random{1})
 	c, err := Open(dir)
 	require.NoError(t, err)
 	defer c.Close()

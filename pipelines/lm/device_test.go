@@ -17,14 +17,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// smallConfig returns a named model, small.
-func smallConfig(t *testing.T, name string) *Config {
-	t.Helper()
-	_, c, err := changed(name, small(name))
-	require.NoError(t, err)
-	return &c
-}
-
 func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int, f sample.Filters) *Generator {
 	t.Helper()
 	g, err := NewGenerator(context.Background(), d, c, Random{1}, Options{DType: dtype.Float32, Batch: batch, Context: 32, Filters: f, Seed: 5})

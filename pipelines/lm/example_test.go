@@ -15,14 +15,19 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// A checkpoint's model continues a text. The weights are random, so the text means nothing.
+// A folder with config.json alone becomes a checkpoint, whose model continues a text. The weights are random, so the
+// text means nothing.
 func ExampleGenerator() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "lm")
 	vktest.Must(err)
 	defer os.RemoveAll(dir)
-	small := map[string]any{"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-	vktest.Must(lm.WriteModel(dir, lm.Models()[0], small, dtype.Float32, 1<<30, lm.Random{Seed: 1}))
+	small := `{"architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "eos_token_id": 0}`
+	vktest.Must(os.WriteFile(filepath.Join(dir, "config.json"), []byte(small), 0o666))
+	empty, err := lm.NewCheckpoint(dir)
+	vktest.Must(err)
+	dir = filepath.Join(dir, "model")
+	vktest.Must(empty.Copy(dir, lm.Initial{Seed: 1, Layers: 1})) // what a training begins with
 
 	config, err := lm.ReadConfig(dir)
 	vktest.Must(err)
@@ -48,8 +53,8 @@ func ExampleGenerator() {
 		n++
 		return false
 	}))
-	fmt.Println(len(prompt), n, len(stop) > 0, most >= 32)
-	// Output: 2 8 true true
+	fmt.Println(len(prompt), n, len(stop) > 0, most >= 32, len(lm.Models()))
+	// Output: 2 8 true true 8
 }
 
 // The logits of whole sequences, from a file of tokens.
@@ -128,14 +133,6 @@ func ExampleReadChat() {
 	// Output: "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 }
 
-// Configurations of known models have their sizes without a download.
-func ExampleNamed() {
-	config, err := lm.Named("llama-3.2-1b")
-	vktest.Must(err)
-	fmt.Println(config.NumParams())
-	// Output: 1235814400
-}
-
 // Lines of JSON become rows of tokens with labels, several texts in a row.
 func ExampleReadData() {
 	dir, err := os.MkdirTemp("", "lm")
@@ -173,22 +170,4 @@ func ExampleReadAdapter() {
 	vktest.Must(err)
 	fmt.Println(len(adapter.Targets), adapter.Rank, weights != nil)
 	// Output: 24 2 true
-}
-
-// A folder with config.json alone becomes a checkpoint with the weights that a training begins with.
-func ExampleNewCheckpoint() {
-	dir, err := os.MkdirTemp("", "lm")
-	vktest.Must(err)
-	defer os.RemoveAll(dir)
-	config := `{"architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}`
-	vktest.Must(os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o666))
-	empty, err := lm.NewCheckpoint(dir)
-	vktest.Must(err)
-	out := filepath.Join(dir, "out")
-	vktest.Must(empty.Copy(out, lm.Initial{Seed: 1, Layers: empty.Config.Layers}))
-	checkpoint, err := lm.Open(out)
-	vktest.Must(err)
-	defer checkpoint.Close()
-	fmt.Println(checkpoint.Config.NumParams(), checkpoint.DType)
-	// Output: 7920 float32
 }

@@ -1,6 +1,10 @@
 package lm
 
 import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,6 +30,36 @@ func small(name string) map[string]any {
 	return m
 }
 
+// smallConfig returns a named model, small.
+func smallConfig(t *testing.T, name string) *Config {
+	t.Helper()
+	_, c := smallJSON(t, name)
+	return &c
+}
+
+// smallJSON returns the config.json of a named model, small.
+func smallJSON(t *testing.T, name string) (text []byte, c Config) {
+	t.Helper()
+	fields := map[string]any{}
+	require.NoError(t, json.Unmarshal(models()[name], &fields))
+	maps.Copy(fields, small(name))
+	text, err := json.Marshal(fields)
+	require.NoError(t, err)
+	c, err = parseConfig(text)
+	require.NoError(t, err)
+	return text, c
+}
+
+// smallModel writes a checkpoint of a small model into files of at most shardBytes.
+func smallModel(t *testing.T, name string, format dtype.DType, shardBytes int64, w Weights) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	text, c := smallJSON(t, name)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, configFile), text, 0o666))
+	require.NoError(t, write(dir, c.Params(), format, shardBytes, w))
+	return dir
+}
+
 // families are models of all families, and both kinds of heads.
 var families = []string{"smollm2-135m", "tinyllama-1.1b", "llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b", "gpt2"}
 
@@ -45,8 +79,7 @@ func TestNamed(t *testing.T) {
 func TestCheckpoint(t *testing.T) {
 	for _, name := range families {
 		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.BFloat16} {
-			dir := t.TempDir()
-			require.NoError(t, WriteModel(dir, name, small(name), format, 64<<10, Random{1}))
+			dir := smallModel(t, name, format, 64<<10, Random{1})
 			c, err := Open(dir)
 			require.NoError(t, err)
 			defer c.Close()
@@ -66,8 +99,7 @@ func TestCheckpoint(t *testing.T) {
 
 // TestOldNames reads GPT-2 as its first checkpoint has it: names without a prefix, and masks.
 func TestOldNames(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, WriteModel(dir, "gpt2", small("gpt2"), dtype.Float32, 1<<30, Random{1}))
+	dir := smallModel(t, "gpt2", dtype.Float32, 1<<30, Random{1})
 	config, err := ReadConfig(dir)
 	require.NoError(t, err)
 	params := config.Params()
@@ -83,8 +115,7 @@ func TestOldNames(t *testing.T) {
 
 // TestConversion reads numbers that float16 cannot hold.
 func TestConversion(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, WriteModel(dir, "gpt2", small("gpt2"), dtype.BFloat16, 1<<30, scaled(7e4)))
+	dir := smallModel(t, "gpt2", dtype.BFloat16, 1<<30, scaled(7e4))
 	c, err := Open(dir)
 	require.NoError(t, err)
 	defer c.Close()

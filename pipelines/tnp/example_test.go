@@ -8,7 +8,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
@@ -28,8 +27,13 @@ func ExampleNewModel() {
 	vktest.Must(err)
 	vktest.Must(model.SetWeights(ctx, weights))
 	s := tnp.Shape{Batch: 1, Context: 2, Targets: 1}
-	vktest.Must(tnp.CheckFits(d, c, s, tnp.ModelOptions{Pass: tnp.Loss}, tnp.PlanOptions{})) // says how many bytes are missing
-	plan, err := model.NewPlan(ctx, s, tnp.Loss, tnp.PlanOptions{})
+	variant, err := tnp.ParseVariant("separate")
+	vktest.Must(err)
+	o := tnp.PlanOptions{Variant: variant}
+	vktest.Must(tnp.CheckFits(d, c, s, tnp.ModelOptions{Pass: tnp.Loss}, o)) // says how many bytes are missing
+	memory, err := tnp.Measure(d.Caps(), c, s, tnp.ModelOptions{Pass: tnp.Loss}, o)
+	vktest.Must(err)
+	plan, err := model.NewPlan(ctx, s, tnp.Loss, o)
 	vktest.Must(err)
 	defer plan.Close()
 	x := []float32{0, 0.5, 1 /* y = 0.5 at 0 */, 1, 0.25, 1, 0.5, 0, -1 /* and at 0.5? */}
@@ -37,8 +41,8 @@ func ExampleNewModel() {
 	vktest.Must(plan.Run(ctx))
 	loss, err := plan.Loss(ctx)
 	vktest.Must(err)
-	fmt.Printf("%.1f\n", loss)
-	// Output: 1.2
+	fmt.Printf("%.1f %v\n", loss, memory.Bytes() == plan.Memory().Bytes())
+	// Output: 1.2 true
 }
 
 // Weights are in a file with the names of a PyTorch state dict. Their shapes tell all sizes but
@@ -50,6 +54,7 @@ func ExampleSave() {
 	preset, err := tnp.PresetOf("tiny")
 	vktest.Must(err)
 	c := preset.Config
+	fmt.Println(c.NumParams() < tnp.Default().NumParams(), tnp.DefaultLossScale(dtype.Float16, preset.Shape))
 	weights, err := tnp.Init(c, 1)
 	vktest.Must(err)
 	path := filepath.Join(dir, "tiny.safetensors")
@@ -64,32 +69,7 @@ func ExampleSave() {
 	fmt.Println(found == c, len(loaded) == len(weights), len(tnp.Presets()))
 	fmt.Println(len(loaded[tnp.BlockName(0, "norm1.weight")]) == c.DModel)
 	// Output:
+	// true 128
 	// true true 4
 	// true
-}
-
-// The memory of a training step is known before anything is allocated.
-func ExampleMeasure() {
-	caps := &vk.Caps{ // plain Vulkan 1.2
-		SubgroupSize: 32, MinSubgroupSize: 32, MaxSubgroupSize: 32, MaxSharedMemoryBytes: 32768, MaxWorkgroupInvocations: 256,
-		MaxWorkgroupSize: [3]uint32{256, 256, 64}, MaxWorkgroupCount: [3]uint32{65535, 65535, 65535}, MaxStorageBufferRange: 4 << 30,
-		MaxAllocationBytes: 4 << 30, MaxBufferBytes: 4 << 30, MaxStorageBuffers: 32, MaxPushConstantsBytes: 256, ScalarBlockLayout: true, Storage16: true,
-		ComputeFullSubgroups: true, SubgroupOps: vk.SubgroupBasic | vk.SubgroupArithmetic | vk.SubgroupShuffle,
-	}
-	c, s := tnp.Default(), tnp.Shape{Batch: 32, Context: 64, Targets: 500}
-	fmt.Println(c.NumParams(), tnp.DefaultLossScale(dtype.Float16, s), tnp.DefaultLossScale(dtype.BFloat16, s))
-	var sizes []int64
-	for _, name := range []string{"off", "blocks"} {
-		checkpoint, err := tnp.ParseCheckpoint(name)
-		vktest.Must(err)
-		variant, err := tnp.ParseVariant("auto")
-		vktest.Must(err)
-		m, err := tnp.Measure(caps, c, s, tnp.ModelOptions{DType: dtype.Float32, Pass: tnp.Train, Optim: optim.Default()}, tnp.PlanOptions{Checkpoint: checkpoint, Variant: variant})
-		vktest.Must(err)
-		sizes = append(sizes, m.Bytes())
-	}
-	fmt.Println("checkpoints of blocks save gigabytes:", sizes[0]-sizes[1] > 1<<30)
-	// Output:
-	// 36400118 16384 1
-	// checkpoints of blocks save gigabytes: true
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -53,7 +52,7 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 	}
 	w := Weights{}
 	for _, p := range c.parameters(dtype.Float32) {
-		if w[p.Name], err = train.ReadParam(f, p); err != nil {
+		if w[p.Name], err = p.Read(f); err != nil {
 			return nil, c, err
 		}
 	}
@@ -98,7 +97,7 @@ func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 		return c, err
 	}
 	for _, p := range c.parameters(dtype.Float32) {
-		if _, err := train.FindParam(f, p); err != nil {
+		if _, err := p.Find(f); err != nil {
 			return c, err
 		}
 	}

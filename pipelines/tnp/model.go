@@ -43,9 +43,6 @@ const (
 	Auto      = train.Auto
 )
 
-// ParseCheckpoint accepts the names of checkpoints.
-func ParseCheckpoint(name string) (Checkpoint, error) { return train.ParseCheckpoint(name) }
-
 // DefaultLossScale returns a scale that suits a batch. For float16 it is the number of targets
 // rounded to a power of two, since the loss is a mean over them. For formats with the exponents
 // of float32 it is 1.

@@ -45,8 +45,8 @@ func ExampleParams() {
 	vktest.Must(plan.Run(ctx))
 	y, err := plan.Download(ctx, "y")
 	vktest.Must(err)
-	fmt.Println(params[0].Name, y[0], y[15], memory != nil)
-	// Output: w 2 32 true
+	fmt.Println(params[0].Name, y[0], y[15], memory != nil, train.NotFinite(y))
+	// Output: w 2 32 true -1
 }
 
 // What a device has left is in the heap of its own that has most.

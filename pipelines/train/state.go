@@ -158,14 +158,14 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	return m.adam.SetStep(ctx, steps)
 }
 
-// FindParam returns the tensor of a parameter in a file. An error names one that is missing or has another shape.
-func FindParam(f *safetensors.File, p Param) (safetensors.Tensor, error) { return find(f, p.Name, p) }
+// Find returns the tensor of a parameter in a file. An error names one that is missing or has another shape.
+func (p Param) Find(f *safetensors.File) (safetensors.Tensor, error) { return p.find(f, "") }
 
-// ReadParam reads a parameter of a file. An error is that of FindParam, or names the first element that is
-// infinite or NaN.
-func ReadParam(f *safetensors.File, p Param) ([]float32, error) { return readSaved(f, "", p) }
+// Read reads a parameter of a file. An error is that of Find, or names the first element that is infinite or NaN.
+func (p Param) Read(f *safetensors.File) ([]float32, error) { return readSaved(f, "", p) }
 
-func find(f *safetensors.File, name string, p Param) (safetensors.Tensor, error) {
+func (p Param) find(f *safetensors.File, prefix string) (safetensors.Tensor, error) {
+	name := prefix + p.Name
 	t, ok := f.Tensor(name)
 	if shape := p.FileShape(); !ok {
 		return t, fmt.Errorf("train: tensor %q is missing", name)
@@ -177,7 +177,7 @@ func find(f *safetensors.File, name string, p Param) (safetensors.Tensor, error)
 
 // readSaved reads a tensor of a parameter.
 func readSaved(f *safetensors.File, prefix string, p Param) ([]float32, error) {
-	t, err := find(f, prefix+p.Name, p)
+	t, err := p.find(f, prefix)
 	if err != nil {
 		return nil, err
 	}

@@ -10,30 +10,29 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/lm"
 	"github.com/flashvk/flashvk/pipelines/train"
 )
 
 // smallModel is small enough for a software driver.
-var smallModel = map[string]any{
-	"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
-	"num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "eos_token_id": 0,
-}
+const smallModel = `{"architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+	"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "eos_token_id": 0}`
 
 // finetune trains an adapter on some lines, and evaluates others.
 func finetune(t testing.TB, steps int) *Finetune {
 	vktest.Sequential(t) // but for contexts
 	file := inFolder(t)
-	require.NoError(t, lm.WriteModel(file("m"), "smollm2-135m", smallModel, dtype.Float32, 1<<30, lm.Random{Seed: 1}))
+	require.NoError(t, os.WriteFile(file("config.json"), []byte(smallModel), 0o600))
+	empty, err := lm.NewCheckpoint(file(""))
+	require.NoError(t, err)
+	require.NoError(t, empty.Copy(file("m"), lm.Random{Seed: 1}))
 	var lines strings.Builder
 	for i := range 30 {
 		fmt.Fprintf(&lines, "{\"prompt\": %q, \"completion\": %q}\n", strings.Repeat("a", i%9), strings.Repeat("b", 1+i%7))
 	}
 	require.NoError(t, os.WriteFile(file("data.jsonl"), []byte(lines.String()), 0o600))
 	o := &Finetune{LoRA: &lm.LoRA{Rank: 2, Alpha: 4, Dropout: 0.1}, Rows: 2, Out: file("out"), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 0.01, Accumulate: 2, Clip: 1}}
-	var err error
 	o.Checkpoint, err = lm.Open(file("m"))
 	require.NoError(t, err)
 	t.Cleanup(o.Checkpoint.Close)

@@ -44,8 +44,6 @@ func (o *Schedule) validate() error {
 		return fmt.Errorf("train: lr=%g is not positive and at most 1", o.LR)
 	case !(o.Clip >= 0) || math.IsInf(o.Clip, 1):
 		return fmt.Errorf("train: clip=%g is negative or not finite", o.Clip)
-	case o.SaveEvery < 0:
-		return fmt.Errorf("train: save_every=%d is negative", o.SaveEvery)
 	case o.Beside != nil && o.Curve == "":
 		return errors.New("train: another log is to be drawn beside, but there is no curve")
 	}

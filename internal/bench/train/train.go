@@ -91,11 +91,9 @@ func (o *Options) Validate() error {
 		return err
 	}
 	switch {
-	case o.Batches < 0:
-		return fmt.Errorf("train: batches=%d is negative", o.Batches)
 	case o.SaveEvery > 0 && o.Save == "":
 		return errors.New("train: save_every is given, but no file to save to")
-	case o.HeldOut < 0 || o.HeldOut%o.Batch != 0:
+	case o.HeldOut%o.Batch != 0:
 		return fmt.Errorf("train: held_out=%d is not a multiple of batch=%d", o.HeldOut, o.Batch)
 	case o.Picture != "" && o.InputDim != 3:
 		return fmt.Errorf("train: a picture is of tasks of one x, whose tokens have 3 elements, not %d", o.InputDim)

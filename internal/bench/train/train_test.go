@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
@@ -116,29 +115,5 @@ func TestEachItsBatch(t *testing.T) {
 			want += loss / float64(o.perStep())
 		}
 		require.Equal(t, want, got.Rows[step].Loss, "step %d of %d batches", step+1, o.perStep())
-	}
-}
-
-// TestValidate has what no flag of the program asks for, and files that may be others. The rest is in
-// tests/cli/testdata/nodevice.
-func TestValidate(t *testing.T) {
-	for want, change := range map[string]func(o *Options){
-		"train: input_dim=4 is not 3: tasks are of one x":             func(o *Options) { o.InputDim = 4 },
-		"train: batches=-1 is negative":                               func(o *Options) { o.Batches = -1 },
-		"train: held_out=-8 is not a multiple of batch=8":             func(o *Options) { o.HeldOut = -8 },
-		"train: save_every=-1 is negative":                            func(o *Options) { o.SaveEvery = -1 },
-		"train: dtype=int32 is not one of float32, float16, bfloat16": func(o *Options) { o.DType = dtype.Int32 },
-		"train: csv and load are the same file, a":                    func(o *Options) { o.CSV, o.Load = "a", "a" },
-		"train: csv and start are the same file, a":                   func(o *Options) { o.CSV, o.Start = "a", "a" },
-		"":  func(o *Options) { o.Save, o.Load, o.Weights, o.CSV, o.Curve = "a", "a", "b", os.DevNull, "a" },
-		" ": func(o *Options) { o.Save, o.Start, o.Weights = "a", "b", "b" },
-	} {
-		o := options(t, 10)
-		change(o)
-		if err := o.Validate(); len(want) > 1 {
-			require.EqualError(t, err, want)
-		} else {
-			require.NoError(t, err)
-		}
 	}
 }

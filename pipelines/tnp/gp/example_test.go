@@ -14,7 +14,9 @@ func Example() {
 	x, y := gp.Tokens(tasks)
 	fmt.Println(len(x), len(y), "flags:", x[2], x[10*3+2])
 	fmt.Printf("%.3f\n", gp.NLL(tasks))
+	fmt.Println(len(gp.Curve(3, 200, 1, 0, 0).X), "points to draw")
 	// Output:
 	// 180 20 flags: 1 -1
 	// 0.067
+	// 203 points to draw
 }
