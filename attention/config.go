@@ -160,10 +160,10 @@ func (c Config) feasibleMatrix(caps *vk.Caps, p Problem) (int, error) {
 func (c Config) tileBytes(p Problem, m, n, k int) (int, error) {
 	row8 := (max(p.HeadDim, p.ValueHeadDim()) + n - 1) / n * n / 8
 	rows := c.Subgroups * c.RowTiles * m
-	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/tile.glsl
+	tile, column := 2*c.BlockN*(row8+1), rows*n/8 // in 16 bytes; lib/fwd_plain.glsl
 	amax := 0
 	if p.Quant != dtype.NoQuant {
-		tile = c.BlockN * (row8 + 1 + matrixCells(p.HeadDim, k).rowBytes()/16 + 1) // lib/tile_quant.glsl
+		tile = c.BlockN * (row8 + 1 + matrixCells(p.HeadDim, k).rowBytes()/16 + 1) // lib/fwd_quant.glsl
 	}
 	if p.DType == dtype.Float32 {
 		tile *= 2 // lib/tile_f32x2.glsl

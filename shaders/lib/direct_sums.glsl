@@ -5,7 +5,7 @@
 
 // What a subgroup knows of its rows.
 struct Sums {
-    MatC o[ROW_TILES * VALUE_TILES];   // (SUBGROUP_ROWS, head_dim)
+    MatC o[ROW_TILES * VALUE_TILES];  // (SUBGROUP_ROWS, head_dim)
     RowState rows[ROW_TILES * ROWS];  // l is the whole row's in the functions below
 };
 

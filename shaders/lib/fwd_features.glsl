@@ -1,5 +1,5 @@
 // fwd_features: the features of a problem (lib/features.glsl), as the forward kernels call them. Without
-// FEATURES they are constants, and nothing.
+// FEATURES these calls are constants, or leave no code.
 //
 // The includer includes lib/softmax.glsl and lib/mask.glsl.
 
