@@ -351,16 +351,6 @@ func (t *Trainer) Restore(ctx context.Context, f *safetensors.File) error {
 	return nil
 }
 
-// Trained returns the parameters that are trained, by the names of the checkpoint or of PEFT.
-func (t *Trainer) Trained() (list []Param) {
-	for _, p := range t.model.Params() {
-		if !p.Frozen {
-			list = append(list, Param{p.Name, p.FileShape()})
-		}
-	}
-	return list
-}
-
 // Read is of Weights: it downloads elements of a parameter, after the steps so far.
 func (t *Trainer) Read(x Param, format dtype.DType, p []byte, first int64) error {
 	values := make([]float32, len(p)/format.Size())
