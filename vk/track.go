@@ -61,6 +61,7 @@ type tracker struct {
 	touches  []touch                      // of the command that is recorded now
 	recorded int                          // barriers since Reset
 	wide     bool                         // the next barrier is for both stages
+	beside   bool                         // commands do not wait for each other: Cmd.Beside
 	spare    []*use                       // of recordings before
 }
 
@@ -98,6 +99,10 @@ func (t *tracker) conflicts(to stage) bool {
 // order records a barrier if the next command needs one, and notes the memory that the command
 // touches.
 func (c *Cmd) order(s stage) {
+	if c.tracker.beside {
+		c.tracker.touches = c.tracker.touches[:0]
+		return
+	}
 	if c.tracker.conflicts(s) {
 		c.barrier(c.tracker.separation(s))
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/pipelines/tnp"
-	pipeline "github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -239,12 +238,12 @@ type runModel struct {
 	heads, context int
 	dtype          dtype.DType
 	lossScale      float64
-	checkpoint     pipeline.Checkpoint
+	checkpoint     tnp.Checkpoint
 	backward       bool
 }
 
 func newRunModel(a *app) *cobra.Command {
-	r := &runModel{checkpoint: pipeline.Auto}
+	r := &runModel{checkpoint: tnp.Auto}
 	return a.command(&cobra.Command{Use: "model --in FILE --out FILE"}, func(f *pflag.FlagSet) {
 		r.set = f
 		fileVar(f, &r.in, "in", "safetensors file to read")
@@ -254,7 +253,7 @@ func newRunModel(a *app) *cobra.Command {
 		kernels.IntVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
 		kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
 		f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
-		f.Var(value[pipeline.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
+		f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
 		f.BoolVar(&r.backward, "backward", false, "also compute the gradients")
 		deviceVar(f, &r.device)
 	}, func(ctx context.Context) error { return r.run(ctx, a) })
@@ -319,9 +318,9 @@ func (r *runModel) read() (b modelBatch, err error) {
 }
 
 func (r *runModel) run(ctx context.Context, a *app) error {
-	o := pipeline.Options{DType: r.dtype, LossScale: r.lossScale}
+	o := tnp.ModelOptions{DType: r.dtype, LossScale: r.lossScale}
 	if r.backward {
-		o.Pass = pipeline.Gradients
+		o.Pass = tnp.Gradients
 	}
 	if err := o.Validate(); err != nil {
 		return usageError{err}
@@ -351,7 +350,7 @@ func (r *runModel) run(ctx context.Context, a *app) error {
 }
 
 // compute computes and writes the outputs.
-func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o pipeline.Options, checkpoint pipeline.Checkpoint) error {
+func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o tnp.ModelOptions, checkpoint tnp.Checkpoint) error {
 	model, err := tnp.NewModel(ctx, d, b.c, o)
 	if err != nil {
 		return err

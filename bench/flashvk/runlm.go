@@ -56,8 +56,8 @@ func (r *runLM) run(ctx context.Context, a *app) error {
 		}
 		params = o.LoRA.Params(c)
 	}
-	var b lm.Batch
-	if err := b.Read(r.in); err != nil {
+	b, err := lm.ReadBatch(r.in)
+	if err != nil {
 		return err
 	}
 	if err := b.Check(c); err != nil {

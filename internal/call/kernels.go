@@ -9,6 +9,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/decoder"
 	"github.com/flashvk/flashvk/pipelines/dropout"
 	"github.com/flashvk/flashvk/pipelines/embed"
 	"github.com/flashvk/flashvk/pipelines/gemm"
@@ -138,6 +139,10 @@ var kernels = sync.OnceValue(func() []Kernel {
 		{Name: "sample", Weight: 1, New: func() Call { return &Sample{} }, Draw: drawn(drawSample), Contract: Contract{
 			sample.Problem{Rows: 3, Vocabulary: 70, Filters: sample.Filters{Temperature: 0.8, TopK: 5, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.2}},
 			sample.Forward, nil, sample.Choose, sample.Supports, sample.Workspace, nil,
+		}},
+		{Name: "decoder", Weight: 2, New: func() Call { return &Decoder{} }, Draw: drawDecoder, Contract: Contract{
+			decoder.Problem{Width: 16, Hidden: 24, Heads: 2, KVHeads: 1, HeadDim: 64, Keys: 9, Eps: 1e-5, DType: dtype.Float16},
+			decoder.Forward, nil, decoder.Choose, decoder.Supports, decoder.Workspace, map[string]any{"ForwardLayers": decoder.ForwardLayers},
 		}},
 		{Name: "normlinear", Weight: 2, New: func() Call { return &NormLinear{} }, Draw: drawn(drawNormLinear), Contract: Contract{
 			normlinear.Problem{Rows: 3, In: 5, Out: 7, Eps: 1e-5}, normlinear.Forward, nil, normlinear.Choose, normlinear.Supports, normlinear.Workspace, nil,

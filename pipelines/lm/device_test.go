@@ -11,6 +11,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
+	"github.com/flashvk/flashvk/pipelines/decoder"
 	"github.com/flashvk/flashvk/pipelines/normlinear"
 	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/pipelines/train"
@@ -93,6 +94,40 @@ func TestFused(t *testing.T) {
 			fused := batch <= normlinear.MaxRows
 			require.Equal(t, fused, kernels["normlinear"] > 0, kernels)
 			require.Equal(t, fused, kernels["norm_fwd"]+kernels["glu_fwd"] == 0, kernels)
+		}
+	}
+}
+
+// TestOneKernel has steps whose layers are one kernel each, and others. Both have the same logits, but for the rounding to
+// 16 bits between kernels, at every length of the cache.
+func TestOneKernel(t *testing.T) {
+	d := vktest.Open(t)
+	ctx := context.Background()
+	for _, name := range []string{"llama-3.2-1b", "qwen2.5-0.5b"} {
+		c := smallConfig(t, name)
+		c.HeadDim, c.RoPE.Dims = 64, 64
+		var logits [2][]float32
+		for i := range logits {
+			o := Options{DType: dtype.Float16, Batch: 1, Context: 20}
+			if i == 1 {
+				o.Decoder = &decoder.Config{Groups: 1, Threads: 64, Splits: 2, Team: 8, Loads: 2, Keys: 1, Ahead: 1, Copies: 1}
+			}
+			g, err := NewGenerator(ctx, d, c, Random{1}, o)
+			require.NoError(t, err)
+			t.Cleanup(g.Close)
+			require.NoError(t, g.prefill(ctx, [][]int32{{5, 17, 299, 0}}))
+			for token := range int32(16) {
+				require.NoError(t, g.step.Tensor("ids").UploadInts(ctx, []int32{7 * token}))
+				require.NoError(t, g.step.Start(ctx))
+				step := make([]float32, c.Vocabulary)
+				require.NoError(t, g.step.Tensor("logits").Download(ctx, step))
+				logits[i] = append(logits[i], step...)
+			}
+			require.Equal(t, i == 1, slices.ContainsFunc(g.step.Modules(), func(m vk.ModuleInfo) bool { return m.Name == "decoder.f16" }))
+		}
+		largest := slices.Max(logits[0])
+		for i, x := range logits[0] {
+			require.InDelta(t, x, logits[1][i], float64(largest)/128, "logit %d of step %d", i%c.Vocabulary, i/c.Vocabulary)
 		}
 	}
 }

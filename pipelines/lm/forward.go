@@ -7,6 +7,7 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/pipelines/decoder"
 	"github.com/flashvk/flashvk/pipelines/gemm"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/normlinear"
@@ -14,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/pipelines/xent"
 	"github.com/flashvk/flashvk/vk"
+	"github.com/flashvk/flashvk/vk/kit"
 )
 
 // A Forward is the forward pass of a model. Its Tape is a train.Func:
@@ -46,6 +48,9 @@ type Forward struct {
 	// attention.Varlen.
 	Sequences, Longest int
 	LoRA               *LoRA // nil: without an adapter
+	// Decoder runs a layer of a step of one sequence as one kernel, in this configuration. Nil does so where that was
+	// measured to be faster.
+	Decoder *decoder.Config
 }
 
 // A pass is a Forward on a tape.
@@ -82,8 +87,12 @@ func (f *Forward) Tape(t *train.Tape) {
 	if c.GPT2() {
 		stream = t.Embed("embeddings of positions", x.positions, t.Weight(names.positions, c.Positions, c.Width))
 	}
-	for i := range c.Layers {
-		t.Block(fmt.Sprintf("layers.%d.", i), func() { branch, stream = x.block(i, branch, stream) })
+	if x.oneKernel() {
+		branch = x.layers(branch)
+	} else {
+		for i := range c.Layers {
+			t.Block(fmt.Sprintf("layers.%d.", i), func() { branch, stream = x.block(i, branch, stream) })
+		}
 	}
 	if f.Last {
 		last := t.Input("last", dtype.Int32, f.Batch)
@@ -283,6 +292,87 @@ func (x *pass) gated(name, norm string, branch, stream *train.Value, gate, up li
 	return x.fused(name, norm, branch, stream, w, nil, normlinear.Problem{Out: gate.out, GLU: true})
 }
 
+// oneKernel reports whether a layer of a step is one kernel, where that was measured to be faster.
+func (x *pass) oneKernel() bool {
+	c := x.c
+	if !x.fuses() || x.Batch != 1 || c.QKNorm || c.OutBias || c.Window != 0 {
+		return false
+	}
+	plan, err := decoder.Choose(x.t.Caps(), x.decoder(), kit.Forward, decoder.Options{Config: x.Decoder})
+	return err == nil && (plan.Fast || x.Decoder != nil)
+}
+
+// decoder is the problem of all layers of a step.
+func (x *pass) decoder() decoder.Problem {
+	c := x.c
+	return decoder.Problem{
+		Width: c.Width, Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Keys: x.Cache.context,
+		Bias: c.Bias, Eps: c.Eps, DType: x.t.DType(),
+	}
+}
+
+// layers appends all layers of a step.
+func (x *pass) layers(stream *train.Value) *train.Value {
+	c, t, p, o := x.c, x.t, x.decoder(), decoder.Options{Config: x.Decoder}
+	y := t.Tensor("layers", p.DType, 1, p.Width)
+	op := train.Op{Name: "layers", In: []*train.Value{stream}, Out: []*train.Value{y}}
+	for i := range c.Layers {
+		name := func(s string) string { return c.layer(i, s) }
+		qkv, bias := x.weights(x.projections(i), c.Width)
+		gateUp, _ := x.weights(x.gates(i), c.Width)
+		out, _ := x.weights([]linear{{name: name("self_attn.o_proj"), out: c.Width}}, c.Heads*c.HeadDim)
+		down, _ := x.weights([]linear{{name: name("mlp.down_proj"), out: c.Width}}, c.Hidden)
+		op.In = append(op.In, t.Vector(name("input_layernorm")+".weight", c.Width), qkv, out, t.Vector(name("post_attention_layernorm")+".weight", c.Width), gateUp, down)
+		if c.Bias {
+			op.In = append(op.In, bias)
+		}
+	}
+	op.Workspace = func(pass kit.Pass) (int64, error) {
+		bytes, err := decoder.Workspace(t.Caps(), p, pass, o)
+		return bytes * int64(c.Layers), err
+	}
+	op.Forward = func(cmd *vk.Cmd, m train.Call) error {
+		cache, o := x.Cache, o
+		o.Workspace = m.Workspace
+		list, each := make([]decoder.Tensors, c.Layers), (len(m.In)-1)/c.Layers
+		for i := range list {
+			in := m.In[1+i*each:][:each]
+			list[i] = decoder.Tensors{
+				Cos: cache.cos, Sin: cache.sin, SeqLens: cache.SeqLens, K: ofSequence(cache.K[i]), V: ofSequence(cache.V[i]),
+				NormA: in[0], QKV: in[1], Out: in[2], NormB: in[3], GateUp: in[4], Down: in[5],
+			}
+			if p.Bias {
+				list[i].Bias = in[6]
+			}
+		}
+		list[0].X, list[c.Layers-1].Y = m.In[0], m.Out[0]
+		return decoder.ForwardLayers(cmd, list, p, o)
+	}
+	t.Op(op)
+	return y
+}
+
+// ofSequence is the one row of a cache.
+func ofSequence(t vk.Tensor) vk.Tensor {
+	t.Shape, t.Strides = t.Shape[1:], t.Strides[1:]
+	return t
+}
+
+// projections and gates are the products of a layer whose weights are one.
+func (x *pass) projections(layer int) []linear {
+	c := x.c
+	name := func(s string) string { return c.layer(layer, s) }
+	return []linear{
+		{name("self_attn.q_proj"), c.Heads * c.HeadDim, c.Bias, c.QKNorm, 0},
+		{name("self_attn.k_proj"), c.KVHeads * c.HeadDim, c.Bias, c.QKNorm, 0},
+		{name("self_attn.v_proj"), c.KVHeads * c.HeadDim, c.Bias, false, 0},
+	}
+}
+
+func (x *pass) gates(layer int) []linear {
+	return []linear{{name: x.c.layer(layer, "mlp.gate_proj"), out: x.c.Hidden}, {name: x.c.layer(layer, "mlp.up_proj"), out: x.c.Hidden}}
+}
+
 // block appends a layer. The residual stream is branch + stream.
 func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value) {
 	c, t := x.c, x.t
@@ -297,17 +387,15 @@ func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value)
 		up := x.products(y, linear{name: name("mlp.c_fc"), out: c.Hidden, bias: true, activation: gemm.GELUTanh})[0]
 		return x.products(up, linear{name: name("mlp.c_proj"), out: c.Width, bias: true})[0], stream
 	}
-	qkv, stream := x.normed(name("input_layernorm"), branch, stream, linear{name("self_attn.q_proj"), c.Heads * c.HeadDim, c.Bias, c.QKNorm, 0},
-		linear{name("self_attn.k_proj"), c.KVHeads * c.HeadDim, c.Bias, c.QKNorm, 0},
-		linear{name("self_attn.v_proj"), c.KVHeads * c.HeadDim, c.Bias, false, 0})
+	qkv, stream := x.normed(name("input_layernorm"), branch, stream, x.projections(layer)...)
 	t.Keep(stream, train.Blocks)
 	if c.QKNorm {
 		qkv[0], qkv[1] = x.headNorm(name("self_attn.q_norm"), qkv[0]), x.headNorm(name("self_attn.k_norm"), qkv[1])
 	}
 	o := x.attend(layer, qkv[0], qkv[1], qkv[2])
 	branch = x.products(o, linear{name: name("self_attn.o_proj"), out: c.Width, bias: c.OutBias})[0]
-	h, stream := x.gated(name("mlp.glu"), name("post_attention_layernorm"), branch, stream,
-		linear{name: name("mlp.gate_proj"), out: c.Hidden}, linear{name: name("mlp.up_proj"), out: c.Hidden})
+	gates := x.gates(layer)
+	h, stream := x.gated(name("mlp.glu"), name("post_attention_layernorm"), branch, stream, gates[0], gates[1])
 	return x.products(h, linear{name: name("mlp.down_proj"), out: c.Width})[0], stream
 }
 

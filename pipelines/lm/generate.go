@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/pipelines/decoder"
 	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
@@ -72,7 +73,8 @@ type Options struct {
 	// Filters say how tokens are chosen: the zero value takes the most probable one. Seed is of all draws of a
 	// Generate; each sequence has a stream of its own.
 	sample.Filters
-	Seed uint64
+	Seed    uint64
+	Decoder *decoder.Config // as in Forward
 	// Progress is called with the bytes of weights that are loaded; nil is not.
 	Progress func(done, all int64)
 }
@@ -206,7 +208,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 
 // plan records a pass over seq tokens of each sequence.
 func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
-	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache}
+	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache, Decoder: g.o.Decoder}
 	f.Choose = func(c *vk.Cmd, logits, ids vk.Tensor) error {
 		if seq > 1 {
 			ids = g.step.Tensor("ids")

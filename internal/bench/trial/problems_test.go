@@ -125,7 +125,7 @@ func TestSpace(t *testing.T) {
 		return
 	}
 	for _, v := range shaders.Variants() {
-		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "normlinear", "embed_", "sum_rows", "glu_", "gmm_", "rope", "sample", "dropout", "xent_", "adamw"} {
+		for _, prefix := range []string{"attention_decode", "attention_append", "attention_advance", "gemm_", "norm_", "normlinear", "decoder", "embed_", "sum_rows", "glu_", "gmm_", "rope", "sample", "dropout", "xent_", "adamw"} {
 			if strings.HasPrefix(v.Kernel, prefix) && v.Kernel != "gemm_align" { // it is in no plan
 				require.GreaterOrEqual(t, modules[v.Kernel], 20, v.Kernel)
 			}

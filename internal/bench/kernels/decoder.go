@@ -1,0 +1,31 @@
+package kernels
+
+import (
+	"cmp"
+
+	"github.com/spf13/pflag"
+
+	"github.com/flashvk/flashvk/internal/call"
+	"github.com/flashvk/flashvk/pipelines/decoder"
+)
+
+var _ = row(Kernel{}, &calls[*call.Decoder]{
+	name:   "decoder",
+	values: map[string]value{"config": parsed(pointer(decoder.ParseConfig), "CONFIG")},
+	check: func(d *call.Decoder, f *pflag.FlagSet) error {
+		if !f.Changed("length") {
+			d.Length = d.Keys - 1
+		}
+		return nil
+	},
+	file: func(s *Source, d *call.Decoder) error {
+		d.Bias = s.has("bias")
+		err := cmp.Or(s.into(d, "x", "dtype", "", "width"), s.into(d, "down", "", "", "hidden"), s.into(d, "k", "", "kv_heads", "keys", "headdim"))
+		d.KVHeads /= max(d.Layers, 1)
+		if out, ok := s.Tensor("out"); ok && err == nil && len(out.Shape) == 2 {
+			d.Heads = out.Shape[1] / max(d.HeadDim, 1)
+		}
+		return err
+	},
+	shrink: func(d *call.Decoder, _ [3]int) { d.Layers = 1 },
+})
