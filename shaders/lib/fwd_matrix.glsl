@@ -80,6 +80,17 @@
         O_[i] = MatC(0.0);                                          \
     }
 
+// SUM_O defines `total`, which is finite only if all of O_ that this invocation has is.
+#define SUM_O(total)                                                    \
+    float total = 0.0;                                                  \
+    [[unroll]] for (uint i = 0; i < ROW_TILES * VALUE_TILES; i++) {     \
+        float part = 0.0;                                               \
+        [[unroll]] for (uint e = 0; e < LENGTH; e++) {                  \
+            part += O_[i][e];                                           \
+        }                                                               \
+        total += part;                                                  \
+    }
+
 void forward() {
     const Work work = next_work();
     const uint head = work.head;
@@ -280,14 +291,10 @@ void forward() {
 #ifdef STEADY
         // Where l or O has grown too large, all is as before the first key, for the next phase.
         if (!MASKED && first_key < phase0_end) {
-            bool finite = true;
+            SUM_O(total)
+            bool finite = is_finite(total);
             [[unroll]] for (uint i = 0; i < ROW_TILES * ROWS; i++) {
                 finite = finite && is_steady_sum(rows[i].l);
-            }
-            [[unroll]] for (uint i = 0; i < ROW_TILES * VALUE_TILES; i++) {
-                [[unroll]] for (uint e = 0; e < LENGTH; e++) {
-                    finite = finite && is_finite(O_[i][e]);
-                }
             }
             if (any_of_workgroup(!finite)) {  // from the first key on, as if there were no such tiles
                 k_at -= (col0 - first_key) * p.k_stride_s;
@@ -342,13 +349,24 @@ void forward() {
         }
         return;
     }
+#ifdef STEADY
+    SUM_O(total)
+    if (subgroupAny(!is_finite(total))) {
+        [[unroll]] for (uint i = 0; i < ROW_TILES * VALUE_TILES * LENGTH; i++) {
+            O_[i / LENGTH][i % LENGTH] = short_nan(O_[i / LENGTH][i % LENGTH]);
+        }
+    }
+#define to_result(x) short_to_left(x)
+#else
+#define to_result(x) to_left(x, false)
+#endif
 #ifndef F32X2
     [[unroll]] for (uint stage = 0; stage < VALUE_STAGES; stage++) {
         barrier();  // the last key tile, or the columns before, are read
         [[unroll]] for (uint e = 0; e < STAGE_TILES; e++) {
             [[unroll]] for (uint r = 0; r < ROW_TILES; r++) {
                 if (stage * STAGE_TILES + e < VALUE_TILES) {
-                    coopMatStore(to_left(O_[r * VALUE_TILES + stage * STAGE_TILES + e], false), tile,
+                    coopMatStore(to_result(O_[r * VALUE_TILES + stage * STAGE_TILES + e]), tile,
                                  stage_at(subgroup_row + r * MAT_M, e), STAGE_LD, ROW_MAJOR);
                 }
             }

@@ -38,6 +38,25 @@ bool is_steady_sum(const float l) { return floatBitsToUint(l) < 0x6f800000u; }
 // is_finite asks the bits: Vulkan lets a compiler take isnan to be false.
 bool is_finite(const float x) { return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u; }
 
+// short_nan returns x, or if x is a quiet NaN one whose lower bits are 0.
+float short_nan(const float x) { return is_finite(x) ? x : uintBitsToFloat(floatBitsToUint(x) & 0xffc00000u); }
+
+// short_to_left is to_left(x, false) of short_nan: without a test for NaN it takes a third of the operations.
+MatA short_to_left(const MatC x) {
+    if (!SAME_LAYOUT) {
+        return to_left(x, false);
+    }
+    MatA result;
+    [[unroll]] for (uint i = 0; i < LENGTH; i += 2) {
+        const uvec2 bits = uvec2(floatBitsToUint(x[i]), floatBitsToUint(x[i + 1]));
+        const uvec2 rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+        const uint both = rounded.x >> 16 | rounded.y & 0xffff0000u;
+        result[i] = uintBitsToBFloat16EXT(uint16_t(both));
+        result[i + 1] = uintBitsToBFloat16EXT(uint16_t(both >> 16));
+    }
+    return result;
+}
+
 // any_of_workgroup reports whether x is true for any invocation. It writes the padding
 // after the first row of K. Every invocation of the workgroup calls it.
 bool any_of_workgroup(const bool x) {
