@@ -65,7 +65,7 @@ func (d *Decoder) Adjust(x Values) {
 
 // Want implements Call.
 func (d *Decoder) Want(x Values, _ kit.Pass) Outputs {
-	var in ref.Inputs
+	in := ref.Inputs{SeqLens: []float64{float64(d.Length)}} // which commands leave out
 	Bind(x, &in)
 	out := ref.Forward(in, d.Problem, max(d.Layers, 1))
 	return Outputs{"y": {Want: out.Y, Bounds: out.YBounds}, "k": {Want: out.K, Bounds: out.KBounds}, "v": {Want: out.V, Bounds: out.VBounds}}

@@ -13,7 +13,7 @@ var _ = row(Kernel{}, &calls[*call.Decoder]{
 	name:   "decoder",
 	values: map[string]value{"config": parsed(pointer(decoder.ParseConfig), "CONFIG")},
 	check: func(d *call.Decoder, f *pflag.FlagSet) error {
-		if !f.Changed("length") {
+		if f.Lookup("length") != nil && !f.Changed("length") {
 			d.Length = d.Keys - 1
 		}
 		return nil
@@ -21,6 +21,10 @@ var _ = row(Kernel{}, &calls[*call.Decoder]{
 	file: func(s *Source, d *call.Decoder) error {
 		d.Bias = s.has("bias")
 		err := cmp.Or(s.into(d, "x", "dtype", "", "width"), s.into(d, "down", "", "", "hidden"), s.into(d, "k", "", "kv_heads", "keys", "headdim"))
+		lens, bad := s.ints("seq_lens", "one")
+		if err = cmp.Or(err, bad); len(lens) == 1 {
+			d.Length = int(lens[0])
+		}
 		d.KVHeads /= max(d.Layers, 1)
 		if out, ok := s.Tensor("out"); ok && err == nil && len(out.Shape) == 2 {
 			d.Heads = out.Shape[1] / max(d.HeadDim, 1)
