@@ -19,27 +19,27 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// hunts have the random problems that find each mutant, with flags that leave few kernels to
-// compile. Suite is the path of the fixed suite that runs the mutant's modules; "": none.
+// hunts have the random problems that find each mutant, with flags and a seed that leave few kernels
+// to compile. Suite is the path of the fixed suite that runs the mutant's modules; "": none.
 var hunts = map[string]struct {
 	problems, seed int
 	flags          []string
 	suite          string
 }{
-	"late-amax":                 {8, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
-	"half-of-the-lanes":         {24, 1, []string{"--impl", "coopmat", "--dtype", "float32"}, "coopmat"},
-	"half-of-the-maxima":        {120, 1, []string{"--impl", "unfused"}, "unfused"},
-	"half-of-the-columns":       {72, 1, []string{"--impl", "scalar"}, "scalar"},
-	"o-not-rescaled":            {72, 1, []string{"--impl", "scalar"}, "scalar"},
-	"no-delta":                  {72, 1, []string{"--impl", "scalar"}, "scalar"},
-	"k-tile-read":               {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
+	"late-amax":                 {8, 1, []string{"--impl", "coopmat", "--module", "attention_fwd_f32x2_coopmat.f32"}, "coopmat"},
+	"half-of-the-lanes":         {24, 1, []string{"--impl", "coopmat", "--module", "attention_fwd_f32x2_coopmat.f32"}, "coopmat"},
+	"half-of-the-maxima":        {120, 1, []string{"--impl", "unfused", "--module", "attention_unfused_softmax"}, "unfused"},
+	"half-of-the-columns":       {72, 1, []string{"--impl", "scalar", "--module", "attention_fwd_scalar_features.f32"}, "scalar"},
+	"o-not-rescaled":            {72, 1, []string{"--impl", "scalar", "--module", "attention_fwd_scalar.f16"}, "scalar"},
+	"no-delta":                  {72, 1, []string{"--impl", "scalar", "--module", "attention_bwd_dq_scalar.f16"}, "scalar"},
+	"k-tile-read":               {8, 3, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"rows-past-k":               {24, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
 	"parts-early":               {8, 83, nil, ""},
 	"row-past-m":                {8, 83, nil, ""},
 	"few-sums-early":            {8, 4, []string{"--dtype", "float16"}, ""},
 	"few-past-m":                {8, 74, []string{"--dtype", "float16"}, ""},
-	"sums-early":                {30, 1, nil, ""},
-	"partial-left":              {40, 1, nil, ""},
+	"sums-early":                {30, 1, []string{"--module", "norm_fwd.f16"}, ""},
+	"partial-left":              {40, 3, nil, ""},
 	"bias-sums-early":           {16, 1, nil, ""},
 	"vector-past-the-row":       {30, 1, nil, ""},
 	"rest-subtracted":           {30, 1, nil, ""},
@@ -49,21 +49,21 @@ var hunts = map[string]struct {
 	"amax-early":                {30, 1, nil, ""},
 	"row-of-three-blocks":       {30, 1, nil, ""},
 	"far-position":              {30, 1, nil, ""},
-	"one-too-many":              {30, 1, nil, ""},
+	"one-too-many":              {30, 5, nil, ""},
 	"few-for-all":               {30, 1, nil, ""},
 	"more-than-room":            {30, 1, nil, ""},
-	"seen-rewarded":             {30, 1, nil, ""},
+	"seen-rewarded":             {30, 3, nil, ""},
 	"squares-of-weighted":       {30, 1, nil, ""},
 	"gate-for-up":               {30, 1, nil, ""},
 	"rotated-value":             {30, 1, nil, ""},
 	"round-not-rescaled":        {60, 1, nil, ""},
-	"keys-past-the-last":        {24, 1, []string{"--impl", "scalar"}, ""},
-	"key-after-the-query":       {120, 1, []string{"--impl", "scalar"}, ""},
-	"counter-left":              {24, 1, []string{"--impl", "scalar"}, ""},
+	"keys-past-the-last":        {24, 1, []string{"--impl", "scalar", "--module", "attention_decode.f16"}, ""},
+	"key-after-the-query":       {120, 1, []string{"--impl", "scalar", "--module", "attention_decode.f16"}, ""},
+	"counter-left":              {24, 1, []string{"--impl", "scalar", "--module", "attention_decode.f16"}, ""},
 	"quant-mean-of-hidden-keys": {72, 1, []string{"--impl", "scalar", "--dtype", "float16"}, ""},
 	"quant-shift":               {72, 1, []string{"--impl", "scalar", "--dtype", "float16"}, ""},
-	"quant-first-scale":         {8, 1, []string{"--impl", "coopmat", "--dtype", "float16"}, ""},
-	"new-keys-early":            {24, 1, []string{"--impl", "scalar"}, ""},
+	"quant-first-scale":         {8, 1, []string{"--impl", "coopmat", "--module", "attention_fwd_quant_coopmat_features.f16"}, ""},
+	"new-keys-early":            {24, 1, []string{"--impl", "scalar", "--module", "attention_decode_append.f32"}, ""},
 }
 
 // suiteBudget is the time of the fixed suite for each mutant. The package documentation says what

@@ -16,13 +16,14 @@ import (
 	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/bench/train"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	pipeline "github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
 // benchTrain holds the flags of bench train.
 type benchTrain struct {
 	shapes      []string
-	checkpoints []tnp.Checkpoint
+	checkpoints []pipeline.Checkpoint
 	variants    []train.Variant
 	model       modelFlags
 	recordings  []bool // fresh
@@ -35,11 +36,11 @@ type benchTrain struct {
 }
 
 func newBenchTrain(a *app) *cobra.Command {
-	b := &benchTrain{checkpoints: []tnp.Checkpoint{tnp.Auto}, variants: []train.Variant{{}}, recordings: []bool{false}, count: 10}
+	b := &benchTrain{checkpoints: []pipeline.Checkpoint{pipeline.Auto}, variants: []train.Variant{{}}, recordings: []bool{false}, count: 10}
 	return a.command(&cobra.Command{Use: "train"}, func(f *pflag.FlagSet) {
 		f.Var(value[[]string]{Target: &b.shapes, Parse: kernels.ListOf(kernels.OneOf(presetNames())), Kind: "SHAPES"}, "shape", "a comma list of tiny, small, mid, large (default small,mid; tiny on a CPU device)")
 		b.model.add(f)
-		f.Var(value[[]tnp.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
+		f.Var(value[[]pipeline.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
 		f.Var(value[[]train.Variant]{Target: &b.variants, Parse: kernels.ListOf(oneOf(train.ParseVariant, "auto", "unfused", "separate", "fused", "auto-int8", "fused-int8", "auto-e4m3", "fused-e4m3")), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused; with Q and K of attention in 8 bits auto-int8, fused-int8, auto-e4m3, fused-e4m3 (default auto)")
 		f.Var(value[[]bool]{Target: &b.recordings, Parse: kernels.ListOf(parseRecording), Kind: "LIST"}, "recording", "a comma list of once, a step that is recorded before all, and fresh, recorded anew each time (default once)")
 		kernels.IntVar(f, &b.count, "count", "steps that are timed (default 10)")
@@ -84,7 +85,7 @@ func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []
 		if !asked[c.Preset] {
 			c.Peers = b.peers
 		}
-		planned := func(m *tnp.Memory) {
+		planned := func(m *pipeline.Memory) {
 			asked[c.Preset] = true
 			if words := c.MemoryWords(m); words != said {
 				bar.finish()

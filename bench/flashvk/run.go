@@ -18,6 +18,7 @@ import (
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	pipeline "github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -238,12 +239,12 @@ type runModel struct {
 	heads, context int
 	dtype          dtype.DType
 	lossScale      float64
-	checkpoint     tnp.Checkpoint
+	checkpoint     pipeline.Checkpoint
 	backward       bool
 }
 
 func newRunModel(a *app) *cobra.Command {
-	r := &runModel{checkpoint: tnp.Auto}
+	r := &runModel{checkpoint: pipeline.Auto}
 	return a.command(&cobra.Command{Use: "model --in FILE --out FILE"}, func(f *pflag.FlagSet) {
 		r.set = f
 		fileVar(f, &r.in, "in", "safetensors file to read")
@@ -253,7 +254,7 @@ func newRunModel(a *app) *cobra.Command {
 		kernels.IntVar(f, &r.context, "context", "tokens of a task that are context (default those without an element of y)")
 		kernels.DTypeVar(f, &r.dtype, "dtype", "format of activations (default float32)")
 		f.Float64Var(&r.lossScale, "loss-scale", 0, "power of two that gradients are multiplied by on their way (default for float16 the targets, up to a power of two, else 1)")
-		f.Var(value[tnp.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
+		f.Var(value[pipeline.Checkpoint]{Target: &r.checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass: off, selective, blocks, auto (default auto)")
 		f.BoolVar(&r.backward, "backward", false, "also compute the gradients")
 		deviceVar(f, &r.device)
 	}, func(ctx context.Context) error { return r.run(ctx, a) })
@@ -318,9 +319,9 @@ func (r *runModel) read() (b modelBatch, err error) {
 }
 
 func (r *runModel) run(ctx context.Context, a *app) error {
-	o := tnp.ModelOptions{DType: r.dtype, LossScale: r.lossScale}
+	o := pipeline.Options{DType: r.dtype, LossScale: r.lossScale}
 	if r.backward {
-		o.Pass = tnp.Gradients
+		o.Pass = pipeline.Gradients
 	}
 	if err := o.Validate(); err != nil {
 		return usageError{err}
@@ -350,7 +351,7 @@ func (r *runModel) run(ctx context.Context, a *app) error {
 }
 
 // compute computes and writes the outputs.
-func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o tnp.ModelOptions, checkpoint tnp.Checkpoint) error {
+func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o pipeline.Options, checkpoint pipeline.Checkpoint) error {
 	model, err := tnp.NewModel(ctx, d, b.c, o)
 	if err != nil {
 		return err

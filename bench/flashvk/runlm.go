@@ -56,8 +56,8 @@ func (r *runLM) run(ctx context.Context, a *app) error {
 		}
 		params = o.LoRA.Params(c)
 	}
-	b, err := lm.ReadBatch(r.in)
-	if err != nil {
+	var b lm.Batch
+	if err := b.Read(r.in); err != nil {
 		return err
 	}
 	if err := b.Check(c); err != nil {

@@ -114,7 +114,7 @@ type trainCommand struct {
 func newTrain(a *app) *cobra.Command {
 	t := &trainCommand{shape: "tiny"}
 	t.to = &t.Schedule
-	t.Checkpoint = tnp.Auto
+	t.Checkpoint = pipeline.Auto
 	t.Steps, t.WeightDecay, t.Batches = 1000, 0.01, 20
 	return a.command(&cobra.Command{Use: "train"}, t.add, func(ctx context.Context) error { return t.run(ctx, a) })
 }
@@ -125,7 +125,7 @@ func (t *trainCommand) add(f *pflag.FlagSet) {
 	kernels.IntVar(f, &t.Steps, "steps", "steps in all, with the steps of a loaded file (default 1000)")
 	t.flags(f, "0.002 for tiny, 0.0001 for the others", "1")
 	f.Float64Var(&t.LossScale, "loss-scale", 0, "power of two that scales the gradients while they are computed (default for float16 the targets of a batch, rounded to a power of two, else 1)")
-	f.Var(value[tnp.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
+	f.Var(value[pipeline.Checkpoint]{Target: &t.Checkpoint, Parse: parseCheckpoint, Kind: "WHAT"}, "checkpoint", "what is computed again in the backward pass, for less memory: off, selective, blocks, or auto, the first that fits (default auto)")
 	f.Var(value[tnp.Variant]{Target: &t.Variant.Variant, Parse: parseVariant, Kind: "NAME"}, "variant", "how much is fused, for comparisons: unfused, separate, fused, or auto, the fastest (default auto)")
 	f.Var(value[dtype.Quant]{Target: &t.Variant.Quant, Parse: train.ParseQuant, Kind: "FORMAT"}, "quant", "multiply Q and K of attention in 8 bits in the forward pass: int8, or e4m3, which no path has on matrices (default none)")
 	f.Uint64Var(&t.Seed, "seed", 0, "seed of the first weights and of the data (default 0, or the seed of a loaded file)")
@@ -301,7 +301,7 @@ func (t *trainCommand) run(ctx context.Context, a *app) error {
 }
 
 // announceModel tells what is computed, and in what memory.
-func announceModel(w io.Writer, c tnp.Config, s tnp.Shape, format dtype.DType, m *tnp.Memory) {
+func announceModel(w io.Writer, c tnp.Config, s tnp.Shape, format dtype.DType, m *pipeline.Memory) {
 	fmt.Fprintf(w, "flashvk: %v, %d parameters; %v; %v; checkpoint %v\nflashvk: memory %v\n", c, c.NumParams(), s, format, m.Checkpoint, m)
 }
 

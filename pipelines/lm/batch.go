@@ -24,12 +24,12 @@ type Batch struct {
 	CuSeqlens []int32
 }
 
-// ReadBatch reads a safetensors file with ids (batch, seq) and perhaps labels and positions (batch, seq) and
+// Read reads a safetensors file with ids (batch, seq) and perhaps labels and positions (batch, seq) and
 // cu_seqlens (sequences+1), I32.
-func ReadBatch(path string) (b Batch, err error) {
+func (b *Batch) Read(path string) error {
 	f, err := safetensors.Open(path)
 	if err != nil {
-		return b, err
+		return err
 	}
 	defer f.Close()
 	var shape []int
@@ -43,27 +43,27 @@ func ReadBatch(path string) (b Batch, err error) {
 		case !ok && x.name != "ids":
 			continue
 		case !ok:
-			return b, fmt.Errorf("%s: tensor %q is missing", path, x.name)
+			return fmt.Errorf("%s: tensor %q is missing", path, x.name)
 		case t.DType != "I32" || len(t.Shape) != x.rank:
-			return b, fmt.Errorf("%s: tensor %q is %s of shape %v, want I32 with %d axes", path, x.name, t.DType, t.Shape, x.rank)
+			return fmt.Errorf("%s: tensor %q is %s of shape %v, want I32 with %d axes", path, x.name, t.DType, t.Shape, x.rank)
 		case x.rank == 2 && shape != nil && !slices.Equal(t.Shape, shape):
-			return b, fmt.Errorf("%s: tensor %q has shape %v, ids %v", path, x.name, t.Shape, shape)
+			return fmt.Errorf("%s: tensor %q has shape %v, ids %v", path, x.name, t.Shape, shape)
 		case t.Bytes() == 0:
-			return b, fmt.Errorf("%s: tensor %q has shape %v: it is empty", path, x.name, t.Shape)
+			return fmt.Errorf("%s: tensor %q has shape %v: it is empty", path, x.name, t.Shape)
 		}
 		if x.rank == 2 {
 			shape = t.Shape
 		}
 		raw := make([]byte, t.Bytes())
 		if err := f.ReadAt(t, raw, 0); err != nil {
-			return b, err
+			return err
 		}
 		for i := 0; i < len(raw); i += 4 {
 			*x.to = append(*x.to, int32(binary.LittleEndian.Uint32(raw[i:])))
 		}
 	}
 	b.Shape = [2]int(shape)
-	return b, nil
+	return nil
 }
 
 // Check returns an error if a number breaks a rule.

@@ -166,27 +166,19 @@ var formats = map[safetensors.DType]dtype.DType{
 	safetensors.F32: dtype.Float32, safetensors.F16: dtype.Float16, safetensors.BF16: dtype.BFloat16,
 }
 
-// Format returns the format in which the file has a parameter.
-func (c *Checkpoint) Format(name string) dtype.DType { return formats[c.tensors[name].tensor.DType] }
-
-// ReadAt fills p with the bytes of a parameter from byte offset on, in the format of the file.
-func (c *Checkpoint) ReadAt(name string, p []byte, offset int64) error {
-	s, ok := c.tensors[name]
-	if !ok {
-		return fmt.Errorf("lm: %s: there is no parameter %q", c.Dir, name)
-	}
-	return s.file.ReadAt(s.tensor, p, offset)
-}
-
 // Read is of Weights. An element that the format cannot hold is an error.
 func (c *Checkpoint) Read(x Param, t dtype.DType, p []byte, first int64) error {
-	format := c.Format(x.Name)
+	s, ok := c.tensors[x.Name]
+	if !ok {
+		return fmt.Errorf("lm: %s: there is no parameter %q", c.Dir, x.Name)
+	}
+	format := formats[s.tensor.DType]
 	if format == t {
-		return c.ReadAt(x.Name, p, first*int64(t.Size()))
+		return s.file.ReadAt(s.tensor, p, first*int64(t.Size()))
 	}
 	n := len(p) / t.Size()
 	raw, values := make([]byte, n*format.Size()), make([]float32, n)
-	if err := c.ReadAt(x.Name, raw, first*int64(format.Size())); err != nil {
+	if err := s.file.ReadAt(s.tensor, raw, first*int64(format.Size())); err != nil {
 		return err
 	}
 	storage.Decode(format, values, raw)

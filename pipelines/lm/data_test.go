@@ -1,6 +1,7 @@
 package lm
 
 import (
+	_ "embed"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -77,39 +78,18 @@ func TestSamples(t *testing.T) {
 	require.ErrorContains(t, err, "data.jsonl:1: lm: none of the first seqlen=1 tokens is learned")
 }
 
+// badLines has bad lines, each above its error.
+//
+//go:embed testdata/lines.txt
+var badLines string
+
 // TestLines has each kind of bad line at several places among good ones.
 func TestLines(t *testing.T) {
-	message := func(list string) string { return `{"messages": [` + list + `]}` }
-	const user, empty = `{"role": "user", "content": "Hi"}`, `{"role": "assistant", "content": " "}`
-	for line, want := range map[string]string{
-		`{"text": "a"`:                         "lm: the line is no JSON object: unexpected end of JSON input",
-		`{"text": "a"} {}`:                     "lm: the line is no JSON object: invalid character '{' after top-level value",
-		`["text"]`:                             "lm: the line is no JSON object: json: cannot unmarshal array",
-		`{'text': "a"}`:                        "lm: the line is no JSON object: invalid character '\\''",
-		"\ufeff{}":                             "lm: the line is no JSON object: invalid character",
-		"{\"text\": \"\xff\"}":                 "lm: the line is not UTF-8",
-		`{"text": "a\ud800b"}`:                 "lm: text has half of a surrogate pair, which is no character",
-		`null`:                                 "lm: the line has not one of text, prompt and completion, messages",
-		`{"Text": "a"}`:                        "lm: the line has not one of text",
-		`{"text": "a", "completion": "b"}`:     "lm: the line has not one of text",
-		`{"prompt": "a"}`:                      "lm: the line has not one of text",
-		`{"text": 5}`:                          "lm: text is 5, not a string",
-		`{"text": "\n "}`:                      "lm: text is empty",
-		`{"prompt": ["a"], "completion": "b"}`: `lm: prompt is ["a"], not a string`,
-		`{"prompt": "a", "completion": ""}`:    "lm: completion is empty",
-		`{"text": "` + strings.Repeat("x", 64): "lm: the line is no JSON object",
-		`{"text": "` + strings.Repeat("x", 65) + `"}`: "lm: 65 tokens are more than seqlen=64: lengthen rows, or truncate samples",
-		message(""):                 "lm: the last message is not the assistant's",
-		message(user):               "lm: the last message is not the assistant's",
-		message(user + "," + empty): "message 1 of the assistant: lm: content is empty",
-		message(user + `, {"role": "assistant"}`):                                             "message 1 of the assistant: lm: content is , not a string",
-		message(user + `, {"role": "assistant", "content": [{"type": "text"}]}`):              `message 1 of the assistant: lm: content is [{"type": "text"}], not a string`,
-		message(`{"content": "a"}`):                                                           "message 0: lm: role is , not a string",
-		message(`{"role": "assistant", "content": "a"}`):                                      `lm: message 0 is of role "assistant", want "user"`,
-		message(user + `, {"role": "tool", "content": "a"}, ` + empty[:len(empty)-3] + `a"}`): `lm: message 1 is of role "tool", want "assistant"`,
-		`{"messages": "a"}`: `lm: messages is "a", not a list of objects`,
-	} {
-		dir, far := chatDir(t, "<|im_start|>"), map[string][]int{`null`: {4096, 4097}} // of pieces of 4096 lines
+	list := append(strings.Split(strings.TrimSpace(badLines), "\n"), "\ufeff{}", "lm: the line is no JSON object: invalid character",
+		"{\"text\": \"\xff\"}", "lm: the line is not UTF-8")
+	far := map[string][]int{"null": {4096, 4097}} // of pieces of 4096 lines
+	for pair := range slices.Chunk(list, 2) {
+		dir, line, want := chatDir(t, "<|im_start|>"), pair[0], strings.TrimPrefix(pair[1], "\t")
 		for _, at := range append(far[line], 1, 2, 7, 8, 40, 99, 100) {
 			lines := slices.Repeat([]string{`{"text": "good"}`}, at+4)
 			lines[at-1] = line

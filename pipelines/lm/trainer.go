@@ -32,9 +32,8 @@ type TrainOptions struct {
 	Checkpoint         train.Checkpoint
 	// Optim has the constants of AdamW. A MaxNorm of 0 is +Inf, which clips nothing.
 	Optim optim.Problem
-	// LossScale and GoodSteps are those of train.Options. 0 is 2^16 and 2000 with float16, 1 and 0 else.
+	// LossScale is that of train.Options. With float16 it follows the gradients, and 0 is 2^16; else 0 is 1.
 	LossScale float64
-	GoodSteps int
 	Seed      uint64 // of the adapter's first weights, and of dropout
 	// Evaluate says that Trainer.Evaluate is called: its memory is allocated with the rest.
 	Evaluate bool
@@ -78,10 +77,10 @@ func (o *TrainOptions) model(pass train.Pass) train.Options {
 		x.Trained = []string{adapterPrefix + "*"}
 	}
 	if pass == train.Train {
-		x.Accumulate, x.LossScale, x.GoodSteps = o.Accumulate, o.LossScale, o.GoodSteps
+		x.Accumulate, x.LossScale = o.Accumulate, o.LossScale
 		x.Optim.MaxNorm = cmp.Or(o.Optim.MaxNorm, math.Inf(1))
 		if o.DType == dtype.Float16 {
-			x.LossScale, x.GoodSteps = cmp.Or(o.LossScale, 1<<16), cmp.Or(o.GoodSteps, 2000)
+			x.LossScale, x.GoodSteps = cmp.Or(o.LossScale, 1<<16), 2000
 		}
 	}
 	return x
@@ -349,16 +348,6 @@ func (t *Trainer) Restore(ctx context.Context, f *safetensors.File) error {
 	}
 	t.drawn = uint32(drawn)
 	return nil
-}
-
-// Trained returns the parameters that are trained, by the names of the checkpoint or of PEFT.
-func (t *Trainer) Trained() (list []Param) {
-	for _, p := range t.model.Params() {
-		if !p.Frozen {
-			list = append(list, Param{p.Name, p.FileShape()})
-		}
-	}
-	return list
 }
 
 // Read is of Weights: it downloads elements of a parameter, after the steps so far.

@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/internal/pipelines/tnp/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -65,13 +66,13 @@ func (t *trial) expected(format dtype.DType, scale float64) (exact, plain ref.Ou
 }
 
 // run returns the loss, log p and the gradients of the trial on a device, and notes the kernels.
-func (t *trial) run(tt *testing.T, d *vk.Device, m tnp.ModelOptions, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
+func (t *trial) run(tt *testing.T, d *vk.Device, m train.Options, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
 	ctx := context.Background()
 	model, err := tnp.NewModel(ctx, d, t.c, m)
 	require.NoError(tt, err)
 	defer model.Close()
 	require.NoError(tt, model.SetWeights(ctx, t.w))
-	plan, err := model.NewPlan(ctx, t.s, tnp.Gradients, o)
+	plan, err := model.NewPlan(ctx, t.s, train.Gradients, o)
 	require.NoError(tt, err)
 	defer plan.Close()
 	require.NoError(tt, plan.SetInputs(ctx, t.x, t.y))
@@ -116,7 +117,7 @@ func compare(t *testing.T, name string, got []float32, exact, plain []float64) {
 // check runs the trial, and compares its results with the reference.
 func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
 	scale := tnp.DefaultLossScale(format, t.s)
-	loss, logP, grads = t.run(tt, d, tnp.ModelOptions{DType: format, Pass: tnp.Gradients, LossScale: scale}, o)
+	loss, logP, grads = t.run(tt, d, train.Options{DType: format, Pass: train.Gradients, LossScale: scale}, o)
 	exact, plain := t.expected(format, scale)
 	compare(tt, "log p", logP, exact.LogP, plain.LogP)
 	compare(tt, "loss", []float32{float32(loss)}, []float64{exact.Loss}, []float64{exact.Loss + 1e-3})
@@ -148,7 +149,7 @@ func TestGradients(t *testing.T) {
 		for j, format := range dtype.All() {
 			t.Run(fmt.Sprint(i, format), func(t *testing.T) {
 				loss, logP, grads := trial.check(t, d, format, tnp.PlanOptions{})
-				o := tnp.PlanOptions{Checkpoint: []tnp.Checkpoint{tnp.Selective, tnp.Blocks}[(i+j)%2]}
+				o := tnp.PlanOptions{Checkpoint: []train.Checkpoint{train.Selective, train.Blocks}[(i+j)%2]}
 				l, p, g := trial.check(t, d, format, o)
 				require.Equal(t, loss, l, o.Checkpoint)
 				require.Equal(t, logP, p, o.Checkpoint)
@@ -169,7 +170,7 @@ func TestVariants(t *testing.T) {
 		for _, format := range formats(d) {
 			t.Run(fmt.Sprint(v, format), func(t *testing.T) {
 				trial, o := trials(d)[0], tnp.PlanOptions{Variant: v}
-				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, tnp.ModelOptions{DType: format, Pass: tnp.Gradients}, o)
+				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, train.Options{DType: format, Pass: train.Gradients}, o)
 				if v == tnp.Fused {
 					vktest.Require(t, "fused", err)
 				}
@@ -188,7 +189,7 @@ func TestVariants(t *testing.T) {
 func TestQuant(t *testing.T) {
 	d := vktest.Open(t)
 	trial := newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 32, DModel: 64, DFF: 40, Components: 3, InputDim: 3}, tnp.Shape{Batch: 2, Context: 70, Targets: 20})
-	m := tnp.ModelOptions{DType: dtype.Float16, Pass: tnp.Gradients, LossScale: tnp.DefaultLossScale(dtype.Float16, trial.s)}
+	m := train.Options{DType: dtype.Float16, Pass: train.Gradients, LossScale: tnp.DefaultLossScale(dtype.Float16, trial.s)}
 	_, _, want := trial.run(t, d, m, tnp.PlanOptions{})
 	for quant, most := range map[dtype.Quant]float64{dtype.QuantInt8: 0.01, dtype.QuantE4M3: 0.04} {
 		t.Run(quant.String(), func(t *testing.T) {
@@ -204,7 +205,7 @@ func TestQuant(t *testing.T) {
 			}
 			t.Logf("off by %.4f", math.Sqrt(off/size))
 			require.Less(t, math.Sqrt(off/size), most)
-			l, p, g := trial.run(t, d, m, tnp.PlanOptions{Quant: quant, Checkpoint: tnp.Blocks})
+			l, p, g := trial.run(t, d, m, tnp.PlanOptions{Quant: quant, Checkpoint: train.Blocks})
 			require.Equal(t, loss, l)
 			require.Equal(t, logP, p)
 			require.Equal(t, grads, g)

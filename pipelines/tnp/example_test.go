@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -20,7 +21,7 @@ func ExampleNewModel() {
 	vktest.Must(err)
 	defer d.Close()
 	c := tnp.Config{Layers: 1, Heads: 1, HeadDim: 8, DModel: 8, DFF: 8, Components: 2, InputDim: 3}
-	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{Pass: tnp.Loss})
+	model, err := tnp.NewModel(ctx, d, c, train.Options{Pass: train.Forward})
 	vktest.Must(err)
 	defer model.Close()
 	weights, err := tnp.Init(c, 1)
@@ -30,10 +31,10 @@ func ExampleNewModel() {
 	variant, err := tnp.ParseVariant("separate")
 	vktest.Must(err)
 	o := tnp.PlanOptions{Variant: variant}
-	vktest.Must(tnp.CheckFits(d, c, s, tnp.ModelOptions{Pass: tnp.Loss}, o)) // says how many bytes are missing
-	memory, err := tnp.Measure(d.Caps(), c, s, tnp.ModelOptions{Pass: tnp.Loss}, o)
+	vktest.Must(tnp.CheckFits(d, c, s, train.Options{Pass: train.Forward}, o)) // says how many bytes are missing
+	memory, err := tnp.Measure(d.Caps(), c, s, train.Options{Pass: train.Forward}, o)
 	vktest.Must(err)
-	plan, err := model.NewPlan(ctx, s, tnp.Loss, o)
+	plan, err := model.NewPlan(ctx, s, train.Forward, o)
 	vktest.Must(err)
 	defer plan.Close()
 	x := []float32{0, 0.5, 1 /* y = 0.5 at 0 */, 1, 0.25, 1, 0.5, 0, -1 /* and at 0.5? */}

@@ -100,7 +100,7 @@ func (b *builder) hiddenBytes(rows int) int64 {
 // computes the rest again, to the same bits.
 func (b *builder) keep() mlp.Keep {
 	kept := 2 * b.hiddenBytes(b.c.Layers*b.s.Tokens())
-	if b.Pass() == Loss || b.Checkpoint() != Off || b.o.Variant == Fused || kept > mostKept {
+	if b.Pass() == train.Forward || b.Checkpoint() != train.Off || b.o.Variant == Fused || kept > mostKept {
 		return mlp.KeepNothing
 	}
 	return mlp.KeepHidden
@@ -166,7 +166,7 @@ func (b *builder) loss(z, y *train.Value) {
 		DType: b.DType(), Grad: dtype.Some(dtype.Float32),
 	}
 	in := []*train.Value{z, b.Weight("heads.up", p.Heads, p.In, p.Hidden), b.Weight("heads.down", p.Heads, p.Hidden, 3), y}
-	if b.Pass() == Loss || b.keepsHeads() {
+	if b.Pass() == train.Forward || b.keepsHeads() {
 		b.predict(p, in)
 		return
 	}
@@ -196,7 +196,7 @@ func (b *builder) loss(z, y *train.Value) {
 // depend on checkpoints: a pre that is kept is rounded, and its gradients differ.
 func (b *builder) keepsHeads() bool {
 	kept := b.hiddenBytes(b.s.Batch * b.s.Targets * b.c.Components)
-	return b.Pass() != Loss && b.o.Variant == Fastest && kept <= mostKept
+	return b.Pass() != train.Forward && b.o.Variant == Fastest && kept <= mostKept
 }
 
 // predict appends the heads, whose outputs are the mixtures.
@@ -211,7 +211,7 @@ func (b *builder) predict(p mixture.Problem, in []*train.Value) {
 	}
 	outputs := b.Tensor("heads", dtype.Float32, heads.YShape()...).GradientIn(b.DType())
 	b.mlp("heads", heads, mlp.Options{}, in[:3], outputs, kept)
-	if b.Pass() == Loss {
+	if b.Pass() == train.Forward {
 		b.Output(outputs)
 	}
 	loss, logP := b.Mixture("loss", outputs, in[3])

@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -18,14 +19,14 @@ func TestMemory(t *testing.T) {
 	caps := *vktest.Open(t).Caps()
 	caps.MaxAllocationBytes, caps.MaxBufferBytes, caps.MaxStorageBufferRange = 4<<30, 4<<30, 4<<30 // for the largest shape
 	caps.MaxWorkgroupCount = [3]uint32{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
-	o := ModelOptions{DType: dtype.Float16, Pass: Train, Optim: optim.Default()}
+	o := train.Options{DType: dtype.Float16, Pass: train.Train, Optim: optim.Default()}
 	for name, most := range map[string][]int64{ // GB: off, selective, blocks
 		"small": {5, 5, 5}, "mid": {5, 5, 5}, "large": {30, 9, 7},
 	} {
 		p, err := PresetOf(name)
 		require.NoError(t, err)
 		var bytes []int64
-		for i, c := range []Checkpoint{Off, Selective, Blocks} {
+		for i, c := range []train.Checkpoint{train.Off, train.Selective, train.Blocks} {
 			m, err := Measure(&caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: c})
 			require.NoError(t, err)
 			t.Logf("%s, checkpoint %v: %v", name, c, m)
@@ -37,13 +38,13 @@ func TestMemory(t *testing.T) {
 			require.LessOrEqual(t, float64(m.Plan.Bytes), 1.1*float64(m.Plan.Live), "%s, checkpoint %v: gaps", name, c)
 			bytes = append(bytes, m.Bytes())
 		}
-		for i, c := range []Checkpoint{Off, Selective, Blocks, Blocks} {
+		for i, c := range []train.Checkpoint{train.Off, train.Selective, train.Blocks, train.Blocks} {
 			room := int64(1)
 			if i < len(bytes) {
 				room = bytes[i]
 			}
 			caps.Heaps = []vk.Heap{{SizeBytes: 1 << 40}, {SizeBytes: 1 << 40, BudgetBytes: uint64(room) + 5, UsageBytes: 5, DeviceLocal: true}}
-			m, err := Measure(&caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: Auto})
+			m, err := Measure(&caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: train.Auto})
 			require.NoError(t, err)
 			require.Equal(t, c, m.Checkpoint, "%s in %d", name, room)
 		}
@@ -61,7 +62,7 @@ func TestSmallFits(t *testing.T) {
 	require.NoError(t, err)
 	before := d.Memory().Bytes
 	d.ResetPeak()
-	err = CheckFits(d, p.Config, p.Shape, ModelOptions{Pass: Train, Optim: optim.Default()}, PlanOptions{})
+	err = CheckFits(d, p.Config, p.Shape, train.Options{Pass: train.Train, Optim: optim.Default()}, PlanOptions{})
 	require.ErrorIs(t, err, vk.ErrUnsupported)
 	require.ErrorContains(t, err, "; with batch 4 it would fit")
 	require.Regexp(t, fmt.Sprintf(`^train: \S+: .* a kernel sees %d: `, 128<<20), err.Error())
@@ -75,7 +76,7 @@ func TestByName(t *testing.T) {
 	p, err := PresetOf("tiny")
 	require.NoError(t, err)
 	for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
-		m, err := Measure(d.Caps(), p.Config, p.Shape, ModelOptions{DType: format, Pass: Train, Optim: optim.Default()}, PlanOptions{})
+		m, err := Measure(d.Caps(), p.Config, p.Shape, train.Options{DType: format, Pass: train.Train, Optim: optim.Default()}, PlanOptions{})
 		require.NoError(t, err)
 		sum, names := int64(0), map[string]int64{}
 		for _, h := range m.ByName() {

@@ -13,36 +13,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// These types are the types of package train.
-type (
-	Pass         = train.Pass
-	ModelOptions = train.Options // Trained is not for these models
-	Checkpoint   = train.Checkpoint
-	Memory       = train.Memory
-	Stage        = train.Stage
-)
-
-// The passes. Each does what those before it do.
-const (
-	Loss      = train.Forward   // the loss, log p of each target, and the mixtures
-	Gradients = train.Gradients // gradients by all parameters
-	Train     = train.Train     // a step of AdamW
-)
-
-// The checkpoints.
-//
-//	           kept of a token, in elements of 16 bits            computed again
-//	Off        8*d_model + 3*heads*head_dim + 2*d_ff, about       nothing, but hidden units of more than 2 GiB
-//	Selective  d_model + heads*head_dim + 2*heads                 norms, projections, hidden units
-//	Blocks     d_model                                            these, and attention
-//	Auto       the first of them that fits into the device's memory
-const (
-	Off       = train.Off
-	Selective = train.Selective
-	Blocks    = train.Blocks
-	Auto      = train.Auto
-)
-
 // DefaultLossScale returns a scale that suits a batch. For float16 it is the number of targets
 // rounded to a power of two, since the loss is a mean over them. For formats with the exponents
 // of float32 it is 1.
@@ -53,10 +23,16 @@ func DefaultLossScale(t dtype.DType, s Shape) float64 {
 	return math.Exp2(math.Ceil(math.Log2(float64(s.Batch) * float64(s.Targets))))
 }
 
-// PlanOptions say how a plan is computed. The zero value is the default.
+// PlanOptions say how a plan is computed. The zero value is the default. The checkpoints are
+//
+//	           kept of a token, in elements of 16 bits            computed again
+//	Off        8*d_model + 3*heads*head_dim + 2*d_ff, about       nothing, but hidden units of more than 2 GiB
+//	Selective  d_model + heads*head_dim + 2*heads                 norms, projections, hidden units
+//	Blocks     d_model                                            these, and attention
+//	Auto       the first of them that fits into the device's memory
 type PlanOptions struct {
 	// Checkpoint says which tensors the forward pass keeps for the backward pass.
-	Checkpoint Checkpoint
+	Checkpoint train.Checkpoint
 	Variant    Variant     // which kernels are fused; for comparisons
 	Quant      dtype.Quant // of Q and K in the forward pass of attention: int8 or e4m3, see train.Tape.Attention
 }
@@ -78,13 +54,13 @@ func (o PlanOptions) plan() train.PlanOptions {
 }
 
 // Measure is train.Measure for a model and batches of a shape.
-func Measure(caps *vk.Caps, c Config, s Shape, o ModelOptions, p PlanOptions) (*Memory, error) {
+func Measure(caps *vk.Caps, c Config, s Shape, o train.Options, p PlanOptions) (*train.Memory, error) {
 	return train.Measure(caps, c.forward(s, p), o, p.plan())
 }
 
 // CheckFits is train.CheckFits for a model and batches of a shape. Where a kernel would see less than
 // its whole tensors, the error says with which checkpoint or batch all kernels see whole tensors.
-func CheckFits(d *vk.Device, c Config, s Shape, o ModelOptions, p PlanOptions) error {
+func CheckFits(d *vk.Device, c Config, s Shape, o train.Options, p PlanOptions) error {
 	var smaller []train.Smaller
 	for half := s; half.Batch > 1; {
 		half.Batch /= 2
@@ -103,7 +79,7 @@ type Model struct {
 // NewModel returns a model whose weights are 0. The caller sets them (SetWeights) before a plan
 // is run. Close it after its plans. It returns an error with the number of missing bytes if the device
 // is known to have less memory than the model takes, before it allocates any.
-func NewModel(ctx context.Context, d *vk.Device, c Config, o ModelOptions) (*Model, error) {
+func NewModel(ctx context.Context, d *vk.Device, c Config, o train.Options) (*Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -155,11 +131,11 @@ type Plan struct {
 	*train.Plan
 	c    Config
 	s    Shape
-	pass Pass
+	pass train.Pass
 }
 
 // NewPlan is train.Model.NewPlan for batches of a shape.
-func (m *Model) NewPlan(ctx context.Context, s Shape, pass Pass, o PlanOptions) (*Plan, error) {
+func (m *Model) NewPlan(ctx context.Context, s Shape, pass train.Pass, o PlanOptions) (*Plan, error) {
 	p, err := m.Model.NewPlan(ctx, m.c.forward(s, o), pass, o.plan())
 	if err != nil {
 		return nil, err
@@ -217,9 +193,9 @@ func (p *Plan) Loss(ctx context.Context) (float64, error) {
 func (p *Plan) LogP(ctx context.Context) ([]float32, error) { return p.Download(ctx, "log p") }
 
 // Predict returns mean and standard deviation of the prediction for each target of the last Run
-// of a plan of pass Loss, (batch, targets).
+// of a plan of pass train.Forward, (batch, targets).
 func (p *Plan) Predict(ctx context.Context) (mean, deviation []float64, err error) {
-	if p.pass != Loss {
+	if p.pass != train.Forward {
 		return nil, nil, errors.New("tnp: a plan that computes gradients keeps no predictions")
 	}
 	heads, err := p.Download(ctx, "heads")

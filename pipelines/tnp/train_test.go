@@ -14,6 +14,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -28,21 +29,21 @@ type training struct {
 }
 
 func newTraining(t testing.TB, d *vk.Device, p tnp.Preset, format dtype.DType, seed uint64) *training {
-	o := tnp.ModelOptions{DType: format, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(format, p.Shape)}
+	o := train.Options{DType: format, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(format, p.Shape)}
 	o.Optim.MaxNorm = 1
 	return trainingOf(t, d, p, o, seed)
 }
 
-func trainingOf(t testing.TB, d *vk.Device, p tnp.Preset, o tnp.ModelOptions, seed uint64) *training {
+func trainingOf(t testing.TB, d *vk.Device, p tnp.Preset, o train.Options, seed uint64) *training {
 	ctx := context.Background()
-	o.Pass = tnp.Train
+	o.Pass = train.Train
 	model, err := tnp.NewModel(ctx, d, p.Config, o)
 	require.NoError(t, err)
 	t.Cleanup(model.Close)
 	w, err := tnp.Init(p.Config, seed)
 	require.NoError(t, err)
 	require.NoError(t, model.SetWeights(ctx, w))
-	plan, err := model.NewPlan(ctx, p.Shape, tnp.Train, tnp.PlanOptions{})
+	plan, err := model.NewPlan(ctx, p.Shape, train.Train, tnp.PlanOptions{})
 	require.NoError(t, err)
 	t.Cleanup(plan.Close)
 	return &training{t: t, model: model, plan: plan, p: p}
@@ -110,19 +111,19 @@ func TestOptimizer(t *testing.T) {
 	ctx := context.Background()
 	p := tiny(t)
 	for _, scale := range []float64{1, 1024} {
-		o := tnp.ModelOptions{Optim: optim.Default(), LossScale: scale}
+		o := train.Options{Optim: optim.Default(), LossScale: scale}
 		o.Optim.LR, o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 0.01, 1e-3, 0.5, 0.1
 		x := trainingOf(t, d, p, o, 3)
 		model, w := x.model, x.weights()
 		in, y := gp.Tokens(gp.Batch(p.Shape, 1, 0))
 		var grads tnp.Weights
-		for _, pass := range []tnp.Pass{tnp.Gradients, tnp.Train} {
+		for _, pass := range []train.Pass{train.Gradients, train.Train} {
 			plan, err := model.NewPlan(ctx, p.Shape, pass, tnp.PlanOptions{})
 			require.NoError(t, err)
 			defer plan.Close()
 			require.NoError(t, plan.SetInputs(ctx, in, y))
 			require.NoError(t, plan.Run(ctx))
-			if pass == tnp.Gradients {
+			if pass == train.Gradients {
 				grads, err = model.Gradients(ctx)
 				require.NoError(t, err)
 			}

@@ -56,15 +56,15 @@ void add_keys(const uint batch, const uint kv_head, const uint lane, const uint 
     const uint chunk = (p.seq_kv + p.splits - 1) / p.splits;
     const uint end = min((gl_WorkGroupID.x + 1) * chunk, p.seq_kv);
     Totals t = NO_KEYS;
-    for (uint first = gl_WorkGroupID.x * chunk + lane; first < end; first += 4 * LANES) {
-        bool counts[4];
-        Run r[4];
-        [[unroll]] for (uint i = 0; i < 4; i++) {  // all are loaded before the first is used
+    for (uint first = gl_WorkGroupID.x * chunk + lane; first < end; first += 2 * LANES) {
+        bool counts[2];
+        Run r[2];
+        [[unroll]] for (uint i = 0; i < 2; i++) {  // both are loaded before the first is used
             const uint key = first + i * LANES;
             counts[i] = lane < LANES && key < end && seen(batch, kv_head, key);
             r[i] = load_run(HEAD_AT(k, batch, kv_head) + key * p.k_stride_s + col, counts[i] && there);
         }
-        [[unroll]] for (uint i = 0; i < 4; i++) {
+        [[unroll]] for (uint i = 0; i < 2; i++) {
             if (counts[i]) {
                 [[unroll]] for (uint what = 0; what < 3; what++) {
                     t.of[what] = combine(what, t.of[what], r[i]);

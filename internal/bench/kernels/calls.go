@@ -35,7 +35,7 @@ type calls[C call.Call] struct {
 	aliases  map[string]string                          // other programs' names of tensors
 	axes     func(c C, tensor string, rank int) []int   // for Flags.Axes
 	doubts   func(c C, f *pflag.FlagSet) []string       // for Flags.Doubts
-	// tune returns what is tuned; nil: there are no configurations.
+	// tune returns what is tuned; nil: the pass, if the kernel's row has a Tune.
 	tune func(caps *vk.Caps, op calledOp[C], p bench.Pass) ([]bench.Tunable, error)
 }
 

@@ -3,10 +3,8 @@ package kernels
 import (
 	"cmp"
 
-	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/norm"
-	"github.com/flashvk/flashvk/vk"
 )
 
 var _ = row(Kernel{Backward: true, Tune: &Tune{}}, &calls[*call.Norm]{
@@ -20,8 +18,5 @@ var _ = row(Kernel{Backward: true, Tune: &Tune{}}, &calls[*call.Norm]{
 	shrink: func(n *call.Norm, _ [3]int) { n.Rows /= 100 },
 	derived: func(n *call.Norm) map[string]any {
 		return map[string]any{"kind": map[bool]string{false: "LayerNorm", true: "RMSNorm"}[n.RMS]}
-	},
-	tune: func(_ *vk.Caps, op calledOp[*call.Norm], p bench.Pass) ([]bench.Tunable, error) {
-		return op.choices(p, op.c.Problem, nil), nil
 	},
 })

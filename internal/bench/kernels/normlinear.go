@@ -3,11 +3,9 @@ package kernels
 import (
 	"cmp"
 
-	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/pipelines/glu"
 	"github.com/flashvk/flashvk/pipelines/normlinear"
-	"github.com/flashvk/flashvk/vk"
 )
 
 var _ = row(Kernel{Tune: &Tune{}}, &calls[*call.NormLinear]{
@@ -25,7 +23,4 @@ var _ = row(Kernel{Tune: &Tune{}}, &calls[*call.NormLinear]{
 		return err
 	},
 	shrink: func(n *call.NormLinear, _ [3]int) { n.Out = max(1, n.Out/64) },
-	tune: func(_ *vk.Caps, op calledOp[*call.NormLinear], p bench.Pass) ([]bench.Tunable, error) {
-		return op.choices(p, op.c.Problem, nil), nil
-	},
 })

@@ -223,10 +223,13 @@ func (o calledOp[C]) Use(tuning *kit.Tuning) bench.Op {
 }
 
 func (o calledOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
-	if o.of.tune == nil {
-		return nil, fmt.Errorf("%s: %s has no configurations to choose from", o.Name(), o.Describe())
+	switch {
+	case o.of.tune != nil:
+		return o.of.tune(caps, o, p)
+	case rows[o.Name()].Tune != nil:
+		return o.choices(p, call.Field(o.c, "problem").Interface(), nil), nil
 	}
-	return o.of.tune(caps, o, p)
+	return nil, fmt.Errorf("%s: %s has no configurations to choose from", o.Name(), o.Describe())
 }
 
 // choices returns the configurations of the table of a problem. They go into the field of their type, or

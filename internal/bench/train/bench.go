@@ -16,6 +16,7 @@ import (
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -24,7 +25,7 @@ import (
 type Case struct {
 	tnp.Preset
 	DType      dtype.DType
-	Checkpoint tnp.Checkpoint // it may be Auto
+	Checkpoint train.Checkpoint // it may be Auto
 	Variant    Variant
 	Fresh      bool // recorded anew for each step
 	Samples    int
@@ -36,8 +37,8 @@ type Case struct {
 // benchLR is the learning rate of steps that are measured.
 const benchLR = 1e-4
 
-func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
-	return tnp.ModelOptions{DType: c.DType, Pass: pass, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(c.DType, c.Shape)}
+func (c *Case) options(pass train.Pass) train.Options {
+	return train.Options{DType: c.DType, Pass: pass, Optim: optim.Default(), LossScale: tnp.DefaultLossScale(c.DType, c.Shape)}
 }
 
 // Bench measures a case: it plans its memory, checks the gradients, times steps, and asks peers for
@@ -46,14 +47,14 @@ func (c *Case) options(pass tnp.Pass) tnp.ModelOptions {
 // loss is from what the gradients say, a peer's how far its gradients are from ours. What the device
 // does not do, or has too little memory for, is a result, too, which is unsupported. Stages is the
 // table of what a step consists of, nil if c does not ask for it.
-func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*tnp.Memory), step func(what string)) (list []bench.Result, stages *sheet.Section, err error) {
+func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*train.Memory), step func(what string)) (list []bench.Result, stages *sheet.Section, err error) {
 	of := c.subject()
 	ours := of.Result(c.way(), bench.Timing{})
 	o := c.Variant.plan(c.Checkpoint)
-	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(tnp.Train), o)
+	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(train.Train), o)
 	fits := err
 	if err == nil {
-		fits = tnp.CheckFits(d, c.Config, c.Shape, c.options(tnp.Train), o)
+		fits = tnp.CheckFits(d, c.Config, c.Shape, c.options(train.Train), o)
 	}
 	if err == nil && !errors.Is(fits, vk.ErrUnsupported) {
 		planned(memory)
@@ -99,7 +100,7 @@ type benchmark struct {
 }
 
 // measure checks the gradients, and times steps if they are right.
-func (b *benchmark) measure(ctx context.Context, x *bench.Result, step func(what string)) (stages []tnp.Stage, err error) {
+func (b *benchmark) measure(ctx context.Context, x *bench.Result, step func(what string)) (stages []train.Stage, err error) {
 	step("checking the gradients")
 	slope, err := b.check(ctx)
 	if err != nil {
@@ -130,7 +131,7 @@ func facts(bytes, first, last float64) []bench.Fact {
 }
 
 // plan makes a model and a plan; close frees both.
-func (b *benchmark) plan(ctx context.Context, pass tnp.Pass) (model *tnp.Model, plan *tnp.Plan, err error) {
+func (b *benchmark) plan(ctx context.Context, pass train.Pass) (model *tnp.Model, plan *tnp.Plan, err error) {
 	model, err = tnp.NewModel(ctx, b.d, b.c.Config, b.c.options(pass))
 	if err != nil {
 		return nil, nil, err
@@ -160,7 +161,7 @@ func slopeBound(t dtype.DType) float64 {
 // check compares the norm of the gradients with the slope of the loss in their direction, between
 // two points where it differs by about a tenth.
 func (b *benchmark) check(ctx context.Context) (slope float64, err error) {
-	model, plan, err := b.plan(ctx, tnp.Gradients)
+	model, plan, err := b.plan(ctx, train.Gradients)
 	if err != nil {
 		return 0, err
 	}
@@ -206,9 +207,9 @@ func (b *benchmark) check(ctx context.Context) (slope float64, err error) {
 }
 
 // time times steps, and stages.
-func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]tnp.Stage, error) {
+func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]train.Stage, error) {
 	b.d.ResetPeak()
-	model, plan, err := b.plan(ctx, tnp.Train)
+	model, plan, err := b.plan(ctx, train.Train)
 	if err != nil {
 		return nil, err
 	}
@@ -388,12 +389,12 @@ func (c *Case) way() string {
 }
 
 // MemoryWords says what the model of a case and its activations take.
-func (c *Case) MemoryWords(m *tnp.Memory) string {
+func (c *Case) MemoryWords(m *train.Memory) string {
 	return fmt.Sprintf("%s, variant %v, checkpoint %v: %v", c.Name, c.Variant, m.Checkpoint, m)
 }
 
 // stages returns the table of what a step consists of.
-func (c *Case) stages(list []tnp.Stage, step float64) *sheet.Section {
+func (c *Case) stages(list []train.Stage, step float64) *sheet.Section {
 	s, sum := &sheet.Section{}, 0.0
 	for _, g := range list {
 		sum += g.NS
@@ -401,9 +402,9 @@ func (c *Case) stages(list []tnp.Stage, step float64) *sheet.Section {
 	s.Add("stages", "%s, variant %v, checkpoint %v: device time of all blocks, each dispatch by itself; %s in all, a step takes %s: %+.1f %% beside kernels, less than nothing where they overlap",
 		c.Name, c.Variant, c.Checkpoint, bench.FormatTime(sum), bench.FormatTime(step), 100*(1-sum/step))
 	sheet.Fill(s, list,
-		sheet.Cell[tnp.Stage]{Name: "stage", Text: true, Of: func(g tnp.Stage) string { return g.Name }},
-		sheet.Cell[tnp.Stage]{Name: "dispatches", Of: func(g tnp.Stage) string { return strconv.Itoa(g.Dispatches) }},
-		sheet.Cell[tnp.Stage]{Name: "time", Of: func(g tnp.Stage) string { return bench.FormatTime(g.NS) }},
-		sheet.Cell[tnp.Stage]{Name: "share", Of: func(g tnp.Stage) string { return fmt.Sprintf("%.1f%%", 100*g.NS/sum) }})
+		sheet.Cell[train.Stage]{Name: "stage", Text: true, Of: func(g train.Stage) string { return g.Name }},
+		sheet.Cell[train.Stage]{Name: "dispatches", Of: func(g train.Stage) string { return strconv.Itoa(g.Dispatches) }},
+		sheet.Cell[train.Stage]{Name: "time", Of: func(g train.Stage) string { return bench.FormatTime(g.NS) }},
+		sheet.Cell[train.Stage]{Name: "share", Of: func(g train.Stage) string { return fmt.Sprintf("%.1f%%", 100*g.NS/sum) }})
 	return s
 }

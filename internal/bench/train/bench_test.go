@@ -24,6 +24,7 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -32,7 +33,7 @@ import (
 func benchCase(t testing.TB) Case {
 	p, err := tnp.PresetOf("tiny")
 	require.NoError(t, err)
-	return Case{Preset: p, Checkpoint: tnp.Auto, Samples: 3, Stages: true, PeerLimit: time.Hour}
+	return Case{Preset: p, Checkpoint: train.Auto, Samples: 3, Stages: true, PeerLimit: time.Hour}
 }
 
 // answerFile writes what a peer would that computes what we do, and leaves out a tensor.
@@ -76,8 +77,8 @@ func TestBench(t *testing.T) {
 		c.Peers = append(c.Peers, peer.Peer{Name: name, Command: fmt.Sprintf(`cat > %s.request; echo '{"about": "a peer"}'; echo '{"name": "x", "samples_ns": [1e9], "output": "%s"}'`, file(name), file(name))})
 	}
 	c.Peers = append(c.Peers, peer.Peer{Name: "broken", Command: "exit 3"})
-	var planned *tnp.Memory
-	list, stages, err := Bench(context.Background(), d, c, func(m *tnp.Memory) { planned = m }, func(string) { require.NotNil(t, planned) })
+	var planned *train.Memory
+	list, stages, err := Bench(context.Background(), d, c, func(m *train.Memory) { planned = m }, func(string) { require.NotNil(t, planned) })
 	require.NoError(t, err)
 	require.Len(t, list, 5)
 	ours, same, off := list[0], list[1], list[2]
@@ -146,7 +147,7 @@ func TestFresh(t *testing.T) {
 		c.Fresh, c.Stages, c.Samples = fresh, false, 40
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		list, _, err := Bench(context.Background(), d, c, func(*tnp.Memory) {}, func(string) {})
+		list, _, err := Bench(context.Background(), d, c, func(*train.Memory) {}, func(string) {})
 		runtime.ReadMemStats(&after)
 		require.NoError(t, err)
 		require.Equal(t, bench.StatusOK, list[0].Status)

@@ -10,6 +10,7 @@ import (
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -54,7 +55,7 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 	if err := canDraw(o.Picture); err != nil {
 		return nil, err
 	}
-	model, err := tnp.NewModel(ctx, d, c, tnp.ModelOptions{DType: o.DType})
+	model, err := tnp.NewModel(ctx, d, c, train.Options{DType: o.DType})
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ type evaluator struct {
 
 // open makes the plan; close frees it.
 func (v *evaluator) open(ctx context.Context) (err error) {
-	v.plan, err = v.model.NewPlan(ctx, v.o.Shape, tnp.Loss, tnp.PlanOptions{})
+	v.plan, err = v.model.NewPlan(ctx, v.o.Shape, train.Forward, tnp.PlanOptions{})
 	return err
 }
 
@@ -186,7 +187,7 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 		c.Series = append(c.Series, targets)
 		c.Subtitle = fmt.Sprintf("%v; a task of %s", model.Config(), filepath.Base(o.heldOut.path))
 	}
-	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: task.Context, Targets: points}, tnp.Loss, tnp.PlanOptions{})
+	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: task.Context, Targets: points}, train.Forward, tnp.PlanOptions{})
 	if err != nil {
 		return err
 	}

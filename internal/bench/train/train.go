@@ -15,6 +15,7 @@ import (
 	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/tnp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -26,7 +27,7 @@ type Options struct {
 	Schedule
 	DType      dtype.DType
 	LossScale  float64 // 0 is the default of the format and the shape
-	Checkpoint tnp.Checkpoint
+	Checkpoint train.Checkpoint
 	Variant    Variant
 
 	Start      string // file of weights to start from; "" draws them
@@ -73,7 +74,7 @@ func (v Variant) String() string {
 	return fmt.Sprintf("%v-%v", v.Variant, v.Quant)
 }
 
-func (v Variant) plan(c tnp.Checkpoint) tnp.PlanOptions {
+func (v Variant) plan(c train.Checkpoint) tnp.PlanOptions {
 	return tnp.PlanOptions{Checkpoint: c, Variant: v.Variant, Quant: v.Quant}
 }
 
@@ -108,8 +109,8 @@ func (o *Options) Validate() error {
 
 // model returns what the model is made with. Steps whose gradients overflow in float16 are
 // skipped.
-func (o *Options) model() tnp.ModelOptions {
-	m := tnp.ModelOptions{DType: o.DType, Pass: tnp.Train, Optim: optim.Default(), LossScale: o.LossScale, Accumulate: o.Accumulate}
+func (o *Options) model() train.Options {
+	m := train.Options{DType: o.DType, Pass: train.Train, Optim: optim.Default(), LossScale: o.LossScale, Accumulate: o.Accumulate}
 	if m.LossScale == 0 {
 		m.LossScale = tnp.DefaultLossScale(o.DType, o.Shape)
 	}
@@ -121,7 +122,7 @@ func (o *Options) model() tnp.ModelOptions {
 }
 
 // Measure returns what the training takes on a device.
-func (o *Options) Measure(caps *vk.Caps) (*tnp.Memory, error) {
+func (o *Options) Measure(caps *vk.Caps) (*train.Memory, error) {
 	return tnp.Measure(caps, o.Config, o.Shape, o.model(), o.plan())
 }
 
@@ -162,7 +163,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err != nil {
 		return nil, err
 	}
-	if t.plan, err = model.NewPlan(work, o.Shape, tnp.Train, o.plan()); err != nil {
+	if t.plan, err = model.NewPlan(work, o.Shape, train.Train, o.plan()); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()

@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -100,7 +101,7 @@ func TestEachItsBatch(t *testing.T) {
 	w, err := o.weights()
 	require.NoError(t, err)
 	require.NoError(t, model.SetWeights(ctx, w))
-	plan, err := model.NewPlan(ctx, o.Shape, tnp.Train, tnp.PlanOptions{})
+	plan, err := model.NewPlan(ctx, o.Shape, train.Train, tnp.PlanOptions{})
 	require.NoError(t, err)
 	defer plan.Close()
 	for step := range o.Steps {

@@ -164,13 +164,17 @@ func (r *run) next() (*job, bool) {
 	return nil, false
 }
 
-// wants reports whether a problem runs Options.Module.
+// wants reports whether a problem runs Options.Module. Some plans name kernels without the format.
 func (r *run) wants(p Problem) bool {
 	if r.Module == "" {
 		return true
 	}
+	kernel, format, _ := strings.Cut(r.Module, ".")
+	of := call.Field(p, "dtype")
 	plan, err := p.Host().Choose(r.poison.d.Caps(), p.Pass())
-	return err == nil && slices.Contains(plan.Kernels(), r.Module)
+	return err == nil && slices.ContainsFunc(plan.Kernels(), func(name string) bool {
+		return name == r.Module || name == kernel && of.IsValid() && of.Interface().(dtype.DType).Short() == format
+	})
 }
 
 // check checks a job, and looks for a smaller problem if it fails.
