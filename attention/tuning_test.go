@@ -48,9 +48,7 @@ func tuning(t testing.TB) *kit.Tuning {
 func text(t testing.TB, x *kit.Tuning) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := x.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.Write(&b))
 	return b.String()
 }
 
