@@ -49,7 +49,7 @@ func newRunKernel(a *app, k kernels.Kernel) *cobra.Command {
 		deviceVar(f, &r.device)
 		r.addTuning(f)
 		if r.kernel.Backward {
-			f.BoolVar(&r.backward, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
+			f.BoolVar(&r.both, "backward", false, "also compute gradients, for the gradients of outputs in the input file")
 		}
 	}, func(ctx context.Context) error { return r.run(ctx, a) })
 }
@@ -71,7 +71,7 @@ func (r *runKernel) run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	source, op, err := r.names.Read(in, r.flags, r.backward)
+	source, op, err := r.names.Read(in, r.flags, r.both)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.in, err)
 	}
@@ -109,14 +109,6 @@ func checkReplaced(in, out string) error {
 		return usagef("--out %s is the input, whose other tensors would be lost", out)
 	}
 	return nil
-}
-
-// pass returns what to compute.
-func (r *runKernel) pass() bench.Pass {
-	if r.backward {
-		return bench.Both
-	}
-	return bench.Forward
 }
 
 // A warner is an Op that may have a warning of the result; "" is none.

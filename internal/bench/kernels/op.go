@@ -223,11 +223,11 @@ func (o calledOp[C]) Use(tuning *kit.Tuning) bench.Op {
 }
 
 func (o calledOp[C]) Tunables(caps *vk.Caps, p bench.Pass) ([]bench.Tunable, error) {
-	switch {
+	switch problem := call.Field(o.c, "problem"); {
 	case o.of.tune != nil:
 		return o.of.tune(caps, o, p)
-	case rows[o.Name()].Tune != nil:
-		return o.choices(p, call.Field(o.c, "problem").Interface(), nil), nil
+	case rows[o.Name()].Tune != nil && problem.IsValid(): // a group of products has several
+		return o.choices(p, problem.Interface(), nil), nil
 	}
 	return nil, fmt.Errorf("%s: %s has no configurations to choose from", o.Name(), o.Describe())
 }
