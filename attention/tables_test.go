@@ -132,6 +132,10 @@ func TestRows(t *testing.T) {
 				for _, impl := range Impls() {
 					row, err := fwdTable.Find(&d.caps, &p, &table.Query[Config]{}, impl.String())
 					forward[row] = true
+					quant := p
+					quant.Quant = dtype.QuantInt8
+					row, _ = fwdTable.Find(&d.caps, &quant, &table.Query[Config]{}, impl.String())
+					forward[row] = true
 					bwd, err2 := bwdTable.Find(&enough, &p, &table.Query[BackwardConfig]{}, impl.String())
 					backward[bwd] = true
 					if p.DType == dtype.Float32 && p.HeadDim <= 128 && slices.Contains(d.f16, impl) {

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"bytes"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -183,9 +182,7 @@ func FuzzLoadTuning(f *testing.F) {
 	caps := tunedCaps()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		x, err := kit.LoadTuning(bytes.NewReader(data), caps)
-		if (x == nil) == (err == nil) {
-			t.Fatal(x, err)
-		}
+		require.NotEqual(t, x == nil, err == nil)
 		for _, impl := range append(Impls(), Auto) {
 			c, err := chooseForward(caps, tunedProblem(), Options{Impl: impl, Tuning: x})
 			if err != nil || c.Feasible(caps, tunedProblem()) != nil {
@@ -200,8 +197,7 @@ func FuzzLoadTuning(f *testing.F) {
 			return
 		}
 		again, err := kit.LoadTuning(strings.NewReader(text(t, x)), caps)
-		if err != nil || !reflect.DeepEqual(again.Rows(caps), x.Rows(caps)) {
-			t.Errorf("%v, %v, %v", err, again.Rows(caps), x.Rows(caps))
-		}
+		require.NoError(t, err)
+		require.Equal(t, x.Rows(caps), again.Rows(caps))
 	})
 }
