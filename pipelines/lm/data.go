@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -30,43 +31,26 @@ type Data struct {
 	path    string
 	seed    uint64
 	samples []example
-	rows    [][]int // the samples of each row; nil: the rows are parts of the stream
-	stream  stream
-	first   int   // of a stream: the first of its rows
-	count   int   // rows
-	longest int   // tokens of a sequence
-	most    int   // sequences of a row
-	epoch   int   // of order
-	order   []int // of the rows in an epoch; nil: none so far
+	rows    [][]int                              // the samples of each row; nil: the rows are parts of the stream
+	tokens  int64                                // of a stream, a long row of tokens
+	read    func(ids []int32, first int64) error // of a stream; nil: there are samples
+	file    io.Closer                            // of a stream; nil: none
+	first   int                                  // of a stream: the first of its rows
+	count   int                                  // rows
+	longest int                                  // tokens of a sequence
+	most    int                                  // sequences of a row
+	epoch   int                                  // of order
+	order   []int                                // of the rows in an epoch; nil: none so far
 }
 
 // An example is a sample, a text: labels[i] is the token that follows ids[i], or Ignored.
 type example struct{ ids, labels []int32 }
 
-// A stream is a long row of tokens.
-type stream interface {
-	len() int64
-	read(ids []int32, first int64) error
-}
-
-// tokens is a stream in memory.
-type tokens []int32
-
-func (t tokens) len() int64 { return int64(len(t)) }
-
-func (t tokens) read(ids []int32, first int64) error {
-	copy(ids, t[first:])
-	return nil
-}
-
-// A tokenFile is a stream in a file, of which memory holds what is read.
+// A tokenFile is a stream of tokens in a file, of which memory holds what is read.
 type tokenFile struct {
 	*os.File
 	bytes int64 // of a token
-	n     int64
 }
-
-func (t *tokenFile) len() int64 { return t.n }
 
 func (t *tokenFile) read(ids []int32, first int64) error {
 	raw := make([]byte, int64(len(ids))*t.bytes)
@@ -128,8 +112,8 @@ func ReadData(dir string, c *Config, path string, o DataOptions) (data, held *Da
 		d.Close()
 		return nil, nil, err
 	}
-	if d.stream != nil {
-		d.count = int((d.stream.len() - 1) / int64(d.Seqlen))
+	if d.read != nil {
+		d.count = int((d.tokens - 1) / int64(d.Seqlen))
 	}
 	if o.HeldOut > 0 {
 		held = d.split(o.HeldOut)
@@ -138,7 +122,7 @@ func ReadData(dir string, c *Config, path string, o DataOptions) (data, held *Da
 		if x == nil {
 			continue
 		}
-		if x.stream == nil {
+		if x.read == nil {
 			x.pack()
 		}
 		if x.count == 0 {
@@ -151,8 +135,8 @@ func ReadData(dir string, c *Config, path string, o DataOptions) (data, held *Da
 
 // split takes a part out of d, and returns it: random samples, or the last rows of a stream.
 func (d *Data) split(part float64) *Data {
-	held := &Data{Seqlen: d.Seqlen, path: d.path, seed: d.seed, stream: d.stream}
-	if d.stream != nil {
+	held := &Data{Seqlen: d.Seqlen, path: d.path, seed: d.seed, read: d.read, file: d.file}
+	if d.read != nil {
 		held.count = int(part*float64(d.count) + 0.5)
 		d.count -= held.count
 		held.first = d.count
@@ -184,7 +168,11 @@ func (d *Data) readText(dir string, c *Config) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.path, err)
 	}
-	d.stream = tokens(ids)
+	d.tokens = int64(len(ids))
+	d.read = func(to []int32, first int64) error {
+		copy(to, ids[first:])
+		return nil
+	}
 	return nil
 }
 
@@ -194,8 +182,8 @@ func (d *Data) openTokens(vocabulary int, bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("lm: %w", err)
 	}
-	t := &tokenFile{File: f, bytes: bytes}
-	d.stream = t
+	t := &tokenFile{f, bytes}
+	d.file, d.read = f, t.read
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -205,10 +193,10 @@ func (d *Data) openTokens(vocabulary int, bytes int64) error {
 	case info.Size()%bytes != 0:
 		return fmt.Errorf("lm: %s: %d bytes are not tokens of %d each", d.path, info.Size(), bytes)
 	}
-	t.n = info.Size() / bytes
+	d.tokens = info.Size() / bytes
 	buffer := make([]int32, 1<<20)
-	for first := int64(0); first < t.n; first += int64(len(buffer)) {
-		ids := buffer[:min(int64(len(buffer)), t.n-first)]
+	for first := int64(0); first < d.tokens; first += int64(len(buffer)) {
+		ids := buffer[:min(int64(len(buffer)), d.tokens-first)]
 		if err := t.read(ids, first); err != nil {
 			return err
 		}
@@ -223,13 +211,11 @@ func (d *Data) openTokens(vocabulary int, bytes int64) error {
 
 // Close closes the file of a stream. It may be called again, and on nil.
 func (d *Data) Close() error {
-	if d == nil {
+	if d == nil || d.file == nil {
 		return nil
 	}
-	if t, ok := d.stream.(*tokenFile); ok {
-		if err := t.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-			return fmt.Errorf("lm: %w", err)
-		}
+	if err := d.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("lm: %w", err)
 	}
 	return nil
 }
@@ -318,7 +304,7 @@ func (d *Data) batch(rows int, row func(j int) int) (Batch, error) {
 		r, at, end := row(j), j*d.Seqlen, (j+1)*d.Seqlen
 		if r < d.count && d.rows == nil {
 			window := make([]int32, d.Seqlen+1)
-			if err := d.stream.read(window, int64(d.first+r)*int64(d.Seqlen)); err != nil {
+			if err := d.read(window, int64(d.first+r)*int64(d.Seqlen)); err != nil {
 				return Batch{}, err
 			}
 			copy(b.IDs[at:], window[:d.Seqlen])

@@ -176,8 +176,10 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	}
 	data, stop := context.WithCancel(ctx)
 	defer stop()
-	t.ahead.batches = o.batches(data, t.result.First*o.perStep())
-	t.upload(work)
+	t.batches = o.batches(data, t.result.First*o.perStep())
+	if err := t.upload(work); err != nil {
+		return nil, err
+	}
 	end := func(int) (err error) {
 		t.result.Skipped, err = model.Skipped(work)
 		return errors.Join(t.writeWeights(work, o.Weights), err)
@@ -208,16 +210,9 @@ type trainer struct {
 	model     *tnp.Model
 	plan      *tnp.Plan
 	result    *Result
-	ahead     ahead
+	batches   <-chan batch
+	ready     bool       // the next batch is uploaded, which the host makes while the device works on the one before
 	evaluator *evaluator // without a plan: none while training
-}
-
-// ahead holds the next inputs of the plan: the host makes and uploads these inputs while the device
-// works on the batch before.
-type ahead struct {
-	batches <-chan batch
-	ready   bool  // false: there is no next batch
-	err     error // of its upload: the next batch fails, not the one on its way
 }
 
 // begin sets the weights that a training starts from.
@@ -294,7 +289,7 @@ func (t *trainer) step(ctx context.Context, lr float64) (mean float64, whole boo
 		return 0, false, err
 	}
 	for range t.o.perStep() {
-		if !t.ahead.ready {
+		if !t.ready {
 			return 0, false, nil
 		}
 		loss, err := t.run(ctx)
@@ -307,22 +302,22 @@ func (t *trainer) step(ctx context.Context, lr float64) (mean float64, whole boo
 }
 
 // upload takes the next batch, and queues its upload behind the batch on its way.
-func (t *trainer) upload(ctx context.Context) {
-	b, ok := <-t.ahead.batches
-	if t.ahead.ready = ok; ok {
-		t.ahead.err = t.plan.SetInputs(ctx, b.x, b.y)
+func (t *trainer) upload(ctx context.Context) error {
+	b, ok := <-t.batches
+	if t.ready = ok; !ok {
+		return nil
 	}
+	return t.plan.SetInputs(ctx, b.x, b.y)
 }
 
 // run runs the batch that was uploaded, uploads the next one beside it, and returns its loss.
 func (t *trainer) run(ctx context.Context) (float64, error) {
-	if t.ahead.err != nil {
-		return 0, t.ahead.err
-	}
 	if err := t.plan.Start(ctx); err != nil {
 		return 0, err
 	}
-	t.upload(ctx)
+	if err := t.upload(ctx); err != nil {
+		return 0, err
+	}
 	loss, err := t.plan.Loss(ctx)
 	if err != nil || loss-loss == 0 {
 		return loss, err

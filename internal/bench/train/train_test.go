@@ -12,9 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
-	"github.com/flashvk/flashvk/pipelines/tnp/gp"
 	"github.com/flashvk/flashvk/pipelines/train"
-	"github.com/flashvk/flashvk/safetensors"
 )
 
 // options train tiny for some steps.
@@ -57,32 +55,6 @@ func columns(t testing.TB, path string) (list []string) {
 		list = append(list, strings.Join(cells[:3], ","))
 	}
 	return list
-}
-
-// TestBadBatch: the batch that is uploaded beside a step and refused fails its own step. The one
-// before is logged and saved.
-func TestBadBatch(t *testing.T) {
-	d := vktest.Open(t)
-	file := inFolder(t)
-	o := options(t, 5)
-	x, y := gp.Tokens(gp.Batch(o.Shape, 1, 0))
-	o.tasks = &tasks{n: 3 * o.Batch}
-	for range 3 {
-		o.tasks.x, o.tasks.y = append(o.tasks.x, x...), append(o.tasks.y, y...)
-	}
-	o.tasks.y[2*len(y)+4] = float32(math.Inf(1))
-	o.Save, o.SaveEvery, o.CSV = file("state"), 1, file("log")
-	_, err := Run(context.Background(), d, o, func(r Row) {
-		if r.Step == 2 {
-			require.FileExists(t, o.Save, "of the step before")
-		}
-	})
-	require.EqualError(t, err, "step 3: tnp: y[4] is +Inf: data must be finite")
-	require.Len(t, columns(t, o.CSV), 3)
-	f, err := safetensors.Open(o.Save)
-	require.NoError(t, err)
-	defer f.Close()
-	require.Equal(t, "2", f.Metadata["batches"])
 }
 
 // TestEachItsBatch: batches uploaded beside the one before have the losses of those that are
