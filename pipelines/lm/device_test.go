@@ -14,7 +14,6 @@ import (
 	"github.com/flashvk/flashvk/pipelines/decoder"
 	"github.com/flashvk/flashvk/pipelines/normlinear"
 	"github.com/flashvk/flashvk/pipelines/sample"
-	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -26,36 +25,42 @@ func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int, f sample.Fil
 	return g
 }
 
-// TestLogits compares the logits of prompts and of tokens behind them with the reference, for sequences
-// of different lengths in one batch.
+// follow compares the logits of prompts, and of n tokens behind them, with the reference.
+func follow(t *testing.T, g *Generator, n int, texts ...[]int32) {
+	t.Helper()
+	ctx, c, seq := context.Background(), g.Config, 0
+	for _, text := range texts {
+		seq = max(seq, len(text))
+	}
+	ref, err := newReference(c, Random{1})
+	require.NoError(t, err)
+	plan, err := g.plan(ctx, seq)
+	require.NoError(t, err)
+	defer plan.Close()
+	require.NoError(t, g.fill(ctx, plan, seq, texts))
+	logits, next := make([]float32, len(texts)*c.Vocabulary), make([]int32, len(texts))
+	for i, of := 0, plan; i <= n; i, of = i+1, g.step {
+		if i > 0 {
+			require.NoError(t, of.Start(ctx))
+		}
+		require.NoError(t, of.Tensor("logits").Download(ctx, logits))
+		require.NoError(t, g.step.Tensor("ids").DownloadInts(ctx, next))
+		for b := range texts {
+			want, got := ref.logits(texts[b]), logits[b*c.Vocabulary:][:c.Vocabulary]
+			compare(t, want[len(want)-1], got)
+			require.Equal(t, slices.Max(got), got[next[b]])
+			texts[b] = append(texts[b], next[b])
+		}
+	}
+}
+
+// TestLogits has sequences of different lengths in one batch.
 func TestLogits(t *testing.T) {
-	d := open(t)
-	ctx := context.Background()
+	d := vktest.Open(t)
 	for _, name := range families {
 		t.Run(name, func(t *testing.T) {
-			c := smallConfig(t, name)
-			g := newGenerator(t, d, c, 2, sample.Filters{})
-			ref, err := newReference(c, Random{1})
-			require.NoError(t, err)
-			texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4}}
-			prompt, err := g.plan(ctx, 7)
-			require.NoError(t, err)
-			defer prompt.Close()
-			require.NoError(t, g.fill(ctx, prompt, 7, texts))
-			logits, next := make([]float32, 2*c.Vocabulary), make([]int32, 2)
-			for _, plan := range []*train.Plan{prompt, g.step, g.step, g.step} {
-				if plan == g.step {
-					require.NoError(t, plan.Start(ctx))
-				}
-				require.NoError(t, plan.Tensor("logits").Download(ctx, logits))
-				require.NoError(t, g.step.Tensor("ids").DownloadInts(ctx, next))
-				for b := range texts {
-					want, got := ref.logits(texts[b]), logits[b*c.Vocabulary:][:c.Vocabulary]
-					compare(t, want[len(want)-1], got)
-					require.Equal(t, slices.Max(got), got[next[b]])
-					texts[b] = append(texts[b], next[b])
-				}
-			}
+			g := newGenerator(t, d, smallConfig(t, name), 2, sample.Filters{})
+			follow(t, g, 3, []int32{5, 17, 299, 0, 8, 9, 133}, []int32{250, 4, 4})
 		})
 	}
 }
@@ -63,30 +68,15 @@ func TestLogits(t *testing.T) {
 // TestFused has batches up to the most rows of normlinear, whose steps run a kernel for each norm with its product, and one
 // row more. Each sequence has the logits of the reference, whatever is beside it.
 func TestFused(t *testing.T) {
-	d := open(t)
-	ctx := context.Background()
+	d := vktest.Open(t)
 	for _, name := range []string{"llama-3.2-1b", "qwen2.5-0.5b"} {
-		c := smallConfig(t, name)
-		ref, err := newReference(c, Random{1})
-		require.NoError(t, err)
 		for _, batch := range []int{normlinear.MaxRows, normlinear.MaxRows + 1} {
-			g := newGenerator(t, d, c, batch, sample.Filters{})
+			g := newGenerator(t, d, smallConfig(t, name), batch, sample.Filters{})
 			texts := make([][]int32, batch)
 			for i := range texts {
 				texts[i] = []int32{int32(i), 17, int32(3 * i)}
 			}
-			prompt, err := g.plan(ctx, 3)
-			require.NoError(t, err)
-			require.NoError(t, g.fill(ctx, prompt, 3, texts))
-			prompt.Close()
-			next, logits := make([]int32, batch), make([]float32, batch*c.Vocabulary)
-			require.NoError(t, g.step.Tensor("ids").DownloadInts(ctx, next))
-			require.NoError(t, g.step.Start(ctx))
-			require.NoError(t, g.step.Tensor("logits").Download(ctx, logits))
-			for i, text := range texts {
-				want := ref.logits(append(text, next[i]))
-				compare(t, want[len(want)-1], logits[i*c.Vocabulary:][:c.Vocabulary])
-			}
+			follow(t, g, 1, texts...)
 			kernels := map[string]int{}
 			for _, m := range g.step.Modules() {
 				kernels[strings.Split(m.Name, ".")[0]]++
@@ -145,44 +135,6 @@ func compare(t *testing.T, want []float64, got []float32) {
 			t.Fatalf("logit %d is %v, want %v: off by %.3g, allowed %.3g", i, got[i], x, e, largest*0x1p-18)
 		}
 	}
-}
-
-// TestSampled draws tokens: the same again, those of a sequence whatever sequences are beside it, and others of
-// another stream. With a penalty no token comes again.
-func TestSampled(t *testing.T) {
-	d := open(t)
-	f := sample.Filters{Temperature: 1, TopK: 100, TopP: 0.95, MinP: 0.01, RepetitionPenalty: 1e6}
-	generate := func(g *Generator, prompts ...[]int32) [][]int32 {
-		texts := make([][]int32, len(prompts))
-		require.NoError(t, g.Generate(context.Background(), prompts, 12, func(b int, id int32) bool {
-			texts[b] = append(texts[b], id)
-			return false
-		}))
-		return texts
-	}
-	for _, name := range []string{"smollm2-135m", "gpt2"} {
-		c := smallConfig(t, name)
-		one, three := newGenerator(t, d, c, 1, f), newGenerator(t, d, c, 3, f)
-		prompt := []int32{7, 3, 200}
-		texts := generate(three, prompt, prompt, []int32{4})
-		require.Equal(t, texts, generate(three, prompt, prompt, []int32{4}))
-		require.Equal(t, texts[:1], generate(one, prompt))
-		require.NotEqual(t, texts[0], texts[1])
-		for _, text := range texts[:2] {
-			all := slices.Concat(prompt, text)
-			slices.Sort(all)
-			require.Len(t, slices.Compact(all), 3+12)
-		}
-	}
-}
-
-// TestNoToken has weights that are NaN.
-func TestNoToken(t *testing.T) {
-	g := newGenerator(t, open(t), smallConfig(t, "smollm2-135m"), 1, sample.Filters{})
-	norm := g.model.Tensor("model.norm.weight")
-	require.NoError(t, norm.Upload(context.Background(), slices.Repeat([]float32{float32(math.NaN())}, norm.NumElements())))
-	err := g.Generate(context.Background(), [][]int32{{1, 2}}, 3, func(int, int32) bool { return false })
-	require.EqualError(t, err, "lm: the logits of sequence 0 are all NaN or -Inf after 2 tokens")
 }
 
 func TestMain(m *testing.M) { vktest.Main(m) }

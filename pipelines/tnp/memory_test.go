@@ -1,7 +1,6 @@
 package tnp
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,25 +48,6 @@ func TestMemory(t *testing.T) {
 			require.Equal(t, c, m.Checkpoint, "%s in %d", name, room)
 		}
 	}
-}
-
-// TestSmallFits: small is refused where kernels see 128 MiB of a buffer, without any memory, with a
-// batch that has what they see.
-func TestSmallFits(t *testing.T) {
-	d := vktest.Open(t)
-	if d.Caps().MaxStorageBufferRange > 128<<20 {
-		t.Skip("kernels see all of it")
-	}
-	p, err := PresetOf("small")
-	require.NoError(t, err)
-	before := d.Memory().Bytes
-	d.ResetPeak()
-	err = CheckFits(d, p.Config, p.Shape, train.Options{Pass: train.Train, Optim: optim.Default()}, PlanOptions{})
-	require.ErrorIs(t, err, vk.ErrUnsupported)
-	require.ErrorContains(t, err, "; with batch 4 it would fit")
-	require.Regexp(t, fmt.Sprintf(`^train: \S+: .* a kernel sees %d: `, 128<<20), err.Error())
-	require.Equal(t, before, d.Memory().Bytes)
-	require.LessOrEqual(t, d.Memory().Peak, before)
 }
 
 // TestByName: the holders of a plan's memory are all of it, each name once.

@@ -63,10 +63,11 @@ func TestTooLarge(t *testing.T) {
 			require.NoError(t, choose(blocks, c, what, bytes))
 		}
 	}
+	before := d.Memory().Bytes
+	d.ResetPeak()
 	require.NoError(t, CheckFits(d, f, o, PlanOptions{}, nil))
 
 	// No device has the memory of such a model.
-	before := d.Memory().Bytes
 	list := []Param{{Name: "a", Shape: []int{1 << 10, 1 << 10}}}
 	for i := range 1 << 19 {
 		list = append(list, Param{Name: fmt.Sprint(i), Shape: []int{1 << 10, 1 << 10}})
@@ -74,6 +75,7 @@ func TestTooLarge(t *testing.T) {
 	_, err := NewModel(t.Context(), d, list, Options{Pass: Train, Optim: optim.Default()})
 	require.ErrorContains(t, err, "train: weights, gradients and moments take 8796")
 	require.Equal(t, before, d.Memory().Bytes)
+	require.LessOrEqual(t, d.Memory().Peak, before)
 }
 
 // TestRanges: parameters share buffers that a kernel sees whole. One that no kernel sees whole is

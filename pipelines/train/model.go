@@ -265,10 +265,8 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 		}
 	}
 	for name, x := range w {
-		for _, of := range []bufferOf{weightsOf, roundedOf} {
-			if err := m.write(ctx, name, of, x); err != nil {
-				return err
-			}
+		if err := m.Set(ctx, name, 0, x); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -283,12 +281,15 @@ func (m *Model) Set(ctx context.Context, name string, first int, x []float32) er
 		return err
 	}
 	if s.File != nil {
-		whole, err := m.read(ctx, name, weightsOf, 1)
-		if err != nil {
-			return err
+		if len(x) < elements(s.File.Shape) {
+			whole, err := m.read(ctx, name, weightsOf, 1)
+			if err != nil {
+				return err
+			}
+			copy(whole[first:], x)
+			x = whole
 		}
-		copy(whole[first:], x)
-		return cmp.Or(m.write(ctx, name, weightsOf, whole), m.write(ctx, name, roundedOf, whole))
+		return cmp.Or(m.write(ctx, name, weightsOf, x), m.write(ctx, name, roundedOf, x))
 	}
 	for _, of := range []bufferOf{weightsOf, roundedOf} {
 		if t := s.from(of(s.group), []int{s.Size()}); !t.IsZero() {

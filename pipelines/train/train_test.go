@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,20 +72,11 @@ func TestFrozen(t *testing.T) {
 		require.Less(t, gradients.Memory().Model, full.Memory().Model*4)
 		r.with(train.Train, train.PlanOptions{})
 		for name, x := range r.weights() {
-			require.Equal(t, got[name] == nil, equal(before[name], x), name)
+			require.Equal(t, got[name] == nil, slices.Equal(before[name], x), name)
 		}
 	}
 	_, err := train.NewModel(t.Context(), d, nil, train.Options{Trained: []string{"[", "a"}})
 	require.ErrorContains(t, err, `train: trained="[": `)
-}
-
-func equal(a, b []float32) bool {
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 func norm(x []float32) float64 {
@@ -166,7 +158,7 @@ func TestGoodSteps(t *testing.T) {
 		if n > 0 {
 			break
 		}
-		require.True(t, equal(before["head"], r.weights()["head"]), "a step that was skipped")
+		require.True(t, slices.Equal(before["head"], r.weights()["head"]), "a step that was skipped")
 		steps(1)
 	}
 	first := r.m.LossScale()
