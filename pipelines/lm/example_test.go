@@ -20,8 +20,9 @@ func ExampleGenerator() {
 	dir, err := os.MkdirTemp("", "lm")
 	vktest.Must(err)
 	defer os.RemoveAll(dir)
-	small := `{"architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "eos_token_id": 0}`
+	small := `{"architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128, "eos_token_id": 0}`
 	vktest.Must(os.WriteFile(filepath.Join(dir, "config.json"), []byte(small), 0o666))
+	vktest.Must(os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{'<|im_start|>' + message['role'] + '\n'}}"), 0o666))
 	empty, err := lm.NewCheckpoint(dir)
 	vktest.Must(err)
 	dir = filepath.Join(dir, "model")
@@ -41,18 +42,25 @@ func ExampleGenerator() {
 	defer d.Close()
 	most, err := lm.MaxContext(d, &config, 1, dtype.Float32) // what memory holds
 	vktest.Must(err)
-	g, err := lm.NewGenerator(ctx, d, &config, weights, lm.Options{DType: dtype.Float32, Batch: 1, Context: 32})
+	g, err := lm.NewGenerator(ctx, d, &config, weights, lm.Options{DType: dtype.Float32, Batch: 1, Context: 96})
 	vktest.Must(err)
 	defer g.Close()
-	prompt, err := tokenizer.Encode("ab", true)
+	chat, err := lm.ReadChat(dir)
+	vktest.Must(err)
+	text, err := chat.Text([]lm.Message{{Role: "user", Content: "Why?"}}) // up to where the answer begins
+	vktest.Must(err)
+	prompt, err := tokenizer.Encode(text, true)
 	vktest.Must(err)
 	n := 0
 	vktest.Must(g.Generate(ctx, [][]int32{prompt}, 8, func(_ int, _ int32) bool {
 		n++
 		return false
 	}))
-	fmt.Println(len(prompt), n, len(stop) > 0, most >= 32, len(lm.Models()))
-	// Output: 2 8 true true 8
+	fmt.Printf("%q\n", text)
+	fmt.Println(len(prompt), n, len(stop) > 0, most >= 96, len(lm.Models()))
+	// Output:
+	// "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+	// 54 8 true true 8
 }
 
 // The logits of a whole sequence.
@@ -109,20 +117,6 @@ func ExampleNewTrainer() {
 	vktest.Must(err)
 	fmt.Println(r.Loss < 0.1, loss > 1, len(gradients), t.Memory().Bytes() == memory.Bytes(), len(adapter.Targets), merged != nil)
 	// Output: true true 11 true 7 true
-}
-
-// A chat template makes a conversation a text that ends where the assistant's answer begins.
-func ExampleReadChat() {
-	dir, err := os.MkdirTemp("", "lm")
-	vktest.Must(err)
-	defer os.RemoveAll(dir)
-	vktest.Must(os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{'<|im_start|>' + message['role'] + '\n'}}"), 0o666))
-	chat, err := lm.ReadChat(dir)
-	vktest.Must(err)
-	text, err := chat.Text([]lm.Message{{Role: "user", Content: "Why?"}})
-	vktest.Must(err)
-	fmt.Printf("%q\n", text)
-	// Output: "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
 }
 
 // Lines of JSON become rows of tokens with labels, several texts in a row.

@@ -155,10 +155,11 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	defer model.Close()
 	t := &trainer{o: o, model: model, result: &Result{Best: math.Inf(1)}, evaluator: &evaluator{model: model, o: o}}
 	c := &course{Schedule: &o.Schedule, stepper: t, state: o.Save, result: t.result}
+	var w tnp.Weights
 	if o.Load != "" {
 		err = c.resume(work, o.Load)
-	} else {
-		err = t.begin(work)
+	} else if w, err = o.weights(); err == nil {
+		err = model.SetWeights(work, w)
 	}
 	if err != nil {
 		return nil, err
@@ -213,15 +214,6 @@ type trainer struct {
 	batches   <-chan batch
 	ready     bool       // the next batch is uploaded, which the host makes while the device works on the one before
 	evaluator *evaluator // without a plan: none while training
-}
-
-// begin sets the weights that a training starts from.
-func (t *trainer) begin(ctx context.Context) error {
-	w, err := t.o.weights()
-	if err != nil {
-		return err
-	}
-	return t.model.SetWeights(ctx, w)
 }
 
 // restore is of stepper.
