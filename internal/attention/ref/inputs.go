@@ -190,14 +190,14 @@ func (in Inputs[T]) Hidden(p attention.Problem, f func(row int, slack bool)) {
 	}
 }
 
-// hiddenByBias reports whether a bias that all rows share is -Inf for a key, in all heads that read
+// hiddenByBias reports whether a bias that all rows share, or the only one has, is -Inf for a key, in all heads that read
 // a key head. If rows do not share the bias the result is false: then kernels multiply V by weights
 // of 0.
 func (in *Inputs[T]) hiddenByBias(p attention.Problem, b, kvHead, key int) bool {
-	if !p.Bias.On || p.Bias.Rows {
+	shape, group := p.BiasShape(), p.NumHeads/p.NumKVHeads
+	if !p.Bias.On || shape[2] > 1 {
 		return false
 	}
-	shape, group := p.BiasShape(), p.NumHeads/p.NumKVHeads
 	for h := kvHead * group; h < (kvHead+1)*group; h++ {
 		at := min(b, shape[0]-1)*shape[1] + min(h, shape[1]-1)
 		if !math.IsInf(float64(in.Bias[at*p.SeqKV+key]), -1) {

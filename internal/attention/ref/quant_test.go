@@ -115,3 +115,11 @@ func likeness(got, want []float64) (cosine, l1 float64) {
 	}
 	return ab / math.Sqrt(aa*bb), off / size
 }
+
+// TestOnlyRow has a bias of one row, which hides a key as a bias does that rows share.
+func TestOnlyRow(t *testing.T) {
+	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, Bias: attention.Bias{On: true, Rows: true}}
+	var hidden []int
+	ref.Inputs[float64]{Bias: []float64{0, math.Inf(-1)}}.Hidden(p, func(row int, _ bool) { hidden = append(hidden, row) })
+	require.Equal(t, []int{1}, hidden)
+}

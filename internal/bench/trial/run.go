@@ -135,8 +135,8 @@ type run struct {
 // spent reports whether the budget is spent.
 func (r *run) spent() bool { return !r.end.IsZero() && time.Now().After(r.end) }
 
-// mostRefused is how many problems one after the other the device may not support.
-const mostRefused = 10000
+// mostRefused problems one after the other a device may not support; mostOthers may run other modules: 1 of 200 families has one.
+const mostRefused, mostOthers = 10_000, 400_000
 
 // next draws a problem.
 func (r *run) next() (*job, bool) {
@@ -153,7 +153,7 @@ func (r *run) next() (*job, bool) {
 		if !supported {
 			r.result.Refused++
 		}
-		if refused++; refused == mostRefused {
+		if refused++; refused == mostRefused && r.Module == "" || refused == mostOthers {
 			does := "supports"
 			if r.Module != "" {
 				does = "runs " + r.Module + " for"

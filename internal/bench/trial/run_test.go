@@ -140,7 +140,7 @@ func TestRun(t *testing.T) {
 
 	o.Module = "another"
 	_, err = Run(ctx, d, o, nil)
-	require.ErrorContains(t, err, "runs another for none of 10000 problems")
+	require.ErrorContains(t, err, "runs another for none of 400000 problems")
 
 	// A failure is made smaller, and its text repeats it.
 	o = Options{Problems: 300, Hang: time.Minute, Failures: 2, Shrink: time.Minute, Workers: 1, Kernels: []Kernel{makes("a", made{Wrong: 7})}}
