@@ -122,6 +122,27 @@ func TestOneKernel(t *testing.T) {
 	}
 }
 
+// TestSeveral compares tokens of single steps with those of several steps in one submission.
+func TestSeveral(t *testing.T) {
+	d := open(t)
+	for _, family := range []string{"llama-3.2-1b", "gpt2"} {
+		var tokens [2][]int32
+		for i := range tokens {
+			g := newGenerator(t, d, smallConfig(t, family), 2, sample.Filters{Temperature: 1, TopK: 20, RepetitionPenalty: 1.1})
+			if g.quick = i == 1; !g.quick {
+				g.atOnce = 99 // more than there are
+			}
+			require.NoError(t, g.Generate(context.Background(), [][]int32{{5, 17}, {9}}, 21, func(_ int, id int32) bool {
+				tokens[i] = append(tokens[i], id)
+				return len(tokens[i]) == 39 // of the first sequence
+			}))
+			require.Equal(t, i == 1, g.several != nil)
+		}
+		require.Equal(t, tokens[0], tokens[1])
+		require.Len(t, tokens[0], 41)
+	}
+}
+
 // compare wants logits within 2^-18 of the largest, a bound for these sizes: sums of at most 96 products in
 // float32, each off by 2^-24 of its terms, through eleven sums and norms one behind the other.
 func compare(t *testing.T, want []float64, got []float32) {

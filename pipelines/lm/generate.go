@@ -91,7 +91,18 @@ type Generator struct {
 	cache       *Cache
 	seen, state vk.Tensor // of package sample
 	step        *train.Plan
+	several     *vk.Cmd   // atOnce steps; nil before the first
+	chosen      vk.Tensor // by several: (atOnce, batch)
+	atOnce      int
+	quick       bool // several take little time
 }
+
+// Steps that take less than quickTime together are one submission, of mostSteps: else the host, which waits for the
+// token of each, would take as long as a step of a small model.
+const (
+	mostSteps = 8
+	quickTime = 50 * time.Millisecond
+)
 
 // NewGenerator loads a model. Its error says before anything is allocated which number breaks a rule, and
 // how many bytes are missing.
@@ -99,7 +110,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if err := o.check(d, c); err != nil {
 		return nil, err
 	}
-	g := &Generator{Config: c, d: d, o: o, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
+	g := &Generator{Config: c, d: d, o: o, atOnce: mostSteps, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -223,7 +234,9 @@ func (g *Generator) Close() {
 	if g == nil {
 		return
 	}
+	g.several.Close()
 	g.step.Close()
+	g.chosen.Close()
 	g.cache.Close()
 	g.seen.Close()
 	g.state.Close()
@@ -245,11 +258,11 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 		return err
 	}
 	ended, next := make([]bool, len(prompts)), make([]int32, len(prompts))
-	for n := range tokens {
-		if err := g.step.Tensor("ids").DownloadInts(ctx, next); err != nil {
-			return err
-		}
-		for b, id := range next {
+	if err := g.step.Tensor("ids").DownloadInts(ctx, next); err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		for b, id := range next[:len(prompts)] {
 			switch {
 			case ended[b]:
 			case id < 0:
@@ -261,11 +274,51 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 		if n == tokens-1 || !slices.Contains(ended, false) {
 			return nil
 		}
-		if err := g.step.Start(ctx); err != nil {
+		if next = next[len(prompts):]; len(next) > 0 {
+			continue
+		}
+		var err error
+		if next, err = g.steps(ctx, tokens-1-n); err != nil {
 			return err
 		}
 	}
-	return nil
+}
+
+// steps makes a step, or atOnce steps if they take little time and are not more than `most`. It returns the tokens that
+// each chooses.
+func (g *Generator) steps(ctx context.Context, most int) ([]int32, error) {
+	begin, from := time.Now(), g.step.Tensor("ids")
+	if g.quick && g.atOnce <= most {
+		if err := g.startSeveral(ctx); err != nil {
+			return nil, err
+		}
+		from = g.chosen
+	} else if err := g.step.Start(ctx); err != nil {
+		return nil, err
+	}
+	ids := make([]int32, from.NumElements())
+	err := from.DownloadInts(ctx, ids)
+	if len(ids) == g.o.Batch {
+		g.quick = time.Since(begin)*mostSteps < quickTime
+	}
+	return ids, err
+}
+
+// startSeveral starts atOnce steps.
+func (g *Generator) startSeveral(ctx context.Context) (err error) {
+	if g.several == nil {
+		if g.chosen, err = g.d.NewTensor("chosen", dtype.Int32, g.atOnce, g.o.Batch); err != nil {
+			return err
+		}
+		ids, bytes := g.step.Tensor("ids"), 4*int64(g.o.Batch)
+		if g.several, err = g.step.Repeat(g.atOnce, func(c *vk.Cmd, i int) error {
+			c.Copy(g.chosen.Buffer, int64(i)*bytes, ids.Buffer, 4*int64(ids.Offset), bytes)
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return g.several.Start(ctx)
 }
 
 // CheckPrompts returns an error if prompts with `tokens` tokens behind each do not fit into a context, or
@@ -347,11 +400,31 @@ func (g *Generator) lengthen(ctx context.Context, lengths []int32) error {
 	return err
 }
 
-// TimeSteps replays the step n times, each with `keys` keys in the cache afterwards, and returns how long each
-// took, from its start to its end. The cache and the tokens are whatever there is.
+// TimeSteps makes steps until n submissions were timed, the last of each with `keys` keys in the cache afterwards, and
+// returns how long a step took in each, from its start to its end. The cache and the tokens are whatever there is.
 func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Duration, err error) {
-	lengths := slices.Repeat([]int32{int32(keys - 1)}, g.o.Batch)
-	return timed(n, func() error { return g.lengthen(ctx, lengths) }, func() error { return g.step.Run(ctx) })
+	lengthen := func(steps int) error {
+		return g.lengthen(ctx, slices.Repeat([]int32{int32(keys - steps)}, g.o.Batch))
+	}
+	if err := lengthen(1); err != nil {
+		return nil, err
+	}
+	if _, err := g.steps(ctx, 1); err != nil {
+		return nil, err
+	}
+	if !g.quick || keys < g.atOnce {
+		return timed(n, func() error { return lengthen(1) }, func() error { return g.step.Run(ctx) })
+	}
+	list, err = timed(n, func() error { return lengthen(g.atOnce) }, func() error {
+		if err := g.startSeveral(ctx); err != nil {
+			return err
+		}
+		return g.several.Wait(ctx)
+	})
+	for i := range list {
+		list[i] /= time.Duration(g.atOnce)
+	}
+	return list, err
 }
 
 // TimePrefill is TimeSteps for prompts of `tokens` tokens.

@@ -437,6 +437,21 @@ func (p *Plan) RunFresh(ctx context.Context) (err error) {
 	return p.running.Wait(ctx)
 }
 
+// Repeat records a batch n times, one behind the other, and each behind each time: what the batch writes, the next one
+// reads. The plan is of pass Forward. The recording is the caller's, to be closed before the plan.
+func (p *Plan) Repeat(n int, each func(c *vk.Cmd, i int) error) (*vk.Cmd, error) {
+	if p.pass != Forward || n < 1 {
+		return nil, fmt.Errorf("train: %d times of pass %v: pass forward is repeated, once or more", n, p.pass)
+	}
+	c, err := p.m.d.NewCmd("train forward, repeated")
+	for i := 0; i < n && err == nil; i++ {
+		if err = p.record(c, 0, nil); err == nil {
+			err = each(c, i)
+		}
+	}
+	return c, err
+}
+
 // HostTime returns how long the host worked on the last Run or Start, until it had submitted the
 // recording. The device has the rest of a Run.
 func (p *Plan) HostTime() time.Duration { return p.host }
