@@ -22,7 +22,7 @@
 // A number between phases is a word, a float. Who needs it reads it until it is not EMPTY: no barrier of the grid is
 // needed, and a word orders nothing but itself. Weights and old keys do not wait for words: the loads of a phase leave
 // before the words of earlier phases are there. Rows of weights are divided between workgroups, a row belongs to a
-// subgroup. Ranges of keys and key heads are divided, too; everyone combines the ranges. Sums have a fixed order.
+// team. Ranges of keys and key heads are divided, too; everyone combines the ranges. Sums have a fixed order.
 //
 // Words that do not come in LIMIT reads stay EMPTY, which is a NaN; so is y if the cache has no place for the token.
 //
@@ -41,7 +41,7 @@ layout(constant_id = 4) const uint HIDDEN = 1536;
 layout(constant_id = 5) const uint HEADS = 9;
 layout(constant_id = 6) const uint KV_HEADS = 3;
 layout(constant_id = 7) const uint HEAD_DIM = 64;    // a multiple of 64
-layout(constant_id = 8) const uint SPLITS = 8;       // ranges of keys, a power of two
+layout(constant_id = 8) const uint SPLITS = 8;       // ranges of keys
 layout(constant_id = 9) const uint TEAM = 32;        // invocations that have a row of weights, a power of two up to SUBGROUP
 layout(constant_id = 10) const uint LOADS = 8;       // vectors of weights in flight, at most
 layout(constant_id = 11) const uint KEYS = 2;        // of a team of 8, in flight

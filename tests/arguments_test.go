@@ -116,9 +116,8 @@ func TestArguments(t *testing.T) {
 			pass := c.Pass()
 			plan, err := c.Host().Choose(dev.Caps(), pass)
 			require.NoError(t, err)
-			memory := vktest.Tensor(t, dev, dtype.Float32, 1<<18).Buffer
+			memory, on := vktest.Tensor(t, dev, dtype.Float32, 1<<18).Buffer, map[string]vk.Tensor{}
 			workspace := vktest.Tensor(t, dev, dtype.Float32, 1<<12+int(plan.Workspace()/4)).Buffer
-			on := map[string]vk.Tensor{}
 			place := func(x call.Tensor, b *vk.Buffer, slot int) {
 				y := vk.View(b, x.DType, x.Shape...)
 				y.Offset = (slot<<14 + slot*slot<<6) / x.DType.Size() // distances differ, so that none are interleaved
@@ -164,11 +163,14 @@ func TestArguments(t *testing.T) {
 					refused(x.Name + " has (no buffer|shape \\[\\])")
 				}
 				wrong := right
-				if wrong.DType = dtype.BFloat16; x.DType == dtype.BFloat16 {
-					wrong.DType = dtype.Float16
-				}
+				wrong.DType = map[bool]dtype.DType{false: dtype.BFloat16, true: dtype.Float16}[x.DType == dtype.BFloat16]
 				on[x.Name] = wrong
 				refused(x.Name + " is b?float16, want")
+				if wrong = right; x.Align > 1 {
+					wrong.Offset++
+					on[x.Name] = wrong
+					refused(x.Name + " has offset [0-9]+ and strides")
+				}
 				on[x.Name] = vk.View(memory, x.DType, append([]int{2}, x.Shape...)...)
 				refused(x.Name + " has shape " + regexp.QuoteMeta("[2 "))
 				if place(x, workspace, 0); plan.Workspace() > 0 {

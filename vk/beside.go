@@ -1,9 +1,9 @@
 package vk
 
-// Beside calls f, whose dispatches wait for all commands before, but not for each other: workgroups of one may run while those
-// of another do. It is for kernels that wait for each other's numbers by atomic operations; nothing else that a dispatch of f
-// writes is visible to the others. Commands behind Beside wait for all of f. A device starts workgroups in the order of
-// dispatches, but Vulkan does not say so.
+// Beside calls f, whose dispatches wait for all commands before, but not for each other: workgroups of one may run while
+// workgroups of another do. Beside is for kernels that wait for each other's numbers by atomic operations; nothing else that a
+// dispatch of f writes is visible to the others. Commands behind Beside wait for all of f. Devices are taken to start workgroups
+// in the order of dispatches, which Vulkan does not say. After an error of c, f is not called.
 func (c *Cmd) Beside(f func()) {
 	later := c.later
 	if !c.fence() {

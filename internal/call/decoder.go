@@ -3,6 +3,7 @@ package call
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -27,21 +28,19 @@ type Decoder struct {
 func (d *Decoder) FLOPs() float64 { return float64(max(d.Layers, 1)) * d.Problem.FLOPs() }
 func (d *Decoder) Bytes() float64 { return float64(max(d.Layers, 1)) * d.Problem.Bytes() }
 
-// Tensors implements Call. Elements of v are about Second, those of the others about Magnitude.
+// Tensors implements Call. Elements of v are about Second, elements of x about Magnitude.
 func (d *Decoder) Tensors() []Tensor {
-	t, l, w := d.DType, max(d.Layers, 1), d.Width
-	qkv, attended := (d.Heads+2*d.KVHeads)*d.HeadDim, d.Heads*d.HeadDim
+	l, w, qkv, attended := max(d.Layers, 1), d.Width, (d.Heads+2*d.KVHeads)*d.HeadDim, d.Heads*d.HeadDim
 	matrix := func(name string, rows, cols int) Tensor {
-		return Tensor{Name: name, DType: t, Shape: []int{l * rows, cols}, Scale: 1 / math.Sqrt(float64(cols)), Align: 8}
+		return Tensor{Name: name, DType: d.DType, Shape: []int{l * rows, cols}, Scale: 1 / math.Sqrt(float64(cols)), Align: 8}
 	}
-	angles := Tensor{Name: "cos", Shape: []int{d.Keys, d.HeadDim / 2}, Own: true, Place: &guard.Place{Offset: int(d.Seed % 5)}}
-	sin := angles
+	cos := Tensor{Name: "cos", Shape: []int{d.Keys, d.HeadDim / 2}, Own: true, Place: &guard.Place{Offset: int(d.Seed % 5)}}
+	sin := cos
 	sin.Name = "sin"
 	cache := []int{l * d.KVHeads, d.Keys, d.HeadDim}
 	return []Tensor{
-		{Name: "x", DType: t, Shape: []int{1, w}, Scale: d.Magnitude, Main: true},
-		angles,
-		sin,
+		{Name: "x", DType: d.DType, Shape: []int{1, w}, Scale: d.Magnitude, Main: true},
+		cos, sin,
 		{Name: "seq_lens", DType: dtype.Int32, Shape: []int{1}, Own: true, Most: d.Keys, Ints: []int32{int32(d.Length)}},
 		{Name: "norm_a", Shape: []int{l * w}},
 		matrix("qkv", qkv, w),
@@ -50,9 +49,9 @@ func (d *Decoder) Tensors() []Tensor {
 		{Name: "norm_b", Shape: []int{l * w}},
 		matrix("gate_up", 2*d.Hidden, w),
 		matrix("down", w, d.Hidden),
-		{Name: "k", DType: t, Shape: cache, Role: Update, Align: 8},
-		{Name: "v", DType: t, Shape: cache, Role: Update, Scale: d.Second, Align: 8},
-		{Name: "y", DType: t, Shape: []int{1, w}, Role: Output},
+		{Name: "k", DType: d.DType, Shape: cache, Role: Update, Align: 8},
+		{Name: "v", DType: d.DType, Shape: cache, Role: Update, Scale: d.Second, Align: 8},
+		{Name: "y", DType: d.DType, Shape: []int{1, w}, Role: Output},
 	}
 }
 
@@ -63,7 +62,6 @@ func (d *Decoder) Adjust(x Values) {
 	x["cos"], x["sin"] = Wide(cos), Wide(sin)
 }
 
-// Want implements Call.
 func (d *Decoder) Want(x Values, _ kit.Pass) Outputs {
 	in := ref.Inputs{SeqLens: []float64{float64(d.Length)}} // which commands leave out
 	Bind(x, &in)
@@ -71,7 +69,6 @@ func (d *Decoder) Want(x Values, _ kit.Pass) Outputs {
 	return Outputs{"y": {Want: out.Y, Bounds: out.YBounds}, "k": {Want: out.K, Bounds: out.KBounds}, "v": {Want: out.V, Bounds: out.VBounds}}
 }
 
-// Host implements Call.
 func (d *Decoder) Host() Host {
 	if d.Layers == 0 {
 		return hostedForward(d, d.Problem, decoder.Choose, decoder.Forward)
@@ -89,13 +86,10 @@ func (d *Decoder) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass)
 	for i := range list {
 		of := map[string]vk.Tensor{}
 		for name, all := range t {
-			switch n := all.Shape[0]; name {
-			case "cos", "sin", "seq_lens":
-			case "x", "y":
-				if last := name == "y"; last && i < d.Layers-1 || !last && i > 0 {
-					continue
-				}
-			default:
+			switch n := all.Shape[0]; {
+			case name == "x" && i > 0, name == "y" && i < d.Layers-1:
+				continue
+			case !slices.Contains([]string{"x", "y", "cos", "sin", "seq_lens"}, name):
 				all = all.Slice(0, i*n/d.Layers, (i+1)*n/d.Layers)
 			}
 			of[name] = all

@@ -34,15 +34,15 @@ const (
 	mostAhead  = 3
 )
 
-// Sizes for which an H200 was measured to be faster than with a kernel for each phase (TUNING.md): weights of a layer, and keys.
+// Sizes up to which Hopper has this kernel (Plan.Fast says what of that was measured): weights of a layer, and keys.
 const (
 	fewWeights  = 1 << 23 // a layer waits for words more than for memory
 	mostWeights = 1 << 26
 	mostKeys    = 1 << 12
 )
 
-// choose returns the configuration for a device, and whether it was measured to be fast there. Where nobody has measured,
-// one workgroup computes everything: it needs no other to run.
+// choose returns the configuration for a device, and Plan.Fast. Where nobody has measured, one workgroup computes everything:
+// it needs no other to run.
 func choose(caps *vk.Caps, p *Problem) (c Config, fast bool) {
 	subgroup := max(1, int(caps.SubgroupSize))
 	c = Config{Groups: 1, Threads: max(128, subgroup), Splits: 1, Team: min(16, subgroup), Loads: 4, Keys: 2, Ahead: 1, Copies: 1}

@@ -12,18 +12,18 @@ import (
 
 // Forward computes a layer, in one dispatch; the package documentation has the formulas.
 //
-// SeqLens stays as it is. If it is p.Keys or more, or negative, Y is NaN and K and V stay as they are. Offsets and strides of QKV,
-// Out, GateUp, Down, K and V are multiples of 8 elements.
+// SeqLens stays as it is. If it is p.Keys or more, or negative, Y is NaN and K and V stay as they are. Rows of QKV, Out, GateUp,
+// Down, K and V begin at multiples of 8 elements.
 //
-// Forward records into c and returns; Y, K and V are valid once c has completed, and have memory of their own. It returns an
-// error that wraps vk.ErrUnsupported if the device cannot do it, and an error naming the tensor if one does not fit p.
+// Forward records into c and returns; Y, K and V are valid once c has completed, and share memory with no other tensor. Forward
+// returns an error that wraps vk.ErrUnsupported if the device cannot compute p, and one that names the tensor that does not fit p.
 func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) error {
 	return ForwardLayers(c, []Tensors{t}, p, o)
 }
 
 // ForwardLayers computes layers one behind the other: X is of the first, Y of the last, and the others have neither. With
-// Config.Beside the workgroups of a layer start while those of the layer before run. Options.Workspace has as many times
-// the bytes of Workspace. The rest is as in Forward.
+// Config.Beside the workgroups of a layer start while those of the layer before run. Options.Workspace has len(list) times the
+// bytes of Workspace. The rest is as in Forward.
 func ForwardLayers(c *vk.Cmd, list []Tensors, p Problem, o Options) (err error) {
 	defer c.Keep(&err)
 	defer c.Scope()()
@@ -33,16 +33,15 @@ func ForwardLayers(c *vk.Cmd, list []Tensors, p Problem, o Options) (err error) 
 		return err
 	}
 	if len(list) == 0 {
-		return fmt.Errorf("decoder: no layers")
+		return fmt.Errorf("decoder: layers=%d is not positive", len(list))
 	}
 	memory, bytes := o.Workspace, int64(len(list))*plan.bytes
 	if memory == nil {
 		memory = c.Scratch("decoder.words", bytes)
-		err = c.Err()
 	} else if memory.Bytes() < bytes {
-		err = fmt.Errorf("decoder: workspace has %d bytes, want %d", memory.Bytes(), bytes)
+		return fmt.Errorf("decoder: workspace has %d bytes, want %d", memory.Bytes(), bytes)
 	}
-	if err != nil {
+	if err := c.Err(); err != nil {
 		return err
 	}
 	words := vk.View(memory, dtype.Int32, int(bytes/4))
@@ -88,7 +87,11 @@ func check(list []Tensors, p *Problem, words vk.Tensor) error {
 	row, angles, cache := []int{1, p.Width}, []int{p.Keys, p.HeadDim / 2}, []int{p.KVHeads, p.Keys, p.HeadDim}
 	var inputs []argument.Argument
 	outputs := []argument.Argument{argument.New("workspace", words, true, dtype.Int32, words.Shape)}
-	var whole, aligned []vk.Tensor
+	type named struct {
+		name string
+		vk.Tensor
+	}
+	var placed []named
 	for i := range list {
 		t, of := &list[i], ""
 		if len(list) > 1 {
@@ -110,19 +113,18 @@ func check(list []Tensors, p *Problem, words vk.Tensor) error {
 			argument.New("k"+of, t.K, true, p.DType, cache),
 			argument.New("v"+of, t.V, true, p.DType, cache),
 			argument.New("y"+of, t.Y, i == len(list)-1, p.DType, row))
-		whole, aligned = append(whole, t.Cos, t.Sin), append(aligned, t.QKV, t.Out, t.GateUp, t.Down, t.K, t.V)
+		placed = append(placed, named{"cos" + of, t.Cos}, named{"sin" + of, t.Sin}, named{"qkv" + of, t.QKV}, named{"out" + of, t.Out},
+			named{"gate_up" + of, t.GateUp}, named{"down" + of, t.Down}, named{"k" + of, t.K}, named{"v" + of, t.V})
 	}
 	if err := argument.Check("decoder", inputs, outputs); err != nil {
 		return err
 	}
-	for _, x := range aligned {
-		if !x.Aligned(vec) {
-			return fmt.Errorf("decoder: %v with offset %d and strides %v: weights and caches lie at multiples of %d elements", x.Buffer, x.Offset, x.Strides, vec)
-		}
-	}
-	for _, x := range whole {
-		if !x.Contiguous() {
-			return fmt.Errorf("decoder: angles with strides %v are not contiguous", x.Strides)
+	for _, x := range placed {
+		switch angles := x.DType == dtype.Float32; {
+		case angles && !x.Contiguous():
+			return fmt.Errorf("decoder: %s has strides %v: angles are not contiguous", x.name, x.Strides)
+		case !angles && !x.Aligned(vec):
+			return fmt.Errorf("decoder: %s has offset %d and strides %v: rows do not begin at multiples of %d elements", x.name, x.Offset, x.Strides, vec)
 		}
 	}
 	return nil

@@ -48,8 +48,8 @@ type Forward struct {
 	// attention.Varlen.
 	Sequences, Longest int
 	LoRA               *LoRA // nil: without an adapter
-	// Decoder runs a layer of a step of one sequence as one kernel, in this configuration. Nil does so where that was
-	// measured to be faster.
+	// Decoder is how package decoder divides a layer of a step of one sequence. Nil leaves layers to the other kernels where
+	// decoder.Plan.Fast is false. A model or a device that package decoder does not support has the other kernels anyway.
 	Decoder *decoder.Config
 }
 
@@ -292,7 +292,7 @@ func (x *pass) gated(name, norm string, branch, stream *train.Value, gate, up li
 	return x.fused(name, norm, branch, stream, w, nil, normlinear.Problem{Out: gate.out, GLU: true})
 }
 
-// oneKernel reports whether a layer of a step is one kernel, where that was measured to be faster.
+// oneKernel reports whether a layer of a step is one kernel, as Forward.Decoder says.
 func (x *pass) oneKernel() bool {
 	c := x.c
 	if !x.fuses() || x.Batch != 1 || c.QKNorm || c.OutBias || c.Window != 0 {
@@ -302,7 +302,7 @@ func (x *pass) oneKernel() bool {
 	return err == nil && (plan.Fast || x.Decoder != nil)
 }
 
-// decoder is the problem of all layers of a step.
+// decoder is the problem of each layer of a step.
 func (x *pass) decoder() decoder.Problem {
 	c := x.c
 	return decoder.Problem{

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/spf13/pflag"
 
@@ -13,7 +14,12 @@ var _ = row(Kernel{}, &calls[*call.Decoder]{
 	name:   "decoder",
 	values: map[string]value{"config": parsed(pointer(decoder.ParseConfig), "CONFIG")},
 	check: func(d *call.Decoder, f *pflag.FlagSet) error {
-		if f.Lookup("length") != nil && !f.Changed("length") {
+		switch {
+		case d.Layers < 0:
+			return fmt.Errorf("decoder: layers=%d is negative", d.Layers)
+		case f.Changed("length") && (d.Length < 0 || d.Length >= d.Keys):
+			return fmt.Errorf("decoder: length=%d is not from 0 to keys-1=%d", d.Length, d.Keys-1)
+		case f.Lookup("length") != nil && !f.Changed("length"):
 			d.Length = d.Keys - 1
 		}
 		return nil
