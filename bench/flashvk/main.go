@@ -127,7 +127,7 @@ func newRoot(a *app) *cobra.Command {
 		Run:                   func(*cobra.Command, []string) {},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	usage := root.UsageTemplate() // a line of its own says of commands that run nothing that they have commands
+	usage := root.UsageTemplate() // which names commands twice where a command has a line of its own about its commands
 	root.SetUsageTemplate(strings.Replace(usage, "{{if .HasAvailableSubCommands}}\n", "{{if and .HasAvailableSubCommands (not .Runnable)}}\n", 1))
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newDevices(a), newBench(a), newRun(a), newTune(a), newSelftest(a), newProfile(a), newSweep(a), newPlot(a), newTrain(a), newGenerate(a), newFinetune(a), newPretrain(a), newMerge(a), newVersion(a))

@@ -170,7 +170,7 @@ func (c *course) save(ctx context.Context, done int) error {
 	if c.state == "" || c.saved == done {
 		return nil
 	}
-	c.saved = done // or else it cannot be
+	c.saved = done // also where that fails: a second try would fail, too
 	if err := c.stepper.save(ctx, c.state, map[string]string{"batches": strconv.Itoa(done)}); err != nil {
 		return fmt.Errorf("step %d is not saved: %w", done, err)
 	}
@@ -178,8 +178,8 @@ func (c *course) save(ctx context.Context, done int) error {
 }
 
 // run makes the steps, whose batches have `tokens` tokens, until all are done, or ctx ends, and calls each after each step. Then
-// it writes what there is: the state, what end writes after done steps, and the curve. What cannot be written keeps
-// nothing else from it.
+// run writes what there is: the state, what end writes after done steps, and the curve. What cannot be written keeps
+// nothing else from being written.
 func (c *course) run(ctx, work context.Context, tokens int, each func(Row), end func(done int) error, title, of string) (err error) {
 	c.saved = -1
 	if c.log, err = c.openLog(c.goesOn, c.result); err != nil {

@@ -134,7 +134,7 @@ func (t *Task) covariance(n int) []float64 {
 func (t *Task) factor(n int) blas64.Triangular {
 	u := blas64.Triangular{N: n, Stride: n, Data: t.covariance(n), Uplo: blas.Upper, Diag: blas.NonUnit}
 	if !(lapack.Implementation{}).Dpotrf(u.Uplo, n, u.Data, n) {
-		panic("gp: covariance is not positive") // its noise is at least 1e-3
+		panic("gp: covariance is not positive") // the variance of its noise is at least 0.05²
 	}
 	return u
 }
