@@ -449,7 +449,11 @@ func (p *Plan) Repeat(n int, each func(c *vk.Cmd, i int) error) (*vk.Cmd, error)
 			err = each(c, i)
 		}
 	}
-	return c, err
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // HostTime returns how long the host worked on the last Run or Start, until it had submitted the
