@@ -336,7 +336,11 @@ func TestRepeatedMaxima(t *testing.T) {
 						t.Skip(err)
 					}
 					require.NoError(t, attention.ForwardHost(t.Context(), d, x, p, opt))
-					require.InDelta(t, 0, bias(x.O), 0.05) // an H200's matrices cut sums off: -0.028 in float16
+					most := 0.02
+					if format == dtype.Float16 && (impl == attention.CoopMat2 || impl == attention.CoopMat) {
+						most = 0.03 // an H200's matrices cut sums off: -0.0284
+					}
+					require.InDelta(t, 0, bias(x.O), most)
 					v := x.V[0]
 					x.V[0] = float32(math.NaN()) // kernels that round finite results faster must see that this one is none
 					require.NoError(t, attention.ForwardHost(t.Context(), d, x, p, opt))

@@ -307,6 +307,7 @@ func (g *Generator) steps(ctx context.Context, most int) ([]int32, error) {
 // startSeveral starts atOnce steps.
 func (g *Generator) startSeveral(ctx context.Context) (err error) {
 	if g.several == nil {
+		g.chosen.Close() // of a recording that failed
 		if g.chosen, err = g.d.NewTensor("chosen", dtype.Int32, g.atOnce, g.o.Batch); err != nil {
 			return err
 		}

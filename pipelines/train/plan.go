@@ -438,7 +438,7 @@ func (p *Plan) RunFresh(ctx context.Context) (err error) {
 }
 
 // Repeat records a batch n times, one behind the other, and what `each` records behind each: a batch reads what the batch
-// before has written. The plan is of pass Forward. The recording is the caller's, also with an error, to be closed before the plan.
+// before has written. The plan is of pass Forward. The recording is the caller's, to be closed before the plan.
 func (p *Plan) Repeat(n int, each func(c *vk.Cmd, i int) error) (*vk.Cmd, error) {
 	if p.pass != Forward || n < 1 {
 		return nil, fmt.Errorf("train: %d times of pass %v: pass forward is repeated, once or more", n, p.pass)

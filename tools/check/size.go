@@ -30,7 +30,7 @@ var wings = []wing{
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14485, 0},
 	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17845},
-	{"attention", []string{"attention", "internal/attention"}, 16784, 0},
+	{"attention", []string{"attention", "internal/attention"}, 16788, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20475, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",
