@@ -32,6 +32,7 @@ const (
 	mostVecs   = 8  // of a key head's queries, which an invocation has sums of
 	mostSplits = 16 // parts that an invocation combines at once
 	mostAhead  = 3
+	mostWords  = 64 // of a phase that an invocation reads: Mesa 25.0's compiler for RDNA2 crashes at 112
 )
 
 // Sizes up to which Hopper has this kernel (Plan.Fast says what of that was measured): weights of a layer, and keys.
@@ -46,6 +47,9 @@ const (
 func choose(caps *vk.Caps, p *Problem) (c Config, fast bool) {
 	subgroup := max(1, int(caps.SubgroupSize))
 	c = Config{Groups: 1, Threads: max(128, subgroup), Splits: 1, Team: min(16, subgroup), Loads: 4, Keys: 2, Ahead: 1, Copies: 1}
+	for c.Threads*mostWords < max(p.Width, p.Hidden) {
+		c.Threads *= 2
+	}
 	if chips.Family(caps) != "hopper" || caps.ComputeUnits < 2 {
 		return c, false
 	}
@@ -91,6 +95,8 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 		return unsupported("the size of subgroups is not known")
 	case c.Threads%subgroup != 0 || c.Threads%32 != 0 || c.Team&(c.Team-1) != 0 || c.Team > subgroup || c.Copies > c.Team:
 		return unsupported("%v: %d invocations are not subgroups of %d, or these not teams of %d, a power of two, for %d copies", c, c.Threads, subgroup, c.Team, c.Copies)
+	case c.Threads*mostWords < max(p.Width, p.Hidden):
+		return unsupported("%d invocations read more than %d words each of width=%d or hidden=%d", c.Threads, mostWords, p.Width, p.Hidden)
 	case caps.MaxStorageBuffers < buffers:
 		return unsupported("%d storage buffers are more than the device's %d", buffers, caps.MaxStorageBuffers)
 	case caps.MaxWorkgroupSubgroups != 0 && c.Threads > subgroup*int(caps.MaxWorkgroupSubgroups):
