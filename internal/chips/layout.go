@@ -350,6 +350,11 @@ func Kernel[P any](d *vk.Device, name, format string, spec any, o vk.KernelOptio
 	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
 }
 
+// Groups returns the workgroups for a number of items, some for each: at most what the device takes.
+func Groups(caps *vk.Caps, items, each int) vk.Groups {
+	return vk.Groups{X: uint32(min((items+each-1)/each, int(caps.MaxWorkgroupCount[0])))}
+}
+
 // Format returns the number of a format of floats in lib/formats.glsl.
 func Format(t dtype.DType) uint32 {
 	return [...]uint32{dtype.Float32: 0, dtype.Float16: 1, dtype.BFloat16: 2}[t]

@@ -35,17 +35,9 @@ func ForwardLayers(c *vk.Cmd, list []Tensors, p Problem, o Options) (err error) 
 	if len(list) == 0 {
 		return fmt.Errorf("decoder: layers=%d is not positive", len(list))
 	}
-	memory, bytes := o.Workspace, int64(len(list))*plan.bytes
-	if memory == nil {
-		memory = c.Scratch("decoder.words", bytes)
-	} else if memory.Bytes() < bytes {
-		return fmt.Errorf("decoder: workspace has %d bytes, want %d", memory.Bytes(), bytes)
-	}
-	if err := c.Err(); err != nil {
-		return err
-	}
-	words := vk.View(memory, dtype.Int32, int(bytes/4))
-	if err := check(list, &p, words); err != nil {
+	bytes := int64(len(list)) * plan.bytes
+	memory, err := open(c, list, &p, o.Workspace, bytes)
+	if err != nil {
 		return err
 	}
 	options := vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true}
@@ -54,7 +46,7 @@ func ForwardLayers(c *vk.Cmd, list []Tensors, p Problem, o Options) (err error) 
 		return err
 	}
 	c.Fill(memory, 0, bytes, empty)
-	words = words.Narrow()
+	words := vk.View(memory, dtype.Int32, int(bytes/4)).Narrow()
 	x, y := list[0].X.Narrow(), list[len(list)-1].Y.Narrow()
 	dispatch := func() {
 		for i, t := range list {
@@ -82,11 +74,10 @@ func ForwardLayers(c *vk.Cmd, list []Tensors, p Problem, o Options) (err error) 
 	return c.Err()
 }
 
-// check returns an error that names the first tensor that does not fit p.
-func check(list []Tensors, p *Problem, words vk.Tensor) error {
+// open returns the workspace, and an error that names the first tensor that does not fit p.
+func open(c *vk.Cmd, list []Tensors, p *Problem, given *vk.Buffer, bytes int64) (*vk.Buffer, error) {
 	row, angles, cache := []int{1, p.Width}, []int{p.Keys, p.HeadDim / 2}, []int{p.KVHeads, p.Keys, p.HeadDim}
-	var inputs []argument.Argument
-	outputs := []argument.Argument{argument.New("workspace", words, true, dtype.Int32, words.Shape)}
+	var inputs, outputs []argument.Argument
 	type named struct {
 		name string
 		vk.Tensor
@@ -116,18 +107,19 @@ func check(list []Tensors, p *Problem, words vk.Tensor) error {
 		placed = append(placed, named{"cos" + of, t.Cos}, named{"sin" + of, t.Sin}, named{"qkv" + of, t.QKV}, named{"out" + of, t.Out},
 			named{"gate_up" + of, t.GateUp}, named{"down" + of, t.Down}, named{"k" + of, t.K}, named{"v" + of, t.V})
 	}
-	if err := argument.Check("decoder", inputs, outputs); err != nil {
-		return err
+	memory, err := argument.Open(c, "decoder", given, bytes, inputs, outputs)
+	if err != nil {
+		return nil, err
 	}
 	for _, x := range placed {
 		switch angles := x.DType == dtype.Float32; {
 		case angles && !x.Contiguous():
-			return fmt.Errorf("decoder: %s has strides %v: angles are not contiguous", x.name, x.Strides)
+			return nil, fmt.Errorf("decoder: %s has strides %v: angles are not contiguous", x.name, x.Strides)
 		case !angles && !x.Aligned(vec):
-			return fmt.Errorf("decoder: %s has offset %d and strides %v: rows do not begin at multiples of %d elements", x.name, x.Offset, x.Strides, vec)
+			return nil, fmt.Errorf("decoder: %s has offset %d and strides %v: rows do not begin at multiples of %d elements", x.name, x.Offset, x.Strides, vec)
 		}
 	}
-	return nil
+	return memory, nil
 }
 
 const (

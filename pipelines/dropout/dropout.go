@@ -151,14 +151,13 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	vk.Narrow(&t.X, &t.State, &t.Y)
 	vec := vecBytes / p.DType.Size()
-	k, err := chips.Kernel[params](c.Device(), "dropout", p.DType.Short(), spec{threads, t.X.Aligned(vec) && t.Y.Aligned(vec)}, vk.KernelOptions{})
+	k, err := chips.Kernel[params](c.Device(), "dropout", p.DType.Short(), spec{threads, argument.Aligned(vec, t.X, t.Y)}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
 	c.Note(func() vk.Note { return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: p.Bytes()} })
 	vectors := p.Rows * ((p.Cols + vec - 1) / vec)
-	groups := min((vectors+threads-1)/threads, int(c.Device().Caps().MaxWorkgroupCount[0]))
-	k.Dispatch(c, vk.Groups{X: uint32(groups)}, params{
+	k.Dispatch(c, chips.Groups(c.Device().Caps(), vectors, threads), params{
 		Rows: uint32(p.Rows), Cols: uint32(p.Cols), Stream: uint32(p.Stream), DropBelow: p.dropped().Threshold(), KeepScale: float32(p.dropped().KeepScale()),
 		StateOffset: uint32(t.State.Offset),
 		XOffset:     uint32(t.X.Offset), XStride: uint32(t.X.Strides[0]), YOffset: uint32(t.Y.Offset), YStride: uint32(t.Y.Strides[0]),

@@ -58,7 +58,7 @@ func rows(c *vk.Cmd, t Tensors, accumulate, zero bool) error {
 		Tokens: uint32(tokens), Vocabulary: uint32(t.Table.Shape[0]), Dim: uint32(dim), IDsOffset: uint32(t.IDs.Offset),
 		TableOffset: uint32(t.Table.Offset), TableStride: stride(t.Table), OutOffset: uint32(t.Out.Offset), OutStride: stride(t.Out),
 	}
-	k.Dispatch(c, groups(caps, tokens*spec.vecs(dim), fwdEach*spec.WorkgroupSize), params, t.IDs, t.Table, t.Out)
+	k.Dispatch(c, chips.Groups(caps, tokens*spec.vecs(dim), fwdEach*int(spec.WorkgroupSize)), params, t.IDs, t.Table, t.Out)
 	return c.Err()
 }
 
@@ -89,26 +89,13 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	if err != nil {
 		return err
 	}
-	memory := o.Workspace
-	if memory == nil {
-		memory = c.Scratch("embed.workspace", plan.space.bytes)
-		err = c.Err()
-	} else if memory.Bytes() < plan.space.bytes {
-		err = fmt.Errorf("embed: workspace has %d bytes, want %d", memory.Bytes(), plan.space.bytes)
-	}
-	if err != nil {
-		return err
-	}
 	inputs := []argument.Argument{
 		argument.New("ids", ids, true, dtype.Int32, []int{p.Tokens}),
 		argument.New("dout", dout, true, p.OutDType(), []int{p.Tokens, p.Dim}),
 	}
-	whole := vk.View(memory, dtype.Float32, int(plan.space.bytes/4))
-	outputs := []argument.Argument{
-		argument.New("dtable", dtable, true, p.GradDType(), []int{p.Vocabulary, p.Dim}),
-		argument.New("workspace", whole, true, dtype.Float32, whole.Shape),
-	}
-	if err := argument.Check("embed", inputs, outputs); err != nil {
+	outputs := []argument.Argument{argument.New("dtable", dtable, true, p.GradDType(), []int{p.Vocabulary, p.Dim})}
+	memory, err := argument.Open(c, "embed", o.Workspace, plan.space.bytes, inputs, outputs)
+	if err != nil {
 		return err
 	}
 	vk.Narrow(&ids, &dout, &dtable)
@@ -149,14 +136,14 @@ func sort(c *vk.Cmd, ids vk.Tensor, p *Problem, memory *vk.Buffer) (sorted, part
 		if err != nil {
 			return sorted, parts, err
 		}
-		each := uint32(tile)
+		each := tile
 		if merge {
-			each = threads
+			each = int(threads)
 		}
 		c.Note(func() vk.Note {
 			return vk.Note{Text: fmt.Sprintf("%d tokens", p.Tokens), Bytes: 12 * float64(p.Tokens)}
 		})
-		k.Dispatch(c, groups(d.Caps(), p.Tokens, each), sortParams{uint32(p.Tokens), uint32(p.Vocabulary), uint32(ids.Offset)}, ids, tiles, sorted)
+		k.Dispatch(c, chips.Groups(d.Caps(), p.Tokens, each), sortParams{uint32(p.Tokens), uint32(p.Vocabulary), uint32(ids.Offset)}, ids, tiles, sorted)
 	}
 	return sorted, parts, c.Err()
 }
@@ -183,7 +170,7 @@ func sum(c *vk.Cmd, sorted, dout, dtable, parts vk.Tensor, p *Problem) error {
 			}
 			return vk.Note{Text: fmt.Sprintf("%d tokens, rows of %d", p.Tokens, p.Dim), FLOPs: p.BackwardFLOPs(), Bytes: p.BackwardBytes()}
 		})
-		k.Dispatch(c, groups(caps, blocks*spec.vecs(p.Dim), spec.WorkgroupSize), params, sorted, dout, dtable, parts)
+		k.Dispatch(c, chips.Groups(caps, blocks*spec.vecs(p.Dim), int(spec.WorkgroupSize)), params, sorted, dout, dtable, parts)
 	}
 	return c.Err()
 }
@@ -208,11 +195,6 @@ func newSpace(p *Problem) space {
 // threads returns the invocations of a workgroup.
 func threads(caps *vk.Caps) uint32 {
 	return min(256, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0])
-}
-
-// groups returns the workgroups for a number of items, some for each: at most what the device takes.
-func groups(caps *vk.Caps, items int, each uint32) vk.Groups {
-	return vk.Groups{X: uint32(min((items+int(each)-1)/int(each), int(caps.MaxWorkgroupCount[0])))}
 }
 
 // stride returns the distance of rows in elements.

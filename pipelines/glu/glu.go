@@ -181,7 +181,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	g, u, y := t.G, t.U, t.Y
 	vk.Narrow(&g, &u, &y)
-	params := fwdParams{uint32(p.Rows), uint32(p.Cols), placeOf(g), placeOf(u), placeOf(y)}
+	params := fwdParams{uint32(p.Rows), uint32(p.Cols), argument.RowsOf(g), argument.RowsOf(u), argument.RowsOf(y)}
 	return dispatch(c, &p, kit.Forward, p.FLOPs(), params, g, u, y)
 }
 
@@ -201,7 +201,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	}
 	x, u, dy, dg, du := t.G, t.U, g.DY, g.DG, g.DU
 	vk.Narrow(&x, &u, &dy, &dg, &du)
-	params := bwdParams{uint32(p.Rows), uint32(p.Cols), placeOf(x), placeOf(u), placeOf(dy), placeOf(dg), placeOf(du)}
+	params := bwdParams{uint32(p.Rows), uint32(p.Cols), argument.RowsOf(x), argument.RowsOf(u), argument.RowsOf(dy), argument.RowsOf(dg), argument.RowsOf(du)}
 	return dispatch(c, &p, kit.Backward, p.BackwardFLOPs(), params, x, u, dy, dg, du)
 }
 
@@ -216,11 +216,9 @@ const (
 
 // dispatch runs the kernel of a pass, with an invocation for each vector if the device has as many.
 func dispatch[P any](c *vk.Cmd, p *Problem, pass kit.Pass, flops float64, params P, t ...vk.Tensor) error {
-	vec, aligned := vecBytes/p.DType.Size(), true
-	for _, x := range t {
-		aligned = aligned && x.Aligned(vec)
-	}
-	k, err := chips.Kernel[P](c.Device(), kernels[pass], p.DType.Short(), spec{threads, uint32(p.Activation), aligned}, vk.KernelOptions{})
+	vec := vecBytes / p.DType.Size()
+	constants := spec{threads, uint32(p.Activation), argument.Aligned(vec, t...)}
+	k, err := chips.Kernel[P](c.Device(), kernels[pass], p.DType.Short(), constants, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -228,37 +226,28 @@ func dispatch[P any](c *vk.Cmd, p *Problem, pass kit.Pass, flops float64, params
 		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: flops, Bytes: vk.Traffic(t...)}
 	})
 	vectors := p.Rows * ((p.Cols + vec - 1) / vec)
-	groups := min((vectors+threads-1)/threads, int(c.Device().Caps().MaxWorkgroupCount[0]))
-	k.Dispatch(c, vk.Groups{X: uint32(groups)}, params, t...)
+	k.Dispatch(c, chips.Groups(c.Device().Caps(), vectors, threads), params, t...)
 	return c.Err()
 }
 
-// place is where a tensor lies.
-type place struct {
-	Offset uint32 `glsl:"offset"` // elements, as the stride
-	Stride uint32 `glsl:"stride"` // of rows
-}
-
-func placeOf(t vk.Tensor) place { return place{uint32(t.Offset), uint32(t.Strides[0])} }
-
 // fwdParams is the push-constant block of glu_fwd.comp.
 type fwdParams struct {
-	Rows uint32 `glsl:"rows"`
-	Cols uint32 `glsl:"cols"`
-	G    place  `glsl:"g"`
-	U    place  `glsl:"u"`
-	Y    place  `glsl:"y"`
+	Rows uint32        `glsl:"rows"`
+	Cols uint32        `glsl:"cols"`
+	G    argument.Rows `glsl:"g"`
+	U    argument.Rows `glsl:"u"`
+	Y    argument.Rows `glsl:"y"`
 }
 
 // bwdParams is the push-constant block of glu_bwd.comp.
 type bwdParams struct {
-	Rows uint32 `glsl:"rows"`
-	Cols uint32 `glsl:"cols"`
-	G    place  `glsl:"g"`
-	U    place  `glsl:"u"`
-	DY   place  `glsl:"dy"`
-	DG   place  `glsl:"dg"`
-	DU   place  `glsl:"du"`
+	Rows uint32        `glsl:"rows"`
+	Cols uint32        `glsl:"cols"`
+	G    argument.Rows `glsl:"g"`
+	U    argument.Rows `glsl:"u"`
+	DY   argument.Rows `glsl:"dy"`
+	DG   argument.Rows `glsl:"dg"`
+	DU   argument.Rows `glsl:"du"`
 }
 
 // spec is the specialization of both kernels. Activations have their numbers in lib/glu.glsl.

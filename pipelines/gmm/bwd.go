@@ -58,7 +58,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		bytes := vk.Traffic(in.logit, in.mu, in.logSigma, y, grad.logit, grad.mu, grad.logSigma)
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.BackwardFLOPs(), Bytes: bytes}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(groups(d.Caps(), &p, int(threads/bwdTeam)))}, params, in.logit, in.mu, in.logSigma, y, or(dloss, y), grad.logit, grad.mu, grad.logSigma)
+	k.Dispatch(c, chips.Groups(d.Caps(), p.Tokens, int(threads/bwdTeam)), params, in.logit, in.mu, in.logSigma, y, or(dloss, y), grad.logit, grad.mu, grad.logSigma)
 	return c.Err()
 }
 

@@ -55,7 +55,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d components", p.Tokens, p.Components), FLOPs: p.FLOPs(), Bytes: vk.Traffic(in.logit, in.mu, in.logSigma, y, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, in.logit, in.mu, in.logSigma, y, or(logP, parts, y), or(parts, logP, y), or(loss, logP, y), or(count, logP, y))
+	k.Dispatch(c, fwdGroups(d.Caps(), &p), params, in.logit, in.mu, in.logSigma, y, or(logP, parts, y), or(parts, logP, y), or(loss, logP, y), or(count, logP, y))
 	return c.Err()
 }
 
@@ -66,14 +66,13 @@ func check(c *vk.Cmd, inputs []argument.Argument, logP, loss vk.Tensor, p *Probl
 		argument.New("log_p", logP, !logP.IsZero(), dtype.Float32, []int{p.Tokens}),
 		argument.New("loss", loss, !loss.IsZero(), dtype.Float32, []int{1}),
 	}
-	if !loss.IsZero() {
-		if parts, err = sumrows.Workspace(c, "gmm", o.Workspace, fwdGroups(c.Device().Caps(), p), 1); err != nil {
-			return parts, count, err
-		}
-		count = vk.View(c.Zeros("gmm.count", 4), dtype.Int32, 1).Narrow()
-		outputs = append(outputs, argument.New("workspace", parts, true, dtype.Float32, parts.Shape))
+	if loss.IsZero() {
+		return parts, count, argument.Check("gmm", inputs, outputs)
 	}
-	return parts, count, argument.Check("gmm", inputs, outputs)
+	if parts, err = sumrows.Open(c, "gmm", o.Workspace, int(fwdGroups(c.Device().Caps(), p).X), 1, inputs, outputs); err != nil {
+		return parts, count, err
+	}
+	return parts, vk.View(c.Zeros("gmm.count", 4), dtype.Int32, 1).Narrow(), c.Err()
 }
 
 // fwdParams is the push-constant block of gmm_fwd.comp.
@@ -157,7 +156,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d tokens, %d groups", p.Tokens, count), Bytes: vk.Traffic(states, logP, parts)}
 	})
-	k.Dispatch(c, vk.Groups{X: uint32(fwdGroups(d.Caps(), &p))}, params, states, or(logP, parts, states), or(parts, logP, states), or(loss, logP, states), or(sharers, logP, states))
+	k.Dispatch(c, fwdGroups(d.Caps(), &p), params, states, or(logP, parts, states), or(parts, logP, states), or(loss, logP, states), or(sharers, logP, states))
 	return c.Err()
 }
 

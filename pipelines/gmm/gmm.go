@@ -35,6 +35,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
@@ -123,7 +124,7 @@ func Choose(caps *vk.Caps, p Problem, pass kit.Pass, _ Options) (Plan, error) {
 		return plan, err
 	}
 	if pass == kit.Forward {
-		plan.bytes = sumrows.Bytes(fwdGroups(caps, &p), 1)
+		plan.bytes = sumrows.Bytes(int(fwdGroups(caps, &p).X), 1)
 	}
 	return plan, nil
 }
@@ -184,14 +185,10 @@ const (
 // barriers cost little.
 func bwdThreads(caps *vk.Caps) uint32 { return max(caps.SubgroupSize, 32) }
 
-// groups returns how many workgroups a call has if each has that many tokens: at most what the
-// device takes.
-func groups(caps *vk.Caps, p *Problem, tokens int) int {
-	return min((p.Tokens+tokens-1)/tokens, int(caps.MaxWorkgroupCount[0]))
-}
-
 // fwdGroups returns the workgroups of Forward and of Merge. Each has a sum of the loss.
-func fwdGroups(caps *vk.Caps, p *Problem) int { return groups(caps, p, fwdThreads/fwdTeam) }
+func fwdGroups(caps *vk.Caps, p *Problem) vk.Groups {
+	return chips.Groups(caps, p.Tokens, fwdThreads/fwdTeam)
+}
 
 // place is where a tensor of a mixture lies.
 type place struct {

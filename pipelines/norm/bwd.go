@@ -62,19 +62,15 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		argument.New("mean", mean, !p.RMS, dtype.Float32, row),
 		argument.New("rstd", rstd, true, dtype.Float32, row),
 	}
-	groups, count := config.parts(d.Caps(), &p)
-	parts, err := sumrows.Workspace(c, "norm", o.Workspace, count, p.Cols)
-	if err != nil {
-		return err
-	}
 	outputs := [...]argument.Argument{
 		argument.New("dx", dx, true, p.DType, rows),
 		argument.New("dresidual", dresidual, p.Residual && !dresidual.IsZero(), p.DType, rows),
 		argument.New("dw", dw, !dw.IsZero(), p.WeightDType, []int{p.Cols}),
 		argument.New("db", db, p.Bias && !db.IsZero(), p.WeightDType, []int{p.Cols}),
-		argument.New("workspace", parts, true, dtype.Float32, parts.Shape),
 	}
-	if err := argument.Check("norm", inputs[:], outputs[:]); err != nil {
+	groups, count := config.parts(d.Caps(), &p)
+	parts, err := sumrows.Open(c, "norm", o.Workspace, count, p.Cols, inputs[:], outputs[:])
+	if err != nil {
 		return err
 	}
 	vk.Narrow(&s, &dy, &dsum, &w, &mean, &rstd, &dx, &dresidual, &dw, &db)
@@ -100,7 +96,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: p.BackwardFLOPs(), Bytes: vk.Traffic(s, dy, dsum, w, mean, rstd, dx, dresidual, parts)}
 	})
 	tensors := []vk.Tensor{s, dy, or(dsum, s), w, or(mean, rstd), rstd, dx, or(dresidual, dx), parts}
-	if err := dispatch(c, p.kernel(kit.Backward), &p, config, uint32(groups), spec, params, tensors...); err != nil {
+	if err := dispatch(c, p.kernel(kit.Backward), &p, config, vk.Groups{X: uint32(groups)}, spec, params, tensors...); err != nil {
 		return err
 	}
 	if !p.Bias && !dw.IsZero() {

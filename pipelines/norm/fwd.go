@@ -140,7 +140,7 @@ type fwdSpec struct {
 // newSharedSpec returns the specialization for rows of these tensors; zero tensors are ignored.
 func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows ...vk.Tensor) sharedSpec {
 	vec := vecBytes / p.DType.Size()
-	s := sharedSpec{
+	return sharedSpec{
 		WorkgroupSize: uint32(config.Threads),
 		Team:          uint32(config.team(caps)),
 		SubgroupTeam:  config.SubgroupTeam,
@@ -148,19 +148,15 @@ func newSharedSpec(caps *vk.Caps, p *Problem, config Config, w vk.Tensor, rows .
 		Centered:      !p.RMS,
 		WeightF32:     p.WeightDType == dtype.Float32,
 		WeightAligned: w.Offset%4 == 0,
-		Aligned:       true,
+		Aligned:       argument.Aligned(vec, rows...),
 		Exact:         p.Cols == config.Loads*config.team(caps)*vec,
 		Residual:      p.Residual,
 		HoldWeights:   !config.Reload,
 	}
-	for _, t := range rows {
-		s.Aligned = s.Aligned && (t.IsZero() || t.Aligned(vec))
-	}
-	return s
 }
 
 // dispatch runs a kernel of this package.
-func dispatch[P any](c *vk.Cmd, name string, p *Problem, config Config, groups uint32, spec any, params P, t ...vk.Tensor) error {
+func dispatch[P any](c *vk.Cmd, name string, p *Problem, config Config, groups vk.Groups, spec any, params P, t ...vk.Tensor) error {
 	var o vk.KernelOptions
 	if config.SubgroupTeam {
 		o = vk.KernelOptions{SubgroupSize: c.Device().Caps().SubgroupSize, FullSubgroups: true}
@@ -169,7 +165,7 @@ func dispatch[P any](c *vk.Cmd, name string, p *Problem, config Config, groups u
 	if err != nil {
 		return err
 	}
-	k.Dispatch(c, vk.Groups{X: groups}, params, t...)
+	k.Dispatch(c, groups, params, t...)
 	return c.Err()
 }
 
@@ -178,9 +174,8 @@ func (c *Config) rowsPerGroup(caps *vk.Caps) int { return c.Threads / c.team(cap
 
 // groups returns the workgroups of the forward pass: enough for all rows in one turn, or as many
 // as the device takes.
-func (c *Config) groups(caps *vk.Caps, p *Problem) uint32 {
-	n := c.rowsPerGroup(caps) * c.Rows
-	return uint32(min((p.Rows+n-1)/n, int(caps.MaxWorkgroupCount[0])))
+func (c *Config) groups(caps *vk.Caps, p *Problem) vk.Groups {
+	return chips.Groups(caps, p.Rows, c.rowsPerGroup(caps)*c.Rows)
 }
 
 // or returns t, or instead if t is zero: a binding must hold something, but the kernel does not

@@ -206,10 +206,10 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	vk.Narrow(&t.X, &t.Residual, &t.NormW, &t.W, &t.Bias, &t.Y, &t.Sum)
 	residual, bias, sum := t.X, t.NormW, t.Y // which the kernel does not touch as such
 	args := params{
-		In: uint32(p.In), Out: uint32(p.Out), Eps: float32(p.Eps), X: placeOf(t.X), W: placeOf(t.W), Y: placeOf(t.Y), NormWOffset: uint32(t.NormW.Offset),
+		In: uint32(p.In), Out: uint32(p.Out), Eps: float32(p.Eps), X: argument.RowsOf(t.X), W: argument.RowsOf(t.W), Y: argument.RowsOf(t.Y), NormWOffset: uint32(t.NormW.Offset),
 	}
 	if p.Residual {
-		residual, sum, args.Residual, args.Sum = t.Residual, t.Sum, placeOf(t.Residual), placeOf(t.Sum)
+		residual, sum, args.Residual, args.Sum = t.Residual, t.Sum, argument.RowsOf(t.Residual), argument.RowsOf(t.Sum)
 	}
 	if p.Bias {
 		bias, args.BiasOffset = t.Bias, uint32(t.Bias.Offset)
@@ -219,31 +219,22 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	c.Note(func() vk.Note { return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: p.Bytes()} })
-	groups := min(plan.blocks(&p), int(caps.MaxWorkgroupCount[0]))
-	k.Dispatch(c, vk.Groups{X: uint32(groups)}, args, t.X, residual, t.NormW, t.W, bias, t.Y, sum)
+	k.Dispatch(c, chips.Groups(caps, plan.blocks(&p), 1), args, t.X, residual, t.NormW, t.W, bias, t.Y, sum)
 	return c.Err()
 }
 
-// place is where a tensor lies.
-type place struct {
-	Offset uint32 `glsl:"offset"` // elements, as the stride
-	Stride uint32 `glsl:"stride"` // of rows
-}
-
-func placeOf(t vk.Tensor) place { return place{uint32(t.Offset), uint32(t.Strides[0])} }
-
 // params is the push-constant block of normlinear.comp.
 type params struct {
-	In          uint32  `glsl:"k"`
-	Out         uint32  `glsl:"n"`
-	Eps         float32 `glsl:"eps"`
-	X           place   `glsl:"x"`
-	Residual    place   `glsl:"residual"`
-	W           place   `glsl:"w"`
-	Y           place   `glsl:"y"`
-	Sum         place   `glsl:"sum"`
-	NormWOffset uint32  `glsl:"norm_w_offset"`
-	BiasOffset  uint32  `glsl:"bias_offset"`
+	In          uint32        `glsl:"k"`
+	Out         uint32        `glsl:"n"`
+	Eps         float32       `glsl:"eps"`
+	X           argument.Rows `glsl:"x"`
+	Residual    argument.Rows `glsl:"residual"`
+	W           argument.Rows `glsl:"w"`
+	Y           argument.Rows `glsl:"y"`
+	Sum         argument.Rows `glsl:"sum"`
+	NormWOffset uint32        `glsl:"norm_w_offset"`
+	BiasOffset  uint32        `glsl:"bias_offset"`
 }
 
 // spec is the specialization of normlinear.comp. Activations have their numbers there.
@@ -265,13 +256,9 @@ type spec struct {
 
 func newSpec(t *Tensors, p *Problem, c Config) spec {
 	vec := vecBytes / p.DType.Size()
-	s := spec{
+	return spec{
 		WorkgroupSize: uint32(c.Threads), Team: uint32(c.Team), Rows: uint32(p.Rows), Loads: uint32(c.Loads), Steps: uint32(c.Steps), Together: uint32(c.together()),
 		GLU: p.GLU, Activation: uint32(p.Activation), Residual: p.Residual, Bias: p.Bias, Format: chips.Format(p.YDType()),
-		Aligned: t.NormW.Offset%4 == 0, Whole: p.In%vec == 0,
+		Aligned: t.NormW.Offset%4 == 0 && argument.Aligned(vec, t.X, t.Residual, t.W, t.Sum), Whole: p.In%vec == 0,
 	}
-	for _, x := range []vk.Tensor{t.X, t.Residual, t.W, t.Sum} {
-		s.Aligned = s.Aligned && (x.IsZero() || x.Aligned(vec))
-	}
-	return s
 }

@@ -96,10 +96,6 @@ func workgroup(caps *vk.Caps, want uint32) uint32 {
 // tensor returns a view of a whole buffer: kernels take offsets from the table.
 func tensor(b *vk.Buffer) vk.Tensor { return vk.View(b, dtype.Float32, int(b.Bytes()/4)) }
 
-func (a *AdamW) groups(l *launch) vk.Groups {
-	return vk.Groups{X: min(uint32(l.count), a.d.Caps().MaxWorkgroupCount[0])}
-}
-
 func (a *AdamW) recordNorm(c *vk.Cmd) error {
 	size := workgroup(a.d.Caps(), threads)
 	for i := range a.launches {
@@ -120,7 +116,7 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 			n := float64(l.elements)
 			return vk.Note{Text: fmt.Sprintf("%d parameters", l.elements), FLOPs: 3 * n, Bytes: n * l.gradSize()}
 		})
-		k.Dispatch(c, a.groups(l), normParams{Chunks: uint32(l.count)}, tensor(table), tensor(l.grad), tensor(sums))
+		k.Dispatch(c, chips.Groups(a.d.Caps(), l.count, 1), normParams{Chunks: uint32(l.count)}, tensor(table), tensor(l.grad), tensor(sums))
 	}
 	return c.Err()
 }
@@ -166,7 +162,7 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 			}
 			return vk.Note{Text: fmt.Sprintf("%d parameters", l.elements), FLOPs: 14 * n, Bytes: n * each}
 		})
-		k.Dispatch(c, a.groups(l), params, tensor(a.table), tensor(a.state), tensor(l.param), tensor(l.grad), tensor(l.m), tensor(l.v), tensor(to))
+		k.Dispatch(c, chips.Groups(a.d.Caps(), l.count, 1), params, tensor(a.table), tensor(a.state), tensor(l.param), tensor(l.grad), tensor(l.m), tensor(l.v), tensor(to))
 	}
 	return c.Err()
 }

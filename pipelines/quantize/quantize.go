@@ -261,22 +261,17 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		argument.New("y", y, true, p.Quant.Element(), shape),
 		argument.New("scale", scale, true, p.Quant.ScaleDType(), p.ScaleShape()),
 	}
-	parts, err := plan.memory(c, &o)
+	memory, err := argument.Open(c, "quantize", o.Workspace, plan.bytes, inputs, outputs)
 	if err != nil {
-		return err
-	}
-	if plan.bytes > 0 {
-		outputs = append(outputs, argument.New("workspace", parts, true, dtype.Float32, parts.Shape))
-	}
-	if err := argument.Check("quantize", inputs, outputs); err != nil {
 		return err
 	}
 	if !scale.Contiguous() {
 		return fmt.Errorf("quantize: scale has strides %v for shape %v: it is not contiguous", scale.Strides, scale.Shape)
 	}
 	vk.Narrow(&x, &y, &scale)
-	if parts.IsZero() {
-		parts = scale // a binding must hold something
+	parts := scale // a binding must hold something
+	if memory != nil {
+		parts = vk.View(memory, dtype.Float32, int(plan.bytes/4)).Narrow()
 	}
 	u := p.unit()
 	par := params{
@@ -286,9 +281,9 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	s := spec{
 		WorkgroupSize: uint32(plan.threads), Team: uint32(plan.team), Loads: uint32(plan.loads), Format: uint32(p.Quant),
-		Aligned: x.Aligned(vec(&p)) && y.Aligned(vec(&p)),
+		Aligned: argument.Aligned(vec(&p), x, y),
 	}
-	groups := vk.Groups{X: uint32(min(ceil(p.scales()*plan.parts, plan.threads/plan.team), int(d.Caps().MaxWorkgroupCount[0])))}
+	groups := chips.Groups(d.Caps(), p.scales()*plan.parts, plan.threads/plan.team)
 	steps := []uint32{whole}
 	if plan.parts > 1 {
 		steps = []uint32{amax, cast}
@@ -304,20 +299,6 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		k.Dispatch(c, groups, par, x, y, scale, parts)
 	}
 	return c.Err()
-}
-
-// memory returns the tensor of the magnitudes of parts, a zero tensor if there are none.
-func (p *Plan) memory(c *vk.Cmd, o *Options) (t vk.Tensor, err error) {
-	b := o.Workspace
-	switch {
-	case p.bytes == 0:
-		return t, nil
-	case b == nil:
-		b = c.Scratch("quantize.parts", p.bytes)
-	case b.Bytes() < p.bytes:
-		return t, fmt.Errorf("quantize: workspace has %d bytes, want %d", b.Bytes(), p.bytes)
-	}
-	return vk.View(b, dtype.Float32, int(p.bytes/4)).Narrow(), nil
 }
 
 // Values of STEP: all, or the largest magnitudes of parts, and the rest.

@@ -229,8 +229,7 @@ func record(c *vk.Cmd, r rows, t *Tensors, p *Problem, pass kit.Pass, o Options)
 		span /= 2
 	}
 	items := p.Batch * p.Seq * groups(p.Heads+p.KVHeads, each) * (span/int(spec.Width) + int(args.Copies))
-	most := int(c.Device().Caps().MaxWorkgroupCount[0])
-	k.Dispatch(c, vk.Groups{X: uint32(min(groups(items, threads), most))}, args, x[0], x[1], positions, turns, x[2], x[3])
+	k.Dispatch(c, chips.Groups(c.Device().Caps(), items, threads), args, x[0], x[1], positions, turns, x[2], x[3])
 	return c.Err()
 }
 
@@ -302,15 +301,12 @@ type spec struct {
 // bytes where partners would be within them, or half in them.
 func newSpec(p *Problem, tensors []vk.Tensor) spec {
 	vec := vecBytes / p.DType.Size()
-	s := spec{WorkgroupSize: threads, Interleaved: p.Interleaved, Width: uint32(vec), Aligned: true}
+	s := spec{WorkgroupSize: threads, Interleaved: p.Interleaved, Width: uint32(vec), Aligned: argument.Aligned(vec, tensors...)}
 	switch {
 	case p.Interleaved && p.Dims%vec != 0:
 		s.Width = 2
 	case !p.Interleaved && p.Dims/2%vec != 0:
 		s.Width = 1
-	}
-	for _, t := range tensors {
-		s.Aligned = s.Aligned && t.Aligned(vec)
 	}
 	return s
 }

@@ -272,7 +272,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		args.Penalty, args.InversePenalty = float32(p.RepetitionPenalty), float32(1/p.RepetitionPenalty)
 	}
 	c.Note(func() vk.Note { return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: p.Bytes()} })
-	k.Dispatch(c, vk.Groups{X: uint32(min(p.Rows, int(caps.MaxWorkgroupCount[0])))}, args, t.Logits, seen, state, t.Tokens)
+	k.Dispatch(c, chips.Groups(caps, p.Rows, 1), args, t.Logits, seen, state, t.Tokens)
 	return c.Err()
 }
 

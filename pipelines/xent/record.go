@@ -253,7 +253,7 @@ func (r *run) rows(tokens part, x, dx, totals vk.Tensor) error {
 	if lse.IsZero() {
 		lse = losses // which the kernel does not touch as such
 	}
-	k.Dispatch(r.c, vk.Groups{X: uint32(min(tokens.len(), int(caps.MaxWorkgroupCount[0])))}, params, x, labels, totals, losses, lse)
+	k.Dispatch(r.c, chips.Groups(caps, tokens.len(), 1), params, x, labels, totals, losses, lse)
 	return r.c.Err()
 }
 

@@ -2,7 +2,7 @@
 // writes a row of sums, and a second kernel adds the rows, in order. The sums take no atomics, and
 // have the same bits every time.
 //
-//	parts, err := sumrows.Workspace(c, "norm", opt.Workspace, groups, cols)
+//	parts, err := sumrows.Open(c, "norm", opt.Workspace, groups, cols, inputs, outputs)
 //	k.Dispatch(c, …, parts)         workgroup i writes row i
 //	err = sumrows.Record(c, dst, parts)
 package sumrows
@@ -12,6 +12,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -19,22 +20,18 @@ import (
 // four.
 func Bytes(count, cols int) int64 { return 4 * int64(count) * int64((cols+3)/4*4) }
 
-// Workspace returns the tensor (count, cols rounded up to 4) of rows: of b, or for nil
-// of scratch memory of c. The errors begin with kernel and are
-// about a b that is too small, and, wrapping vk.ErrUnsupported, rows that no kernel of
-// the device sees.
-func Workspace(c *vk.Cmd, kernel string, b *vk.Buffer, count, cols int) (vk.Tensor, error) {
+// Open checks the tensors of a call as argument.Open does, and returns the tensor (count, cols rounded up
+// to 4) of rows in its workspace. An error about rows that no kernel of the device sees wraps vk.ErrUnsupported.
+func Open(c *vk.Cmd, kernel string, given *vk.Buffer, count, cols int, inputs, outputs []argument.Argument) (vk.Tensor, error) {
 	bytes := Bytes(count, cols)
 	if limit := c.Device().Caps().MaxStorageBufferRange; uint64(bytes) > limit {
 		return vk.Tensor{}, fmt.Errorf("%s: %d bytes of partial sums are more than the device's largest storage buffer, %d: %w", kernel, bytes, limit, vk.ErrUnsupported)
 	}
-	switch {
-	case b == nil:
-		b = c.Scratch(kernel+".parts", bytes)
-	case b.Bytes() < bytes:
-		return vk.Tensor{}, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, b.Bytes(), bytes)
+	b, err := argument.Open(c, kernel, given, bytes, inputs, outputs)
+	if err != nil {
+		return vk.Tensor{}, err
 	}
-	return vk.View(b, dtype.Float32, count, int(bytes/4)/count).Narrow(), c.Err()
+	return vk.View(b, dtype.Float32, count, int(bytes/4)/count).Narrow(), nil
 }
 
 // params is the push-constant block of sum_rows.comp.

@@ -105,6 +105,26 @@ func Check(kernel string, inputs, outputs []Argument) error {
 	return nil
 }
 
+// Open checks the tensors of a call as Check does, and returns its workspace: the caller's, which
+// shares memory with no argument, or for nil memory of the Cmd; nil if the call needs none.
+func Open(c *vk.Cmd, kernel string, given *vk.Buffer, bytes int64, inputs, outputs []Argument) (*vk.Buffer, error) {
+	if given != nil && bytes > 0 {
+		all := int(min(bytes, given.Bytes()) / 4)
+		outputs = append(outputs, New("workspace", vk.View(given, dtype.Float32, all), true, dtype.Float32, []int{all}))
+	}
+	if err := Check(kernel, inputs, outputs); err != nil || bytes == 0 {
+		return nil, err
+	}
+	if given == nil {
+		given = c.Scratch(kernel, bytes)
+		return given, c.Err()
+	}
+	if given.Bytes() < bytes {
+		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, given.Bytes(), bytes)
+	}
+	return given, nil
+}
+
 func check(inputs, outputs []Argument) error {
 	for _, list := range [...][]Argument{inputs, outputs} {
 		for i := range list {
@@ -261,4 +281,19 @@ type Place struct {
 // PlaceOf returns the Place of a tensor of four axes, the last of which is contiguous.
 func PlaceOf(t vk.Tensor) Place {
 	return Place{uint32(t.Offset), uint32(t.Strides[0]), uint32(t.Strides[1]), uint32(t.Strides[2])}
+}
+
+// Rows is where a matrix lies, in elements: a struct of a push-constant block.
+type Rows struct {
+	Offset uint32 `glsl:"offset"`
+	Stride uint32 `glsl:"stride"`
+}
+
+// RowsOf returns the Rows of a tensor of two axes, the last of which is contiguous.
+func RowsOf(t vk.Tensor) Rows { return Rows{uint32(t.Offset), uint32(t.Strides[0])} }
+
+// Aligned reports whether every row of the tensors starts at a multiple of n elements from the start of
+// its buffer, so that kernels may load n at a time. Zero tensors have no rows.
+func Aligned(n int, tensors ...vk.Tensor) bool {
+	return !slices.ContainsFunc(tensors, func(t vk.Tensor) bool { return !t.Aligned(n) })
 }

@@ -12,7 +12,6 @@ package chain
 import (
 	"fmt"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
@@ -38,25 +37,9 @@ func (m *Memory) Take(n int64) int64 {
 // side with them.
 func (m *Memory) Keep() { m.taken = m.Bytes }
 
-// Open checks the tensors of a call, with argument.Check, and returns the workspace: the caller's, which
-// shares memory with no argument, or for nil memory of the Cmd; nil if it is empty. An error about one
-// that is too small begins with the name of the kernel.
+// Open checks the tensors of a call, and returns the workspace, see argument.Open.
 func (m Memory) Open(c *vk.Cmd, kernel string, given *vk.Buffer, inputs, outputs []argument.Argument) (*vk.Buffer, error) {
-	if given != nil && m.Bytes > 0 {
-		all := int(min(m.Bytes, given.Bytes()) / 4)
-		outputs = append(outputs, argument.New("workspace", vk.View(given, dtype.Float32, all), true, dtype.Float32, []int{all}))
-	}
-	if err := argument.Check(kernel, inputs, outputs); err != nil || m.Bytes == 0 {
-		return nil, err
-	}
-	if given == nil {
-		b := c.Scratch(kernel, m.Bytes)
-		return b, c.Err()
-	}
-	if given.Bytes() < m.Bytes {
-		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, given.Bytes(), m.Bytes)
-	}
-	return given, nil
+	return argument.Open(c, kernel, given, m.Bytes, inputs, outputs)
 }
 
 // A Product is one call of gemm.

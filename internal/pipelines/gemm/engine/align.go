@@ -97,7 +97,7 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 		return err
 	}
 	size := src.DType.Size()
-	if !Aligned(16/size, dst) {
+	if !argument.Aligned(16/size, dst) {
 		return fmt.Errorf("gemm: dst has offset %d and strides %v: not multiples of 16 bytes", dst.Offset, dst.Strides)
 	}
 	if end := (int64(dst.Offset+dst.Span())*int64(size) + 15) &^ 15; end > dst.Buffer.Bytes() {

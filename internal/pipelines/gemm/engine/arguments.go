@@ -203,20 +203,6 @@ func sameElements(t, u vk.Tensor) bool {
 	return same
 }
 
-// Aligned reports whether every row of the tensors starts at a multiple of n elements
-// from the start of its buffer, so that kernels may load n at a time.
-func Aligned(n int, tensors ...vk.Tensor) bool {
-	for _, t := range tensors {
-		if t.IsZero() {
-			continue
-		}
-		if t.Offset%n != 0 || t.Shape[0] > 1 && t.Strides[0]%n != 0 || t.Shape[1] > 1 && t.Strides[1]%n != 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // A MemoryPlan has the offsets of partial sums and copies in the workspace of a call, in bytes.
 type MemoryPlan struct {
 	packA, packB   bool
@@ -309,7 +295,7 @@ func (m *MemoryPlan) Pack(args *Args, memory *vk.Buffer, at int64) (copies steps
 		on bool
 		at int64
 	}{{&args.A, m.packA, m.a}, {&args.B, m.packB, m.b}} {
-		if x.on && !Aligned(8, *x.t) {
+		if x.on && !argument.Aligned(8, *x.t) {
 			to, from := alignedCopy(*x.t, memory, at+x.at)
 			x.t.Buffer, x.t.Strides, x.t.Offset = to.Buffer, to.Strides, to.Offset
 			copies = steps.Together(copies, steps.List{func(c *vk.Cmd) error { return Pad(c, to, from) }})

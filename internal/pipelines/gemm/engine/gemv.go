@@ -216,7 +216,7 @@ type gemvSpec struct {
 
 func newGEMVSpec(args Args, p Problem, config Config) gemvSpec {
 	t := config.gemvTiles(&p)
-	aligned := Aligned(t.vector, args.A, args.B)
+	aligned := argument.Aligned(t.vector, args.A, args.B)
 	return gemvSpec{
 		WorkgroupSize: uint32(config.Threads),
 		Team:          uint32(config.ThreadsX),
@@ -257,7 +257,7 @@ type gemvMatrixSpec struct {
 func newGEMVMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config, inPlace bool) gemvMatrixSpec {
 	shape, _ := chips.MatrixShape(caps, p.DType)
 	t := config.gemvMatrixTiles(caps, &p, inPlace)
-	aligned := Aligned(8, args.A, args.B)
+	aligned := argument.Aligned(8, args.A, args.B)
 	return gemvMatrixSpec{
 		WorkgroupSize: uint32(config.Threads),
 		Subgroups:     uint32(t.subgroups),

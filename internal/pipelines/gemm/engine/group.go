@@ -9,6 +9,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/problem"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -160,8 +161,8 @@ func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupPara
 	for i := range list {
 		x := &list[i]
 		spec.Tail = spec.Tail || x.p.K%config.BlockK != 0 || x.p.K == 0
-		spec.AAligned = spec.AAligned && Aligned(8, x.args.A)
-		spec.BAligned = spec.BAligned && Aligned(8, x.args.B)
+		spec.AAligned = spec.AAligned && argument.Aligned(8, x.args.A)
+		spec.BAligned = spec.BAligned && argument.Aligned(8, x.args.B)
 		spec.Epilogue.join(NewEpilogueSpec(x.args, x.p))
 	}
 	return chips.Kernel[groupParams](c.Device(), "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -73,7 +74,7 @@ func NewEpilogueSpec(args Args, p Problem) EpilogueSpec {
 	}
 	return EpilogueSpec{
 		OutFormat:  chips.Format(p.Out),
-		OutAligned: Aligned(4, args.C, args.R, args.X, args.S),
+		OutAligned: argument.Aligned(4, args.C, args.R, args.X, args.S),
 		ReadC:      p.Beta != 0,
 		Residual:   p.Residual,
 		Activation: uint32(p.Activation.Function()),
@@ -160,8 +161,8 @@ func NewMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config) (MatrixSp
 		GroupM:        uint32(config.GroupM),
 		AByK:          !p.TransA,
 		BByK:          p.TransB,
-		AAligned:      args.panel > 0 || Aligned(8, args.A),
-		BAligned:      args.panel > 0 || Aligned(8, args.B),
+		AAligned:      args.panel > 0 || argument.Aligned(8, args.A),
+		BAligned:      args.panel > 0 || argument.Aligned(8, args.B),
 		Partial:       config.Splits > 1,
 		Epilogue:      NewEpilogueSpec(args, p),
 	}, nil
@@ -171,7 +172,7 @@ func NewMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config) (MatrixSp
 // they have 16 bits, only the sums decide them, their rows are multiples of 16 bytes, and left
 // matrices hold elements where accumulators do.
 func outMatrix(d *vk.Device, args Args, p *Problem, config *Config) (bool, error) {
-	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Bias || p.Residual || p.ReadsX() || !Aligned(8, args.C, args.X) {
+	if p.Out == dtype.Float32 || args.panel > 0 || config.Splits > 1 || p.Beta != 0 || p.Bias || p.Residual || p.ReadsX() || !argument.Aligned(8, args.C, args.X) {
 		return false, nil
 	}
 	shape, lack := chips.MatrixShape(d.Caps(), p.DType)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -68,7 +69,7 @@ func DealFor(d *vk.Device, format dtype.DType, config *Config, tensors ...vk.Ten
 		return Deal{}, nil
 	}
 	for _, t := range tensors {
-		if !t.IsZero() && !Aligned(16/t.DType.Size(), t) {
+		if !argument.Aligned(16/t.DType.Size(), t) {
 			return Deal{}, nil
 		}
 	}

@@ -151,7 +151,7 @@ func BackwardKept(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options) (s e
 func recordKept(c *vk.Cmd, args engine.Args, p engine.Problem) error {
 	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_skinny_dsilu", p.DType.Short(), keptSpec{
 		WorkgroupSize: keptThreads, BlockM: keptRows, BlockN: keptColumns,
-		AAligned: engine.Aligned(8, args.A), Columns: uint32(p.K), Epilogue: engine.NewEpilogueSpec(args, p),
+		AAligned: argument.Aligned(8, args.A), Columns: uint32(p.K), Epilogue: engine.NewEpilogueSpec(args, p),
 	}, vk.KernelOptions{})
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func checkGradients(t Tensors, columns int, p engine.Problem, own ...argument.Ar
 	if err != nil {
 		return err
 	}
-	if !engine.Aligned(8, t.DPre) {
+	if !argument.Aligned(8, t.DPre) {
 		return fmt.Errorf("gemm: dpre has offset %d and strides %v: not multiples of 8 elements", t.DPre.Offset, t.DPre.Strides)
 	}
 	if end := 2 * int64((t.DPre.Offset+t.DPre.Span()+7)/8*8); end > t.DPre.Buffer.Bytes() {

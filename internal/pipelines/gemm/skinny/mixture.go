@@ -160,7 +160,7 @@ func (t *MixtureTensors) arguments(p engine.Problem) (args engine.Args, err erro
 	if err != nil {
 		return args, err
 	}
-	if !engine.Aligned(4, states) {
+	if !argument.Aligned(4, states) {
 		return args, fmt.Errorf("gemm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
 	y.Shape, y.Strides = []int{1, 1, p.M}, []int{0, 0, 1}

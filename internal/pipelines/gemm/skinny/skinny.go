@@ -139,7 +139,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 	if err != nil {
 		return err
 	}
-	constants.Epilogue.OutAligned = engine.Aligned(4, args.X) // the rule of lib/gemm_skinny.glsl
+	constants.Epilogue.OutAligned = argument.Aligned(4, args.X) // the rule of lib/gemm_skinny.glsl
 	var spec any = skinnySpec{constants, uint32(partial.Shape[2])}
 	if plan.Config.PackB {
 		shape, lack := chips.MatrixShape(caps, p.DType)
