@@ -37,13 +37,18 @@ uvec4 keys_of(const vec4 x, const uint bits, const uint n) {
     return keys;
 }
 
-// load_keys returns the keys of VEC columns from c on.
-void load_keys(const Row row, const uint c, out uvec4 keys[2]) {
+// keys_from returns the keys of VEC columns from c on, which memory has as x.
+void keys_from(const Row row, const uint c, const Bits x, out uvec4 keys[2]) {
     const uint n = p.vocabulary - c;
     const uint bits = SEEN ? seen[row.seen_at + c / 32] >> c % 32 : 0;
-    const Floats x = widened(FORMAT, load_logits(row.logits_at + c, n));
-    keys[0] = keys_of(x.a, bits, n);
-    keys[1] = QUADS == 2 ? keys_of(x.b, bits >> 4, max(n, 4) - 4) : uvec4(0);
+    const Floats logits = widened(FORMAT, x);
+    keys[0] = keys_of(logits.a, bits, n);
+    keys[1] = QUADS == 2 ? keys_of(logits.b, bits >> 4, max(n, 4) - 4) : uvec4(0);
+}
+
+// load_keys returns the keys of VEC columns from c on.
+void load_keys(const Row row, const uint c, out uvec4 keys[2]) {
+    keys_from(row, c, load_logits(row.logits_at + c, p.vocabulary - c), keys);
 }
 
 uint largest(const uvec4 keys) { return max(max(keys.x, keys.y), max(keys.z, keys.w)); }
