@@ -185,7 +185,7 @@ func gemvCandidates(caps *vk.Caps, p *Problem, start Config) (all []Config) {
 				}
 			}
 			for pieces := 1; pieces <= 8 && team%lanes == 0; pieces *= 2 {
-				for _, n := range []int{16, 32} {
+				for _, n := range []int{16, 32, 64} {
 					c := start
 					c.Matrix = true
 					c.BlockM, c.BlockN, c.Threads, c.ThreadsX, c.BlockK = fewRows, threads/team*n, threads, team, team/lanes*pieces*piece
