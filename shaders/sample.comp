@@ -66,8 +66,6 @@ shared vec3 partial[WORKGROUP_SIZE];
 
 #include "lib/sample_keys.glsl"
 
-const uint AHEAD = 8;  // vectors of a row that an invocation loads at once
-
 // add adds an element to the sums of those with keys from three on.
 void add(inout vec3 sums, const Row row, const uint key, const uvec3 from, const bool weights) {
     if (key >= from.x) {
@@ -206,42 +204,13 @@ uint draw(const Row row, const uint low, const uint number) {
     return first(best).y;
 }
 
-// first_of returns the first of best, which is in front of column c, and the elements there.
-uvec2 first_of(uvec2 best, const uvec4 keys[2], const uint c) {
-    [[unroll]] for (uint e = 0; e < VEC; e++) {
-        const uint key = keys[e / 4][e % 4];
-        best = key > best.x ? uvec2(key, c + e) : best;
-    }
-    return best;
-}
-
 void main() {
     for (uint number = gl_WorkGroupID.x; number < p.rows; number += gl_NumWorkGroups.x) {
         Row row;
         row.logits_at = p.logits_offset + number * p.logits_stride;
         row.seen_at = p.seen_offset + number * p.seen_stride;
         row.held = false;
-        uvec2 own = uvec2(0, ABOVE_ALL);
-        const uint whole = ALIGNED ? p.vocabulary / VEC * VEC : 0;
-        for (uint c = gl_LocalInvocationIndex * VEC; c < whole; c += AHEAD * WORKGROUP_SIZE * VEC) {
-            Bits x[AHEAD];
-            [[unroll]] for (uint i = 0; i < AHEAD; i++) {
-                x[i] = load_logits(row.logits_at + min(c + i * WORKGROUP_SIZE * VEC, whole - VEC), VEC);
-            }
-            [[unroll]] for (uint i = 0; i < AHEAD; i++) {
-                const uint at = c + i * WORKGROUP_SIZE * VEC;
-                if (at < whole) {
-                    uvec4 keys[2];
-                    keys_from(row, at, x[i], keys);
-                    own = first_of(own, keys, at);
-                }
-            }
-        }
-        for (uint c = whole + gl_LocalInvocationIndex * VEC; c < p.vocabulary; c += WORKGROUP_SIZE * VEC) {
-            uvec4 keys[2];
-            load_keys(row, c, keys);
-            own = first_of(own, keys, c);
-        }
+        const uvec2 own = own_first(row);
         const uvec2 top = first(own);
         row.own = own.x;
         row.most = top.x;

@@ -76,3 +76,40 @@ uvec2 first(const uvec2 own) {
     barrier();  // the first of all is written before it is read
     return bests[0];
 }
+
+// first_of returns the first of best, which is in front of column c, and the elements there.
+uvec2 first_of(uvec2 best, const uvec4 keys[2], const uint c) {
+    [[unroll]] for (uint e = 0; e < VEC; e++) {
+        const uint key = keys[e / 4][e % 4];
+        best = key > best.x ? uvec2(key, c + e) : best;
+    }
+    return best;
+}
+
+const uint AHEAD = 8;  // vectors of a row that an invocation loads at once
+
+// own_first returns the largest key of the invocation's elements, and its first column.
+uvec2 own_first(const Row row) {
+    uvec2 own = uvec2(0, ABOVE_ALL);
+    const uint whole = ALIGNED ? p.vocabulary / VEC * VEC : 0;
+    for (uint c = gl_LocalInvocationIndex * VEC; c < whole; c += AHEAD * WORKGROUP_SIZE * VEC) {
+        Bits x[AHEAD];
+        [[unroll]] for (uint i = 0; i < AHEAD; i++) {
+            x[i] = load_logits(row.logits_at + min(c + i * WORKGROUP_SIZE * VEC, whole - VEC), VEC);
+        }
+        [[unroll]] for (uint i = 0; i < AHEAD; i++) {
+            const uint at = c + i * WORKGROUP_SIZE * VEC;
+            if (at < whole) {
+                uvec4 keys[2];
+                keys_from(row, at, x[i], keys);
+                own = first_of(own, keys, at);
+            }
+        }
+    }
+    for (uint c = whole + gl_LocalInvocationIndex * VEC; c < p.vocabulary; c += WORKGROUP_SIZE * VEC) {
+        uvec4 keys[2];
+        load_keys(row, c, keys);
+        own = first_of(own, keys, c);
+    }
+    return own;
+}
