@@ -29,7 +29,7 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14524, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2580, 17874},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 17874},
 	{"attention", []string{"attention", "internal/attention"}, 16788, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20362, 0},
 	{"one engine for every proof", []string{

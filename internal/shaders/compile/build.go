@@ -2,13 +2,10 @@ package compile
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-
-	"github.com/flashvk/flashvk/internal/parallel"
 )
 
 const manifestName = "manifest.txt"
@@ -19,15 +16,17 @@ const manifestName = "manifest.txt"
 // this package escapes. If a row does not compile, nothing is written and the
 // error names every problem.
 func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
-	code := make([][]byte, len(rows))
-	if m, err := readManifest(dir); changed && err == nil && m.Compiler == c.Version {
-		for i, r := range rows {
-			if checkRow(dir, r, m, nil) == nil {
-				code[i], _ = os.ReadFile(modulePath(dir, r.Name))
-			}
+	code, stale := make([][]byte, len(rows)), []Row(nil)
+	old, err := readManifest(dir)
+	for i, r := range rows {
+		if changed && err == nil && old.Compiler == c.Version && checkRow(dir, r, old, nil) == nil {
+			code[i], _ = os.ReadFile(modulePath(dir, r.Name))
+		} else {
+			stale = append(stale, r)
 		}
 	}
-	if err := errors.Join(compileAll(dir, rows, code, c)...); err != nil {
+	fresh, err := c.Compile(dir, stale...)
+	if err != nil {
 		return err
 	}
 	m := &Manifest{Compiler: c.Version, Entries: map[string]Entry{}}
@@ -35,6 +34,9 @@ func Generate(dir string, rows []Row, c *Compiler, changed bool) error {
 		return err
 	}
 	for i, r := range rows {
+		if code[i] == nil {
+			code[i], fresh = fresh[0], fresh[1:]
+		}
 		source, err := SourceHash(dir, r)
 		if err != nil {
 			return err
@@ -78,7 +80,9 @@ func Check(dir string, rows []Row, c *Compiler) []error {
 	var errs []error
 	code := make([][]byte, len(rows))
 	if c != nil {
-		errs = compileAll(dir, rows, code, c)
+		if code, err = c.Compile(dir, rows...); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	for i, r := range rows {
 		if c != nil && c.Version != m.Compiler {
@@ -125,25 +129,6 @@ func checkRow(dir string, r Row, m *Manifest, fresh []byte) error {
 		return fmt.Errorf("%s.spv is not what %s compiles to", r.Name, r.File)
 	}
 	return nil
-}
-
-// compileAll compiles the rows side by side that code has no module of. Rows that fail alike (one
-// file, several types) give one error.
-func compileAll(dir string, rows []Row, code [][]byte, c *Compiler) (errs []error) {
-	failed := make([]error, len(rows))
-	parallel.For(len(rows), func(i int) {
-		if code[i] == nil {
-			code[i], failed[i] = c.Compile(dir, rows[i])
-		}
-	})
-	seen := map[string]bool{}
-	for _, err := range failed {
-		if err != nil && !seen[err.Error()] {
-			seen[err.Error()] = true
-			errs = append(errs, err)
-		}
-	}
-	return errs
 }
 
 // orphans returns the .spv files of the folder that no row makes.

@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/flashvk/flashvk/internal/parallel"
 	"github.com/flashvk/flashvk/internal/spirv"
 )
 
@@ -42,8 +45,15 @@ type Compiler struct {
 	Version string // one line
 }
 
-// New returns the compiler at path.
+// New returns the compiler at path, or of this name in PATH.
 func New(path string) (*Compiler, error) {
+	path, err := exec.LookPath(path)
+	if err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil { // Compile starts it in a folder of its own
+		return nil, err
+	}
 	out, err := exec.Command(path, "--version").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%s --version: %w: %s", path, err, bytes.TrimSpace(out))
@@ -57,41 +67,98 @@ func New(path string) (*Compiler, error) {
 	return &Compiler{Path: path, Version: strings.Join(lines, ", ")}, nil
 }
 
-// Compile returns the SPIR-V of a row of the shader folder dir. The error is the
-// compiler's own output, one problem per line as path:line: text, with paths
-// relative to the parent of dir.
-func (c *Compiler) Compile(dir string, r Row) ([]byte, error) {
-	source, err := flatten(dir, r.File)
-	if err != nil {
-		return nil, err
+// Compile returns the SPIR-V of rows of the shader folder dir. The error is the compiler's own
+// output, one problem per line as path:line: text, with paths relative to the parent of dir. What
+// rows have in common (one file, several types) is there once.
+//
+// A process compiles many rows, since glslc reads its built-in functions for longer than most of
+// our kernels.
+func (c *Compiler) Compile(dir string, rows ...Row) ([][]byte, error) {
+	const most = 32 // rows of a process
+	like := map[string][]int{}
+	for i, r := range rows {
+		like[r.Env] = append(like[r.Env], i)
 	}
-	tmp, err := os.CreateTemp("", "flashvk-*.spv")
-	if err != nil {
-		return nil, err
+	var pieces [][]int
+	for _, env := range slices.Sorted(maps.Keys(like)) {
+		pieces = slices.AppendSeq(pieces, slices.Chunk(like[env], most))
 	}
-	tmp.Close()
-	defer os.Remove(tmp.Name())
-	cmd := exec.Command(c.Path, append(r.flags(), "-o", tmp.Name(), "-")...)
-	cmd.Stdin = bytes.NewReader(source)
+	code, failed := make([][]byte, len(rows)), make([]error, len(pieces))
+	parallel.For(len(pieces), func(n int) { failed[n] = c.together(dir, rows, pieces[n], code) })
+	err := errors.Join(failed...)
+	if err == nil {
+		return code, nil
+	}
+	var lines []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return code, errors.New(strings.Join(lines, "\n"))
+}
+
+// together compiles the rows of a piece, which have one Env, in one process, into code. Macros are
+// lines of the sources there.
+func (c *Compiler) together(dir string, rows []Row, piece []int, code [][]byte) error {
+	tmp, err := os.MkdirTemp("", "flashvk-glslc-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	args := append([]string{"-c"}, Row{Env: rows[piece[0]].Env}.flags()...)
+	for _, i := range piece {
+		source, err := flatten(dir, rows[i].File)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("%d.comp", i)
+		if err := os.WriteFile(filepath.Join(tmp, name), define(source, rows[i].Defines), 0o666); err != nil {
+			return err
+		}
+		args = append(args, name)
+	}
+	cmd := exec.Command(c.Path, args...)
+	cmd.Dir = tmp
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		if text := bytes.TrimSpace(out); len(text) > 0 {
-			return nil, fmt.Errorf("%s", text)
+			return fmt.Errorf("%s", text)
 		}
-		return nil, fmt.Errorf("%s %s: %w", c.Path, r.File, err)
+		return fmt.Errorf("%s %s: %w", c.Path, rows[piece[0]].File, err)
 	}
-	code, err := os.ReadFile(tmp.Name())
-	if err != nil {
-		return nil, err
+	for _, i := range piece {
+		raw, err := os.ReadFile(filepath.Join(tmp, fmt.Sprintf("%d.comp.spv", i)))
+		if err != nil {
+			return err
+		}
+		list, err := spirv.Decode(raw)
+		if err != nil {
+			return fmt.Errorf("%s: %w", rows[i].File, err)
+		}
+		if list = dropAddressNames(list); !rows[i].Loose {
+			list = reconverge(list)
+		}
+		code[i] = spirv.Encode(raw, list)
 	}
-	list, err := spirv.Decode(code)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.File, err)
+	return nil
+}
+
+var version = regexp.MustCompile(`(?m)^#version.*\n`)
+
+// define adds the macros NAME or NAME=VALUE to a flattened source, as -D defines them: behind the
+// line #version, after which flatten numbers lines anew.
+func define(source []byte, macros []string) []byte {
+	at := 0
+	if line := version.FindIndex(source); line != nil {
+		at = line[1]
 	}
-	if list = dropAddressNames(list); !r.Loose {
-		list = reconverge(list)
+	var lines []byte
+	for _, macro := range macros {
+		name, value, _ := strings.Cut(macro, "=")
+		lines = fmt.Appendf(lines, "#define %s %s\n", name, value)
 	}
-	return spirv.Encode(code, list), nil
+	return slices.Concat(source[:at], lines, source[at:])
 }
 
 // Find returns the path of a tool ("glslc", "spirv-val"): the environment

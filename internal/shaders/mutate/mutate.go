@@ -104,28 +104,45 @@ func (m *Mutant) Compile(glslc, source, dir string) error {
 	}
 	defer os.RemoveAll(work)
 	work = filepath.Join(work, "shaders")
-	if err := os.CopyFS(work, os.DirFS(source)); err != nil {
+	if err := m.sources(source, work); err != nil {
 		return err
-	}
-	for _, e := range m.Edits {
-		if err := e.apply(work); err != nil {
-			return fmt.Errorf("%s: %w", m.Name, err)
-		}
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
+	var rows []compile.Row
 	for _, v := range shaders.Variants() {
-		if !strings.HasPrefix(v.Name(), m.Modules) {
-			continue
+		if strings.HasPrefix(v.Name(), m.Modules) {
+			rows = append(rows, compile.Row{Name: v.Name(), File: v.File, Defines: v.Defines, Env: v.Env, Loose: m.Loose})
 		}
-		code, err := c.Compile(work, compile.Row{Name: v.Name(), File: v.File, Defines: v.Defines, Env: v.Env, Loose: m.Loose})
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.Name, err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, v.Name()+".spv"), code, 0o666); err != nil {
+	}
+	code, err := c.Compile(work, rows...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.Name, err)
+	}
+	for i, r := range rows {
+		if err := os.WriteFile(filepath.Join(dir, r.Name+".spv"), code[i], 0o666); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// sources makes dir hold the sources of a mutant of the shader folder source, without spv, which is large.
+func (m *Mutant) sources(source, dir string) error {
+	err := os.CopyFS(filepath.Join(dir, "lib"), os.DirFS(filepath.Join(source, "lib")))
+	kernels, _ := filepath.Glob(filepath.Join(source, "*.comp"))
+	for i := 0; i < len(kernels) && err == nil; i++ {
+		var text []byte
+		if text, err = os.ReadFile(kernels[i]); err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(kernels[i])), text, 0o666)
+		}
+	}
+	for i := 0; i < len(m.Edits) && err == nil; i++ {
+		err = m.Edits[i].apply(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.Name, err)
 	}
 	return nil
 }

@@ -20,11 +20,7 @@ func TestAll(t *testing.T) {
 		require.False(t, names[m.Name], m.Name)
 		require.True(t, m.Name != "" && m.What != "" && m.Kernel != "" && m.Modules != "" && len(m.Edits) > 0, "%+v", m)
 		names[m.Name] = true
-		dir := t.TempDir()
-		require.NoError(t, os.CopyFS(dir, os.DirFS("../../../shaders")))
-		for _, e := range m.Edits {
-			require.NoError(t, e.apply(dir), m.Name)
-		}
+		require.NoError(t, m.sources("../../../shaders", t.TempDir()))
 		modules := 0
 		for _, v := range shaders.Variants() {
 			if strings.HasPrefix(v.Name(), m.Modules) {
