@@ -118,7 +118,7 @@ func (b *benchLM) measureTraining(ctx context.Context, d *vk.Device, name string
 	if err != nil {
 		return err
 	}
-	o := lm.TrainOptions{DType: b.format(d.Caps(), dtype.BFloat16), Batch: b.batch, Seq: b.keys, Accumulate: b.accumulate, Checkpoint: b.checkpoint, Optim: optim.Default()}
+	o := lm.TrainOptions{DType: b.format(d.Caps(), dtype.BFloat16), Sizes: lm.Sizes{Batch: b.batch, Seq: b.keys}, Accumulate: b.accumulate, Checkpoint: b.checkpoint, Optim: optim.Default()}
 	o.Optim.MaxNorm = 1
 	flops := 6.0 // of a weight and a token: forward, and two gradients
 	if b.rank > 0 {

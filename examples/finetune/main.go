@@ -28,11 +28,10 @@ func main() {
 	check(err)
 
 	lora := &lm.LoRA{Rank: 8, Alpha: 16} // of all products of the layers
-	o := lm.TrainOptions{LoRA: lora, DType: dtype.Float32, Batch: 1, Seq: rows * seqlen, Optim: optim.Default()}
+	o := lm.TrainOptions{LoRA: lora, DType: dtype.Float32, Sizes: data.Sizes(rows), Optim: optim.Default()}
 	if d.Caps().BFloat16CoopMat {
 		o.DType = dtype.BFloat16
 	}
-	o.Sequences, o.Longest = data.Sequences(rows) // samples lie side by side in a long row
 	o.Optim.LR = 0.002
 	t := must(lm.NewTrainer(ctx, d, config, checkpoint, o))
 	defer t.Close()

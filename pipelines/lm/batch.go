@@ -24,6 +24,25 @@ type Batch struct {
 	CuSeqlens []int32
 }
 
+// Sizes are Batch sequences of Seq tokens. With Sequences they are one row of Seq tokens with at most Sequences sequences,
+// none longer than Longest (Batch.CuSeqlens); Batch is then 1.
+type Sizes struct {
+	Batch, Seq         int
+	Sequences, Longest int
+}
+
+// sizes returns those of a batch.
+func (b *Batch) sizes() Sizes {
+	s := Sizes{Batch: b.Shape[0], Seq: b.Shape[1]}
+	if b.CuSeqlens != nil {
+		s.Sequences = len(b.CuSeqlens) - 1
+	}
+	for i := range s.Sequences {
+		s.Longest = max(s.Longest, int(b.CuSeqlens[i+1]-b.CuSeqlens[i]))
+	}
+	return s
+}
+
 // Read reads a safetensors file with ids (batch, seq) and perhaps labels and positions (batch, seq) and
 // cu_seqlens (sequences+1), I32.
 func (b *Batch) Read(path string) error {
@@ -32,27 +51,25 @@ func (b *Batch) Read(path string) error {
 		return err
 	}
 	defer f.Close()
-	var shape []int
-	for _, x := range []struct {
+	for i, x := range []struct {
 		name string
 		to   *[]int32
 		rank int
 	}{{"ids", &b.IDs, 2}, {"labels", &b.Labels, 2}, {"positions", &b.Positions, 2}, {"cu_seqlens", &b.CuSeqlens, 1}} {
 		t, ok := f.Tensor(x.name)
 		switch {
-		case !ok && x.name != "ids":
+		case !ok && i > 0:
 			continue
 		case !ok:
 			return fmt.Errorf("%s: tensor %q is missing", path, x.name)
 		case t.DType != "I32" || len(t.Shape) != x.rank:
 			return fmt.Errorf("%s: tensor %q is %s of shape %v, want I32 with %d axes", path, x.name, t.DType, t.Shape, x.rank)
-		case x.rank == 2 && shape != nil && !slices.Equal(t.Shape, shape):
-			return fmt.Errorf("%s: tensor %q has shape %v, ids %v", path, x.name, t.Shape, shape)
 		case t.Bytes() == 0:
 			return fmt.Errorf("%s: tensor %q has shape %v: it is empty", path, x.name, t.Shape)
-		}
-		if x.rank == 2 {
-			shape = t.Shape
+		case i == 0:
+			b.Shape = [2]int(t.Shape)
+		case x.rank == 2 && [2]int(t.Shape) != b.Shape:
+			return fmt.Errorf("%s: tensor %q has shape %v, ids %v", path, x.name, t.Shape, b.Shape)
 		}
 		raw := make([]byte, t.Bytes())
 		if err := f.ReadAt(t, raw, 0); err != nil {
@@ -62,28 +79,26 @@ func (b *Batch) Read(path string) error {
 			*x.to = append(*x.to, int32(binary.LittleEndian.Uint32(raw[i:])))
 		}
 	}
-	b.Shape = [2]int(shape)
 	return nil
 }
 
 // Check returns an error if a number breaks a rule.
 func (b *Batch) Check(c *Config) error {
-	for i, id := range b.IDs {
-		if id < 0 || int(id) >= c.Vocabulary {
-			return fmt.Errorf("lm: ids[%d] is %d, which is not from 0 to vocab_size-1=%d", i, id, c.Vocabulary-1)
+	for _, x := range []struct {
+		name, rule string
+		list       []int32
+		limit      int
+	}{
+		{"ids", "not from 0 to vocab_size-1", b.IDs, c.Vocabulary},
+		{"labels", "neither -100 nor from 0 to vocab_size-1", b.Labels, c.Vocabulary},
+		{"positions", "not from 0 to max_position_embeddings-1", b.Positions, c.Positions},
+	} {
+		for i, n := range x.list {
+			if (n < 0 || int(n) >= x.limit) && !(x.name == "labels" && n == Ignored) {
+				return fmt.Errorf("lm: %s[%d] is %d, which is %s=%d", x.name, i, n, x.rule, x.limit-1)
+			}
 		}
 	}
-	for i, id := range b.Labels {
-		if id != Ignored && (id < 0 || int(id) >= c.Vocabulary) {
-			return fmt.Errorf("lm: labels[%d] is %d, which is neither -100 nor from 0 to vocab_size-1=%d", i, id, c.Vocabulary-1)
-		}
-	}
-	for i, p := range b.Positions {
-		if p < 0 || int(p) >= c.Positions {
-			return fmt.Errorf("lm: positions[%d] is %d, which is not from 0 to max_position_embeddings-1=%d", i, p, c.Positions-1)
-		}
-	}
-	longest := b.Shape[1]
 	if cu := b.CuSeqlens; cu != nil {
 		if b.Shape[0] != 1 {
 			return fmt.Errorf("lm: cu_seqlens packs sequences into one row, but ids has %d", b.Shape[0])
@@ -91,9 +106,20 @@ func (b *Batch) Check(c *Config) error {
 		if len(cu) < 2 || cu[0] != 0 || int(cu[len(cu)-1]) != len(b.IDs) || !slices.IsSorted(cu) {
 			return fmt.Errorf("lm: cu_seqlens=%v does not rise from 0 to the %d tokens of ids", cu, len(b.IDs))
 		}
-		longest = b.longest()
 	}
-	if b.Positions == nil && longest > c.Positions {
+	if b.Positions == nil {
+		return b.sizes().checkPositions(c)
+	}
+	return nil
+}
+
+// checkPositions returns an error if a model has too few positions.
+func (s Sizes) checkPositions(c *Config) error {
+	longest := s.Seq
+	if s.Sequences > 0 {
+		longest = s.Longest
+	}
+	if longest > c.Positions {
 		return fmt.Errorf("lm: a sequence of %d tokens is longer than max_position_embeddings=%d", longest, c.Positions)
 	}
 	return nil
@@ -109,14 +135,6 @@ func (b *Batch) counted() (n int) {
 	return n
 }
 
-// longest returns the length of the longest sequence that is packed.
-func (b *Batch) longest() (n int) {
-	for i := range b.CuSeqlens[1:] {
-		n = max(n, int(b.CuSeqlens[i+1]-b.CuSeqlens[i]))
-	}
-	return n
-}
-
 // positions returns Positions, or those that count from 0 on.
 func (b *Batch) positions() []int32 {
 	if b.Positions != nil {
@@ -124,11 +142,8 @@ func (b *Batch) positions() []int32 {
 	}
 	list := make([]int32, len(b.IDs))
 	for i := range list {
-		list[i] = int32(i % b.Shape[1])
-	}
-	for s := 0; s+1 < len(b.CuSeqlens); s++ {
-		for i := b.CuSeqlens[s]; i < b.CuSeqlens[s+1]; i++ {
-			list[i] = i - b.CuSeqlens[s]
+		if _, begins := slices.BinarySearch(b.CuSeqlens, int32(i)); !begins && i%b.Shape[1] > 0 {
+			list[i] = list[i-1] + 1
 		}
 	}
 	return list
@@ -139,20 +154,16 @@ func Logits(ctx context.Context, c *Config, m *train.Model, b Batch) ([]float32,
 	if err := b.Check(c); err != nil {
 		return nil, err
 	}
-	f := &Forward{Config: c, Batch: b.Shape[0], Seq: b.Shape[1]}
-	if b.CuSeqlens != nil {
-		f.Sequences, f.Longest = len(b.CuSeqlens)-1, b.longest()
-	}
+	f := &Forward{Config: c, Sizes: b.sizes()}
 	plan, err := m.NewPlan(ctx, f.Tape, train.Forward, train.PlanOptions{})
 	if err != nil {
 		return nil, err
 	}
 	defer plan.Close()
-	logits := make([]float32, len(b.IDs)*c.Vocabulary)
-	if err := run(ctx, plan, b.inputs(c)); err != nil {
+	if err := start(ctx, plan, b.inputs(c)); err != nil {
 		return nil, err
 	}
-	return logits, plan.Tensor("logits").Download(ctx, logits)
+	return plan.Download(ctx, "logits")
 }
 
 // inputs returns the inputs of a Forward by their names.
@@ -176,8 +187,8 @@ func upload(ctx context.Context, p *train.Plan, inputs map[string][]int32) error
 	return nil
 }
 
-// run starts a plan on the inputs that it has.
-func run(ctx context.Context, p *train.Plan, inputs map[string][]int32) error {
+// start starts a plan on the inputs that it has.
+func start(ctx context.Context, p *train.Plan, inputs map[string][]int32) error {
 	if err := upload(ctx, p, inputs); err != nil {
 		return err
 	}

@@ -1,12 +1,11 @@
 package lm
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,20 +25,20 @@ type Checkpoint struct {
 	Dir    string
 	DType  dtype.DType // of most of the weights
 
-	files   []*safetensors.File
-	names   []string          // of files
+	shards  []shard
 	tensors map[string]source // by the name of the parameter
+}
+
+// A shard is a file of weights.
+type shard struct {
+	name string
+	*safetensors.File
 }
 
 // A source is where a tensor lies.
 type source struct {
-	file   *safetensors.File
-	tensor safetensors.Tensor
-}
-
-// Read is of Weights, for the bytes of a tensor that is no parameter.
-func (s source) Read(_ Param, _ dtype.DType, p []byte, first int64) error {
-	return s.file.ReadAt(s.tensor, p, first)
+	safetensors.Tensor
+	file *safetensors.File
 }
 
 const (
@@ -70,13 +69,13 @@ func Open(dir string) (_ *Checkpoint, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("lm: %w", err)
 		}
-		c.files, c.names = append(c.files, f), append(c.names, name)
+		c.shards = append(c.shards, shard{name, f})
 		for _, t := range f.Tensors() {
 			if index != nil && index[t.Name] != name {
 				return nil, fmt.Errorf("lm: %s: tensor %q is in %s, but the index says %q", dir, t.Name, name, index[t.Name])
 			}
 			if key := config.key(t.Name); key != "" {
-				c.tensors[key] = source{f, t}
+				c.tensors[key] = source{t, f}
 			}
 		}
 	}
@@ -140,18 +139,18 @@ func (c *Checkpoint) check() error {
 		if !ok {
 			return fmt.Errorf("lm: %s: tensor %q is missing: %s with num_hidden_layers=%d has it", c.Dir, p.Name, c.Config.Architecture, c.Config.Layers)
 		}
-		if !slices.Equal(s.tensor.Shape, p.Shape) {
-			return fmt.Errorf("lm: %s: tensor %q has shape %v, config.json wants %v", c.Dir, s.tensor.Name, s.tensor.Shape, p.Shape)
+		if !slices.Equal(s.Shape, p.Shape) {
+			return fmt.Errorf("lm: %s: tensor %q has shape %v, config.json wants %v", c.Dir, s.Name, s.Shape, p.Shape)
 		}
-		format, ok := formats[s.tensor.DType]
+		format, ok := formats[s.DType]
 		if !ok {
-			return fmt.Errorf("lm: %s: tensor %q is %s, want F32, F16 or BF16", c.Dir, s.tensor.Name, s.tensor.DType)
+			return fmt.Errorf("lm: %s: tensor %q is %s, want F32, F16 or BF16", c.Dir, s.Name, s.DType)
 		}
-		bytes[format] += s.tensor.Bytes()
+		bytes[format] += s.Bytes()
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.tensors)) {
 		if !params[key] {
-			return fmt.Errorf("lm: %s: tensor %q is none of the parameters that config.json describes", c.Dir, c.tensors[key].tensor.Name)
+			return fmt.Errorf("lm: %s: tensor %q is none of the parameters that config.json describes", c.Dir, c.tensors[key].Name)
 		}
 	}
 	for format, n := range bytes {
@@ -166,46 +165,17 @@ var formats = map[safetensors.DType]dtype.DType{
 	safetensors.F32: dtype.Float32, safetensors.F16: dtype.Float16, safetensors.BF16: dtype.BFloat16,
 }
 
-// Read is of Weights. An element that the format cannot hold is an error.
-func (c *Checkpoint) Read(x Param, t dtype.DType, p []byte, first int64) error {
-	s, ok := c.tensors[x.Name]
+// Read is of Weights.
+func (c *Checkpoint) Read(p Param, x []float32, first int) error {
+	s, ok := c.tensors[p.Name]
 	if !ok {
-		return fmt.Errorf("lm: %s: there is no parameter %q", c.Dir, x.Name)
+		return fmt.Errorf("lm: %s: there is no parameter %q", c.Dir, p.Name)
 	}
-	format := formats[s.tensor.DType]
-	if format == t {
-		return s.file.ReadAt(s.tensor, p, first*int64(t.Size()))
-	}
-	n := len(p) / t.Size()
-	raw, values := make([]byte, n*format.Size()), make([]float32, n)
-	if err := s.file.ReadAt(s.tensor, raw, first*int64(format.Size())); err != nil {
-		return err
-	}
-	storage.Decode(format, values, raw)
-	return encode(x.Name, t, p, values, first)
-}
-
-// encode writes elements of a parameter, from element first on, in a format.
-func encode(name string, t dtype.DType, p []byte, values []float32, first int64) error {
-	if t == dtype.Float16 {
-		for i, v := range values {
-			if a := math.Abs(float64(v)); a > 65504 && !math.IsInf(a, 1) {
-				return fmt.Errorf("lm: tensor %q: element %d is %v, beyond the 65504 of float16: take bfloat16 or float32", name, first+int64(i), v)
-			}
-		}
-	}
-	storage.Encode(t, p, values)
-	return nil
-}
-
-// float32s reads n elements of a parameter from element first on.
-func float32s(w Weights, x Param, first, n int64) ([]float32, error) {
-	raw, values := make([]byte, 4*n), make([]float32, n)
-	if err := w.Read(x, dtype.Float32, raw, first); err != nil {
-		return nil, err
-	}
-	storage.Decode(dtype.Float32, values, raw)
-	return values, nil
+	format := formats[s.DType]
+	raw := make([]byte, len(x)*format.Size())
+	err := s.file.ReadAt(s.Tensor, raw, int64(first*format.Size()))
+	storage.Decode(format, x, raw)
+	return err
 }
 
 // Close closes the files. It may be called again, and on nil.
@@ -213,8 +183,8 @@ func (c *Checkpoint) Close() {
 	if c == nil {
 		return
 	}
-	for _, f := range c.files {
-		f.Close()
+	for _, s := range c.shards {
+		s.Close()
 	}
 }
 
@@ -235,15 +205,14 @@ func (c *Checkpoint) Copy(dir string, w Weights) error {
 	if err := os.Remove(filepath.Join(dir, configFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("lm: %w", err)
 	}
-	if len(c.files) == 0 {
-		if err := write(dir, c.Config.Params(), c.DType, 5e9, w); err != nil {
-			return err
-		}
+	if len(c.shards) == 0 {
+		err = writeParams(filepath.Join(dir, weightsFile), c.Config.Params(), c.DType, w)
 	}
-	for i, f := range c.files {
-		if err := c.copyFile(filepath.Join(dir, c.names[i]), f, w); err != nil {
-			return err
-		}
+	for i := 0; err == nil && i < len(c.shards); i++ {
+		err = c.copyShard(dir, c.shards[i], w)
+	}
+	if err != nil {
+		return err
 	}
 	list, err := os.ReadDir(c.Dir)
 	if err != nil {
@@ -253,7 +222,7 @@ func (c *Checkpoint) Copy(dir string, w Weights) error {
 	for _, entry := range list {
 		info, err := os.Stat(filepath.Join(c.Dir, entry.Name())) // of what a link leads to
 		text := slices.Contains([]string{".json", ".jinja", ".txt", ".model"}, filepath.Ext(entry.Name()))
-		if err == nil && info.Mode().IsRegular() && text && entry.Name() != configFile && (entry.Name() != indexFile || len(c.files) > 0) {
+		if err == nil && info.Mode().IsRegular() && text && entry.Name() != configFile && (entry.Name() != indexFile || len(c.shards) > 0) {
 			names = append(names, entry.Name())
 		}
 	}
@@ -269,72 +238,45 @@ func (c *Checkpoint) Copy(dir string, w Weights) error {
 	return nil
 }
 
-// copyFile writes a file of tensors with the weights for those that are parameters.
-func (c *Checkpoint) copyFile(path string, f *safetensors.File, weights Weights) error {
-	return writeTensors(path, f.Tensors(), f.Metadata, func(t safetensors.Tensor) (Param, dtype.DType, Weights) {
+// copyShard writes a file of tensors into a folder, with the weights for those that are parameters.
+func (c *Checkpoint) copyShard(dir string, s shard, w Weights) error {
+	return writeTensors(filepath.Join(dir, s.name), s.Tensors(), s.Metadata, func(t safetensors.Tensor, to io.Writer) error {
 		p := Param{c.Config.key(t.Name), t.Shape}
-		switch {
-		case p.Name == "" && t.Name == headName: // of a model that ties it
+		if p.Name == "" && t.Name == headName { // of a model that ties it
 			p.Name = c.Config.names().embed
-		case p.Name == "":
-			return Param{Shape: []int{int(t.Bytes())}}, dtype.Int8, source{f, t}
 		}
-		return p, formats[t.DType], weights
+		if p.Name != "" {
+			return writeParam(to, p, formats[t.DType], w)
+		}
+		raw := make([]byte, t.Bytes())
+		if err := s.ReadAt(t, raw, 0); err != nil {
+			return err
+		}
+		_, err := to.Write(raw)
+		return err
 	})
 }
 
-// write writes weights into the safetensors files of a folder, of at most shardBytes each, with an
-// index if there are several.
-func write(dir string, params []Param, format dtype.DType, shardBytes int64, w Weights) error {
-	shards := [][]Param{nil}
-	var bytes int64
-	for _, p := range params {
-		n := p.elements() * int64(format.Size())
-		if last := len(shards) - 1; bytes+n > shardBytes && len(shards[last]) > 0 {
-			shards, bytes = append(shards, nil), 0
-		}
-		shards[len(shards)-1] = append(shards[len(shards)-1], p)
-		bytes += n
-	}
-	index := map[string]string{}
-	for i, shard := range shards {
-		name := weightsFile
-		if len(shards) > 1 {
-			name = fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(shards))
-		}
-		for _, p := range shard {
-			index[p.Name] = name
-		}
-		if err := writeShard(filepath.Join(dir, name), shard, format, w); err != nil {
-			return err
-		}
-	}
-	if len(shards) == 1 {
-		return nil
-	}
-	text, err := json.Marshal(map[string]any{"metadata": map[string]any{}, "weight_map": index})
-	if err != nil {
-		return err
-	}
-	if err := files.Write(filepath.Join(dir, indexFile), text); err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	return nil
-}
-
-// writeShard writes a file. Its metadata is what Transformers wants.
-func writeShard(path string, params []Param, format dtype.DType, weights Weights) error {
+// writeParams writes a file of parameters. Its metadata is what Transformers wants.
+func writeParams(path string, params []Param, format dtype.DType, w Weights) error {
 	var list []safetensors.Tensor
 	for _, p := range params {
 		list = append(list, safetensors.Tensor{Name: p.Name, DType: safetensors.DType(strings.ToUpper(format.Short())), Shape: p.Shape})
 	}
-	return writeTensors(path, list, map[string]string{"format": "pt"}, func(t safetensors.Tensor) (Param, dtype.DType, Weights) {
-		return Param{t.Name, t.Shape}, format, weights
+	return writeTensors(path, list, map[string]string{"format": "pt"}, func(t safetensors.Tensor, to io.Writer) error {
+		return writeParam(to, Param{t.Name, t.Shape}, format, w)
 	})
 }
 
-// writeTensors writes a file. Of says which weights a tensor has.
-func writeTensors(path string, list []safetensors.Tensor, metadata map[string]string, of func(t safetensors.Tensor) (Param, dtype.DType, Weights)) error {
+func writeParam(to io.Writer, p Param, format dtype.DType, w Weights) error {
+	return pieces(p, format, w, func(raw []byte, _ int) error {
+		_, err := to.Write(raw)
+		return err
+	})
+}
+
+// writeTensors writes a file of tensors, each with a function.
+func writeTensors(path string, list []safetensors.Tensor, metadata map[string]string, write func(t safetensors.Tensor, to io.Writer) error) error {
 	out, err := safetensors.Create(path, list, metadata)
 	if err != nil {
 		return fmt.Errorf("lm: %w", err)
@@ -345,11 +287,7 @@ func writeTensors(path string, list []safetensors.Tensor, metadata map[string]st
 		if err != nil {
 			return fmt.Errorf("lm: %w", err)
 		}
-		p, format, w := of(t)
-		if err := pieces(p, format, w, func(b []byte, _ int64) error {
-			_, err := to.Write(b)
-			return err
-		}); err != nil {
+		if err := write(t, to); err != nil {
 			return err
 		}
 	}

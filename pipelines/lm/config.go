@@ -3,10 +3,12 @@ package lm
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,24 +21,24 @@ import (
 
 // A Config says which model a checkpoint is, in the words of its config.json.
 type Config struct {
-	Architecture string // as in architectures: LlamaForCausalLM
-	Vocabulary   int    // tokens
-	Width        int    // elements of the residual stream
-	Layers       int
-	Heads        int // of queries
-	KVHeads      int // of keys and values
-	HeadDim      int
-	Hidden       int                   // units of a feed-forward layer
-	Positions    int                   // the longest sequence that the model was made for
-	Eps          float64               // of the norms
-	Window       int                   // keys that a query sees, with its own; 0 is all
-	Tied         bool                  // the head is the table of embeddings
-	Bias         bool                  // q, k and v have a bias
-	OutBias      bool                  // the product after attention has a bias
-	QKNorm       bool                  // heads of q and k are normalized
-	RoPE         attention.Frequencies // not of GPT-2
-	BOS          int                   // the token that begins a text; -1 is none
-	EOS          []int                 // the tokens that end one
+	Architecture string  `json:"-"`          // as in architectures: LlamaForCausalLM
+	Vocabulary   int     `json:"vocab_size"` // tokens
+	Width        int     `json:"hidden_size"`
+	Layers       int     `json:"num_hidden_layers"`
+	Heads        int     `json:"num_attention_heads"` // of queries
+	KVHeads      int     `json:"num_key_value_heads"`
+	HeadDim      int     `json:"head_dim"`
+	Hidden       int     `json:"intermediate_size"`       // units of a feed-forward layer
+	Positions    int     `json:"max_position_embeddings"` // the longest sequence that the model was made for
+	Eps          float64 `json:"rms_norm_eps"`            // of the norms
+	Window       int     `json:"sliding_window"`          // keys that a query sees, with its own; 0 is all
+	Tied         bool    `json:"tie_word_embeddings"`     // the head is the table of embeddings
+	OutBias      bool    `json:"attention_bias"`          // the product after attention has a bias
+	Bias         bool    `json:"-"`                       // q, k and v have a bias
+	QKNorm       bool    `json:"-"`                       // heads of q and k are normalized
+	EOS          []int   `json:"-"`                       // the tokens that end a text
+
+	RoPE attention.Frequencies `json:"-"` // not of GPT-2
 }
 
 // GPT2 reports whether the model is of the family of GPT-2: learned positions, LayerNorm, GELU and
@@ -46,43 +48,28 @@ func (c *Config) GPT2() bool { return c.Architecture == "GPT2LMHeadModel" }
 // The families that ReadConfig knows.
 var architectures = []string{"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel"}
 
-// rawConfig has the fields of config.json that are read. Others change nothing that is computed, or
-// belong to training.
+// rawConfig has the other fields of config.json that are read. Fields that are not read change nothing that is
+// computed, or belong to training.
 type rawConfig struct {
-	Architectures []string
-	VocabSize     int `json:"vocab_size"`
-	Hidden        int `json:"hidden_size"`
-	Intermediate  int `json:"intermediate_size"`
-	Layers        int `json:"num_hidden_layers"`
-	Heads         int `json:"num_attention_heads"`
-	KVHeads       int `json:"num_key_value_heads"`
-	HeadDim       int `json:"head_dim"`
-	Positions     int `json:"max_position_embeddings"`
+	Config
+	EOS          intList  `json:"eos_token_id"`
+	Activation   string   `json:"hidden_act"`
+	MLPBias      bool     `json:"mlp_bias"`
+	UseWindow    bool     `json:"use_sliding_window"`
+	MaxWindow    int      `json:"max_window_layers"`
+	Theta        float64  `json:"rope_theta"`
+	Scaling      *rawRoPE `json:"rope_scaling"`
+	Parameters   *rawRoPE `json:"rope_parameters"` // both, since Transformers 5
+	Partial      float64  `json:"partial_rotary_factor"`
+	Quantization any      `json:"quantization_config"`
+	Scaled       bool     `json:"scale_attn_weights"`
+	ByLayer      bool     `json:"scale_attn_by_inverse_layer_idx"`
+}
 
-	Eps            float64  `json:"rms_norm_eps"`
-	Activation     string   `json:"hidden_act"`
-	Tied           *bool    `json:"tie_word_embeddings"`
-	AttentionBias  bool     `json:"attention_bias"`
-	MLPBias        bool     `json:"mlp_bias"`
-	Window         *int     `json:"sliding_window"`
-	UseWindow      bool     `json:"use_sliding_window"`
-	MaxWindow      int      `json:"max_window_layers"`
-	Theta          float64  `json:"rope_theta"`
-	Scaling        *rawRoPE `json:"rope_scaling"`
-	RoPE           *rawRoPE `json:"rope_parameters"` // both, since Transformers 5
-	Partial        *float64 `json:"partial_rotary_factor"`
-	BOS            *int     `json:"bos_token_id"`
-	EOS            intList  `json:"eos_token_id"`
-	Quantization   any      `json:"quantization_config"`
-	NEmbd          int      `json:"n_embd"`
-	NLayer         int      `json:"n_layer"`
-	NHead          int      `json:"n_head"`
-	NInner         *int     `json:"n_inner"`
-	NPositions     int      `json:"n_positions"`
-	LayerNormEps   float64  `json:"layer_norm_epsilon"`
-	Function       string   `json:"activation_function"`
-	ScaleAttention *bool    `json:"scale_attn_weights"`
-	ByLayer        bool     `json:"scale_attn_by_inverse_layer_idx"`
+// gpt2Words are what GPT-2 says for words of the other families.
+var gpt2Words = map[string]string{
+	"n_embd": "hidden_size", "n_inner": "intermediate_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+	"n_positions": "max_position_embeddings", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act",
 }
 
 type rawRoPE struct {
@@ -113,96 +100,113 @@ func (l *intList) UnmarshalJSON(text []byte) error {
 	return err
 }
 
+// modelsJSON has config.json of models by name.
+//
+//go:embed models.json
+var modelsJSON []byte
+
+func models() (m map[string]map[string]any) {
+	if err := json.Unmarshal(modelsJSON, &m); err != nil {
+		panic("lm: models.json is not JSON")
+	}
+	return m
+}
+
+// Models returns the names of the models that Named knows.
+func Models() []string { return slices.Sorted(maps.Keys(models())) }
+
+// Named returns the configuration of a model by name.
+func Named(name string) (Config, error) {
+	fields, ok := models()[name]
+	if !ok {
+		return Config{}, fmt.Errorf("lm: model %q is none of %s", name, strings.Join(Models(), ", "))
+	}
+	return parseConfig(fields)
+}
+
 // ReadConfig reads the config.json of a folder. Its error names what the package does not know.
 func ReadConfig(dir string) (Config, error) {
 	path := filepath.Join(dir, configFile)
-	var text json.RawMessage
-	if err := readJSON(path, &text); err != nil {
+	var fields map[string]any
+	if err := readJSON(path, &fields); err != nil {
 		return Config{}, err
 	}
-	c, err := parseConfig(text)
+	c, err := parseConfig(fields)
 	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
 }
 
-func parseConfig(text []byte) (Config, error) {
-	var raw rawConfig
-	if err := json.Unmarshal(text, &raw); err != nil {
-		return Config{}, fmt.Errorf("lm: %w", err)
+// parseConfig returns what the fields of config.json mean.
+func parseConfig(fields map[string]any) (Config, error) {
+	list, _ := fields["architectures"].([]any)
+	r := rawConfig{Partial: 1, Scaled: true}
+	if len(list) == 1 {
+		r.Architecture, _ = list[0].(string)
 	}
-	c, err := raw.config()
+	if !slices.Contains(architectures, r.Architecture) {
+		return Config{}, fmt.Errorf("lm: architectures=%q is none of %s", list, strings.Join(architectures, ", "))
+	}
+	if r.GPT2() {
+		r.Eps, r.Tied, r.OutBias = 1e-5, true, true
+		fields = maps.Clone(fields)
+		for theirs, ours := range gpt2Words {
+			fields[ours] = fields[theirs]
+		}
+	}
+	text, err := json.Marshal(fields)
 	if err == nil {
-		err = c.Validate()
-	}
-	return c, err
-}
-
-// readJSON reads a file of a checkpoint.
-func readJSON(path string, x any) error {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("lm: %w", err)
-	}
-	if err == nil {
-		err = json.Unmarshal(text, x)
+		err = json.Unmarshal(text, &r)
 	}
 	if err != nil {
-		return fmt.Errorf("lm: %s: %w", path, files.Bare(err))
+		return Config{}, fmt.Errorf("lm: %w", err)
 	}
-	return nil
+	return r.Config, cmp.Or(r.complete(), r.Validate())
 }
 
-// config returns what the fields mean.
-func (r *rawConfig) config() (Config, error) {
-	if len(r.Architectures) != 1 || !slices.Contains(architectures, r.Architectures[0]) {
-		return Config{}, fmt.Errorf("lm: architectures=%q is none of %s", r.Architectures, strings.Join(architectures, ", "))
-	}
-	c := Config{Architecture: r.Architectures[0], Vocabulary: r.VocabSize, BOS: -1, EOS: r.EOS}
-	if r.BOS != nil {
-		c.BOS = *r.BOS
-	}
-	if r.Quantization != nil {
-		return c, errors.New("lm: quantization_config is not known: weights are float32, float16 or bfloat16")
-	}
-	if c.GPT2() {
-		return c, r.gpt2(&c)
-	}
-	c.Width, c.Hidden, c.Layers, c.Heads, c.Positions, c.Eps = r.Hidden, r.Intermediate, r.Layers, r.Heads, r.Positions, r.Eps
-	c.KVHeads, c.HeadDim = cmp.Or(r.KVHeads, r.Heads), r.HeadDim
+// complete sets what follows from other fields. Its error names the first option that is not known.
+func (r *rawConfig) complete() error {
+	c, gpt2 := &r.Config, r.GPT2()
+	c.EOS, c.KVHeads = r.EOS, cmp.Or(c.KVHeads, c.Heads)
 	if c.HeadDim == 0 && c.Heads > 0 {
 		c.HeadDim = c.Width / c.Heads
 	}
-	c.Tied = r.Tied != nil && *r.Tied
+	if gpt2 {
+		c.Hidden = cmp.Or(c.Hidden, 4*c.Width)
+	}
+	if c.Architecture != "MistralForCausalLM" && !(r.UseWindow && r.MaxWindow == 0) {
+		c.Window = 0
+	}
 	c.QKNorm = c.Architecture == "Qwen3ForCausalLM"
-	c.OutBias = r.AttentionBias
-	c.Bias = r.AttentionBias || c.Architecture == "Qwen2ForCausalLM"
+	c.Bias = c.OutBias || c.Architecture == "Qwen2ForCausalLM"
 	switch {
+	case r.Quantization != nil:
+		return errors.New("lm: quantization_config is not known: weights are float32, float16 or bfloat16")
+	case gpt2 && !slices.Contains([]string{"", "gelu_new", "gelu_pytorch_tanh"}, r.Activation):
+		return fmt.Errorf("lm: activation_function=%q is neither gelu_new nor gelu_pytorch_tanh", r.Activation)
+	case gpt2 && (r.ByLayer || !r.Scaled):
+		return errors.New("lm: scores with another scale than 1/sqrt(head_dim) are not known")
+	case gpt2 && c.Heads > 0 && c.Width%c.Heads != 0:
+		return fmt.Errorf("lm: n_embd=%d is not a multiple of n_head=%d", c.Width, c.Heads)
+	case gpt2:
+		return nil
 	case r.Activation != "" && r.Activation != "silu":
-		return c, fmt.Errorf("lm: hidden_act=%q is not silu", r.Activation)
+		return fmt.Errorf("lm: hidden_act=%q is not silu", r.Activation)
 	case r.MLPBias:
-		return c, errors.New("lm: mlp_bias=true is not known")
-	case r.Partial != nil && *r.Partial != 1:
-		return c, fmt.Errorf("lm: partial_rotary_factor=%v is not 1", *r.Partial)
+		return errors.New("lm: mlp_bias=true is not known")
+	case r.Partial != 1:
+		return fmt.Errorf("lm: partial_rotary_factor=%v is not 1", r.Partial)
 	case r.UseWindow && r.MaxWindow > 0 && r.MaxWindow < c.Layers:
-		return c, fmt.Errorf("lm: max_window_layers=%d: layers with and without a window in one model are not known", r.MaxWindow)
+		return fmt.Errorf("lm: max_window_layers=%d: layers with and without a window in one model are not known", r.MaxWindow)
 	}
-	windowed := c.Architecture == "MistralForCausalLM" || r.UseWindow && r.MaxWindow == 0
-	if windowed && r.Window != nil {
-		c.Window = *r.Window
-	}
-	return c, r.rope(&c)
+	return r.rope(c)
 }
 
 // rope sets how positions rotate.
 func (r *rawConfig) rope(c *Config) error {
 	c.RoPE = attention.Frequencies{Dims: c.HeadDim, Base: cmp.Or(r.Theta, 10000)}
-	s := cmp.Or(r.RoPE, r.Scaling)
-	if s == nil {
-		return nil
-	}
-	f := &c.RoPE
+	f, s := &c.RoPE, cmp.Or(r.Parameters, r.Scaling, &rawRoPE{})
 	f.Base = cmp.Or(s.Theta, f.Base)
 	kind := cmp.Or(s.Type, s.OldType, "default")
 	if kind == "default" {
@@ -218,28 +222,6 @@ func (r *rawConfig) rope(c *Config) error {
 		f.Original = s.Original
 	case attention.YaRN:
 		f.Low, f.High, f.Attention, f.Original = s.Slow, s.Fast, s.Factored, cmp.Or(s.Original, c.Positions)
-	}
-	return nil
-}
-
-// gpt2 sets what GPT-2's own words say.
-func (r *rawConfig) gpt2(c *Config) error {
-	c.Width, c.Layers, c.Heads, c.KVHeads, c.Positions = r.NEmbd, r.NLayer, r.NHead, r.NHead, r.NPositions
-	c.Eps, c.Bias, c.OutBias, c.Hidden = cmp.Or(r.LayerNormEps, 1e-5), true, true, 4*r.NEmbd
-	c.Tied = r.Tied == nil || *r.Tied
-	if r.NInner != nil {
-		c.Hidden = *r.NInner
-	}
-	if c.Heads > 0 {
-		c.HeadDim = c.Width / c.Heads
-	}
-	switch {
-	case r.Function != "" && r.Function != "gelu_new" && r.Function != "gelu_pytorch_tanh":
-		return fmt.Errorf("lm: activation_function=%q is neither gelu_new nor gelu_pytorch_tanh", r.Function)
-	case r.ByLayer || r.ScaleAttention != nil && !*r.ScaleAttention:
-		return errors.New("lm: scores with another scale than 1/sqrt(head_dim) are not known")
-	case c.Heads > 0 && c.Width%c.Heads != 0:
-		return fmt.Errorf("lm: n_embd=%d is not a multiple of n_head=%d", c.Width, c.Heads)
 	}
 	return nil
 }
@@ -286,4 +268,19 @@ func StopTokens(dir string, c *Config) ([]int32, error) {
 		list = append(list, int32(id))
 	}
 	return list, nil
+}
+
+// readJSON reads a file of a checkpoint.
+func readJSON(path string, x any) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("lm: %w", err)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, x)
+	}
+	if err != nil {
+		return fmt.Errorf("lm: %s: %w", path, files.Bare(err))
+	}
+	return nil
 }

@@ -99,10 +99,8 @@ func ReadData(dir string, c *Config, path string, o DataOptions) (data, held *Da
 	}
 	d := &Data{Seqlen: o.Seqlen, path: path, seed: o.Seed}
 	switch ext := filepath.Ext(path); ext {
-	case ".jsonl":
-		err = d.readSamples(dir, c, o)
-	case ".txt":
-		err = d.readText(dir, c)
+	case ".jsonl", ".txt":
+		err = d.readTexts(dir, c, o, ext == ".txt")
 	case ".u16", ".u32":
 		err = d.openTokens(c.Vocabulary, map[string]int64{".u16": 2, ".u32": 4}[ext])
 	default:
@@ -154,8 +152,8 @@ func (d *Data) split(part float64) *Data {
 	return held
 }
 
-// readText reads a text as a stream.
-func (d *Data) readText(dir string, c *Config) error {
+// readTexts reads a text as a stream, or a sample of each line.
+func (d *Data) readTexts(dir string, c *Config, o DataOptions, whole bool) error {
 	x, err := newTexts(dir, c)
 	if err != nil {
 		return err
@@ -163,6 +161,10 @@ func (d *Data) readText(dir string, c *Config) error {
 	text, err := os.ReadFile(d.path)
 	if err != nil {
 		return fmt.Errorf("lm: %w", err)
+	}
+	if !whole {
+		d.samples, err = x.samples(d.path, text, o)
+		return err
 	}
 	ids, _, err := x.encode([]part{{string(text), true}}, true)
 	if err != nil {
@@ -253,9 +255,14 @@ func (d *Data) pack() {
 // Rows returns the number of rows, each of which an epoch has once.
 func (d *Data) Rows() int { return d.count }
 
-// Sequences returns the most sequences that CuSeqlens of a batch of `rows` rows has, and the tokens of the
-// longest, as TrainOptions want them: 0 for rows that are not packed. What is left of a row is sequences, too.
-func (d *Data) Sequences(rows int) (n, longest int) { return d.most * rows, d.longest }
+// Sizes returns those of a batch of `rows` rows, as TrainOptions want them: packed rows are one long row, of which what is
+// left is sequences, too.
+func (d *Data) Sizes(rows int) Sizes {
+	if d.rows == nil {
+		return Sizes{Batch: rows, Seq: d.Seqlen}
+	}
+	return Sizes{Batch: 1, Seq: rows * d.Seqlen, Sequences: d.most * rows, Longest: d.longest}
+}
 
 // String says how much there is.
 func (d *Data) String() string {

@@ -54,36 +54,30 @@ func follow(t *testing.T, g *Generator, n int, texts ...[]int32) {
 	}
 }
 
-// TestLogits has sequences of different lengths in one batch.
+// TestLogits has sequences of different lengths in one batch. Steps of up to the most rows of normlinear run a kernel for
+// each norm with its product, but not those of GPT-2.
 func TestLogits(t *testing.T) {
 	d := vktest.Open(t)
 	for _, name := range families {
-		t.Run(name, func(t *testing.T) {
-			g := newGenerator(t, d, smallConfig(t, name), 2, sample.Filters{})
-			follow(t, g, 3, []int32{5, 17, 299, 0, 8, 9, 133}, []int32{250, 4, 4})
-		})
-	}
-}
-
-// TestFused has batches up to the most rows of normlinear, whose steps run a kernel for each norm with its product, and one
-// row more. Each sequence has the logits of the reference, whatever is beside it.
-func TestFused(t *testing.T) {
-	d := vktest.Open(t)
-	for _, name := range []string{"llama-3.2-1b", "qwen2.5-0.5b"} {
-		for _, batch := range []int{normlinear.MaxRows, normlinear.MaxRows + 1} {
+		for _, batch := range []int{2, normlinear.MaxRows, normlinear.MaxRows + 1} {
+			if batch > 2 && name != "llama-3.2-1b" && name != "qwen2.5-0.5b" {
+				continue
+			}
 			g := newGenerator(t, d, smallConfig(t, name), batch, sample.Filters{})
 			texts := make([][]int32, batch)
 			for i := range texts {
-				texts[i] = []int32{int32(i), 17, int32(3 * i)}
+				texts[i] = []int32{int32(i), 17, 299, 0, int32(3 * i), 9, 133}[:7-i%2*4]
 			}
-			follow(t, g, 1, texts...)
+			follow(t, g, 3, texts...)
 			kernels := map[string]int{}
 			for _, m := range g.step.Modules() {
 				kernels[strings.Split(m.Name, ".")[0]]++
 			}
-			fused := batch <= normlinear.MaxRows
+			fused := batch <= normlinear.MaxRows && name != "gpt2"
 			require.Equal(t, fused, kernels["normlinear"] > 0, kernels)
-			require.Equal(t, fused, kernels["norm_fwd"]+kernels["glu_fwd"] == 0, kernels)
+			if fused && name != "qwen3-0.6b" { // which has norms of heads
+				require.Zero(t, kernels["norm_fwd"]+kernels["glu_fwd"], kernels)
+			}
 		}
 	}
 }
@@ -164,35 +158,4 @@ func TestMain(m *testing.M) { vktest.Main(m) }
 func open(t *testing.T) *vk.Device {
 	vktest.Sequential(t)
 	return vktest.Open(t)
-}
-
-// TestWhole compares the logits of whole sequences, and of the same sequences packed into one row, with
-// the reference.
-func TestWhole(t *testing.T) {
-	d := open(t)
-	texts := [][]int32{{5, 17, 299, 0, 8, 9, 133}, {250, 4, 4, 90, 91, 92, 93}}
-	for _, name := range families {
-		t.Run(name, func(t *testing.T) {
-			c := smallConfig(t, name)
-			m, err := NewModel(context.Background(), d, c, Random{1}, dtype.Float32, nil)
-			require.NoError(t, err)
-			defer m.Close()
-			ref, err := newReference(c, Random{1})
-			require.NoError(t, err)
-			batch := Batch{IDs: slices.Concat(texts...), Shape: [2]int{2, 7}}
-			packed := Batch{IDs: batch.IDs[:11], Shape: [2]int{1, 11}, CuSeqlens: []int32{0, 7, 11}}
-			for _, b := range []Batch{batch, packed} {
-				logits, err := Logits(context.Background(), c, m, b)
-				require.NoError(t, err)
-				row := 0
-				for i := range texts {
-					text := texts[i][:min(7, len(b.IDs)-7*i)]
-					for _, want := range ref.logits(text) {
-						compare(t, want, logits[row*c.Vocabulary:][:c.Vocabulary])
-						row++
-					}
-				}
-			}
-		})
-	}
 }

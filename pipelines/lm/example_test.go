@@ -13,45 +13,36 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
+func must[T any](x T, err error) T {
+	vktest.Must(err)
+	return x
+}
+
 // A folder with config.json alone becomes a checkpoint, whose model continues a text. The weights are random, so the
 // text means nothing.
 func ExampleGenerator() {
-	ctx := context.Background()
-	dir, err := os.MkdirTemp("", "lm")
-	vktest.Must(err)
+	ctx, dir := context.Background(), must(os.MkdirTemp("", "lm"))
 	defer os.RemoveAll(dir)
 	small := `{"architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128, "eos_token_id": 0}`
 	vktest.Must(os.WriteFile(filepath.Join(dir, "config.json"), []byte(small), 0o666))
 	vktest.Must(os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte("{{'<|im_start|>' + message['role'] + '\n'}}"), 0o666))
-	empty, err := lm.NewCheckpoint(dir)
-	vktest.Must(err)
+	empty := must(lm.NewCheckpoint(dir))
 	dir = filepath.Join(dir, "model")
 	vktest.Must(empty.Copy(dir, lm.Initial{Seed: 1, Layers: 1})) // what a training begins with
 
-	config, err := lm.ReadConfig(dir)
-	vktest.Must(err)
-	weights, err := lm.Open(dir) // all names and shapes are checked
-	vktest.Must(err)
+	config := must(lm.ReadConfig(dir))
+	weights := must(lm.Open(dir)) // all names and shapes are checked
 	defer weights.Close()
-	tokenizer, err := lm.ReadTokenizer(dir, config.Vocabulary) // bytes, as there is no tokenizer.json
-	vktest.Must(err)
-	stop, err := lm.StopTokens(dir, &config)
-	vktest.Must(err)
-	d, err := vk.Open(vk.Options{})
-	vktest.Must(err)
+	tokenizer := must(lm.ReadTokenizer(dir, config.Vocabulary)) // bytes, as there is no tokenizer.json
+	stop := must(lm.StopTokens(dir, &config))
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	most, err := lm.MaxContext(d, &config, 1, dtype.Float32) // what memory holds
-	vktest.Must(err)
-	g, err := lm.NewGenerator(ctx, d, &config, weights, lm.Options{DType: dtype.Float32, Batch: 1, Context: 96})
-	vktest.Must(err)
+	most := must(lm.MaxContext(d, &config, 1, dtype.Float32)) // what memory holds
+	g := must(lm.NewGenerator(ctx, d, &config, weights, lm.Options{DType: dtype.Float32, Batch: 1, Context: 96}))
 	defer g.Close()
-	chat, err := lm.ReadChat(dir)
-	vktest.Must(err)
-	text, err := chat.Text([]lm.Message{{Role: "user", Content: "Why?"}}) // up to where the answer begins
-	vktest.Must(err)
-	prompt, err := tokenizer.Encode(text, true)
-	vktest.Must(err)
-	n := 0
+	chat := must(lm.ReadChat(dir))
+	text := must(chat.Text([]lm.Message{{Role: "user", Content: "Why?"}})) // up to where the answer begins
+	prompt, n := must(tokenizer.Encode(text, true)), 0
 	vktest.Must(g.Generate(ctx, [][]int32{prompt}, 8, func(_ int, _ int32) bool {
 		n++
 		return false
@@ -65,75 +56,58 @@ func ExampleGenerator() {
 
 // The logits of a whole sequence.
 func ExampleLogits() {
-	ctx := context.Background()
-	config, err := lm.Named("gpt2")
-	vktest.Must(err)
+	ctx, config := context.Background(), must(lm.Named("gpt2"))
 	config.Vocabulary, config.Width, config.Hidden, config.Layers, config.Heads, config.KVHeads, config.HeadDim = 16, 16, 16, 1, 1, 1, 16
-	d, err := vk.Open(vk.Options{})
-	vktest.Must(err)
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	model, err := lm.NewModel(ctx, d, &config, lm.Random{Seed: 1}, dtype.Float32, nil)
-	vktest.Must(err)
+	model := must(lm.NewModel(ctx, d, &config, lm.Random{Seed: 1}, dtype.Float32, nil))
 	defer model.Close()
-	logits, err := lm.Logits(ctx, &config, model, lm.Batch{IDs: []int32{7, 8, 9}, Shape: [2]int{1, 3}})
-	vktest.Must(err)
+	logits := must(lm.Logits(ctx, &config, model, lm.Batch{IDs: []int32{7, 8, 9}, Shape: [2]int{1, 3}}))
 	fmt.Println(len(logits)) // 3 tokens of a vocabulary of 16
 	// Output: 48
 }
 
 // An adapter learns a text, is written as PEFT does, and added to the weights of its model.
 func ExampleNewTrainer() {
-	ctx := context.Background()
-	config, err := lm.Named("smollm2-135m")
-	vktest.Must(err)
+	ctx, config := context.Background(), must(lm.Named("smollm2-135m"))
 	config.Vocabulary, config.Width, config.Hidden, config.Layers, config.Heads, config.KVHeads, config.HeadDim, config.RoPE.Dims = 16, 16, 16, 1, 1, 1, 16, 16
 	weights := lm.Random{Seed: 1} // or what lm.Open returns
 	batch := lm.Batch{IDs: []int32{7, 8, 9, 10}, Labels: []int32{8, 9, 10, lm.Ignored}, Shape: [2]int{1, 4}}
-	o := lm.TrainOptions{LoRA: &lm.LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Batch: 1, Seq: 4, Optim: optim.Default()}
+	o := lm.TrainOptions{LoRA: &lm.LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Sizes: lm.Sizes{Batch: 1, Seq: 4}, Optim: optim.Default()}
 	o.Optim.LR = 0.03
-	d, err := vk.Open(vk.Options{})
-	vktest.Must(err)
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
-	memory, err := lm.MeasureTraining(d.Caps(), &config, o)
-	vktest.Must(err)
+	memory := must(lm.MeasureTraining(d.Caps(), &config, o))
 	vktest.Must(lm.CheckFits(d, &config, o)) // says what to lower
-	t, err := lm.NewTrainer(ctx, d, &config, weights, o)
-	vktest.Must(err)
+	t := must(lm.NewTrainer(ctx, d, &config, weights, o))
 	defer t.Close()
 	var r lm.StepResult
 	for range 60 {
-		r, err = t.Step(ctx, batch)
-		vktest.Must(err)
+		r = must(t.Step(ctx, batch))
 	}
 	loss, gradients, err := lm.Gradients(ctx, d, &config, weights, batch, true, lm.TrainOptions{DType: dtype.Float32})
 	vktest.Must(err)
-	dir, err := os.MkdirTemp("", "lm")
-	vktest.Must(err)
+	dir := must(os.MkdirTemp("", "lm"))
 	defer os.RemoveAll(dir)
 	vktest.Must(o.LoRA.WriteAdapter(dir, "HuggingFaceTB/SmolLM2-135M", &config, t))
-	adapter, err := lm.ReadAdapter(dir, &config)
-	vktest.Must(err)
-	merged, err := adapter.Merge(&config, weights)
-	vktest.Must(err)
+	adapter := must(lm.ReadAdapter(dir, &config))
+	merged := must(adapter.Merge(&config, weights))
 	fmt.Println(r.Loss < 0.1, loss > 1, len(gradients), t.Memory().Bytes() == memory.Bytes(), len(adapter.Targets), merged != nil)
 	// Output: true true 11 true 7 true
 }
 
 // Lines of JSON become rows of tokens with labels, several texts in a row.
 func ExampleReadData() {
-	dir, err := os.MkdirTemp("", "lm")
-	vktest.Must(err)
+	dir := must(os.MkdirTemp("", "lm"))
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "data.jsonl")
 	vktest.Must(os.WriteFile(path, []byte(`{"prompt": "1+1=", "completion": "2."}`+"\n"+`{"text": "abc"}`), 0o666))
-	config, err := lm.Named("gpt2")
-	vktest.Must(err)
+	config := must(lm.Named("gpt2"))
 	config.EOS = []int{0}
 	data, _, err := lm.ReadData(dir, &config, path, lm.DataOptions{Seqlen: 9}) // tokens are bytes, as there is no tokenizer.json
 	vktest.Must(err)
 	defer data.Close()
-	batch, err := data.Batch(0, 1)
-	vktest.Must(err)
+	batch := must(data.Batch(0, 1))
 	fmt.Println(data)
 	fmt.Println(batch.CuSeqlens, batch.Labels)
 	// Output:

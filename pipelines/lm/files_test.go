@@ -2,9 +2,11 @@ package lm
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,50 +16,67 @@ import (
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 )
 
-// small makes a named model small enough for a software driver.
+// small has the fields of config.json of a named model that is small enough for a software driver.
 func small(name string) map[string]any {
+	fields := models()[name]
 	if name == "gpt2" {
-		return map[string]any{"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+		maps.Copy(fields, map[string]any{"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64})
+		return fields
 	}
-	m := map[string]any{
+	maps.Copy(fields, map[string]any{
 		"vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
 		"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "sliding_window": 5,
-	}
+	})
 	if name == "llama-3.2-1b" { // pairs of all three kinds
-		m["rope_scaling"] = map[string]any{"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 32}
-		m["rope_theta"] = 100
+		fields["rope_scaling"] = map[string]any{"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 32}
+		fields["rope_theta"] = 100
 	}
-	return m
+	return fields
 }
 
 // smallConfig returns a named model, small.
 func smallConfig(t *testing.T, name string) *Config {
 	t.Helper()
-	_, c := smallJSON(t, name)
+	c, err := parseConfig(small(name))
+	require.NoError(t, err)
 	return &c
 }
 
-// smallJSON returns the config.json of a named model, small.
-func smallJSON(t *testing.T, name string) (text []byte, c Config) {
+func writeJSON(t *testing.T, x any, path ...string) {
 	t.Helper()
-	fields := map[string]any{}
-	require.NoError(t, json.Unmarshal(models()[name], &fields))
-	maps.Copy(fields, small(name))
-	text, err := json.Marshal(fields)
+	text, err := json.Marshal(x)
 	require.NoError(t, err)
-	c, err = parseConfig(text)
-	require.NoError(t, err)
-	return text, c
+	require.NoError(t, os.WriteFile(filepath.Join(path...), text, 0o666))
 }
 
-// smallModel writes a checkpoint of a small model into files of at most shardBytes.
-func smallModel(t *testing.T, name string, format dtype.DType, shardBytes int64, w Weights) (dir string) {
+// smallModel writes a checkpoint of a small model, in one file or in several.
+func smallModel(t *testing.T, name string, format dtype.DType, several bool, w Weights) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	text, c := smallJSON(t, name)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, configFile), text, 0o666))
-	require.NoError(t, write(dir, c.Params(), format, shardBytes, w))
+	writeJSON(t, small(name), dir, configFile)
+	params, index := smallConfig(t, name).Params(), map[string]string{}
+	if !several {
+		require.NoError(t, writeParams(filepath.Join(dir, weightsFile), params, format, w))
+		return dir
+	}
+	for list := range slices.Chunk(params, 9) {
+		file := fmt.Sprintf("model-%05d.safetensors", len(index))
+		for _, p := range list {
+			index[p.Name] = file
+		}
+		require.NoError(t, writeParams(filepath.Join(dir, file), list, format, w))
+	}
+	writeJSON(t, map[string]any{"metadata": map[string]any{}, "weight_map": index}, dir, indexFile)
 	return dir
+}
+
+// openModel opens a checkpoint.
+func openModel(t *testing.T, dir string) *Checkpoint {
+	t.Helper()
+	c, err := Open(dir)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
 }
 
 // families are models of all families, and both kinds of heads.
@@ -75,63 +94,173 @@ func TestNamed(t *testing.T) {
 	}
 }
 
-// TestCheckpoint writes checkpoints in one file and in shards, in all formats, and reads them.
+// TestCheckpoint reads checkpoints in several files and all formats, as they are and in float32, and copies of them.
 func TestCheckpoint(t *testing.T) {
 	for _, name := range families {
 		for _, format := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.BFloat16} {
-			dir := smallModel(t, name, format, 64<<10, Random{1})
-			c, err := Open(dir)
-			require.NoError(t, err)
-			defer c.Close()
-			require.Greater(t, len(c.files), 1)
+			out, c := t.TempDir(), openModel(t, smallModel(t, name, format, true, Random{1}))
+			require.NoError(t, c.Copy(out, c))
+			c = openModel(t, out)
+			require.Greater(t, len(c.shards), 1)
 			require.Equal(t, format, c.DType)
 			for _, p := range c.Config.Params() {
-				want := make([]byte, int(p.elements())*format.Size())
-				require.NoError(t, Random{1}.Read(p, format, want, 0))
-				require.NoError(t, pieces(p, format, c, func(piece []byte, offset int64) error {
-					require.Equal(t, want[offset:][:len(piece)], piece)
+				values, err := read(Random{1}, p)
+				require.NoError(t, err)
+				want := storage.Bytes(format, values)
+				require.NoError(t, pieces(p, format, c, func(piece []byte, first int) error {
+					require.Equal(t, want[first*format.Size():][:len(piece)], piece)
 					return nil
 				}))
+				storage.Decode(format, values, want)
+				got, err := read(c, p)
+				require.NoError(t, err)
+				require.Equal(t, values, got)
 			}
 		}
 	}
 }
 
-// TestOldNames reads GPT-2 as its first checkpoint has it: names without a prefix, and masks.
+// TestOldNames reads GPT-2 as its first checkpoint has it: names without a prefix, and masks, which a copy has, too.
 func TestOldNames(t *testing.T) {
-	dir := smallModel(t, "gpt2", dtype.Float32, 1<<30, Random{1})
-	config, err := ReadConfig(dir)
-	require.NoError(t, err)
-	params := config.Params()
+	dir, out := smallModel(t, "gpt2", dtype.Float32, false, Random{1}), t.TempDir()
+	params := smallConfig(t, "gpt2").Params()
 	for i := range params {
 		params[i].Name = strings.TrimPrefix(params[i].Name, "transformer.")
 	}
 	params = append(params, Param{"h.0.attn.bias", []int{1, 1, 64, 64}})
-	require.NoError(t, write(dir, params, dtype.Float32, 1<<30, Random{1}))
-	c, err := Open(dir)
+	require.NoError(t, writeParams(filepath.Join(dir, weightsFile), params, dtype.Float32, Random{1}))
+	c := openModel(t, dir)
+	require.NoError(t, c.Copy(out, c))
+	sameFile(t, filepath.Join(dir, weightsFile), filepath.Join(out, weightsFile))
+}
+
+func sameFile(t *testing.T, one, other string) {
+	t.Helper()
+	a, err := os.ReadFile(one)
 	require.NoError(t, err)
-	c.Close()
+	b, err := os.ReadFile(other)
+	require.NoError(t, err)
+	require.Equal(t, a, b)
 }
 
 // TestConversion reads numbers that float16 cannot hold.
 func TestConversion(t *testing.T) {
-	dir := smallModel(t, "gpt2", dtype.BFloat16, 1<<30, scaled(7e4))
-	c, err := Open(dir)
-	require.NoError(t, err)
-	defer c.Close()
-	b := make([]byte, 128)
-	err = c.Read(Param{"transformer.ln_f.weight", []int{64}}, dtype.Float16, b, 0)
+	c := openModel(t, smallModel(t, "gpt2", dtype.BFloat16, false, scaled(7e4)))
+	err := pieces(Param{"transformer.ln_f.weight", []int{64}}, dtype.Float16, c, nil)
 	require.EqualError(t, err, `lm: tensor "transformer.ln_f.weight": element 0 is 70144, beyond the 65504 of float16: take bfloat16 or float32`)
 }
 
 // scaled are weights that are all one number.
 type scaled float32
 
-func (s scaled) Read(_ Param, t dtype.DType, p []byte, _ int64) error {
-	values := make([]float32, len(p)/t.Size())
-	for i := range values {
-		values[i] = float32(s)
+func (s scaled) Read(_ Param, x []float32, _ int) error {
+	for i := range x {
+		x[i] = float32(s)
 	}
-	storage.Encode(t, p, values)
 	return nil
+}
+
+// TestCopyErrors keeps what is there.
+func TestCopyErrors(t *testing.T) {
+	dir, out := smallModel(t, "gpt2", dtype.Float32, false, Random{1}), t.TempDir()
+	c := openModel(t, dir)
+	require.ErrorContains(t, c.Copy(dir+"/.", c), "is the folder of the checkpoint that is copied")
+	require.NoError(t, c.Copy(out, c))
+	require.ErrorContains(t, c.Copy(out, &Checkpoint{}), "there is no parameter")
+	require.NoFileExists(t, filepath.Join(out, configFile), "a folder that is not whole has none")
+	sameFile(t, filepath.Join(dir, weightsFile), filepath.Join(out, weightsFile))
+}
+
+// peftConfig is what PEFT 0.19 writes.
+const peftConfig = `{
+  "alpha_pattern": {}, "auto_mapping": null, "base_model_name_or_path": "m", "bias": "none", "corda_config": null, "ensure_weight_tying": false,
+  "eva_config": null, "exclude_modules": null, "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true,
+  "layer_replication": null, "layers_pattern": null, "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 16, "lora_bias": false,
+  "lora_dropout": 0.05, "megatron_config": null, "megatron_core": "megatron.core", "modules_to_save": null, "peft_type": "LORA",
+  "peft_version": "0.19.1", "qalora_group_size": 16, "r": 4, "rank_pattern": {}, "revision": null,
+  "target_modules": ["q_proj", "down_proj"], "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
+  "use_bdlora": null, "use_dora": false, "use_qalora": false, "use_rslora": false
+}`
+
+// peft writes an adapter of two products as PEFT does, and reads it.
+func peft(t *testing.T, c *Config, config string) *LoRA {
+	t.Helper()
+	params := []Param{
+		{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", []int{4, 64}}, {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", []int{64, 4}},
+		{"base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", []int{4, 96}}, {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", []int{64, 4}},
+	}
+	targets := []string{"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"}
+	if c.GPT2() {
+		params = []Param{
+			{"base_model.model.transformer.h.1.attn.c_attn.lora_A.weight", []int{4, 64}}, {"base_model.model.transformer.h.1.attn.c_attn.lora_B.weight", []int{192, 4}},
+			{"base_model.model.transformer.h.1.mlp.c_proj.lora_A.weight", []int{4, 256}}, {"base_model.model.transformer.h.1.mlp.c_proj.lora_B.weight", []int{64, 4}},
+		}
+		targets = []string{"transformer.h.1.attn.c_attn", "transformer.h.1.mlp.c_proj"}
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfig), []byte(config), 0o666))
+	require.NoError(t, writeParams(filepath.Join(dir, adapterWeights), params, dtype.Float32, normal{}))
+	l, err := ReadAdapter(dir, c)
+	require.NoError(t, err)
+	require.ElementsMatch(t, targets, l.Targets)
+	return l
+}
+
+// TestMerge reads an adapter that is merged, from the middle of rows, and compares with the formula in float64.
+func TestMerge(t *testing.T) {
+	for _, name := range []string{"smollm2-135m", "gpt2"} {
+		c := smallConfig(t, name)
+		a := peft(t, c, strings.Replace(peftConfig, `"use_rslora": false`, `"use_rslora": true`, 1))
+		require.Equal(t, 32.0, a.Alpha)
+		product := a.Targets[slices.IndexFunc(a.Targets, func(name string) bool { return strings.Contains(name, ".mlp.") })]
+		i := slices.IndexFunc(c.Params(), func(p Param) bool { return p.Name == product+".weight" })
+		p, down, up := c.Params()[i], a.Weights.(tensors)[adapterName(product, "A")], a.Weights.(tensors)[adapterName(product, "B")]
+		m, err := a.Merge(c, Random{1})
+		require.NoError(t, err)
+		for _, piece := range [][2]int{{0, 1}, {63, 2}, {100, 500}, {64 * 96 / 2, 64}} {
+			x, y := make([]float32, piece[1]), make([]float32, piece[1])
+			require.NoError(t, m.Read(p, x, piece[0]))
+			require.NoError(t, Random{1}.Read(p, y, piece[0]))
+			for i := range x {
+				row, col := (piece[0]+i)/p.Shape[1], (piece[0]+i)%p.Shape[1]
+				if c.GPT2() {
+					row, col = col, row
+				}
+				want := float64(y[i])
+				for r := range 4 {
+					want += 32.0 / 4 * float64(up[row*4+r]) * float64(down[r*len(down)/4+col])
+				}
+				require.InDelta(t, want, x[i], 8*5*0x1p-24) // sums of 5 numbers of at most 8
+			}
+		}
+	}
+}
+
+// TestAdapterFiles writes an adapter and reads it again, of some products and of all.
+func TestAdapterFiles(t *testing.T) {
+	for _, name := range []string{"smollm2-135m", "gpt2"} {
+		c, dir := smallConfig(t, name), filepath.Join(t.TempDir(), "a")
+		a := peft(t, c, peftConfig)
+		require.NoError(t, a.WriteAdapter(dir, "m", c, a.Weights))
+		b, err := ReadAdapter(dir, c)
+		require.NoError(t, err)
+		require.Equal(t, a, b)
+
+		all := &LoRA{Rank: 4, Alpha: 16, Dropout: 0.05}
+		require.NoError(t, all.WriteAdapter(dir, "m", c, Random{2}))
+		b, err = ReadAdapter(dir, c)
+		require.NoError(t, err)
+		require.Len(t, b.Weights, len(all.Params(c)))
+		var written, peft map[string]any
+		require.NoError(t, readJSON(filepath.Join(dir, adapterConfig), &written))
+		require.NoError(t, json.Unmarshal([]byte(peftConfig), &peft))
+		peft["fan_in_fan_out"] = name == "gpt2"
+		peft["target_modules"] = []any{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+		if name == "gpt2" {
+			peft["target_modules"] = []any{"c_attn", "c_proj", "c_fc"}
+		}
+		for key, value := range written {
+			require.Equal(t, peft[key], value, key)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -36,18 +37,15 @@ import (
 // hold keys, and has one more of each sequence afterwards, as positions are then one more. With more it must be
 // empty, and its lengths stay 0: the caller uploads them.
 type Forward struct {
-	Config     *Config
-	Batch, Seq int
-	Last       bool
-	Loss       bool
-	Cache      *Cache // nil: whole sequences
+	Config *Config
+	Sizes
+	Last  bool
+	Loss  bool
+	Cache *Cache // nil: whole sequences
 	// Choose, of a pass with a Cache, records what chooses the tokens behind logits. Seq 1 may write them to ids, of
 	// which the next run then continues.
 	Choose func(c *vk.Cmd, logits, ids vk.Tensor) error
-	// Sequences are packed into one row, the longest of Longest tokens; 0: rows are sequences. See
-	// attention.Varlen.
-	Sequences, Longest int
-	LoRA               *LoRA // nil: without an adapter
+	LoRA   *LoRA // nil: without an adapter
 	// Decoder is how package decoder divides a layer of a step of one sequence. Nil leaves layers to the other kernels where
 	// decoder.Plan.Fast is false. A model or a device that package decoder does not support has the other kernels anyway.
 	Decoder *decoder.Config
@@ -152,6 +150,34 @@ type linear struct {
 	bias       bool
 	normed     bool // a norm of its heads follows
 	activation gemm.Activation
+}
+
+// A layer has the names of the norms of a layer, and its products: of one list those of the same rows, whose weights are one.
+type layer struct {
+	attention, feedForward string // the norms before
+	qkv, up                []linear
+	out, down              linear
+}
+
+// layerOf returns layer i.
+func (c *Config) layerOf(i int) layer {
+	name := func(s string) string { return c.layer(i, s) }
+	product := func(s string, out int, bias bool) linear { return linear{name: name(s), out: out, bias: bias} }
+	if c.GPT2() {
+		up := product("mlp.c_fc", c.Hidden, true)
+		up.activation = gemm.GELUTanh
+		return layer{
+			attention: name("ln_1"), qkv: []linear{product("attn.c_attn", 3*c.Width, true)}, out: product("attn.c_proj", c.Width, true),
+			feedForward: name("ln_2"), up: []linear{up}, down: product("mlp.c_proj", c.Width, true),
+		}
+	}
+	q, k := product("self_attn.q_proj", c.Heads*c.HeadDim, c.Bias), product("self_attn.k_proj", c.KVHeads*c.HeadDim, c.Bias)
+	q.normed, k.normed = c.QKNorm, c.QKNorm
+	return layer{
+		attention: name("input_layernorm"), qkv: []linear{q, k, product("self_attn.v_proj", k.out, c.Bias)}, out: product("self_attn.o_proj", c.Width, c.OutBias),
+		feedForward: name("post_attention_layernorm"), up: []linear{product("mlp.gate_proj", c.Hidden, false), product("mlp.up_proj", c.Hidden, false)},
+		down: product("mlp.down_proj", c.Width, false),
+	}
 }
 
 // products appends products of v, with what an adapter adds to each. They are columns of one matrix but where norms of
@@ -282,14 +308,18 @@ func (x *pass) normed(norm string, branch, stream *train.Value, list ...linear) 
 	return columns(all, list), sum
 }
 
-// gated appends the gated linear units of norm(branch + stream), and returns the sum as well.
-func (x *pass) gated(name, norm string, branch, stream *train.Value, gate, up linear) (h, sum *train.Value) {
-	if !x.fuses() {
-		gu, sum := x.normed(norm, branch, stream, gate, up)
-		return x.t.GLU(name, gu[0], gu[1], glu.SiLU), sum
+// hidden appends the hidden units of norm(branch + stream), and returns the sum as well.
+func (x *pass) hidden(l layer, branch, stream *train.Value) (h, sum *train.Value) {
+	name := strings.TrimSuffix(l.up[0].name, "gate_proj") + "glu"
+	if x.fuses() {
+		w, _ := x.weights(l.up, x.c.Width)
+		return x.fused(name, l.feedForward, branch, stream, w, nil, normlinear.Problem{Out: x.c.Hidden, GLU: true})
 	}
-	w, _ := x.weights([]linear{gate, up}, x.c.Width)
-	return x.fused(name, norm, branch, stream, w, nil, normlinear.Problem{Out: gate.out, GLU: true})
+	y, sum := x.normed(l.feedForward, branch, stream, l.up...)
+	if len(y) == 1 {
+		return y[0], sum
+	}
+	return x.t.GLU(name, y[0], y[1], glu.SiLU), sum
 }
 
 // oneKernel reports whether a layer of a step is one kernel, as Forward.Decoder says.
@@ -317,12 +347,12 @@ func (x *pass) layers(stream *train.Value) *train.Value {
 	y := t.Tensor("layers", p.DType, 1, p.Width)
 	op := train.Op{Name: "layers", In: []*train.Value{stream}, Out: []*train.Value{y}}
 	for i := range c.Layers {
-		name := func(s string) string { return c.layer(i, s) }
-		qkv, bias := x.weights(x.projections(i), c.Width)
-		gateUp, _ := x.weights(x.gates(i), c.Width)
-		out, _ := x.weights([]linear{{name: name("self_attn.o_proj"), out: c.Width}}, c.Heads*c.HeadDim)
-		down, _ := x.weights([]linear{{name: name("mlp.down_proj"), out: c.Width}}, c.Hidden)
-		op.In = append(op.In, t.Vector(name("input_layernorm")+".weight", c.Width), qkv, out, t.Vector(name("post_attention_layernorm")+".weight", c.Width), gateUp, down)
+		l := c.layerOf(i)
+		qkv, bias := x.weights(l.qkv, c.Width)
+		up, _ := x.weights(l.up, c.Width)
+		out, _ := x.weights([]linear{l.out}, c.Heads*c.HeadDim)
+		down, _ := x.weights([]linear{l.down}, c.Hidden)
+		op.In = append(op.In, t.Vector(l.attention+".weight", c.Width), qkv, out, t.Vector(l.feedForward+".weight", c.Width), up, down)
 		if c.Bias {
 			op.In = append(op.In, bias)
 		}
@@ -358,45 +388,22 @@ func ofSequence(t vk.Tensor) vk.Tensor {
 	return t
 }
 
-// projections and gates are the products of a layer whose weights are one.
-func (x *pass) projections(layer int) []linear {
-	c := x.c
-	name := func(s string) string { return c.layer(layer, s) }
-	return []linear{
-		{name("self_attn.q_proj"), c.Heads * c.HeadDim, c.Bias, c.QKNorm, 0},
-		{name("self_attn.k_proj"), c.KVHeads * c.HeadDim, c.Bias, c.QKNorm, 0},
-		{name("self_attn.v_proj"), c.KVHeads * c.HeadDim, c.Bias, false, 0},
-	}
-}
-
-func (x *pass) gates(layer int) []linear {
-	return []linear{{name: x.c.layer(layer, "mlp.gate_proj"), out: x.c.Hidden}, {name: x.c.layer(layer, "mlp.up_proj"), out: x.c.Hidden}}
-}
-
 // block appends a layer. The residual stream is branch + stream.
-func (x *pass) block(layer int, branch, stream *train.Value) (_, _ *train.Value) {
-	c, t := x.c, x.t
-	name := func(s string) string { return c.layer(layer, s) }
+func (x *pass) block(i int, branch, stream *train.Value) (_, _ *train.Value) {
+	c, l := x.c, x.c.layerOf(i)
+	qkv, stream := x.normed(l.attention, branch, stream, l.qkv...)
+	x.t.Keep(stream, train.Blocks)
 	if c.GPT2() {
-		y, stream := x.norm(name("ln_1"), branch, stream)
-		t.Keep(stream, train.Blocks)
-		qkv := x.products(y, linear{name: name("attn.c_attn"), out: 3 * c.Width, bias: true})[0]
-		o := x.attend(layer, qkv.Slice(1, 0, c.Width), qkv.Slice(1, c.Width, 2*c.Width), qkv.Slice(1, 2*c.Width, 3*c.Width))
-		branch = x.products(o, linear{name: name("attn.c_proj"), out: c.Width, bias: true})[0]
-		y, stream = x.norm(name("ln_2"), branch, stream)
-		up := x.products(y, linear{name: name("mlp.c_fc"), out: c.Hidden, bias: true, activation: gemm.GELUTanh})[0]
-		return x.products(up, linear{name: name("mlp.c_proj"), out: c.Width, bias: true})[0], stream
+		qkv = columns(qkv[0], []linear{{out: c.Width}, {out: c.Width}, {out: c.Width}})
 	}
-	qkv, stream := x.normed(name("input_layernorm"), branch, stream, x.projections(layer)...)
-	t.Keep(stream, train.Blocks)
-	if c.QKNorm {
-		qkv[0], qkv[1] = x.headNorm(name("self_attn.q_norm"), qkv[0]), x.headNorm(name("self_attn.k_norm"), qkv[1])
+	for j, p := range l.qkv {
+		if p.normed {
+			qkv[j] = x.headNorm(strings.TrimSuffix(p.name, "_proj")+"_norm", qkv[j])
+		}
 	}
-	o := x.attend(layer, qkv[0], qkv[1], qkv[2])
-	branch = x.products(o, linear{name: name("self_attn.o_proj"), out: c.Width, bias: c.OutBias})[0]
-	gates := x.gates(layer)
-	h, stream := x.gated(name("mlp.glu"), name("post_attention_layernorm"), branch, stream, gates[0], gates[1])
-	return x.products(h, linear{name: name("mlp.down_proj"), out: c.Width})[0], stream
+	branch = x.products(x.attend(i, qkv[0], qkv[1], qkv[2]), l.out)[0]
+	h, stream := x.hidden(l, branch, stream)
+	return x.products(h, l.down)[0], stream
 }
 
 // headNorm normalizes each head of a matrix.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
@@ -39,14 +40,11 @@ func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 		return x, nil
 	}
 	cos, sin := c.RoPE.Table(length)
-	for _, table := range []struct {
-		to   *vk.Tensor
-		data []float32
-	}{{&x.cos, cos}, {&x.sin, sin}} {
-		if *table.to, err = d.NewTensor("angles", dtype.Float32, length, c.HeadDim/2); err != nil {
-			return nil, err
+	for to, angles := range map[*vk.Tensor][]float32{&x.cos: cos, &x.sin: sin} {
+		if *to, err = d.NewTensor("angles", dtype.Float32, length, c.HeadDim/2); err == nil {
+			err = to.Upload(ctx, angles)
 		}
-		if err = table.to.Upload(ctx, table.data); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -84,7 +82,6 @@ type Options struct {
 type Generator struct {
 	Config *Config
 
-	d           *vk.Device
 	o           Options
 	sample      sample.Problem
 	model       *train.Model
@@ -92,7 +89,7 @@ type Generator struct {
 	seen, state vk.Tensor // of package sample
 	step        *train.Plan
 	several     *vk.Cmd   // atOnce steps; nil before the first
-	chosen      vk.Tensor // by several: (atOnce, batch)
+	chosen      vk.Tensor // by several: the tokens of each step
 	atOnce      int
 	quick       bool // several take little time
 }
@@ -110,7 +107,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if err := o.check(d, c); err != nil {
 		return nil, err
 	}
-	g := &Generator{Config: c, d: d, o: o, atOnce: mostSteps, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
+	g := &Generator{Config: c, o: o, atOnce: mostSteps, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -122,15 +119,11 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if g.cache, err = newCache(ctx, d, c, o.Batch, o.Context, o.DType); err != nil {
 		return nil, err
 	}
-	for _, x := range []struct {
-		to    *vk.Tensor
-		needs bool
-		words int
-	}{{&g.seen, o.Penalizes(), g.sample.SeenWords()}, {&g.state, o.Draws(), 4}} {
-		if !x.needs {
+	for to, words := range map[*vk.Tensor]int{&g.chosen: g.atOnce, &g.seen: g.sample.SeenWords(), &g.state: 4} {
+		if to == &g.seen && !o.Penalizes() || to == &g.state && !o.Draws() {
 			continue
 		}
-		if *x.to, err = d.NewTensor("sample", dtype.Int32, o.Batch, x.words); err != nil {
+		if *to, err = d.NewTensor("sample", dtype.Int32, o.Batch, words); err != nil {
 			return nil, err
 		}
 	}
@@ -160,22 +153,22 @@ func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	size, batch64 := int64(t.Size()), int64(max(batch, 1))
-	row := batch64 * int64(c.KVHeads*c.HeadDim) * size // of keys or of values, in a layer
+	size, batch := t.Size(), max(batch, 1)
+	row := batch * c.KVHeads * c.HeadDim * size // of keys or of values, in a layer
 	// About what a prompt keeps at a time: the stream, two branches and the products of a layer.
-	activations := batch64 * size * int64(4*c.Width+3*max(c.Hidden, c.Heads*c.HeadDim))
-	left := int64(train.Free(heaps)) - c.NumParams()*size - 4*batch64*int64(c.Vocabulary)
-	most := min(left/(2*row*int64(c.Layers)+activations), int64(d.Caps().MaxStorageBufferRange)/row)
-	return int(max(0, min(most, int64(c.Positions)))), nil
+	activations := batch * size * (4*c.Width + 3*max(c.Hidden, c.Heads*c.HeadDim))
+	left := int(train.Free(heaps)) - int(c.NumParams())*size - 4*batch*c.Vocabulary
+	most := min(left/(2*row*c.Layers+activations), int(d.Caps().MaxStorageBufferRange)/row)
+	return max(0, min(most, c.Positions)), nil
 }
 
 // NewModel returns a model with weights on a device, frozen.
 func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.DType, progress func(done, all int64)) (_ *train.Model, err error) {
-	f := &Forward{Config: c, Batch: 1, Seq: 1, Cache: &Cache{context: 1}}
+	f := &Forward{Config: c, Sizes: Sizes{Batch: 1, Seq: 1}, Cache: &Cache{context: 1}}
 	return newModel(ctx, d, f, w, train.Options{DType: t, Pass: train.Forward, Trained: []string{}}, progress)
 }
 
-// newModel returns a model with weights on a device.
+// newModel returns a model with weights on a device, and with those of an adapter.
 func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.Options, progress func(done, all int64)) (_ *train.Model, err error) {
 	params, err := train.Params(d.Caps(), f.Tape, o)
 	if err != nil {
@@ -192,24 +185,25 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	}()
 	var done, all int64
 	for _, p := range params {
-		all += Param{p.Name, p.FileShape()}.elements() * int64(m.Tensor(p.Name).DType.Size())
+		all += int64(Param{p.Name, p.FileShape()}.elements() * m.Tensor(p.Name).DType.Size())
 	}
 	for _, p := range params {
-		to, x := m.Tensor(p.Name), Param{p.Name, p.FileShape()}
+		to, from := m.Tensor(p.Name), w
 		to.Shape, to.Strides = []int{p.Size()}, []int{1}
-		if err := pieces(x, to.DType, w, func(piece []byte, offset int64) error {
-			size := to.DType.Size()
-			at := int(offset) / size
-			if progress != nil {
-				done += int64(len(piece))
+		if strings.HasPrefix(p.Name, adapterPrefix) {
+			from = f.LoRA.Weights
+		}
+		if err := pieces(Param{p.Name, p.FileShape()}, to.DType, from, func(piece []byte, first int) error {
+			n := len(piece) / to.DType.Size()
+			if done += int64(len(piece)); progress != nil {
 				progress(done, all)
 			}
 			if p.Frozen && p.File == nil {
-				return to.Slice(0, at, at+len(piece)/size).UploadRaw(ctx, piece)
+				return to.Slice(0, first, first+n).UploadRaw(ctx, piece)
 			}
-			values := make([]float32, len(piece)/size)
+			values := make([]float32, n)
 			storage.Decode(to.DType, values, piece)
-			return m.Set(ctx, p.Name, at, values)
+			return m.Set(ctx, p.Name, first, values)
 		}); err != nil {
 			return nil, err
 		}
@@ -219,7 +213,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 
 // plan records a pass over seq tokens of each sequence.
 func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
-	f := &Forward{Config: g.Config, Batch: g.o.Batch, Seq: seq, Last: seq > 1, Cache: g.cache, Decoder: g.o.Decoder}
+	f := &Forward{Config: g.Config, Sizes: Sizes{Batch: g.o.Batch, Seq: seq}, Last: seq > 1, Cache: g.cache, Decoder: g.o.Decoder}
 	f.Choose = func(c *vk.Cmd, logits, ids vk.Tensor) error {
 		if seq > 1 {
 			ids = g.step.Tensor("ids")
@@ -307,10 +301,6 @@ func (g *Generator) steps(ctx context.Context, most int) ([]int32, error) {
 // startSeveral starts atOnce steps.
 func (g *Generator) startSeveral(ctx context.Context) (err error) {
 	if g.several == nil {
-		g.chosen.Close() // of a recording that failed
-		if g.chosen, err = g.d.NewTensor("chosen", dtype.Int32, g.atOnce, g.o.Batch); err != nil {
-			return err
-		}
 		ids, bytes := g.step.Tensor("ids"), 4*int64(g.o.Batch)
 		if g.several, err = g.step.Repeat(g.atOnce, func(c *vk.Cmd, i int) error {
 			c.Copy(g.chosen.Buffer, int64(i)*bytes, ids.Buffer, 4*int64(ids.Offset), bytes)
@@ -346,18 +336,17 @@ func (c *Config) CheckPrompts(prompts [][]int32, tokens, context int) error {
 
 // prefill fills the cache with prompts, and chooses the tokens behind them.
 func (g *Generator) prefill(ctx context.Context, prompts [][]int32) error {
-	seq := 0
+	seq, plan := 0, g.step
 	for _, p := range prompts {
 		seq = max(seq, len(p))
 	}
-	if seq == 1 {
-		return g.fill(ctx, g.step, 1, prompts)
+	if seq > 1 {
+		var err error
+		if plan, err = g.plan(ctx, seq); err != nil {
+			return err
+		}
+		defer plan.Close()
 	}
-	plan, err := g.plan(ctx, seq)
-	if err != nil {
-		return err
-	}
-	defer plan.Close()
 	return g.fill(ctx, plan, seq, prompts)
 }
 
@@ -367,14 +356,11 @@ func (g *Generator) fill(ctx context.Context, plan *train.Plan, seq int, prompts
 	if err := g.cache.Reset(ctx); err != nil {
 		return err
 	}
-	ids, positions, words := make([]int32, seq*len(prompts)), make([]int32, seq*len(prompts)), g.sample.SeenWords()
+	all, words := Batch{IDs: make([]int32, seq*len(prompts)), Shape: [2]int{len(prompts), seq}}, g.sample.SeenWords()
 	seen := make([]int32, words*len(prompts))
 	var last, lengths []int32
 	for b, p := range prompts {
-		copy(ids[b*seq:], p)
-		for i := range seq {
-			positions[b*seq+i] = int32(i)
-		}
+		copy(all.IDs[b*seq:], p)
 		sample.Mark(seen[b*words:], p...)
 		last, lengths = append(last, int32(b*seq+len(p)-1)), append(lengths, int32(len(p)))
 	}
@@ -386,7 +372,7 @@ func (g *Generator) fill(ctx context.Context, plan *train.Plan, seq int, prompts
 			return err
 		}
 	}
-	if err := run(ctx, plan, map[string][]int32{"ids": ids, "positions": positions, "last": last}); err != nil || seq == 1 {
+	if err := start(ctx, plan, map[string][]int32{"ids": all.IDs, "positions": all.positions(), "last": last}); err != nil || seq == 1 {
 		return err
 	}
 	return g.lengthen(ctx, lengths)
@@ -410,20 +396,21 @@ func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Dur
 	if err := lengthen(1); err != nil {
 		return nil, err
 	}
-	if _, err := g.steps(ctx, 1); err != nil {
+	if _, err := g.steps(ctx, 1); err != nil { // which says how quick they are
 		return nil, err
 	}
-	if !g.quick || keys < g.atOnce {
-		return timed(n, func() error { return lengthen(1) }, func() error { return g.step.Run(ctx) })
-	}
-	list, err = timed(n, func() error { return lengthen(g.atOnce) }, func() error {
-		if err := g.startSeveral(ctx); err != nil {
-			return err
+	steps, run := 1, g.step.Run
+	if g.quick && keys >= g.atOnce {
+		steps, run = g.atOnce, func(ctx context.Context) error {
+			if err := g.startSeveral(ctx); err != nil {
+				return err
+			}
+			return g.several.Wait(ctx)
 		}
-		return g.several.Wait(ctx)
-	})
+	}
+	list, err = timed(n, func() error { return lengthen(steps) }, func() error { return run(ctx) })
 	for i := range list {
-		list[i] /= time.Duration(g.atOnce)
+		list[i] /= time.Duration(steps)
 	}
 	return list, err
 }

@@ -49,7 +49,7 @@ func newReference(c *Config, w Weights) (*reference, error) {
 // read reads weights.
 func (r *reference) read(params []Param, w Weights) error {
 	for _, p := range params {
-		values, err := float32s(w, p, 0, p.elements())
+		values, err := read(w, p)
 		if err != nil {
 			return err
 		}

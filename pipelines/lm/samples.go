@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -82,10 +81,7 @@ func (x *texts) known(whole string, ids []int32) error {
 	if !ok || t.unknown < 0 || !slices.Contains(ids, t.unknown) {
 		return nil
 	}
-	if t.addedRE != nil {
-		whole = t.addedRE.ReplaceAllString(whole, "")
-	}
-	for _, r := range whole {
+	for _, r := range t.addedRE.ReplaceAllString(whole, "") {
 		if ids, err := t.Encode(string(r), false); err != nil || slices.Contains(ids, t.unknown) {
 			return fmt.Errorf("lm: %q is no token of the tokenizer", r)
 		}
@@ -93,36 +89,21 @@ func (x *texts) known(whole string, ids []int32) error {
 	return nil // the text has the name of the unknown token
 }
 
-// readSamples reads a sample of each line.
-func (d *Data) readSamples(dir string, c *Config, o DataOptions) error {
-	x, err := newTexts(dir, c)
-	if err != nil {
-		return err
-	}
-	all, err := os.ReadFile(d.path)
-	if err != nil {
-		return fmt.Errorf("lm: %w", err)
-	}
-	lines := bytes.Split(all, []byte("\n"))
-	const piece = 1 << 12 // lines, so that an error comes early
-	for first := 0; first < len(lines); first += piece {
-		lines := lines[first:min(first+piece, len(lines))]
-		samples, errs := make([]example, len(lines)), make([]error, len(lines))
-		parallel.For(len(lines), func(i int) {
-			if len(bytes.TrimSpace(lines[i])) > 0 {
-				samples[i], errs[i] = x.sample(lines[i], o)
-			}
-		})
-		for i, err := range errs {
-			if err != nil {
-				return fmt.Errorf("%s:%d: %w", d.path, first+i+1, err)
-			}
-			if samples[i].ids != nil {
-				d.samples = append(d.samples, samples[i])
-			}
+// samples returns a sample of each line of a file.
+func (x *texts) samples(path string, file []byte, o DataOptions) ([]example, error) {
+	lines := bytes.Split(file, []byte("\n"))
+	list, errs := make([]example, len(lines)), make([]error, len(lines))
+	parallel.For(len(lines), func(i int) {
+		if len(bytes.TrimSpace(lines[i])) > 0 {
+			list[i], errs[i] = x.sample(lines[i], o)
+		}
+	})
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, i+1, err)
 		}
 	}
-	return nil
+	return slices.DeleteFunc(list, func(s example) bool { return s.ids == nil }), nil
 }
 
 // sample returns the sample of a line.

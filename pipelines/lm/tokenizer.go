@@ -1,6 +1,7 @@
 package lm
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,9 +78,9 @@ type rawTokenizer struct {
 		RStrip  bool
 		Single  bool `json:"single_word"`
 	} `json:"added_tokens"`
-	Normalizer   *stage
-	PreTokenizer *stage `json:"pre_tokenizer"`
-	Post         *stage `json:"post_processor"`
+	Normalizer   *rawStage
+	PreTokenizer *rawStage `json:"pre_tokenizer"`
+	Post         *rawStage `json:"post_processor"`
 	Model        struct {
 		Type         string
 		Unknown      *string           `json:"unk_token"`
@@ -92,13 +93,13 @@ type rawTokenizer struct {
 	}
 }
 
-// A stage is a normalizer, a pre-tokenizer or a post-processor.
-type stage struct {
+// A rawStage is a normalizer, a pre-tokenizer or a post-processor.
+type rawStage struct {
 	Type string
 
-	Normalizers   []stage
-	PreTokenizers []stage `json:"pretokenizers"`
-	Processors    []stage
+	Normalizers   []rawStage
+	PreTokenizers []rawStage `json:"pretokenizers"`
+	Processors    []rawStage
 
 	Prepend, Content string
 	Pattern          struct{ String, Regex string }
@@ -115,12 +116,12 @@ type stage struct {
 }
 
 // flatten returns the stages of a Sequence, or the stage itself.
-func (s *stage) flatten() (list []stage) {
+func (s *rawStage) flatten() (list []rawStage) {
 	if s == nil {
 		return nil
 	}
 	if s.Type != "Sequence" {
-		return []stage{*s}
+		return []rawStage{*s}
 	}
 	for _, x := range slices.Concat(s.Normalizers, s.PreTokenizers, s.Processors) {
 		list = append(list, x.flatten()...)
@@ -134,16 +135,19 @@ type bpe struct {
 	bytewise   bool // symbols are bytes
 	fallback   bool // characters that are no token are bytes
 	whole      bool // a piece that is a token needs no merges
-	normalize  []func(text string, first bool) string
-	split      []splitter
+	stages     []stage
 	ids        map[string]int32 // by bytes; special tokens are not among them
 	merges     map[[2]int32]merge
-	tokens     [][]byte // by id
-	unknown    int32    // -1: none
+	tokens     map[int32][]byte // what they are in a text
+	size       int
+	unknown    int32 // -1: none
 	added      map[string]int32
-	addedRE    *regexp.Regexp // nil: none
+	addedRE    *regexp.Regexp // the names of added
 	begin, end []int32
 }
+
+// A stage changes or divides a piece of a text, of which first is the first.
+type stage func(piece string, first bool) []string
 
 // A merge makes a token of two.
 type merge struct {
@@ -156,24 +160,17 @@ func newBPE(raw *rawTokenizer) (*bpe, error) {
 	if m.Type != "BPE" || m.Prefix != "" || m.Suffix != "" {
 		return nil, fmt.Errorf("model type %q, continuing_subword_prefix=%q, end_of_word_suffix=%q: want BPE without either", m.Type, m.Prefix, m.Suffix)
 	}
-	t := &bpe{fallback: m.ByteFallback, whole: m.IgnoreMerges, ids: map[string]int32{}, merges: map[[2]int32]merge{}, unknown: -1, added: map[string]int32{}}
-	if err := t.stages(raw); err != nil {
-		return nil, err
+	t := &bpe{
+		fallback: m.ByteFallback, whole: m.IgnoreMerges, unknown: -1,
+		ids: map[string]int32{}, merges: map[[2]int32]merge{}, tokens: map[int32][]byte{}, added: map[string]int32{},
 	}
-	set := func(id int32, text []byte) error {
-		if id < 0 || id > 1<<24 {
-			return fmt.Errorf("token %d is not from 0 to %d", id, 1<<24)
-		}
-		if n := int(id) + 1 - len(t.tokens); n > 0 {
-			t.tokens = append(t.tokens, make([][]byte, n)...)
-		}
-		t.tokens[id] = text
-		return nil
+	if err := t.readStages(raw); err != nil {
+		return nil, err
 	}
 	for text, id := range m.Vocabulary {
 		b := t.bytesOf(text)
 		t.ids[string(b)] = id
-		if err := set(id, b); err != nil {
+		if err := t.set(id, b); err != nil {
 			return nil, err
 		}
 	}
@@ -185,7 +182,7 @@ func newBPE(raw *rawTokenizer) (*bpe, error) {
 			t.unknown = id
 		}
 	}
-	var names []string
+	names := []string{`[^\x00-\x{10ffff}]`} // nothing
 	for _, a := range raw.Added {
 		if a.LStrip || a.RStrip || a.Single {
 			return nil, fmt.Errorf("added token %q has lstrip, rstrip or single_word, which are not known", a.Content)
@@ -194,20 +191,31 @@ func newBPE(raw *rawTokenizer) (*bpe, error) {
 		if a.Special {
 			text = nil
 		}
-		if err := set(a.ID, text); err != nil {
+		if err := t.set(a.ID, text); err != nil {
 			return nil, err
 		}
 		t.added[a.Content] = a.ID
-		names = append(names, a.Content)
+		names = append(names, regexp.QuoteMeta(a.Content))
 	}
-	if names != nil {
-		slices.SortFunc(names, func(a, b string) int { return len(b) - len(a) }) // the longest name wins
-		for i := range names {
-			names[i] = regexp.QuoteMeta(names[i])
-		}
-		t.addedRE = regexp.MustCompile(strings.Join(names, "|"))
-	}
+	t.addedRE = regexp.MustCompile(strings.Join(names, "|"))
+	t.addedRE.Longest()
 	return t, nil
+}
+
+// set sets what a token is in a text.
+func (t *bpe) set(id int32, text []byte) error {
+	if id < 0 {
+		return fmt.Errorf("token %d is not from 0 on", id)
+	}
+	if !t.bytewise {
+		var b byte
+		if _, err := fmt.Sscanf(string(text), "<0x%02X>", &b); err == nil && len(text) == 6 {
+			text = []byte{b}
+		}
+		text = []byte(strings.ReplaceAll(string(text), "▁", " "))
+	}
+	t.tokens[id], t.size = text, max(t.size, int(id)+1)
+	return nil
 }
 
 // readMerges reads the list of merges, the most important first.
@@ -269,19 +277,21 @@ var byteOf = func() map[rune]byte {
 // gpt2Pattern is how GPT-2 splits a text.
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// stages reads the normalizer, the pre-tokenizer and the post-processor.
-func (t *bpe) stages(raw *rawTokenizer) error {
+// readStages reads the normalizer, the pre-tokenizer and the post-processor.
+func (t *bpe) readStages(raw *rawTokenizer) error {
 	for _, s := range raw.Normalizer.flatten() {
+		var f func(text string) string
 		switch {
 		case s.Type == "NFC":
-			t.normalize = append(t.normalize, func(text string, _ bool) string { return norm.NFC.String(text) })
+			f = norm.NFC.String
 		case s.Type == "Prepend":
-			t.normalize = append(t.normalize, func(text string, _ bool) string { return s.Prepend + text })
+			f = func(text string) string { return s.Prepend + text }
 		case s.Type == "Replace" && s.Pattern.String != "":
-			t.normalize = append(t.normalize, func(text string, _ bool) string { return strings.ReplaceAll(text, s.Pattern.String, s.Content) })
+			f = func(text string) string { return strings.ReplaceAll(text, s.Pattern.String, s.Content) }
 		default:
 			return fmt.Errorf("normalizer %s is none of NFC, Prepend, Replace of a String", s.Type)
 		}
+		t.stages = append(t.stages, func(text string, _ bool) []string { return []string{f(text)} })
 	}
 	for _, s := range raw.PreTokenizer.flatten() {
 		if err := t.preTokenizer(&s); err != nil {
@@ -292,7 +302,14 @@ func (t *bpe) stages(raw *rawTokenizer) error {
 		switch s.Type {
 		case "ByteLevel": // changes offsets alone
 		case "TemplateProcessing":
-			t.template(&s)
+			to := &t.begin
+			for _, item := range s.Single {
+				if _, ok := item["Sequence"]; ok {
+					to = &t.end
+				} else if id, ok := item["SpecialToken"].ID.(string); ok {
+					*to = append(*to, s.SpecialTokens[id].IDs...)
+				}
+			}
 		default:
 			return fmt.Errorf("post_processor %s is neither ByteLevel nor TemplateProcessing", s.Type)
 		}
@@ -300,22 +317,23 @@ func (t *bpe) stages(raw *rawTokenizer) error {
 	return nil
 }
 
-// preTokenizer adds a stage that splits texts.
-func (t *bpe) preTokenizer(s *stage) error {
+// preTokenizer appends a stage that divides texts.
+func (t *bpe) preTokenizer(s *rawStage) error {
 	pattern := ""
-	prefix := func(symbol string, firstOnly bool) {
-		t.normalize = append(t.normalize, func(text string, first bool) string {
-			if text == "" || strings.HasPrefix(text, symbol) || firstOnly && !first {
-				return text
+	spaces := func(symbol, prepend string) { // are a symbol, which a text begins with
+		t.stages = append(t.stages, func(text string, first bool) []string {
+			text = strings.ReplaceAll(text, " ", symbol)
+			if !strings.HasPrefix(text, symbol) && (prepend == "always" || prepend == "first" && first) {
+				text = symbol + text
 			}
-			return symbol + text
+			return []string{text}
 		})
 	}
 	switch {
 	case s.Type == "ByteLevel":
 		t.bytewise = true
 		if s.PrefixSpace != nil && *s.PrefixSpace {
-			prefix(" ", false)
+			spaces(" ", "always")
 		}
 		if s.UseRegex == nil || *s.UseRegex {
 			pattern = gpt2Pattern
@@ -327,10 +345,10 @@ func (t *bpe) preTokenizer(s *stage) error {
 	case s.Type == "Split" && s.Pattern.Regex != "" && s.Behavior == "Isolated" && !s.Invert:
 		pattern = s.Pattern.Regex
 	case s.Type == "Metaspace":
-		t.normalize = append(t.normalize, func(text string, _ bool) string { return strings.ReplaceAll(text, " ", s.Replacement) })
-		if s.PrependScheme != "never" && (s.PrefixSpace == nil || *s.PrefixSpace) {
-			prefix(s.Replacement, s.PrependScheme == "first")
+		if s.PrefixSpace != nil && !*s.PrefixSpace {
+			s.PrependScheme = "never"
 		}
+		spaces(s.Replacement, cmp.Or(s.PrependScheme, "always"))
 		if s.Split == nil || *s.Split {
 			pattern = s.Replacement + "?[^" + s.Replacement + "]+|" + s.Replacement
 		}
@@ -340,21 +358,51 @@ func (t *bpe) preTokenizer(s *stage) error {
 	if pattern == "" {
 		return nil
 	}
-	split, err := newSplitter(pattern)
-	t.split = append(t.split, split)
+	split, err := splitter(pattern)
+	t.stages = append(t.stages, split)
 	return err
 }
 
-// template sets the tokens before and after a text.
-func (t *bpe) template(s *stage) {
-	to := &t.begin
-	for _, item := range s.Single {
-		if _, ok := item["Sequence"]; ok {
-			to = &t.end
-		} else if id, ok := item["SpecialToken"].ID.(string); ok {
-			*to = append(*to, s.SpecialTokens[id].IDs...)
+// splitter returns the stage that divides texts into the matches of a pattern, as tokenizers write them, and what is between
+// them. Go has no (?!\S), which leaves the last character of white space to the word behind it, and its \s is ASCII.
+func splitter(pattern string) (stage, error) {
+	text, class := strings.Replace(pattern, `\s+(?!\S)|\s+`, `(?P<gap>\s+)`, 1), false
+	text = regexp.MustCompile(`\\.|[\[\]]`).ReplaceAllStringFunc(text, func(s string) string {
+		const space = `\s\v\x{85}\p{Z}`
+		switch {
+		case s == `\s` && class:
+			return space
+		case s == `\s`:
+			return "[" + space + "]"
+		case len(s) == 1:
+			class = s == "["
 		}
+		return s
+	})
+	re, err := regexp.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("pattern %q is not known: %w", pattern, err)
 	}
+	gap := 2 * max(re.SubexpIndex("gap"), 0)
+	return func(text string, _ bool) (pieces []string) {
+		for text != "" {
+			m := re.FindStringSubmatchIndex(text)
+			if m == nil || m[1] == 0 {
+				return append(pieces, text)
+			}
+			from, to := m[0], m[1]
+			if gap > 0 && m[gap] >= 0 && to < len(text) {
+				if _, n := utf8.DecodeLastRuneInString(text[from:to]); to-n > from {
+					to -= n
+				}
+			}
+			if from > 0 {
+				pieces = append(pieces, text[:from])
+			}
+			pieces, text = append(pieces, text[from:to]), text[to:]
+		}
+		return pieces
+	}, nil
 }
 
 // A Stream turns tokens into text as they come. A character may be of several tokens.

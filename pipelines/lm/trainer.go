@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/pipelines/dropout"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/record"
@@ -22,14 +21,11 @@ import (
 
 // TrainOptions say what a Trainer trains, and how.
 type TrainOptions struct {
-	LoRA  *LoRA       // trains its parameters alone; nil trains all weights of the model
-	DType dtype.DType // of activations, and of the weights that products read
-	// Batch sequences of Seq tokens are a micro-batch. With Sequences it is one row of Seq tokens with at most
-	// Sequences sequences, none longer than Longest (Batch.CuSeqlens); Batch is then 1.
-	Batch, Seq         int
-	Sequences, Longest int
-	Accumulate         int // micro-batches of a step; 0 is 1
-	Checkpoint         train.Checkpoint
+	LoRA       *LoRA       // trains its parameters alone; nil trains all weights of the model
+	DType      dtype.DType // of activations, and of the weights that products read
+	Sizes                  // of a micro-batch
+	Accumulate int         // micro-batches of a step; 0 is 1
+	Checkpoint train.Checkpoint
 	// Optim has the constants of AdamW. A MaxNorm of 0 is +Inf, which clips nothing.
 	Optim optim.Problem
 	// LossScale is that of train.Options. With float16 it follows the gradients, and 0 is 2^16; else 0 is 1.
@@ -43,7 +39,6 @@ type TrainOptions struct {
 
 // check returns an error if an option breaks a rule that package train does not know.
 func (o *TrainOptions) check(c *Config) error {
-	longest := o.Seq
 	switch {
 	case o.Batch < 1:
 		return fmt.Errorf("lm: batch=%d is not positive", o.Batch)
@@ -57,17 +52,12 @@ func (o *TrainOptions) check(c *Config) error {
 		return fmt.Errorf("lm: batch=%d, but sequences are packed into one row", o.Batch)
 	case o.Sequences > 0 && (o.Longest < 1 || o.Longest > o.Seq):
 		return fmt.Errorf("lm: longest=%d is not from 1 to seq=%d", o.Longest, o.Seq)
-	case o.Sequences > 0:
-		longest = o.Longest
 	}
-	if longest > c.Positions {
-		return fmt.Errorf("lm: a sequence of %d tokens is longer than max_position_embeddings=%d", longest, c.Positions)
-	}
-	return o.LoRA.Check(c)
+	return cmp.Or(o.checkPositions(c), o.LoRA.Check(c))
 }
 
 func (o *TrainOptions) forward(c *Config) *Forward {
-	return &Forward{Config: c, Batch: o.Batch, Seq: o.Seq, Sequences: o.Sequences, Longest: o.Longest, Loss: true, LoRA: o.LoRA}
+	return &Forward{Config: c, Sizes: o.Sizes, Loss: true, LoRA: o.LoRA}
 }
 
 // model returns the options of package train.
@@ -86,15 +76,13 @@ func (o *TrainOptions) model(pass train.Pass) train.Options {
 	return x
 }
 
-func (o *TrainOptions) plan() train.PlanOptions { return train.PlanOptions{Checkpoint: o.Checkpoint} }
-
 // MeasureTraining returns the memory that a Trainer takes, without allocating it; train.Measure says how
 // checkpoint Auto is chosen. With Evaluate, the activations of evaluations are a part of the model's.
 func MeasureTraining(caps *vk.Caps, c *Config, o TrainOptions) (*train.Memory, error) {
 	if err := o.check(c); err != nil {
 		return nil, err
 	}
-	m, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Train), o.plan())
+	m, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Train), train.PlanOptions{Checkpoint: o.Checkpoint})
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +112,7 @@ func CheckFits(d *vk.Device, c *Config, o TrainOptions) error {
 			x.Seq /= 2
 			x.Longest = min(x.Longest, x.Seq)
 		default:
-			return train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), o.plan(), smaller)
+			return train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), train.PlanOptions{Checkpoint: o.Checkpoint}, smaller)
 		}
 		smaller = append(smaller, train.Smaller{Name: fmt.Sprintf("batch=%d of seq=%d", x.Batch, x.Seq), Func: x.forward(c).Tape})
 	}
@@ -160,13 +148,17 @@ func newTrainer(ctx context.Context, d *vk.Device, c *Config, w Weights, o Train
 	if err := o.check(c); err != nil {
 		return nil, err
 	}
+	if o.LoRA != nil && o.LoRA.Weights == nil {
+		begin := *o.LoRA
+		begin.Weights, o.LoRA = Random{o.Seed}, &begin
+	}
 	f, t := o.forward(c), &Trainer{Config: c, o: o}
 	defer func() {
 		if err != nil {
 			t.Close()
 		}
 	}()
-	if t.model, err = newModel(ctx, d, f, o.LoRA.weights(w, o.Seed), o.model(pass), o.Progress); err != nil {
+	if t.model, err = newModel(ctx, d, f, w, o.model(pass), o.Progress); err != nil {
 		return nil, err
 	}
 	if o.Evaluate {
@@ -175,7 +167,7 @@ func newTrainer(ctx context.Context, d *vk.Device, c *Config, w Weights, o Train
 		}
 	}
 	if pass > train.Forward {
-		t.plan, err = t.model.NewPlan(ctx, f.Tape, pass, o.plan())
+		t.plan, err = t.model.NewPlan(ctx, f.Tape, pass, train.PlanOptions{Checkpoint: o.Checkpoint})
 	}
 	return t, err
 }
@@ -208,16 +200,7 @@ func (t *Trainer) Step(ctx context.Context, batches ...Batch) (r StepResult, err
 	if want := max(t.o.Accumulate, 1); len(batches) != want {
 		return r, fmt.Errorf("lm: a step has %d micro-batches, not %d", want, len(batches))
 	}
-	for i := range batches {
-		if err := t.check(&batches[i]); err != nil {
-			return r, err
-		}
-		r.Tokens += batches[i].counted()
-	}
-	if r.Tokens == 0 {
-		return r, errors.New("lm: all labels of the step are -100: it has no loss")
-	}
-	sum, err := t.run(ctx, batches, 1/float64(r.Tokens))
+	sum, tokens, err := t.run(ctx, t.plan, 1, batches...)
 	if err != nil {
 		return r, err
 	}
@@ -225,7 +208,7 @@ func (t *Trainer) Step(ctx context.Context, batches ...Batch) (r StepResult, err
 		return r, err
 	}
 	t.drawn += uint32(len(batches))
-	r.Loss, r.Skipped = sum/float64(r.Tokens), math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0)
+	r.Tokens, r.Loss, r.Skipped = tokens, sum/float64(tokens), math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0)
 	return r, nil
 }
 
@@ -238,35 +221,48 @@ func (t *Trainer) TimeSteps(ctx context.Context, n int, batches ...Batch) ([]tim
 	})
 }
 
-// run runs the plan on micro-batches, whose gradients are multiplied by weight, and returns the sum of their
-// losses. The next one is uploaded while the device works.
-func (t *Trainer) run(ctx context.Context, batches []Batch, weight float64) (sum float64, err error) {
-	if err := t.plan.Weigh(ctx, weight); err != nil {
-		return 0, err
+var errNoLoss = errors.New("lm: all labels are -100: there is no loss")
+
+// run runs a plan on micro-batches, and returns the sum of their losses and the number of labels that are counted. Gradients
+// are those of the mean, multiplied by scale. The next micro-batch is uploaded while the device works.
+func (t *Trainer) run(ctx context.Context, p *train.Plan, scale float64, batches ...Batch) (sum float64, tokens int, err error) {
+	for i := range batches {
+		if err := t.check(&batches[i]); err != nil {
+			return 0, 0, err
+		}
+		tokens += batches[i].counted()
+	}
+	if p == t.plan && tokens == 0 {
+		return 0, 0, errNoLoss
+	}
+	if p == t.plan {
+		if err := p.Weigh(ctx, scale/float64(tokens)); err != nil {
+			return 0, 0, err
+		}
 	}
 	next := func(i int) error {
 		if i == len(batches) {
 			return nil
 		}
-		return t.upload(ctx, t.plan, &batches[i], t.drawn+uint32(i))
+		return t.upload(ctx, p, &batches[i], t.drawn+uint32(i))
 	}
 	if err := next(0); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for i := range batches {
-		if err := t.plan.Start(ctx); err != nil {
-			return 0, err
+		if err := p.Start(ctx); err != nil {
+			return 0, 0, err
 		}
 		if err := next(i + 1); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		loss, err := t.plan.Download(ctx, "loss")
+		loss, err := p.Download(ctx, "loss")
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		sum += float64(loss[0])
 	}
-	return sum, nil
+	return sum, tokens, nil
 }
 
 // upload uploads a micro-batch and its number. Sequences that a row does not have are empty ones at its end.
@@ -285,17 +281,17 @@ func (t *Trainer) check(b *Batch) error {
 	if err := b.Check(t.Config); err != nil {
 		return err
 	}
-	switch o := &t.o; {
-	case b.Shape != [2]int{o.Batch, o.Seq}:
-		return fmt.Errorf("lm: ids are %d by %d, the training has batch=%d of seq=%d", b.Shape[0], b.Shape[1], o.Batch, o.Seq)
+	switch s, o := b.sizes(), &t.o; {
+	case s.Batch != o.Batch || s.Seq != o.Seq:
+		return fmt.Errorf("lm: ids are %d by %d, the training has batch=%d of seq=%d", s.Batch, s.Seq, o.Batch, o.Seq)
 	case b.Labels == nil:
 		return errors.New("lm: labels are missing")
 	case (b.CuSeqlens != nil) != (o.Sequences > 0):
 		return fmt.Errorf("lm: cu_seqlens has %d numbers, the training has sequences=%d", len(b.CuSeqlens), o.Sequences)
-	case len(b.CuSeqlens)-1 > o.Sequences:
-		return fmt.Errorf("lm: cu_seqlens has %d sequences, more than sequences=%d", len(b.CuSeqlens)-1, o.Sequences)
-	case b.CuSeqlens != nil && b.longest() > o.Longest:
-		return fmt.Errorf("lm: cu_seqlens has a sequence of %d tokens, more than longest=%d", b.longest(), o.Longest)
+	case s.Sequences > o.Sequences:
+		return fmt.Errorf("lm: cu_seqlens has %d sequences, more than sequences=%d", s.Sequences, o.Sequences)
+	case s.Longest > o.Longest:
+		return fmt.Errorf("lm: cu_seqlens has a sequence of %d tokens, more than longest=%d", s.Longest, o.Longest)
 	}
 	return nil
 }
@@ -306,20 +302,7 @@ func (t *Trainer) Evaluate(ctx context.Context, b Batch) (sum float64, tokens in
 	if t.eval == nil {
 		return 0, 0, errors.New("lm: the trainer was made without Evaluate")
 	}
-	if err := t.check(&b); err != nil {
-		return 0, 0, err
-	}
-	if err := t.upload(ctx, t.eval, &b, 0); err != nil {
-		return 0, 0, err
-	}
-	if err := t.eval.Start(ctx); err != nil {
-		return 0, 0, err
-	}
-	loss, err := t.eval.Download(ctx, "loss")
-	if err != nil {
-		return 0, 0, err
-	}
-	return float64(loss[0]), b.counted(), nil
+	return t.run(ctx, t.eval, 0, b)
 }
 
 // SetLR sets the learning rate of the steps from now on.
@@ -351,23 +334,15 @@ func (t *Trainer) Restore(ctx context.Context, f *safetensors.File) error {
 }
 
 // Read is of Weights: it downloads elements of a parameter, after the steps so far.
-func (t *Trainer) Read(x Param, format dtype.DType, p []byte, first int64) error {
-	values := make([]float32, len(p)/format.Size())
-	if err := t.model.Get(context.Background(), x.Name, int(first), values); err != nil {
-		return err
-	}
-	storage.Encode(format, p, values)
-	return nil
+func (t *Trainer) Read(p Param, x []float32, first int) error {
+	return t.model.Get(context.Background(), p.Name, first, x)
 }
 
 // Gradients returns the mean loss of a batch over the labels that are counted, and with backward the gradients
 // by the parameters that o trains, by their names. Of o it takes LoRA, DType, Checkpoint and Progress. Gradients
 // of float16 are computed with the largest scale of a few for which they are finite.
 func Gradients(ctx context.Context, d *vk.Device, c *Config, w Weights, b Batch, backward bool, o TrainOptions) (loss float64, gradients map[string][]float32, err error) {
-	o.Batch, o.Seq, o.Sequences, o.Evaluate = b.Shape[0], b.Shape[1], 0, !backward
-	if b.CuSeqlens != nil {
-		o.Sequences, o.Longest = len(b.CuSeqlens)-1, b.longest()
-	}
+	o.Sizes, o.Evaluate = b.sizes(), !backward
 	pass := train.Forward
 	if backward {
 		pass = train.Gradients
@@ -377,25 +352,23 @@ func Gradients(ctx context.Context, d *vk.Device, c *Config, w Weights, b Batch,
 		return 0, nil, err
 	}
 	defer t.Close()
-	if err := t.check(&b); err != nil {
-		return 0, nil, err
-	}
-	n := float64(b.counted())
-	if n == 0 {
-		return 0, nil, errors.New("lm: all labels are -100: there is no loss")
-	}
 	if !backward {
-		loss, _, err := t.Evaluate(ctx, b)
-		return loss / n, nil, err
+		sum, n, err := t.Evaluate(ctx, b)
+		if err == nil && n == 0 {
+			err = errNoLoss
+		}
+		return sum / float64(n), nil, err
 	}
-	scale := 1.0
-	if o.DType == dtype.Float16 {
-		scale = 1 << 16
+	scales := []float64{1 << 16, 1 << 12, 1 << 8, 1 << 4, 1}
+	if o.DType != dtype.Float16 {
+		scales = scales[4:]
 	}
-	for ; ; scale /= 16 {
-		if loss, err = t.run(ctx, []Batch{b}, scale/n); err != nil {
+	for _, scale := range scales {
+		sum, n, err := t.run(ctx, t.plan, scale, b)
+		if err != nil {
 			return 0, nil, err
 		}
+		loss = sum / float64(n)
 		if gradients, err = t.model.Gradients(ctx); err != nil {
 			return 0, nil, err
 		}
@@ -406,8 +379,9 @@ func Gradients(ctx context.Context, d *vk.Device, c *Config, w Weights, b Batch,
 				x[i] /= float32(scale)
 			}
 		}
-		if finite || scale <= 1 {
-			return loss / n, gradients, nil
+		if finite {
+			break
 		}
 	}
+	return loss, gradients, nil
 }

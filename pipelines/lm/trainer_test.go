@@ -13,6 +13,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/pipelines/train"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // loss returns the mean of the cross entropy over the labels of texts that are counted.
@@ -41,12 +42,12 @@ func (r *reference) loss(texts, labels [][]int32) (loss float64) {
 // normal are weights of an adapter whose B is not 0.
 type normal struct{}
 
-func (normal) Read(x Param, t dtype.DType, p []byte, first int64) error {
-	n := max(x.Shape[0], x.Shape[1])
-	return Random{7}.Read(Param{"normal " + x.Name[len(adapterPrefix):] + "s", []int{n, n}}, t, p, first)
+func (normal) Read(p Param, x []float32, first int) error {
+	n := max(p.Shape[0], p.Shape[1])
+	return Random{7}.Read(Param{"normal " + p.Name[len(adapterPrefix):] + "s", []int{n, n}}, x, first)
 }
 
-// TestGradients compares the loss, and the gradient by each parameter in directions of its own, with
+// TestGradients compares logits, the loss, and the gradient by each parameter in directions of its own, with
 // differences of the reference: of all weights and of adapters, of sequences in rows and packed into one row,
 // with every checkpoint.
 func TestGradients(t *testing.T) {
@@ -72,6 +73,9 @@ func TestGradients(t *testing.T) {
 					texts[1], labels[1] = texts[1][:4], labels[1][:4]
 					b = Batch{IDs: b.IDs[:11], Labels: b.Labels[:11], Shape: [2]int{1, 11}, CuSeqlens: []int32{0, 7, 7, 11}}
 				}
+				if lora == nil {
+					ref.compareLogits(t, d, b, texts)
+				}
 				o := TrainOptions{LoRA: lora, DType: dtype.Float32, Checkpoint: train.Checkpoint((i + j) % 3), Seed: dropoutSeed}
 				loss, got, err := Gradients(ctx, d, c, Random{1}, b, true, o)
 				require.NoError(t, err)
@@ -94,6 +98,22 @@ func TestGradients(t *testing.T) {
 					ref.compare(t, p.Name, got[p.Name], rng, func() float64 { return ref.loss(texts, labels) })
 				}
 			})
+		}
+	}
+}
+
+// compareLogits compares the logits of a batch of texts, whose sequences see no other, with the reference.
+func (r *reference) compareLogits(t *testing.T, d *vk.Device, b Batch, texts [][]int32) {
+	t.Helper()
+	m, err := NewModel(context.Background(), d, r.c, Random{1}, dtype.Float32, nil)
+	require.NoError(t, err)
+	defer m.Close()
+	got, err := Logits(context.Background(), r.c, m, b)
+	require.NoError(t, err)
+	for _, text := range texts {
+		for _, want := range r.logits(text) {
+			compare(t, want, got[:r.c.Vocabulary])
+			got = got[r.c.Vocabulary:]
 		}
 	}
 }
@@ -172,35 +192,28 @@ func adam(lr float64) optim.Problem {
 	return p
 }
 
-// TestOverfit learns a page by heart, with all weights and with an adapter. An adapter begins with the loss of
-// the model, and what is frozen keeps its bits.
-func TestOverfit(t *testing.T) {
+// TestFrozen: an adapter begins with the loss of the model, an evaluation has the loss of the next step, and what is
+// frozen keeps its bits. TestScripts of tests/cli has models that learn a page by heart.
+func TestFrozen(t *testing.T) {
+	ctx := context.Background()
 	for name, lora := range map[string]*LoRA{"smollm2-135m": {Rank: 8, Alpha: 32}, "gpt2": nil} {
-		t.Run(name, func(t *testing.T) {
-			c := smallConfig(t, name)
-			tr := newTrainerOf(t, c, TrainOptions{LoRA: lora, DType: dtype.Float32, Batch: 1, Seq: 32, Optim: adam(1e-2), Evaluate: true})
-			before, b := weightsOf(t, tr), page(1, 32)
-			base, _, err := Gradients(context.Background(), open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
+		c, b := smallConfig(t, name), page(1, 32)
+		tr := newTrainerOf(t, c, TrainOptions{LoRA: lora, DType: dtype.Float32, Sizes: b.sizes(), Optim: adam(1e-2), Evaluate: true})
+		before := weightsOf(t, tr)
+		base, _, err := Gradients(ctx, open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
+		require.NoError(t, err)
+		for i := range 3 { // B is 0 in the first
+			sum, n, err := tr.Evaluate(ctx, b)
 			require.NoError(t, err)
 			r := step(t, tr, b)
-			require.Equal(t, float32(base), float32(r.Loss))
-			require.Equal(t, 31, r.Tokens)
-			for n := 0; r.Loss > 0.05; n++ {
-				require.Less(t, n, 300, "loss %v", r.Loss)
-				r = step(t, tr, b)
-			}
-			sum, n, err := tr.Evaluate(context.Background(), b)
-			require.NoError(t, err)
-			require.Less(t, sum/float64(n), 0.06)
-			trained := map[string]bool{}
-			for _, p := range tr.model.Params() {
-				require.Equal(t, lora == nil || strings.Contains(p.Name, "lora_"), !p.Frozen, p.Name)
-				trained[p.Name] = !p.Frozen
-			}
-			for name, x := range weightsOf(t, tr) {
-				require.Equal(t, trained[name], !slices.Equal(before[name], x), name)
-			}
-		})
+			require.Equal(t, [2]float64{float64(n), sum / float64(n)}, [2]float64{31, r.Loss})
+			require.Equal(t, i == 0, float32(base) == float32(r.Loss))
+			base = min(base, r.Loss)
+		}
+		for _, p := range tr.model.Params() {
+			require.Equal(t, lora == nil || strings.Contains(p.Name, "lora_"), !p.Frozen, p.Name)
+			require.Equal(t, p.Frozen, slices.Equal(before[p.Name], weightsOf(t, tr)[p.Name]), p.Name)
+		}
 	}
 }
 
@@ -215,7 +228,7 @@ func TestAccumulate(t *testing.T) {
 		for i := range n {
 			parts = append(parts, Batch{IDs: whole.IDs[8*i:][:8], Labels: whole.Labels[8*i:][:8], Shape: [2]int{1, 8}})
 		}
-		o := TrainOptions{LoRA: lora, DType: dtype.Float32, Batch: n, Seq: 8, Optim: adam(1e-3)}
+		o := TrainOptions{LoRA: lora, DType: dtype.Float32, Sizes: Sizes{Batch: n, Seq: 8}, Optim: adam(1e-3)}
 		a, one := newTrainerOf(t, c, o), TrainOptions{DType: dtype.Float32}
 		if lora != nil {
 			one.LoRA = &LoRA{Rank: lora.Rank, Alpha: lora.Alpha, Weights: a}
@@ -246,15 +259,15 @@ func TestAccumulate(t *testing.T) {
 // TestPieces reads and writes pieces of parameters, which are those of the whole.
 func TestPieces(t *testing.T) {
 	c := smallConfig(t, "qwen3-0.6b")
-	tr := newTrainerOf(t, c, TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2)})
+	tr := newTrainerOf(t, c, TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Sizes: Sizes{Batch: 2, Seq: 8}, Optim: adam(1e-2)})
 	step(t, tr, page(2, 8))
 	for name, want := range weightsOf(t, tr) {
 		p := Param{name, []int{len(want)}}
-		values, err := float32s(tr, p, 2, 3)
-		require.NoError(t, err)
+		values := make([]float32, 3)
+		require.NoError(t, tr.Read(p, values, 2))
 		require.Equal(t, want[2:5], values)
 		require.NoError(t, tr.model.Set(context.Background(), name, 3, values))
-		values, err = float32s(tr, p, 0, p.elements())
+		values, err := read(tr, p)
 		require.NoError(t, err)
 		require.Equal(t, slices.Replace(slices.Clone(want), 3, 6, want[2:5]...), values)
 	}
@@ -262,28 +275,22 @@ func TestPieces(t *testing.T) {
 
 // TestOverflow: float16 with too large a loss scale skips steps, which change nothing, and then learns.
 func TestOverflow(t *testing.T) {
-	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float16, Batch: 1, Seq: 16, Optim: adam(1e-2), LossScale: 1 << 26}
+	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float16, Sizes: Sizes{Batch: 1, Seq: 16}, Optim: adam(1e-2), LossScale: 1 << 26}
 	tr := newTrainerOf(t, smallConfig(t, "tinyllama-1.1b"), o)
 	b, before := page(1, 16), weightsOf(t, tr)
 	first := step(t, tr, b)
 	require.True(t, first.Skipped)
 	require.Equal(t, before, weightsOf(t, tr))
-	var r StepResult
-	for n := 0; n < 10; {
-		if r = step(t, tr, b); !r.Skipped {
-			n++
-		}
+	for step(t, tr, b).Skipped {
+		require.Greater(t, tr.model.LossScale(), 1.0)
 	}
-	require.Less(t, r.Loss, 0.9*first.Loss)
+	require.Less(t, step(t, tr, b).Loss, first.Loss)
 	require.Less(t, tr.model.LossScale(), 0x1p26)
-	steps, err := tr.model.Steps(context.Background())
-	require.NoError(t, err)
-	require.Equal(t, 10, steps)
 }
 
 func TestTrainerErrors(t *testing.T) {
 	d, ctx, c := open(t), context.Background(), smallConfig(t, "smollm2-135m")
-	good := TrainOptions{DType: dtype.Float32, Batch: 2, Seq: 8, Optim: adam(1e-2)}
+	good := TrainOptions{DType: dtype.Float32, Sizes: Sizes{Batch: 2, Seq: 8}, Optim: adam(1e-2)}
 	for want, change := range map[string]func(*TrainOptions){
 		"lm: batch=0 is not positive":                                           func(o *TrainOptions) { o.Batch = 0 },
 		"lm: seq=0 is not positive":                                             func(o *TrainOptions) { o.Seq = 0 },
@@ -304,7 +311,7 @@ func TestTrainerErrors(t *testing.T) {
 		"lm: ids are 1 by 16, the training has batch=2 of seq=8":                     func(b *Batch) { b.Shape = [2]int{1, 16} },
 		"lm: labels are missing":                                                     func(b *Batch) { b.Labels = nil },
 		"lm: labels[3] is 300, which is neither -100 nor from 0 to vocab_size-1=299": func(b *Batch) { b.Labels[3] = 300 },
-		"lm: all labels of the step are -100: it has no loss":                        func(b *Batch) { b.Labels = slices.Repeat([]int32{Ignored}, 16) },
+		"lm: all labels are -100: there is no loss":                                  func(b *Batch) { b.Labels = slices.Repeat([]int32{Ignored}, 16) },
 	} {
 		x := b
 		x.Labels = slices.Clone(b.Labels)
@@ -326,7 +333,7 @@ func TestTrainingMemory(t *testing.T) {
 	require.NoError(t, err)
 	caps := *d.Caps()
 	caps.MaxStorageBufferRange, caps.MaxBufferBytes, caps.MaxAllocationBytes = 1<<32-1, 1<<32-1, 1<<32-1
-	o := TrainOptions{LoRA: &LoRA{Rank: 8, Alpha: 16}, DType: dtype.Float16, Checkpoint: train.Blocks, Batch: 1, Seq: 2048, Optim: adam(1e-4)}
+	o := TrainOptions{LoRA: &LoRA{Rank: 8, Alpha: 16}, DType: dtype.Float16, Checkpoint: train.Blocks, Sizes: Sizes{Batch: 1, Seq: 2048}, Optim: adam(1e-4)}
 	m, err := MeasureTraining(&caps, &c, o)
 	require.NoError(t, err)
 	require.Less(t, m.Bytes(), int64(6e9))
@@ -342,7 +349,7 @@ func TestTrainingMemory(t *testing.T) {
 
 	heaps, err := d.Heaps()
 	require.NoError(t, err)
-	deep, batches := smallConfig(t, "gpt2"), TrainOptions{DType: dtype.Float32, Batch: 2048, Seq: 64, Optim: adam(1)}
+	deep, batches := smallConfig(t, "gpt2"), TrainOptions{DType: dtype.Float32, Sizes: Sizes{Batch: 2048, Seq: 64}, Optim: adam(1)}
 	if deep.Layers = int(heaps[0].SizeBytes / 400e6); deep.Layers > 100 {
 		t.Skip("a model that fills the memory takes long to plan")
 	}

@@ -64,17 +64,13 @@ func (o *Finetune) Validate() error {
 // options returns the options of the trainer.
 func (o *Finetune) options() lm.TrainOptions {
 	x := lm.TrainOptions{
-		LoRA: o.LoRA, DType: o.DType, Batch: o.Rows, Seq: o.Data.Seqlen, Accumulate: o.perStep(), Checkpoint: o.Keep,
+		LoRA: o.LoRA, DType: o.DType, Sizes: o.Data.Sizes(o.Rows), Accumulate: o.perStep(), Checkpoint: o.Keep,
 		Optim: optim.Default(), Seed: o.Seed, Evaluate: o.Held != nil, Progress: o.Progress,
 	}
 	x.Optim.WeightDecay, x.Optim.MaxNorm = o.WeightDecay, o.Clip
-	x.Sequences, x.Longest = o.Data.Sequences(o.Rows)
 	if o.Held != nil {
-		n, longest := o.Held.Sequences(o.Rows)
-		x.Sequences, x.Longest = max(x.Sequences, n), max(x.Longest, longest)
-	}
-	if x.Sequences > 0 {
-		x.Batch, x.Seq = 1, o.Rows*o.Data.Seqlen
+		held := o.Held.Sizes(o.Rows)
+		x.Sequences, x.Longest = max(x.Sequences, held.Sequences), max(x.Longest, held.Longest)
 	}
 	return x
 }
