@@ -53,7 +53,7 @@ func (t *bpe) section(ids []int32, text string, first bool) (_ []int32, err erro
 // piece appends the tokens of a piece: its symbols, merged in the order of the merges' ranks, the
 // leftmost first.
 func (t *bpe) piece(ids []int32, piece string) ([]int32, error) {
-	if id, ok := t.ids[piece]; ok && t.whole {
+	if id, ok := t.ids[piece]; ok && t.IgnoreMerges {
 		return append(ids, id), nil
 	}
 	symbols, err := t.symbols(piece)
@@ -128,7 +128,7 @@ func (t *bpe) symbols(piece string) (list []int32, err error) {
 		}
 		var bytes []int32
 		for _, b := range []byte(symbol) {
-			if id, ok := t.ids[fmt.Sprintf("<0x%02X>", b)]; ok && t.fallback {
+			if id, ok := t.ids[fmt.Sprintf("<0x%02X>", b)]; ok && t.ByteFallback {
 				bytes = append(bytes, id)
 			}
 		}
@@ -145,7 +145,7 @@ func (t *bpe) symbols(piece string) (list []int32, err error) {
 }
 
 // Token returns the bytes of a token.
-func (t *bpe) Token(id int32) []byte { return t.tokens[id] }
+func (t *bpe) Token(id int32) []byte { return []byte(t.tokens[id]) }
 
 // Size returns one more than the largest token.
 func (t *bpe) Size() int { return t.size }

@@ -112,13 +112,6 @@ func (c *Chat) parts(messages []Message) (list []part, err error) {
 	if c.dates {
 		system = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n" + system
 	}
-	add := func(text string, learned bool) {
-		if n := len(list); n > 0 && list[n-1].learned == learned {
-			list[n-1].text += text
-		} else if text != "" {
-			list = append(list, part{text, learned})
-		}
-	}
 	message := func(role, text string) {
 		if c.trim {
 			text = strings.TrimSpace(text)
@@ -127,9 +120,7 @@ func (c *Chat) parts(messages []Message) (list []part, err error) {
 			text = " " + text
 		}
 		before, end, after := c.frame(role)
-		add(before, false)
-		add(text+end, role == "assistant")
-		add(after, false)
+		list = append(list, part{before, false}, part{text + end, role == "assistant"}, part{after, false})
 	}
 	if system != "" && c.mark != "[INST]" {
 		message("system", system)

@@ -1,9 +1,9 @@
 package lm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -209,7 +209,8 @@ func (c *Checkpoint) Copy(dir string, w Weights) error {
 		err = writeParams(filepath.Join(dir, weightsFile), c.Config.Params(), c.DType, w)
 	}
 	for i := 0; err == nil && i < len(c.shards); i++ {
-		err = c.copyShard(dir, c.shards[i], w)
+		s := c.shards[i]
+		err = writeTensors(filepath.Join(dir, s.name), s.Tensors(), s.Metadata, c.written, w, s.File)
 	}
 	if err != nil {
 		return err
@@ -238,23 +239,12 @@ func (c *Checkpoint) Copy(dir string, w Weights) error {
 	return nil
 }
 
-// copyShard writes a file of tensors into a folder, with the weights for those that are parameters.
-func (c *Checkpoint) copyShard(dir string, s shard, w Weights) error {
-	return writeTensors(filepath.Join(dir, s.name), s.Tensors(), s.Metadata, func(t safetensors.Tensor, to io.Writer) error {
-		p := Param{c.Config.key(t.Name), t.Shape}
-		if p.Name == "" && t.Name == headName { // of a model that ties it
-			p.Name = c.Config.names().embed
-		}
-		if p.Name != "" {
-			return writeParam(to, p, formats[t.DType], w)
-		}
-		raw := make([]byte, t.Bytes())
-		if err := s.ReadAt(t, raw, 0); err != nil {
-			return err
-		}
-		_, err := to.Write(raw)
-		return err
-	})
+// written returns the parameter whose weights are written for a tensor, "" for a tensor that is copied.
+func (c *Checkpoint) written(name string) string {
+	if c.Config.Tied && name == headName {
+		return c.Config.names().embed
+	}
+	return c.Config.key(name)
 }
 
 // writeParams writes a file of parameters. Its metadata is what Transformers wants.
@@ -263,20 +253,11 @@ func writeParams(path string, params []Param, format dtype.DType, w Weights) err
 	for _, p := range params {
 		list = append(list, safetensors.Tensor{Name: p.Name, DType: safetensors.DType(strings.ToUpper(format.Short())), Shape: p.Shape})
 	}
-	return writeTensors(path, list, map[string]string{"format": "pt"}, func(t safetensors.Tensor, to io.Writer) error {
-		return writeParam(to, Param{t.Name, t.Shape}, format, w)
-	})
+	return writeTensors(path, list, map[string]string{"format": "pt"}, func(name string) string { return name }, w, nil)
 }
 
-func writeParam(to io.Writer, p Param, format dtype.DType, w Weights) error {
-	return pieces(p, format, w, func(raw []byte, _ int) error {
-		_, err := to.Write(raw)
-		return err
-	})
-}
-
-// writeTensors writes a file of tensors, each with a function.
-func writeTensors(path string, list []safetensors.Tensor, metadata map[string]string, write func(t safetensors.Tensor, to io.Writer) error) error {
+// writeTensors writes a file of tensors. Written says which parameters they are; those of "" are copied from another file.
+func writeTensors(path string, list []safetensors.Tensor, metadata map[string]string, written func(name string) string, w Weights, from *safetensors.File) error {
 	out, err := safetensors.Create(path, list, metadata)
 	if err != nil {
 		return fmt.Errorf("lm: %w", err)
@@ -287,7 +268,17 @@ func writeTensors(path string, list []safetensors.Tensor, metadata map[string]st
 		if err != nil {
 			return fmt.Errorf("lm: %w", err)
 		}
-		if err := write(t, to); err != nil {
+		write := func(raw []byte, _ int) error {
+			_, err := to.Write(raw)
+			return err
+		}
+		if name := written(t.Name); name != "" {
+			err = pieces(Param{name, t.Shape}, formats[t.DType], w, write)
+		} else {
+			raw := make([]byte, t.Bytes())
+			err = cmp.Or(from.ReadAt(t, raw, 0), write(raw, 0))
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/flashvk/flashvk/attention"
-	"github.com/flashvk/flashvk/internal/files"
 )
 
 // A Config says which model a checkpoint is, in the words of its config.json.
@@ -36,7 +35,7 @@ type Config struct {
 	OutBias      bool    `json:"attention_bias"`          // the product after attention has a bias
 	Bias         bool    `json:"-"`                       // q, k and v have a bias
 	QKNorm       bool    `json:"-"`                       // heads of q and k are normalized
-	EOS          []int   `json:"-"`                       // the tokens that end a text
+	EOS          []int32 `json:"-"`                       // the tokens that end a text
 
 	RoPE attention.Frequencies `json:"-"` // not of GPT-2
 }
@@ -52,7 +51,7 @@ var architectures = []string{"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCa
 // computed, or belong to training.
 type rawConfig struct {
 	Config
-	EOS          intList  `json:"eos_token_id"`
+	EOS          idList   `json:"eos_token_id"`
 	Activation   string   `json:"hidden_act"`
 	MLPBias      bool     `json:"mlp_bias"`
 	UseWindow    bool     `json:"use_sliding_window"`
@@ -85,17 +84,17 @@ type rawRoPE struct {
 	Original int     `json:"original_max_position_embeddings"`
 }
 
-// An intList is a number or a list of numbers.
-type intList []int
+// An idList is a token or a list of tokens.
+type idList []int32
 
-func (l *intList) UnmarshalJSON(text []byte) error {
+func (l *idList) UnmarshalJSON(text []byte) error {
 	if bytes.HasPrefix(text, []byte("[")) {
-		return json.Unmarshal(text, (*[]int)(l))
+		return json.Unmarshal(text, (*[]int32)(l))
 	}
-	var n *int
+	var n *int32
 	err := json.Unmarshal(text, &n)
 	if n != nil {
-		*l = intList{*n}
+		*l = idList{*n}
 	}
 	return err
 }
@@ -258,29 +257,22 @@ func (c *Config) Validate() error {
 // the configuration.
 func StopTokens(dir string, c *Config) ([]int32, error) {
 	var more struct {
-		EOS intList `json:"eos_token_id"`
+		EOS idList `json:"eos_token_id"`
 	}
 	if err := readJSON(filepath.Join(dir, "generation_config.json"), &more); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	var list []int32
-	for _, id := range append(more.EOS, c.EOS...) {
-		list = append(list, int32(id))
-	}
-	return list, nil
+	return append(more.EOS, c.EOS...), nil
 }
 
 // readJSON reads a file of a checkpoint.
 func readJSON(path string, x any) error {
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return fmt.Errorf("lm: %w", err)
 	}
-	if err == nil {
-		err = json.Unmarshal(text, x)
-	}
-	if err != nil {
-		return fmt.Errorf("lm: %s: %w", path, files.Bare(err))
+	if err := json.Unmarshal(text, x); err != nil {
+		return fmt.Errorf("lm: %s: %w", path, err)
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func ExampleReadData() {
 	path := filepath.Join(dir, "data.jsonl")
 	vktest.Must(os.WriteFile(path, []byte(`{"prompt": "1+1=", "completion": "2."}`+"\n"+`{"text": "abc"}`), 0o666))
 	config := must(lm.Named("gpt2"))
-	config.EOS = []int{0}
+	config.EOS = []int32{0}
 	data, _, err := lm.ReadData(dir, &config, path, lm.DataOptions{Seqlen: 9}) // tokens are bytes, as there is no tokenizer.json
 	vktest.Must(err)
 	defer data.Close()

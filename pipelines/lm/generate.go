@@ -33,11 +33,9 @@ func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t
 	}()
 	p := c.decodeProblem(batch, 1, length, t)
 	p.NewKeys, p.CacheRows = 0, 0
-	if x.KVCache, err = attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers}); err != nil {
-		return nil, err
-	}
-	if c.GPT2() {
-		return x, nil
+	x.KVCache, err = attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers})
+	if err != nil || c.GPT2() {
+		return x, err
 	}
 	cos, sin := c.RoPE.Table(length)
 	for to, angles := range map[*vk.Tensor][]float32{&x.cos: cos, &x.sin: sin} {

@@ -27,8 +27,8 @@ func newTexts(dir string, c *Config) (*texts, error) {
 		return nil, err
 	}
 	x := &texts{tokenizer: t, chat: sync.OnceValues(func() (*Chat, error) { return ReadChat(dir) })}
-	if len(c.EOS) > 0 && c.EOS[0] < c.Vocabulary {
-		x.end = []int32{int32(c.EOS[0])}
+	if len(c.EOS) > 0 && int(c.EOS[0]) < c.Vocabulary {
+		x.end = c.EOS[:1]
 	}
 	return x, nil
 }
@@ -58,8 +58,12 @@ func (x *texts) encode(parts []part, ended bool) (ids []int32, learned []bool, e
 	learned = make([]bool, len(ids))
 	before, at := "", 0
 	for i, p := range parts {
-		end := len(ids)
-		if before += p.text; i < len(parts)-1 {
+		before += p.text
+		end, last := len(ids), i == len(parts)-1
+		if !last && parts[i+1].learned == p.learned {
+			continue
+		}
+		if !last {
 			some, err := x.tokenizer.Encode(before, true)
 			if err != nil {
 				return nil, nil, err

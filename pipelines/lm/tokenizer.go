@@ -81,16 +81,18 @@ type rawTokenizer struct {
 	Normalizer   *rawStage
 	PreTokenizer *rawStage `json:"pre_tokenizer"`
 	Post         *rawStage `json:"post_processor"`
-	Model        struct {
-		Type         string
-		Unknown      *string           `json:"unk_token"`
-		ByteFallback bool              `json:"byte_fallback"`
-		IgnoreMerges bool              `json:"ignore_merges"`
-		Prefix       string            `json:"continuing_subword_prefix"`
-		Suffix       string            `json:"end_of_word_suffix"`
-		Vocabulary   map[string]int32  `json:"vocab"`
-		Merges       []json.RawMessage // "a b" or ["a", "b"]
-	}
+	Model        rawModel
+}
+
+type rawModel struct {
+	Type         string
+	Unknown      string            `json:"unk_token"`
+	ByteFallback bool              `json:"byte_fallback"` // characters that are no token are bytes
+	IgnoreMerges bool              `json:"ignore_merges"` // a piece that is a token needs no merges
+	Prefix       string            `json:"continuing_subword_prefix"`
+	Suffix       string            `json:"end_of_word_suffix"`
+	Vocabulary   map[string]int32  `json:"vocab"`
+	Merges       []json.RawMessage // "a b" or ["a", "b"]
 }
 
 // A rawStage is a normalizer, a pre-tokenizer or a post-processor.
@@ -132,13 +134,12 @@ func (s *rawStage) flatten() (list []rawStage) {
 // bpe is byte-pair encoding, of bytes as in GPT-2, Llama 3 and Qwen, or of characters as in Llama 2
 // and Mistral.
 type bpe struct {
+	rawModel
 	bytewise   bool // symbols are bytes
-	fallback   bool // characters that are no token are bytes
-	whole      bool // a piece that is a token needs no merges
 	stages     []stage
 	ids        map[string]int32 // by bytes; special tokens are not among them
 	merges     map[[2]int32]merge
-	tokens     map[int32][]byte // what they are in a text
+	tokens     map[int32]string // what they are in a text
 	size       int
 	unknown    int32 // -1: none
 	added      map[string]int32
@@ -156,71 +157,59 @@ type merge struct {
 }
 
 func newBPE(raw *rawTokenizer) (*bpe, error) {
-	m := &raw.Model
+	m := raw.Model
 	if m.Type != "BPE" || m.Prefix != "" || m.Suffix != "" {
 		return nil, fmt.Errorf("model type %q, continuing_subword_prefix=%q, end_of_word_suffix=%q: want BPE without either", m.Type, m.Prefix, m.Suffix)
 	}
-	t := &bpe{
-		fallback: m.ByteFallback, whole: m.IgnoreMerges, unknown: -1,
-		ids: map[string]int32{}, merges: map[[2]int32]merge{}, tokens: map[int32][]byte{}, added: map[string]int32{},
-	}
+	t := &bpe{rawModel: m, ids: map[string]int32{}, merges: map[[2]int32]merge{}, tokens: map[int32]string{}, unknown: -1, added: map[string]int32{}}
 	if err := t.readStages(raw); err != nil {
 		return nil, err
 	}
 	for text, id := range m.Vocabulary {
-		b := t.bytesOf(text)
-		t.ids[string(b)] = id
-		if err := t.set(id, b); err != nil {
-			return nil, err
-		}
+		t.ids[t.bytesOf(text)], t.tokens[id] = id, t.written(t.bytesOf(text))
 	}
-	if err := t.readMerges(m.Merges); err != nil {
+	if err := t.readMerges(); err != nil {
 		return nil, err
 	}
-	if m.Unknown != nil {
-		if id, ok := m.Vocabulary[*m.Unknown]; ok {
-			t.unknown = id
-		}
+	if id, ok := m.Vocabulary[m.Unknown]; ok {
+		t.unknown = id
 	}
 	names := []string{`[^\x00-\x{10ffff}]`} // nothing
 	for _, a := range raw.Added {
 		if a.LStrip || a.RStrip || a.Single {
 			return nil, fmt.Errorf("added token %q has lstrip, rstrip or single_word, which are not known", a.Content)
 		}
-		text := []byte(a.Content)
-		if a.Special {
-			text = nil
+		if t.added[a.Content], t.tokens[a.ID] = a.ID, ""; !a.Special {
+			t.tokens[a.ID] = t.written(a.Content)
 		}
-		if err := t.set(a.ID, text); err != nil {
-			return nil, err
-		}
-		t.added[a.Content] = a.ID
 		names = append(names, regexp.QuoteMeta(a.Content))
 	}
 	t.addedRE = regexp.MustCompile(strings.Join(names, "|"))
 	t.addedRE.Longest()
+	for id := range t.tokens {
+		if id < 0 {
+			return nil, fmt.Errorf("token %d is not from 0 on", id)
+		}
+		t.size = max(t.size, int(id)+1)
+	}
 	return t, nil
 }
 
-// set sets what a token is in a text.
-func (t *bpe) set(id int32, text []byte) error {
-	if id < 0 {
-		return fmt.Errorf("token %d is not from 0 on", id)
+// written returns what the bytes of a token are in a text.
+func (t *bpe) written(token string) string {
+	if t.bytewise {
+		return token
 	}
-	if !t.bytewise {
-		var b byte
-		if _, err := fmt.Sscanf(string(text), "<0x%02X>", &b); err == nil && len(text) == 6 {
-			text = []byte{b}
-		}
-		text = []byte(strings.ReplaceAll(string(text), "▁", " "))
+	var b byte
+	if _, err := fmt.Sscanf(token, "<0x%02X>", &b); err == nil && len(token) == 6 {
+		return string([]byte{b})
 	}
-	t.tokens[id], t.size = text, max(t.size, int(id)+1)
-	return nil
+	return strings.ReplaceAll(token, "▁", " ")
 }
 
 // readMerges reads the list of merges, the most important first.
-func (t *bpe) readMerges(list []json.RawMessage) error {
-	for rank, raw := range list {
+func (t *bpe) readMerges() error {
+	for rank, raw := range t.Merges {
 		var pair []string
 		var text string
 		if json.Unmarshal(raw, &pair) != nil && json.Unmarshal(raw, &text) == nil {
@@ -229,7 +218,7 @@ func (t *bpe) readMerges(list []json.RawMessage) error {
 		if len(pair) != 2 {
 			return fmt.Errorf("merge %d is %s, want two tokens", rank, raw)
 		}
-		a, b := string(t.bytesOf(pair[0])), string(t.bytesOf(pair[1]))
+		a, b := t.bytesOf(pair[0]), t.bytesOf(pair[1])
 		left, ok1 := t.ids[a]
 		right, ok2 := t.ids[b]
 		token, ok3 := t.ids[a+b]
@@ -245,19 +234,19 @@ func (t *bpe) readMerges(list []json.RawMessage) error {
 
 // bytesOf returns the bytes of a token of the vocabulary. Bytewise, each character stands for a byte:
 // printable ones for themselves, the others, in order, for 256 on.
-func (t *bpe) bytesOf(text string) []byte {
+func (t *bpe) bytesOf(text string) string {
 	if !t.bytewise {
-		return []byte(text)
+		return text
 	}
-	var b []byte
+	var b strings.Builder
 	for _, r := range text {
 		if c, ok := byteOf[r]; ok {
-			b = append(b, c)
+			b.WriteByte(c)
 		} else {
-			b = utf8.AppendRune(b, r)
+			b.WriteRune(r)
 		}
 	}
-	return b
+	return b.String()
 }
 
 // byteOf has the byte of each character of GPT-2's table.

@@ -83,17 +83,15 @@ func MeasureTraining(caps *vk.Caps, c *Config, o TrainOptions) (*train.Memory, e
 		return nil, err
 	}
 	m, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Train), train.PlanOptions{Checkpoint: o.Checkpoint})
+	if err != nil || !o.Evaluate {
+		return m, err
+	}
+	eval, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Forward), train.PlanOptions{})
 	if err != nil {
 		return nil, err
 	}
-	if o.Evaluate {
-		eval, err := train.Measure(caps, o.forward(c).Tape, o.model(train.Forward), train.PlanOptions{})
-		if err != nil {
-			return nil, err
-		}
-		m.Model += eval.Plan.Bytes
-		m.Parts = append(m.Parts, record.Holder{Name: "evaluation", Bytes: eval.Plan.Bytes})
-	}
+	m.Model += eval.Plan.Bytes
+	m.Parts = append(m.Parts, record.Holder{Name: "evaluation", Bytes: eval.Plan.Bytes})
 	return m, nil
 }
 
