@@ -118,7 +118,7 @@ func CheckFits(d *vk.Device, c *Config, o TrainOptions) error {
 
 // A Trainer trains a language model, or an adapter of one. Micro-batches of one shape are the input:
 //
-//	o := lm.TrainOptions{LoRA: &lm.LoRA{Rank: 8, Alpha: 16}, DType: dtype.BFloat16, Batch: 8, Seq: 512, Optim: optim.Default()}
+//	o := lm.TrainOptions{LoRA: &lm.LoRA{Rank: 8, Alpha: 16}, DType: dtype.BFloat16, Sizes: lm.Sizes{Batch: 8, Seq: 512}, Optim: optim.Default()}
 //	t, err := lm.NewTrainer(ctx, d, config, checkpoint, o)
 //	for {
 //		r, err := t.Step(ctx, batch)       // forward, backward, AdamW; r.Loss, r.Norm
