@@ -43,28 +43,23 @@ func (m *checkpointFlags) dtypeFlag(f *pflag.FlagSet, of string) {
 	kernels.DTypeVar(f, &m.dtype, "dtype", "format of "+of)
 }
 
-// open reads what is known of a model before its weights are.
-func (m *checkpointFlags) open(dir string) (c *lm.Config, w lm.Weights, t dtype.DType, closed func(), err error) {
+// open opens a checkpoint, whose format is that of its weights, and returns the weights, with those of the adapter.
+func (m *checkpointFlags) open(dir string) (c *lm.Checkpoint, w lm.Weights, err error) {
 	if m.set.Changed("random-weights") {
-		config, err := lm.ReadConfig(dir)
-		c, w, t, closed = &config, lm.Random{Seed: m.random}, dtype.BFloat16, func() {}
-		if err != nil {
-			return nil, nil, 0, nil, err
-		}
+		c, err = lm.NewCheckpoint(dir)
+		c.DType, w = dtype.BFloat16, lm.Random{Seed: m.random}
 	} else {
-		checkpoint, err := lm.Open(dir)
-		if err != nil {
-			return nil, nil, 0, nil, err
-		}
-		c, w, t, closed = &checkpoint.Config, checkpoint, checkpoint.DType, checkpoint.Close
+		c, err = lm.Open(dir)
+		w = c
 	}
-	if m.adapter != "" {
-		if w, err = withAdapter(m.adapter, c, w); err != nil {
-			closed()
-			return nil, nil, 0, nil, err
-		}
+	if err == nil && m.adapter != "" {
+		w, err = withAdapter(m.adapter, &c.Config, w)
 	}
-	return c, w, t, closed, nil
+	if err != nil {
+		c.Close()
+		return nil, nil, err
+	}
+	return c, w, nil
 }
 
 // withAdapter returns weights with the adapter of a folder.
@@ -165,11 +160,12 @@ func (g *generateCommand) run(ctx context.Context, a *app) error {
 	if err := cmp.Or(g.checkFilters(), exclusive(f, "prompt", "ids"), checkRange(f, "tokens", g.tokens, 1, math.MaxInt32), checkRange(f, "context", g.context, 1, math.MaxInt32)); err != nil {
 		return err
 	}
-	c, w, stored, closed, err := g.open(g.dir)
+	checkpoint, w, err := g.open(g.dir)
 	if err != nil {
 		return err
 	}
-	defer closed()
+	defer checkpoint.Close()
+	c := &checkpoint.Config
 	tok, err := lm.ReadTokenizer(g.dir, c.Vocabulary)
 	if err != nil && (len(g.prompts) > 0 || g.format == "text") {
 		return err
@@ -186,7 +182,7 @@ func (g *generateCommand) run(ctx context.Context, a *app) error {
 		if tok == (lm.Bytes{}) && len(g.prompts) > 0 {
 			fmt.Fprintf(a.stderr, "flashvk: %s has no tokenizer.json: tokens are bytes\n", g.dir)
 		}
-		model, err := g.load(ctx, a, d, c, w, g.checkpointFlags.format(d.Caps(), stored), prompts)
+		model, err := g.load(ctx, a, d, c, w, g.checkpointFlags.format(d.Caps(), checkpoint.DType), prompts)
 		if err != nil {
 			return err
 		}

@@ -125,16 +125,6 @@ func (s Sizes) checkPositions(c *Config) error {
 	return nil
 }
 
-// counted returns how many labels are counted.
-func (b *Batch) counted() (n int) {
-	for _, id := range b.Labels {
-		if id != Ignored {
-			n++
-		}
-	}
-	return n
-}
-
 // positions returns Positions, or those that count from 0 on.
 func (b *Batch) positions() []int32 {
 	if b.Positions != nil {

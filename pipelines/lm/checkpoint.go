@@ -107,12 +107,8 @@ func shardsOf(dir string) (shards []string, index map[string]string, err error) 
 		if filepath.Base(name) != name {
 			return nil, nil, fmt.Errorf("lm: %s: tensor %q is in %q, which is no name of a file in the folder", path, tensor, name)
 		}
-		if !slices.Contains(shards, name) {
-			shards = append(shards, name)
-		}
 	}
-	slices.Sort(shards)
-	return shards, x.Map, nil
+	return slices.Compact(slices.Sorted(maps.Values(x.Map))), x.Map, nil
 }
 
 // key returns the name in Params of a tensor of a file, and "" for a tensor that is no parameter:

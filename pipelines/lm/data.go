@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/flashvk/flashvk/internal/files"
 )
@@ -45,27 +46,6 @@ type Data struct {
 
 // An example is a sample, a text: labels[i] is the token that follows ids[i], or Ignored.
 type example struct{ ids, labels []int32 }
-
-// A tokenFile is a stream of tokens in a file, of which memory holds what is read.
-type tokenFile struct {
-	*os.File
-	bytes int64 // of a token
-}
-
-func (t *tokenFile) read(ids []int32, first int64) error {
-	raw := make([]byte, int64(len(ids))*t.bytes)
-	if _, err := t.ReadAt(raw, first*t.bytes); err != nil {
-		return fmt.Errorf("lm: %s: token %d: %w", t.Name(), first, files.Bare(err))
-	}
-	for i := range ids {
-		if t.bytes == 2 {
-			ids[i] = int32(binary.LittleEndian.Uint16(raw[2*i:]))
-		} else {
-			ids[i] = int32(binary.LittleEndian.Uint32(raw[4*i:])) // of 2^31 on it is negative
-		}
-	}
-	return nil
-}
 
 // ReadData reads what a model is to be trained on, with the tokenizer and the chat template of a
 // checkpoint's folder. The ending of a file's name says what is in it:
@@ -154,9 +134,13 @@ func (d *Data) split(part float64) *Data {
 
 // readTexts reads a text as a stream, or a sample of each line.
 func (d *Data) readTexts(dir string, c *Config, o DataOptions, whole bool) error {
-	x, err := newTexts(dir, c)
+	t, err := ReadTokenizer(dir, c.Vocabulary)
 	if err != nil {
 		return err
+	}
+	x := &texts{tokenizer: t, chat: sync.OnceValues(func() (*Chat, error) { return ReadChat(dir) })}
+	if len(c.EOS) > 0 && int(c.EOS[0]) < c.Vocabulary {
+		x.end = c.EOS[:1]
 	}
 	text, err := os.ReadFile(d.path)
 	if err != nil {
@@ -178,14 +162,27 @@ func (d *Data) readTexts(dir string, c *Config, o DataOptions, whole bool) error
 	return nil
 }
 
-// openTokens opens a file of tokens, and checks all of them.
+// openTokens opens a file of tokens, of which memory holds what is read, and checks all of them.
 func (d *Data) openTokens(vocabulary int, bytes int64) error {
 	f, err := os.Open(d.path)
 	if err != nil {
 		return fmt.Errorf("lm: %w", err)
 	}
-	t := &tokenFile{f, bytes}
-	d.file, d.read = f, t.read
+	d.file = f
+	d.read = func(ids []int32, first int64) error {
+		raw := make([]byte, int64(len(ids))*bytes)
+		if _, err := f.ReadAt(raw, first*bytes); err != nil {
+			return fmt.Errorf("lm: %s: token %d: %w", d.path, first, files.Bare(err))
+		}
+		for i := range ids {
+			if bytes == 2 {
+				ids[i] = int32(binary.LittleEndian.Uint16(raw[2*i:]))
+			} else {
+				ids[i] = int32(binary.LittleEndian.Uint32(raw[4*i:])) // of 2^31 on it is negative
+			}
+		}
+		return nil
+	}
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -199,7 +196,7 @@ func (d *Data) openTokens(vocabulary int, bytes int64) error {
 	buffer := make([]int32, 1<<20)
 	for first := int64(0); first < d.tokens; first += int64(len(buffer)) {
 		ids := buffer[:min(int64(len(buffer)), d.tokens-first)]
-		if err := t.read(ids, first); err != nil {
+		if err := d.read(ids, first); err != nil {
 			return err
 		}
 		for i, id := range ids {

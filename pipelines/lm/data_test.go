@@ -188,7 +188,7 @@ func TestBatches(t *testing.T) {
 	require.NoError(t, err)
 	two, err := d.Batch(1, d.Rows())
 	require.NoError(t, err)
-	require.NotEqual(t, one.IDs, two.IDs) // another epoch
+	require.NotEqual(t, one.IDs, two.IDs)   // another epoch
 	for _, i := range []int{40, 3, 0, 17} { // in any order, as after a start from the middle
 		want, err := d.Batch(i, 2)
 		require.NoError(t, err)

@@ -85,8 +85,8 @@ func (f *Forward) Tape(t *train.Tape) {
 	if c.GPT2() {
 		stream = t.Embed("embeddings of positions", x.positions, t.Weight(names.positions, c.Positions, c.Width))
 	}
-	if x.oneKernel() {
-		branch = x.layers(branch)
+	if p, ok := x.oneKernel(); ok {
+		branch = x.layers(branch, p)
 	} else {
 		for i := range c.Layers {
 			t.Block(fmt.Sprintf("layers.%d.", i), func() { branch, stream = x.block(i, branch, stream) })
@@ -322,28 +322,23 @@ func (x *pass) hidden(l layer, branch, stream *train.Value) (h, sum *train.Value
 	return x.t.GLU(name, y[0], y[1], glu.SiLU), sum
 }
 
-// oneKernel reports whether a layer of a step is one kernel, as Forward.Decoder says.
-func (x *pass) oneKernel() bool {
+// oneKernel reports whether a layer of a step is one kernel, as Forward.Decoder says, and returns the problem of each.
+func (x *pass) oneKernel() (p decoder.Problem, ok bool) {
 	c := x.c
 	if !x.fuses() || x.Batch != 1 || c.QKNorm || c.OutBias || c.Window != 0 {
-		return false
+		return p, false
 	}
-	plan, err := decoder.Choose(x.t.Caps(), x.decoder(), kit.Forward, decoder.Options{Config: x.Decoder})
-	return err == nil && (plan.Fast || x.Decoder != nil)
-}
-
-// decoder is the problem of each layer of a step.
-func (x *pass) decoder() decoder.Problem {
-	c := x.c
-	return decoder.Problem{
+	p = decoder.Problem{
 		Width: c.Width, Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Keys: x.Cache.context,
 		Bias: c.Bias, Eps: c.Eps, DType: x.t.DType(),
 	}
+	plan, err := decoder.Choose(x.t.Caps(), p, kit.Forward, decoder.Options{Config: x.Decoder})
+	return p, err == nil && (plan.Fast || x.Decoder != nil)
 }
 
 // layers appends all layers of a step.
-func (x *pass) layers(stream *train.Value) *train.Value {
-	c, t, p, o := x.c, x.t, x.decoder(), decoder.Options{Config: x.Decoder}
+func (x *pass) layers(stream *train.Value, p decoder.Problem) *train.Value {
+	c, t, o := x.c, x.t, decoder.Options{Config: x.Decoder}
 	y := t.Tensor("layers", p.DType, 1, p.Width)
 	op := train.Op{Name: "layers", In: []*train.Value{stream}, Out: []*train.Value{y}}
 	for i := range c.Layers {

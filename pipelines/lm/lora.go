@@ -62,19 +62,8 @@ func (l *LoRA) Check(c *Config) error {
 
 // Params returns the parameters of the adapter, in the order of the layers: A before B of each product. It
 // may be called on nil.
-func (l *LoRA) Params(c *Config) (list []Param) {
-	for _, p := range c.Params() {
-		name, ok := strings.CutSuffix(p.Name, ".weight")
-		if !ok || len(p.Shape) != 2 || !strings.HasPrefix(name, strings.TrimSuffix(c.layer(0, ""), "0.")) || !l.adapts(name) {
-			continue
-		}
-		out, in := p.Shape[0], p.Shape[1]
-		if c.GPT2() {
-			out, in = in, out
-		}
-		list = append(list, Param{adapterName(name, "A"), []int{l.Rank, in}}, Param{adapterName(name, "B"), []int{out, l.Rank}})
-	}
-	return list
+func (l *LoRA) Params(c *Config) []Param {
+	return slices.DeleteFunc(c.params(l), func(p Param) bool { return !strings.HasPrefix(p.Name, adapterPrefix) })
 }
 
 // adapts reports whether the product of a name is adapted.
@@ -82,12 +71,7 @@ func (l *LoRA) adapts(name string) bool {
 	if l == nil || l.Targets == nil {
 		return l != nil
 	}
-	for _, target := range l.Targets {
-		if name == target || strings.HasSuffix(name, "."+target) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.Targets, func(target string) bool { return name == target || strings.HasSuffix(name, "."+target) })
 }
 
 // scale is what the product of the adapter is multiplied by.

@@ -165,9 +165,8 @@ func (r *reference) block(l int, x *mat.Dense) {
 	var qkv [3][]float64
 	if c.GPT2() {
 		all := r.product(r.norm(x, name("ln_1")), name("attn.c_attn"))
-		rows, _ := all.Dims()
 		for i := range qkv {
-			qkv[i] = r.heads(mat.DenseCopyOf(all.Slice(0, rows, i*c.Width, (i+1)*c.Width)), "", false)
+			qkv[i] = r.heads(mat.DenseCopyOf(all.Slice(0, all.RawMatrix().Rows, i*c.Width, (i+1)*c.Width)), "", false)
 		}
 		x.Add(x, r.product(r.attention(qkv), name("attn.c_proj")))
 		h := r.product(r.norm(x, name("ln_2")), name("mlp.c_fc"))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/flashvk/flashvk/internal/parallel"
@@ -19,18 +18,6 @@ type texts struct {
 	tokenizer Tokenizer
 	end       []int32 // the token that ends a text; none if the model has none
 	chat      func() (*Chat, error)
-}
-
-func newTexts(dir string, c *Config) (*texts, error) {
-	t, err := ReadTokenizer(dir, c.Vocabulary)
-	if err != nil {
-		return nil, err
-	}
-	x := &texts{tokenizer: t, chat: sync.OnceValues(func() (*Chat, error) { return ReadChat(dir) })}
-	if len(c.EOS) > 0 && int(c.EOS[0]) < c.Vocabulary {
-		x.end = c.EOS[:1]
-	}
-	return x, nil
 }
 
 // A part is a part of a text, whose tokens are learned or not.

@@ -228,7 +228,11 @@ func (t *Trainer) run(ctx context.Context, p *train.Plan, scale float64, batches
 		if err := t.check(&batches[i]); err != nil {
 			return 0, 0, err
 		}
-		tokens += batches[i].counted()
+		for _, id := range batches[i].Labels {
+			if id != Ignored {
+				tokens++
+			}
+		}
 	}
 	if p == t.plan && tokens == 0 {
 		return 0, 0, errNoLoss

@@ -42,11 +42,14 @@ func (c *Config) layer(i int, name string) string {
 }
 
 // Params returns all parameters, in the order of the forward pass, which names them.
-func (c *Config) Params() (list []Param) {
-	f := &Forward{Config: c, Sizes: Sizes{Batch: 1, Seq: 1}}
-	params, _ := train.Params(&vk.Caps{}, f.Tape, train.Options{}) // an error is NewModel's
-	for _, p := range params {
-		list = append(list, Param{p.Name, p.Shape})
+func (c *Config) Params() []Param { return c.params(nil) }
+
+// params returns the parameters of a model and of an adapter.
+func (c *Config) params(l *LoRA) (list []Param) {
+	f := &Forward{Config: c, Sizes: Sizes{Batch: 1, Seq: 1}, LoRA: l}
+	all, _ := train.Params(&vk.Caps{}, f.Tape, train.Options{}) // an error is NewModel's
+	for _, p := range all {
+		list = append(list, Param{p.Name, p.FileShape()})
 	}
 	return list
 }
