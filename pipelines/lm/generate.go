@@ -95,8 +95,8 @@ type Generator struct {
 // Steps that take less than quickTime together are one submission, of mostSteps: else the host, which waits for the
 // token of each, would take as long as a step of a small model.
 const (
-	mostSteps = 8
-	quickTime = 50 * time.Millisecond
+	mostSteps = 16
+	quickTime = 100 * time.Millisecond
 )
 
 // NewGenerator loads a model. Its error says before anything is allocated which number breaks a rule, and
