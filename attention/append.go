@@ -9,6 +9,7 @@ import (
 	"reflect"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -87,7 +88,7 @@ func recordAppend(c *vk.Cmd, t *AppendTensors, p *AppendProblem) error {
 
 // dispatchAppend records a kernel with its specialization, push constants and tensors.
 func dispatchAppend[P any](c *vk.Cmd, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
-	kernel, err := cached[P](c.Device(), p.appendKernel(), p.DType.Short(), spec, vk.KernelOptions{})
+	kernel, err := chips.Kernel[P](c.Device(), p.appendKernel(), p.DType.Short(), spec, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -140,19 +141,7 @@ func checkAppend(t *AppendTensors, p *AppendProblem) error {
 		argument.New("q", t.Q, !t.Q.IsZero(), p.DType, p.QShape()),
 		argument.New("state", t.State.Slice(0, 0, 1), true, dtype.Int32, []int{1}),
 	}
-	scales := p.scaleArguments(&t.KScale, &t.VScale)
-	if p.Cache == CacheQ8_0 {
-		outputs = append(outputs, scales...)
-	} else {
-		inputs = append(inputs, scales...)
-	}
-	if err := argument.Check(name, inputs, outputs); err != nil {
-		return err
-	}
-	if err := p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale); err != nil {
-		return err
-	}
-	return p.checkAngles(name, t)
+	return p.check(name, t, inputs, outputs)
 }
 
 // newArguments returns the tensors that Append and Step read, without the tables of the cache.
@@ -170,8 +159,21 @@ func (p *AppendProblem) newArguments(t *AppendTensors) []argument.Argument {
 	}
 }
 
-// checkAngles returns an error unless Cos and Sin are as kernels read them.
-func (p *AppendProblem) checkAngles(name string, t *AppendTensors) error {
+// check returns an error unless the tensors of Append or Step, given but for scales of the cache, fit the
+// problem, and the cache, Cos and Sin are as kernels read them.
+func (p *AppendProblem) check(name string, t *AppendTensors, inputs, outputs []argument.Argument) error {
+	scales := p.scaleArguments(&t.KScale, &t.VScale)
+	if p.Cache == CacheQ8_0 {
+		outputs = append(outputs, scales...)
+	} else {
+		inputs = append(inputs, scales...)
+	}
+	if err := argument.Check(name, inputs, outputs); err != nil {
+		return err
+	}
+	if err := p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale); err != nil {
+		return err
+	}
 	for _, table := range []struct {
 		name string
 		vk.Tensor
@@ -289,10 +291,6 @@ type appendCache8Params struct {
 }
 
 func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *appendSpec) (appendParams, vk.Groups) {
-	pages := p.Pages
-	if p.PageSize == 0 {
-		pages = p.cacheRows()
-	}
 	k, v, q := spec.items(&p.DecodeProblem)
 	rows, most := p.NumKVHeads*p.NewKeys, caps.MaxWorkgroupCount[0]/3
 	kGroups, vGroups := min(groups(rows*k, int(spec.WorkgroupSize)), most), min(groups(rows*v, int(spec.WorkgroupSize)), most)
@@ -302,7 +300,7 @@ func newAppendParams(caps *vk.Caps, t *AppendTensors, p *AppendProblem, spec *ap
 	}
 	params := appendParams{
 		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Heads: uint32(p.NumHeads), KVHeads: uint32(p.NumKVHeads),
-		NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages), KGroups: kGroups, VGroups: vGroups,
+		NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(p.slots()), KGroups: kGroups, VGroups: vGroups,
 		NewK: placeOf(t.NewK), NewV: placeOf(t.NewV), K: placeOf(t.K), V: placeOf(t.V), Q: placeOf(t.Q),
 		SeqLensOffset:    uint32(t.SeqLens.Offset),
 		BlockTableOffset: uint32(t.BlockTable.Offset), BlockTableStrideB: stride(&t.BlockTable, 0),
@@ -326,7 +324,7 @@ func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	}
 	vk.Narrow(&seqLens)
 	d := c.Device()
-	kernel, err := cached[advanceParams](d, "attention_advance", "", advanceSpec{WorkgroupSize: advanceThreads}, vk.KernelOptions{})
+	kernel, err := chips.Kernel[advanceParams](d, "attention_advance", "", advanceSpec{WorkgroupSize: advanceThreads}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}

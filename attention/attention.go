@@ -54,6 +54,7 @@
 package attention
 
 import (
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -80,6 +81,15 @@ var implNames = enum.Names[Impl]{Auto: "auto", CoopMat2: "coopmat2", CoopMat: "c
 
 // String returns the name used by --impl.
 func (i Impl) String() string { return implNames.Of(i) }
+
+// kernel returns the name of a kernel on a path, as in attention_bwd_dq_coopmat2. On matrices float32 tensors have
+// kernels of their own.
+func (i Impl) kernel(name string, t dtype.DType) string {
+	if t == dtype.Float32 && onMatrices(i) {
+		name += "_f32x2"
+	}
+	return name + "_" + i.String()
+}
 
 // ParseImpl accepts the names that String returns.
 func ParseImpl(name string) (Impl, error) { return implNames.Parse("attention: impl", name) }

@@ -103,27 +103,9 @@ type backward struct {
 	gradients *Gradients
 }
 
-// bwdNames are the names of a path's two kernels.
-type bwdNames struct{ dkv, dq string }
-
-// names returns the names for a format.
-func (c *BackwardConfig) names(t dtype.DType) bwdNames {
-	if t == dtype.Float32 && onMatrices(c.Impl) {
-		return bwdF32x2Kernels[c.Impl]
-	}
-	return bwdKernels[c.Impl]
-}
-
-var bwdKernels = [...]bwdNames{
-	CoopMat2: {"attention_bwd_dkv_coopmat2", "attention_bwd_dq_coopmat2"},
-	CoopMat:  {"attention_bwd_dkv_coopmat", "attention_bwd_dq_coopmat"},
-	Scalar:   {"attention_bwd_dkv_scalar", "attention_bwd_dq_scalar"},
-}
-
-// bwdF32x2Kernels are the kernels for float32 tensors on matrices.
-var bwdF32x2Kernels = [...]bwdNames{
-	CoopMat2: {"attention_bwd_dkv_f32x2_coopmat2", "attention_bwd_dq_f32x2_coopmat2"},
-	CoopMat:  {"attention_bwd_dkv_f32x2_coopmat", "attention_bwd_dq_f32x2_coopmat"},
+// names returns the names of the kernels of dK and dV, and of dQ, for a format.
+func (c *BackwardConfig) names(t dtype.DType) (dkv, dq string) {
+	return c.Impl.kernel("attention_bwd_dkv", t), c.Impl.kernel("attention_bwd_dq", t)
 }
 
 // steps returns the kernel that computes dK and dV beside the kernel that computes dQ, or the
@@ -148,13 +130,13 @@ func (b *backward) steps() steps.List {
 // record records the kernel that computes dK and dV, and the kernel that computes dQ.
 func (b *backward) record() error {
 	config, p := &b.config, &b.p
-	names := config.names(p.DType)
+	nameDKV, nameDQ := config.names(p.DType)
 	keys, rows := b.work()
-	dkv, err := b.kernel(names.dkv, config.DKV, keys, &b.dk, &b.dv)
+	dkv, err := b.kernel(nameDKV, config.DKV, keys, &b.dk, &b.dv)
 	if err != nil {
 		return err
 	}
-	dq, err := b.kernel(names.dq, config.DQ, rows, &b.dq)
+	dq, err := b.kernel(nameDQ, config.DQ, rows, &b.dq)
 	if err != nil {
 		return err
 	}
@@ -261,15 +243,11 @@ func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, work bwd
 	if err := b.fits(work.blocks, 1, work.heads); err != nil {
 		return err
 	}
-	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
-	for first := 0; first < p.Batch; first += step {
-		n := min(step, p.Batch-first)
-		kernel.dispatch(b.c, vk.Groups{X: work.blocks, Y: uint32(work.heads), Z: uint32(n)}, params, features, tensors...)
-		params.skipBatches(p, uint32(n))
-		if features != nil {
-			features.skip(p, first, n)
-		}
-	}
+	inSteps(b.c.Device(), p.Batch, func(first, n uint32) {
+		kernel.dispatch(b.c, vk.Groups{X: work.blocks, Y: uint32(work.heads), Z: n}, params, features, tensors...)
+		params.skipBatches(p, n)
+		features.skip(p, first, n)
+	})
 	return b.c.Err()
 }
 
@@ -349,7 +327,7 @@ func rowsStrideH(p *Problem) uint32 {
 func workspaceBytes(shapes workspaceShapes) (bytes int64) {
 	for _, shape := range shapes {
 		if shape != nil {
-			bytes = alignWorkspace(bytes) + 4*elementsOf(shape)
+			bytes = alignWorkspace(bytes) + 4*int64(size(shape))
 		}
 	}
 	return bytes
@@ -358,18 +336,6 @@ func workspaceBytes(shapes workspaceShapes) (bytes int64) {
 // alignWorkspace rounds up to the next start of a slice: on every device, slices may start at
 // multiples of 256 bytes.
 func alignWorkspace(bytes int64) int64 { return (bytes + 255) / 256 * 256 }
-
-// elementsOf returns the product of a shape, 0 for none.
-func elementsOf(shape []int) int64 {
-	if shape == nil {
-		return 0
-	}
-	n := int64(1)
-	for _, s := range shape {
-		n *= int64(s)
-	}
-	return n
-}
 
 // newBwdWorkspace cuts the workspace out of the caller's memory, or out of memory of c if there is
 // none.
@@ -390,7 +356,7 @@ func newBwdWorkspace(c *vk.Cmd, shapes workspaceShapes, b *vk.Buffer) (w bwdWork
 		*t = vk.View(b, dtype.Float32, shapes[i]...)
 		t.Offset = int(at / 4)
 		*t = t.Narrow()
-		at += 4 * elementsOf(shapes[i])
+		at += 4 * int64(size(shapes[i]))
 	}
 	return w, c.Err()
 }

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -113,12 +114,10 @@ func (b *backward) recordDBias(dbias vk.Tensor) error {
 	}
 	params, features := b.headsParams(), b.features()
 	params.Out = placeOf(out)
-	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
-	for first := 0; first < heads; first += step {
-		params.First = uint32(first)
-		n := uint32(min(step, heads-first))
+	inSteps(b.c.Device(), heads, func(first, n uint32) {
+		params.First = first
 		kernel.dispatch(b.c, vk.Groups{X: groups(p.SeqKV, biasTile.BlockN), Y: rowGroups, Z: n}, params, features, b.q, b.k, b.v, b.do, b.rows, out)
-	}
+	})
 	return b.c.Err()
 }
 
@@ -150,14 +149,12 @@ func (b *backward) recordDSinks() error {
 	}
 	params, features := b.headsParams(), b.features()
 	params.Out = placeOf(b.sinkParts)
-	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
-	for first := 0; first < p.Batch; first += step {
-		n := min(step, p.Batch-first)
-		kernel.dispatch(b.c, vk.Groups{X: chunks, Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, b.rows, b.sinkParts)
-		params.RowsOffset += uint32(n) * rowsStrideB(p)
-		params.Out.skip(uint32(n))
+	inSteps(b.c.Device(), p.Batch, func(first, n uint32) {
+		kernel.dispatch(b.c, vk.Groups{X: chunks, Y: uint32(p.NumHeads), Z: n}, params, features, b.rows, b.sinkParts)
+		params.RowsOffset += n * rowsStrideB(p)
+		params.Out.skip(n)
 		features.skip(p, first, n)
-	}
+	})
 	return b.c.Err()
 }
 
@@ -177,7 +174,7 @@ func (b *backward) recordDSinksSum(dsinks vk.Tensor) error {
 // and heads.
 func (b *backward) recordSum(params bwdSumParams, parts, out vk.Tensor) error {
 	d := b.c.Device()
-	kernel, err := cached[bwdSumParams](d, "attention_bwd_sum", b.p.DType.Short(), bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
+	kernel, err := chips.Kernel[bwdSumParams](d, "attention_bwd_sum", b.p.DType.Short(), bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -186,13 +183,11 @@ func (b *backward) recordSum(params bwdSumParams, parts, out vk.Tensor) error {
 		return err
 	}
 	params.OutOffset, params.OutStrideB, params.OutStrideH = uint32(out.Offset), uint32(out.Strides[0]), uint32(out.Strides[1])
-	step := int(d.Caps().MaxWorkgroupCount[2])
-	for first := 0; first < batches; first += step {
-		n := uint32(min(step, batches-first))
+	inSteps(d, batches, func(_, n uint32) {
 		kernel.Dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: n}, params, parts, out)
 		params.PartOffset += n * params.PartStrideB
 		params.OutOffset += n * params.OutStrideB
-	}
+	})
 	return b.c.Err()
 }
 
@@ -237,7 +232,7 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	if blocks > limit[0] || p.NumHeads > int(limit[1]) {
 		return unsupported("backward: seq_q=%d in num_heads=%d make more workgroups than the device's %d by %d", p.SeqQ, p.NumHeads, limit[0], limit[1])
 	}
-	kernel, err := cached[bwdDeltaParams](d, "attention_bwd_delta", p.DType.Short(), bwdDeltaSpec{
+	kernel, err := chips.Kernel[bwdDeltaParams](d, "attention_bwd_delta", p.DType.Short(), bwdDeltaSpec{
 		WorkgroupSize: deltaThreads,
 		Team:          deltaTeam,
 		HeadDim:       uint32(p.ValueHeadDim()),
@@ -253,14 +248,12 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 		O: placeOf(o), DO: placeOf(do), LSE: placeOf(lse), DLSE: placeOf(dlse),
 	}
 	dlse = orElse(dlse, lse) // which the kernel does not read then
-	step := int(limit[2])
-	for first := 0; first < p.Batch; first += step {
-		n := uint32(min(step, p.Batch-first))
+	inSteps(d, p.Batch, func(_, n uint32) {
 		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: n}, params, o, do, lse, dlse, rows)
 		params.RowsOffset += n * params.RowsStrideB
 		for _, x := range []*place{&params.O, &params.DO, &params.LSE, &params.DLSE} {
 			x.skip(n)
 		}
-	}
+	})
 	return c.Err()
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// bwdFusedKernels names the kernel of each path that computes all gradients.
-var bwdFusedKernels = [...]string{CoopMat2: "attention_bwd_fused_coopmat2", CoopMat: "attention_bwd_fused_coopmat"}
+// bwdFused names the kernel that computes all gradients.
+const bwdFused = "attention_bwd_fused"
 
 // fused reports whether one kernel computes all gradients.
 func (c *BackwardConfig) fused() bool { return c.Fused != BackwardTile{} }
@@ -63,26 +63,18 @@ func (b *backward) recordFused() error {
 	if err != nil {
 		return err
 	}
-	kernel, err := newKernel[bwdFusedParams](d, bwdFusedKernels[b.config.Impl], p.DType.Short(), p, bwdFusedSpec{matrix, true}, matrixKernelOptions(d))
+	kernel, err := newKernel[bwdFusedParams](d, b.config.Impl.kernel(bwdFused, p.DType), p.DType.Short(), p, bwdFusedSpec{matrix, true}, matrixKernelOptions(d))
 	if err != nil {
 		return err
 	}
 	params := bwdFusedParams{bwdParams: newBwdParams(b.do, b.q, b.k, b.v, *p), DQ: placeOf(b.dq)}
 	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
-	b.inSteps(func(n uint32) {
+	inSteps(d, p.Batch, func(_, n uint32) {
 		kernel.dispatch(b.c, vk.Groups{X: 1, Y: uint32(p.NumKVHeads), Z: n}, params, nil, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv, b.dq)
 		params.skipBatches(p, n)
 		params.DQ.skip(n)
 	})
 	return b.c.Err()
-}
-
-// inSteps calls record with as many batches at a time as the device allows in one dispatch.
-func (b *backward) inSteps(record func(batches uint32)) {
-	step := int(b.c.Device().Caps().MaxWorkgroupCount[2])
-	for first := 0; first < b.p.Batch; first += step {
-		record(uint32(min(step, b.p.Batch-first)))
-	}
 }
 
 // bwdFusedParams is the push-constant block of lib/params_bwd.glsl with WITH_DQ.

@@ -63,15 +63,12 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 
 // bwdTileSpec has the constants of a tile for kernels of the scalar and the unfused path.
 type bwdTileSpec struct {
-	WorkgroupSize uint32 `glsl:"WORKGROUP_SIZE"`
-	ThreadsX      uint32 `glsl:"THREADS_X"`
-	BlockM        uint32 `glsl:"BLOCK_M"`
-	BlockN        uint32 `glsl:"BLOCK_N"`
-	Depth         uint32 `glsl:"DEPTH"`
+	blockSpec
+	Depth uint32 `glsl:"DEPTH"`
 }
 
 func (t *BackwardTile) spec() bwdTileSpec {
-	return bwdTileSpec{uint32(t.Threads), uint32(t.ThreadsX), uint32(t.BlockM), uint32(t.BlockN), uint32(t.Depth)}
+	return bwdTileSpec{newBlockSpec(t.Threads, t.ThreadsX, t.BlockM, t.BlockN), uint32(t.Depth)}
 }
 
 // bwdScalarSpec is the specialization of attention_bwd_dkv_scalar.comp and

@@ -10,8 +10,10 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// bwdStoredKernels names the kernel of each path that computes dQ and stores P and dX.
-var bwdStoredKernels = [...]string{CoopMat2: "attention_bwd_dq_coopmat2_stored", CoopMat: "attention_bwd_dq_coopmat_stored"}
+// storeKernel names the kernel that computes dQ and stores P and dX.
+func (c *BackwardConfig) storeKernel(t dtype.DType) string {
+	return c.Impl.kernel("attention_bwd_dq", t) + "_stored"
+}
 
 // stored reports whether P and dX pass through memory.
 func (c *BackwardConfig) stored() bool { return c.Stored != (BackwardTile{}) }
@@ -57,7 +59,7 @@ func (c *BackwardConfig) feasibleStored(caps *vk.Caps, p *Problem) error {
 	}
 	chunk, limit := c.chunk(caps, p), c.storedLimit(caps, p)
 	bytes := float64(chunk.keyHeads*chunk.members) * c.headBytes(caps, p)
-	bytes += 4 * float64(elementsOf(c.sumsShape(caps, p))+elementsOf(c.biasSumsShape(caps, p)))
+	bytes += 4 * float64(size(c.sumsShape(caps, p))+size(c.biasSumsShape(caps, p)))
 	if bytes > limit {
 		return unsupported("%v: the weights of %d heads at a time take %.0f bytes, more than the %.0f that there are for them", c.Impl, chunk.keyHeads*chunk.members, bytes, max(limit, 0))
 	}
@@ -119,7 +121,7 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 		return k, err
 	}
 	k.rowKernel, err = newKernelOf[bwdStoreParams, bwdStoreFeaturesParams](
-		d, moduleOf(bwdStoredKernels[config.Impl], p), p.DType.Short(), p.Plain(), store, newFeatureSpec(p), matrixKernelOptions(d))
+		d, moduleOf(config.storeKernel(p.DType), p), p.DType.Short(), p.Plain(), store, newFeatureSpec(p), matrixKernelOptions(d))
 	if err != nil {
 		return k, err
 	}
@@ -368,7 +370,7 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 	}
 	features := newPageSpec(p)
 	features.BiasF32 = newFeatureSpec(p).BiasF32
-	return cached[withFeatures[bwdStoredBiasParams]](d, storedBias, p.DType.Short(), withFeatureSpec[bwdStoredBiasSpec]{
+	return chips.Kernel[withFeatures[bwdStoredBiasParams]](d, storedBias, p.DType.Short(), withFeatureSpec[bwdStoredBiasSpec]{
 		bwdStoredBiasSpec{
 			WorkgroupSize: sumThreads,
 			BlockM:        uint32(block),
@@ -403,12 +405,12 @@ func (k *storedKernels) sumBias(head, member int, n storedChunk) {
 	if p.Bias.Rows {
 		heads = out.Shape[0] * out.Shape[1]
 	}
-	f, step := k.features(), int(k.c.Device().Caps().MaxWorkgroupCount[2])
-	for first := 0; first < heads; first += step {
-		params.First, g.Z = uint32(first), uint32(min(step, heads-first))
+	f := k.features()
+	inSteps(k.c.Device(), heads, func(first, n uint32) {
+		params.First, g.Z = first, n
 		tensors := append([]vk.Tensor{k.pages, sums, out}, f.tensors[:]...)
 		k.bias.Dispatch(k.c, g, withFeatures[bwdStoredBiasParams]{params, f.params}, tensors...)
-	}
+	})
 }
 
 // bwdStoredBiasParams is the push-constant block of attention_bwd_dbias_stored.comp.

@@ -125,7 +125,7 @@ func (c *BackwardConfig) chunk(caps *vk.Caps, p *Problem) storedChunk {
 			return max(int(min(limit/c.headBytes(caps, p), float64(keyHeads*members))), 1)
 		}
 		if most = heads(limit); most < keyHeads*members { // there are sums between chunks
-			limit -= 4 * float64(elementsOf(c.sharedBias(p)))
+			limit -= 4 * float64(size(c.sharedBias(p)))
 			if members > 1 {
 				limit -= 8 * float64(min(most, keyHeads)) * float64(c.keyHeadSums(caps, p))
 			}

@@ -5,14 +5,6 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// unfusedBwdScoresSpec is the specialization of attention_unfused_bwd_scores.comp.
-type unfusedBwdScoresSpec struct {
-	bwdTileSpec
-	HeadDim uint32 `glsl:"HEAD_DIM"`
-	Causal  bool   `glsl:"CAUSAL"`
-	Aligned bool   `glsl:"ALIGNED"`
-}
-
 // unfusedKeysSpec is the specialization of attention_unfused_keys.comp.
 type unfusedKeysSpec struct {
 	blockSpec
@@ -94,7 +86,7 @@ func (b *backward) recordUnfused() error {
 
 func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
 	d, p, rowTile, none := b.c.Device(), &b.p, &b.config.DQ, vk.KernelOptions{}
-	u.scores, err = newKernel[bwdHeadsParams](d, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedBwdScoresSpec{
+	u.scores, err = newKernel[bwdHeadsParams](d, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedScoresSpec{
 		bwdTileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
 	}, none)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -16,12 +17,11 @@ func (f *forward) splits() error {
 	d := c.Device()
 	spec := newCombineSpec(d.Caps(), p, config.Splits)
 	spec.WriteLSE = !lse.IsZero()
-	limit := d.Caps().MaxWorkgroupCount
-	blocks := groups(p.SeqQ, spec.rows())
-	if blocks > limit[0] {
-		return unsupported("seq_q=%d makes %d workgroups that combine splits, more than the device's %d", p.SeqQ, blocks, limit[0])
+	blocks, most := groups(p.SeqQ, spec.rows()), d.Caps().MaxWorkgroupCount[0]
+	if blocks > most {
+		return unsupported("seq_q=%d makes %d workgroups that combine splits, more than the device's %d", p.SeqQ, blocks, most)
 	}
-	kernel, err := cached[combineParams](d, "attention_combine", p.DType.Short(), spec, vk.KernelOptions{})
+	kernel, err := chips.Kernel[combineParams](d, "attention_combine", p.DType.Short(), spec, vk.KernelOptions{})
 	if err != nil {
 		return err
 	}
@@ -40,11 +40,10 @@ func (f *forward) splits() error {
 	}
 	params := combineParams{SeqQ: uint32(p.SeqQ), Splits: uint32(config.Splits), outParams: newOutParams(f.o, lse)}
 	lse = orElse(lse, partML) // every binding needs a tensor; the kernel does not write it
-	step := int(limit[2])
-	for first := 0; first < p.Batch; first += step {
-		params.FirstBatch = uint32(first)
-		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: uint32(min(step, p.Batch-first))}, params, partO, partML, f.o, lse)
-	}
+	inSteps(d, p.Batch, func(first, n uint32) {
+		params.FirstBatch = first
+		kernel.Dispatch(c, vk.Groups{X: blocks, Y: uint32(p.NumHeads), Z: n}, params, partO, partML, f.o, lse)
+	})
 	return c.Err()
 }
 

@@ -127,7 +127,7 @@ func decodeBindings(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config Decode
 // dispatchDecode records the kernel with a specialization, push constants and tensors.
 func dispatchDecode[P any](c *vk.Cmd, config DecodeConfig, p *DecodeProblem, spec any, params P, tensors []vk.Tensor) error {
 	d := c.Device()
-	kernel, err := cached[P](d, config.kernel(p), p.DType.Short(), spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
+	kernel, err := chips.Kernel[P](d, config.kernel(p), p.DType.Short(), spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
 	if err != nil {
 		return err
 	}
@@ -339,13 +339,9 @@ type decodeCache8Params struct {
 const decodeLeastKeys = 64
 
 func newDecodeParams(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config DecodeConfig) decodeParams {
-	pages := p.Pages
-	if p.PageSize == 0 {
-		pages = p.cacheRows()
-	}
 	params := decodeParams{
 		Batch: uint32(p.Batch), SeqQ: uint32(p.SeqQ), Group: uint32(p.NumHeads / p.NumKVHeads), GroupInverse: groupInverse(p.NumHeads / p.NumKVHeads), KVHeads: uint32(p.NumKVHeads),
-		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(pages),
+		RowBlocks: groups(p.groupRows(), config.Rows), NewKeys: int32(p.NewKeys), Capacity: int32(p.SeqKV), Pages: uint32(p.slots()),
 		LeastTiles: uint32(max(1, decodeLeastKeys/(config.keys(caps, p)*int(caps.SubgroupSize)/config.team(caps, p)))),
 		Splits:     uint32(config.splits(p)),
 		Scale:      float32(p.EffectiveScale() * math.Log2E), WindowLeft: int32(p.Window.Left),

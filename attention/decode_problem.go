@@ -133,6 +133,14 @@ func (p *DecodeProblem) cacheRows() int {
 	return p.Batch
 }
 
+// slots returns the number of pages of the cache, or of rows.
+func (p *DecodeProblem) slots() int {
+	if p.PageSize == 0 {
+		return p.cacheRows()
+	}
+	return p.Pages
+}
+
 // SeqLensShape returns (batch), which is also the shape of LeftPad and CacheBatchIdx.
 func (p DecodeProblem) SeqLensShape() []int { return []int{p.Batch} }
 

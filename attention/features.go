@@ -2,7 +2,7 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/shaders"
+	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -129,22 +129,17 @@ func (f *boundFeatures) startAt(p *Problem, batch int) {
 	f.params.StreamLo, f.params.StreamHi = uint32(stream), uint32(stream>>32)
 }
 
-// skip advances the arguments from batch first to batch first+n.
-func (f *boundFeatures) skip(p *Problem, first, n int) {
-	f.params.Bias.skip(uint32(n))
-	f.params.SlopesOffset += uint32(n) * f.params.SlopesStrideB
-	f.params.KeyMaskOffset += uint32(n) * f.params.KeyMaskStrideB
-	f.params.CuSeqlensQOffset += uint32(n)
-	f.params.CuSeqlensKOffset += uint32(n)
-	f.startAt(p, first+n)
-}
-
-func cached[P any](d *vk.Device, name, element string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
-	module, err := shaders.Get(name, element)
-	if err != nil {
-		return nil, err
+// skip advances the arguments, if there are any, from batch first to batch first+n.
+func (f *boundFeatures) skip(p *Problem, first, n uint32) {
+	if f == nil {
+		return
 	}
-	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+	f.params.Bias.skip(n)
+	f.params.SlopesOffset += n * f.params.SlopesStrideB
+	f.params.KeyMaskOffset += n * f.params.KeyMaskStrideB
+	f.params.CuSeqlensQOffset += n
+	f.params.CuSeqlensKOffset += n
+	f.startAt(p, int(first+n))
 }
 
 // A kernelOf is one of the two modules of a file; the other is nil. P are the parameters of the
@@ -157,9 +152,9 @@ type kernelOf[P, Q any] struct {
 // newKernelOf returns the kernel of a module, which is plain or has features.
 func newKernelOf[P, Q, S any](d *vk.Device, name, element string, plain bool, spec S, features featureSpec, o vk.KernelOptions) (k kernelOf[P, Q], err error) {
 	if plain {
-		k.plain, err = cached[P](d, name, element, spec, o)
+		k.plain, err = chips.Kernel[P](d, name, element, spec, o)
 	} else {
-		k.features, err = cached[withFeatures[Q]](d, name, element, withFeatureSpec[S]{spec, features}, o)
+		k.features, err = chips.Kernel[withFeatures[Q]](d, name, element, withFeatureSpec[S]{spec, features}, o)
 	}
 	return k, err
 }
@@ -205,6 +200,15 @@ func unpack(t vk.Tensor, p *Problem) vk.Tensor {
 		t.Shape, t.Strides = []int{p.Batch, t.Shape[0], t.Shape[1]}, []int{0, t.Strides[0], t.Strides[1]}
 	}
 	return t
+}
+
+// inSteps calls record for n batches or heads from a first one on: as many of all as the device takes in
+// one dispatch.
+func inSteps(d *vk.Device, all int, record func(first, n uint32)) {
+	step := int(d.Caps().MaxWorkgroupCount[2])
+	for first := 0; first < all; first += step {
+		record(uint32(first), uint32(min(step, all-first)))
+	}
 }
 
 // A place is where a tensor of batches, heads and rows lies, in elements: the members NAME_offset,

@@ -170,8 +170,8 @@ func recordFwd[S any](f *forward, spec S, options vk.KernelOptions) error {
 		kernel.dispatch(c, vk.Groups{X: uint32(group), Y: uint32(blocks), Z: uint32(p.Batch * p.NumHeads / group)}, params, f.features(), tensors...)
 		return c.Err()
 	}
-	f.overBatches(params, func(n int, params fwdParams, features *boundFeatures) {
-		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: uint32(n)}, params, features, tensors...)
+	f.overBatches(params, func(n uint32, params fwdParams, features *boundFeatures) {
+		kernel.dispatch(c, vk.Groups{X: uint32(blocks), Y: uint32(p.NumHeads), Z: n}, params, features, tensors...)
 	})
 	return c.Err()
 }
@@ -185,18 +185,15 @@ func (f *forward) features() *boundFeatures {
 }
 
 // overBatches calls dispatch for the batches, as many at a time as the device allows.
-func (f *forward) overBatches(params fwdParams, dispatch func(n int, params fwdParams, features *boundFeatures)) {
-	features, step := f.features(), int(f.c.Device().Caps().MaxWorkgroupCount[2])
-	for first := 0; first < f.p.Batch; first += step {
-		n := min(step, f.p.Batch-first)
+func (f *forward) overBatches(params fwdParams, dispatch func(n uint32, params fwdParams, features *boundFeatures)) {
+	features := f.features()
+	inSteps(f.c.Device(), f.p.Batch, func(first, n uint32) {
 		dispatch(n, params, features)
 		for _, x := range []*place{&params.Q, &params.K, &params.V, &params.O, &params.LSE} {
-			x.skip(uint32(n))
+			x.skip(n)
 		}
-		if features != nil {
-			features.skip(&f.p, first, n)
-		}
-	}
+		features.skip(&f.p, first, n)
+	})
 }
 
 // fwdParams is the push-constant block of lib/params_fwd.glsl.
@@ -415,24 +412,15 @@ type fwdDirectSpec struct {
 	Quads   bool   `glsl:"QUADS"`
 }
 
-// fwdKernels names the fused kernel of each path.
-var fwdKernels = [...]string{CoopMat2: "attention_fwd_coopmat2", CoopMat: "attention_fwd_coopmat", Scalar: "attention_fwd_scalar"}
-
-// fwdF32x2Kernels names the kernels of float32 tensors on matrices.
-var fwdF32x2Kernels = [...]string{CoopMat2: "attention_fwd_f32x2_coopmat2", CoopMat: "attention_fwd_f32x2_coopmat"}
-
 // kernel returns the name of the fused kernel.
 func (c *Config) kernel(p *Problem) string {
 	switch {
 	case c.Stripes > 0:
 		return "attention_fwd_direct"
 	case p.Quant != dtype.NoQuant:
-		return fwdQuantKernels[c.Impl]
+		return c.Impl.kernel("attention_fwd_quant", p.DType)
 	}
-	if p.DType == dtype.Float32 && onMatrices(c.Impl) {
-		return fwdF32x2Kernels[c.Impl]
-	}
-	return fwdKernels[c.Impl]
+	return c.Impl.kernel("attention_fwd", p.DType)
 }
 
 // aligned reports whether all tensors are aligned to n elements (vk.Tensor.Aligned).

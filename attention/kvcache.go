@@ -179,9 +179,6 @@ func (k *KVCache) unitScales(ctx context.Context) error {
 func (c KVCacheConfig) CacheBytes() int64 {
 	elements := int64(size(c.KShape())) + int64(size(c.VShape()))
 	scales := int64(size(c.KScaleShape())) + int64(size(c.VScaleShape()))
-	if c.Cache == CacheSame {
-		scales = 0
-	}
 	return int64(max(c.Layers, 1)) * (elements*int64(c.CacheDType().Size()) + scales*int64(c.ScaleDType().Size()))
 }
 
@@ -270,8 +267,11 @@ func (k *KVCache) scales(layer int) (keys, values vk.Tensor) {
 // remove keys that Prefill or Reorder has shared, which Truncate does.
 func (k *KVCache) Advance(c *vk.Cmd, keys int) error { return Advance(c, k.SeqLens, keys) }
 
-// size is the product of a shape.
+// size is the product of a shape, 0 of none.
 func size(shape []int) int {
+	if shape == nil {
+		return 0
+	}
 	n := 1
 	for _, s := range shape {
 		n *= s
@@ -345,11 +345,7 @@ func (k *KVCache) lengths(ctx context.Context) ([]int, error) {
 // Reset makes all sequences empty and frees their pages.
 func (k *KVCache) Reset(ctx context.Context) error {
 	config := &k.config
-	slots := config.Pages
-	if k.contiguous() {
-		slots = config.CacheRows
-	}
-	k.pool = newSlotPool(slots)
+	k.pool = newSlotPool(config.slots())
 	k.table = make([][]int32, config.Batch)
 	for b := range k.table {
 		if k.contiguous() {

@@ -152,14 +152,14 @@ func (c *BackwardConfig) kernels(caps *vk.Caps, p Problem, kept workspaceShapes)
 		m.add("attention_unfused_values", true)
 		m.add("attention_unfused_keys", true)
 	case c.fused():
-		m.add(bwdFusedKernels[c.Impl], true)
+		m.add(c.Impl.kernel(bwdFused, p.DType), true)
 	case c.stored():
-		m.add(bwdStoredKernels[c.Impl], true)
+		m.add(c.storeKernel(p.DType), true)
 		m.add(c.productsKernel(caps, &p), false)
 	default:
-		names := c.names(p.DType)
-		m.add(names.dkv, true)
-		m.add(names.dq, true)
+		dkv, dq := c.names(p.DType)
+		m.add(dkv, true)
+		m.add(dq, true)
 	}
 	if c.biasOfStored(&p) {
 		m.add(storedBias, false)

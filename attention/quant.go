@@ -57,9 +57,6 @@ type quantTensors struct {
 	depth                uint32 // of the products of int8 on matrices
 }
 
-// fwdQuantKernels names the kernels of Q and K in 8 bits.
-var fwdQuantKernels = [...]string{CoopMat2: "attention_fwd_quant_coopmat2", CoopMat: "attention_fwd_quant_coopmat", Scalar: "attention_fwd_quant_scalar"}
-
 // fwdMatrixQuantSpec is fwdMatrixSpec with QUANT.
 type fwdMatrixQuantSpec struct {
 	fwdMatrixSpec
@@ -134,8 +131,8 @@ func (f *forward) quantize() error {
 		if most := c.Device().Caps().MaxWorkgroupCount[0]; step.groups > int(most) {
 			return unsupported("quant=%v: seq_q=%d, seq_kv=%d make %d blocks, more than the device's %d workgroups", p.Quant, p.SeqQ, p.SeqKV, step.groups, most)
 		}
-		f.overBatches(params, func(n int, params fwdParams, features *boundFeatures) {
-			kernel.dispatch(c, vk.Groups{X: uint32(step.groups), Y: uint32(step.heads), Z: uint32(n)}, params, features, *step.x, *step.y, *step.values, sums)
+		f.overBatches(params, func(n uint32, params fwdParams, features *boundFeatures) {
+			kernel.dispatch(c, vk.Groups{X: uint32(step.groups), Y: uint32(step.heads), Z: n}, params, features, *step.x, *step.y, *step.values, sums)
 		})
 	}
 	f.q, f.k = t.q, t.k

@@ -79,33 +79,34 @@ func TestSharedMemory(t *testing.T) {
 
 						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2] / 2}
 						b := backward{c: c, p: p, config: BackwardConfig{Impl: impl, DKV: tile, DQ: tile}}
-						names := b.config.names(p.DType)
+						dkv, dq := b.config.names(p.DType)
 						bwd, err := b.matrixSpec(tile, true)
 						require.NoError(t, err)
 						least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleMatrix(caps, impl, p) })
 						if tile.feasibleMatrix(large(d.Caps()), impl, p) != nil {
 							continue
 						}
-						check(names.dkv, least, sharedOf(t, names.dkv, &p, bwdTurnsSpec{bwd, false}), spare+4<<10)
-						check(names.dq, least, sharedOf(t, names.dq, &p, bwdTurnsSpec{bwd, false}), spare+4<<10)
+						check(dkv, least, sharedOf(t, dkv, &p, bwdTurnsSpec{bwd, false}), spare+4<<10)
+						check(dq, least, sharedOf(t, dq, &p, bwdTurnsSpec{bwd, false}), spare+4<<10)
 						checkStored(t, &b, tiles, check)
 						fused := BackwardConfig{Impl: impl, Fused: tile}
 						if fused.feasibleFused(large(d.Caps()), &p) == nil {
 							check("fused", leastShared(*d.Caps(), func(caps *vk.Caps) error { return fused.feasibleFused(caps, &p) }),
-								sharedOf(t, bwdFusedKernels[impl], &p, bwdFusedSpec{bwd, false}), spare)
+								sharedOf(t, impl.kernel(bwdFused, p.DType), &p, bwdFusedSpec{bwd, false}), spare)
 						}
 					}
 				}
 				tile := BackwardTile{Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, StageRows: 8}
 				least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleScalar(caps, Scalar, p) })
-				spec := bwdScalarSpec{bwdTileSpec{64, 8, 24, 16, 16}, 8, uint32(p.HeadDim), false, true}
+				tileSpec := bwdTileSpec{blockSpec{64, 8, 24, 16}, 16}
+				spec := bwdScalarSpec{tileSpec, 8, uint32(p.HeadDim), false, true}
 				check("attention_bwd_dkv_scalar", least, sharedOf(t, "attention_bwd_dkv_scalar", &p, spec), 4<<10)
 				check("attention_bwd_dq_scalar", least, sharedOf(t, "attention_bwd_dq_scalar", &p, spec), 4<<10)
-				scores := unfusedBwdScoresSpec{bwdTileSpec{64, 8, 24, 16, 16}, uint32(p.HeadDim), false, true}
+				scores := unfusedScoresSpec{tileSpec, uint32(p.HeadDim), false, true}
 				check("attention_unfused_bwd_scores", least, sharedOf(t, "attention_unfused_bwd_scores", &p, scores), 1<<20)
 				check("attention_unfused_keys", least, sharedOf(t, "attention_unfused_keys", &p, unfusedKeysSpec{blockSpec{64, 8, 24, 8}, uint32(max(p.HeadDim, p.ValueHeadDim())), true}), 1<<20)
 				if p.Bias.On {
-					bias := bwdDBiasSpec{bwdTileSpec{64, 8, 24, 16, 16}, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
+					bias := bwdDBiasSpec{tileSpec, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
 					check("attention_bwd_dbias", least, sharedOf(t, "attention_bwd_dbias", &p, bias), 8<<10)
 				}
 				config := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, ValueRows: 8}
@@ -114,7 +115,7 @@ func TestSharedMemory(t *testing.T) {
 				check("attention_fwd_scalar", least, sharedOf(t, "attention_fwd_scalar", &p, fwd), 16)
 				config.Impl = Unfused
 				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
-				check("attention_unfused_scores", least, sharedOf(t, "attention_unfused_scores", &p, unfusedScoresSpec{blockSpec{64, 8, 24, 16}, 16, uint32(p.HeadDim), false, true}), 1<<20)
+				check("attention_unfused_scores", least, sharedOf(t, "attention_unfused_scores", &p, scores), 1<<20)
 				check("attention_unfused_values", least, sharedOf(t, "attention_unfused_values", &p, unfusedValuesSpec{blockSpec{64, 8, 24, 16}, uint32(p.HeadDim), true}), 1<<20)
 			}
 		}
@@ -136,7 +137,7 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string
 	require.NoError(t, err)
 	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
 	// The part of the products is counted as if W were not packed: packed, it needs less.
-	check("stored", least, sharedOf(t, bwdStoredKernels[impl], p, store), 1<<20)
+	check("stored", least, sharedOf(t, stored.storeKernel(p.DType), p, store), 1<<20)
 	// What the kernel with features takes, also where the other runs.
 	products := strings.TrimSuffix(stored.productsKernel(d.Caps(), p), "_features")
 	for _, dim := range []int{p.HeadDim, p.ValueHeadDim()} {

@@ -148,23 +148,12 @@ func (c *DecodeConfig) checkStep(t *StepTensors, p *AppendProblem, workspace *vk
 	if err != nil {
 		return err
 	}
-	qkv, scales := p.cacheArguments(&t.DecodeTensors), p.scaleArguments(&t.KScale, &t.VScale)
+	qkv := p.cacheArguments(&t.DecodeTensors)
 	cache := qkv[:]
 	if p.RoPE.Dims == 0 {
 		inputs, cache = append(inputs, cache[0]), cache[1:]
 	}
-	if p.Cache == CacheQ8_0 {
-		outputs = append(outputs, scales...)
-	} else {
-		inputs = append(inputs, scales...)
-	}
-	if err := argument.Check(name, inputs, append(outputs, cache...)); err != nil {
-		return err
-	}
-	if err := p.checkCache(name, &t.K, &t.V, &t.KScale, &t.VScale); err != nil {
-		return err
-	}
-	return p.checkAngles(name, &a)
+	return p.check(name, &a, inputs, append(outputs, cache...))
 }
 
 // stepSpec is the specialization of attention_decode.comp with APPEND.

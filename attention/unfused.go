@@ -23,10 +23,10 @@ type unfusedParams struct {
 	LSEStrideH  uint32  `glsl:"lse_stride_h"`
 }
 
-// unfusedScoresSpec is the specialization of attention_unfused_scores.comp.
+// unfusedScoresSpec is the specialization of attention_unfused_scores.comp and
+// attention_unfused_bwd_scores.comp.
 type unfusedScoresSpec struct {
-	blockSpec
-	Depth   uint32 `glsl:"DEPTH"`
+	bwdTileSpec
 	HeadDim uint32 `glsl:"HEAD_DIM"`
 	Causal  bool   `glsl:"CAUSAL"`
 	Aligned bool   `glsl:"ALIGNED"`
@@ -124,7 +124,7 @@ func groups(n, size int) uint32 {
 func (f *forward) unfusedKernels() (u unfusedKernels, err error) {
 	d, p, config, none := f.c.Device(), f.p, &f.config, vk.KernelOptions{}
 	u.scores, err = newKernel[unfusedParams](d, "attention_unfused_scores", p.DType.Short(), &p, unfusedScoresSpec{
-		blockSpec: config.blockSpec(), Depth: uint32(config.Depth), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k),
+		bwdTileSpec: bwdTileSpec{config.blockSpec(), uint32(config.Depth)}, HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k),
 	}, none)
 	if err != nil {
 		return u, err
