@@ -88,10 +88,7 @@ func recordAppend(c *vk.Cmd, t *AppendTensors, p *AppendProblem) error {
 
 // dispatchAppend records a kernel with its specialization, push constants and tensors.
 func dispatchAppend[P any](c *vk.Cmd, p *AppendProblem, spec any, params P, g vk.Groups, tensors []vk.Tensor) error {
-	kernel, err := chips.Kernel[P](c.Device(), p.appendKernel(), p.DType.Short(), spec, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[P](c, p.appendKernel(), p.DType.Short(), spec, vk.KernelOptions{})
 	kernel.Dispatch(c, g, params, tensors...)
 	return c.Err()
 }
@@ -324,10 +321,7 @@ func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 	}
 	vk.Narrow(&seqLens)
 	d := c.Device()
-	kernel, err := chips.Kernel[advanceParams](d, "attention_advance", "", advanceSpec{WorkgroupSize: advanceThreads}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[advanceParams](c, "attention_advance", "", advanceSpec{WorkgroupSize: advanceThreads}, vk.KernelOptions{})
 	batch := seqLens.Shape[0]
 	kernel.Dispatch(c, vk.Groups{X: min(groups(batch, advanceThreads), d.Caps().MaxWorkgroupCount[0])},
 		advanceParams{Batch: uint32(batch), Keys: int32(keys), SeqLensOffset: uint32(seqLens.Offset)}, seqLens)

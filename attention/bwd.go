@@ -132,21 +132,13 @@ func (b *backward) record() error {
 	config, p := &b.config, &b.p
 	nameDKV, nameDQ := config.names(p.DType)
 	keys, rows := b.work()
-	dkv, err := b.kernel(nameDKV, config.DKV, keys, &b.dk, &b.dv)
-	if err != nil {
-		return err
-	}
-	dq, err := b.kernel(nameDQ, config.DQ, rows, &b.dq)
-	if err != nil {
-		return err
-	}
+	dkv, dq := b.kernel(nameDKV, config.DKV, keys, &b.dk, &b.dv), b.kernel(nameDQ, config.DQ, rows, &b.dq)
 	params := newBwdParams(b.do, b.q, b.k, b.v, *p)
 	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
-	if err := b.dispatch(dkv, params, keys, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv); err != nil {
-		return err
-	}
+	b.dispatch(dkv, params, keys, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv)
 	params.DX = placeOf(b.dq)
-	return b.dispatch(dq, params, rows, b.q, b.k, b.v, b.do, b.rows, b.dq)
+	b.dispatch(dq, params, rows, b.q, b.k, b.v, b.do, b.rows, b.dq)
+	return b.c.Err()
 }
 
 // bwdWork is what a kernel owns: blocks of keys or rows, in each of the heads of a batch. With a
@@ -175,7 +167,7 @@ func keyGroup(p *Problem, blocks int, limit [3]uint32) int {
 }
 
 // kernel returns a kernel with these outputs.
-func (b *backward) kernel(name string, tile BackwardTile, work bwdWork, outputs ...*vk.Tensor) (kernel[bwdParams], error) {
+func (b *backward) kernel(name string, tile BackwardTile, work bwdWork, outputs ...*vk.Tensor) kernel[bwdParams] {
 	if b.config.Impl == Scalar {
 		return b.scalarKernel(name, tile)
 	}
@@ -230,41 +222,36 @@ func (b *bwdParams) skipBatches(p *Problem, n uint32) {
 
 // dispatch records a kernel over blocks of a sequence, heads and batches, in the order of
 // shaders/lib/order.glsl. Without groups a dispatch takes as many batches as the device allows.
-func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, work bwdWork, tensors ...vk.Tensor) error {
+func (b *backward) dispatch(kernel kernel[bwdParams], params bwdParams, work bwdWork, tensors ...vk.Tensor) {
 	p := &b.p
 	features := b.features()
 	if n := work.group; n > 0 {
-		if err := b.fits(1, work.blocks, work.heads); err != nil {
-			return err
-		}
+		b.fits(1, work.blocks, work.heads)
 		kernel.dispatch(b.c, vk.Groups{X: uint32(n), Y: work.blocks, Z: uint32(p.Batch * work.heads / n)}, params, features, tensors...)
-		return b.c.Err()
+		return
 	}
-	if err := b.fits(work.blocks, 1, work.heads); err != nil {
-		return err
-	}
+	b.fits(work.blocks, 1, work.heads)
 	inSteps(b.c.Device(), p.Batch, func(first, n uint32) {
 		kernel.dispatch(b.c, vk.Groups{X: work.blocks, Y: uint32(work.heads), Z: n}, params, features, tensors...)
 		params.skipBatches(p, n)
 		features.skip(p, first, n)
 	})
-	return b.c.Err()
 }
 
-// fits returns an error unless the device takes blocksX workgroups in x and blocksY, or one per
+// fits keeps an error in c unless the device takes blocksX workgroups in x and blocksY, or one per
 // head, in y.
-func (b *backward) fits(blocksX, blocksY uint32, heads int) error {
+func (b *backward) fits(blocksX, blocksY uint32, heads int) {
 	p, limit := &b.p, b.c.Device().Caps().MaxWorkgroupCount
-	switch {
+	var err error
+	switch n := float64(blocksX) * float64(blocksY) * float64(heads) * float64(p.Batch); {
 	case blocksX > limit[0] || blocksY > limit[1]:
-		return unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, blocksX, blocksY, limit[0], limit[1])
+		err = unsupported("backward: seq_q=%d by seq_kv=%d makes %d by %d blocks, more than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, blocksX, blocksY, limit[0], limit[1])
 	case heads > int(limit[1]):
-		return unsupported("backward: %d heads are more than the device's %d workgroups", heads, limit[1])
+		err = unsupported("backward: %d heads are more than the device's %d workgroups", heads, limit[1])
+	case n > math.MaxUint32:
+		err = unsupported("backward: %.3g blocks in all heads and batches are more than 2^32", n)
 	}
-	if n := float64(blocksX) * float64(blocksY) * float64(heads) * float64(p.Batch); n > math.MaxUint32 {
-		return unsupported("backward: %.3g blocks in all heads and batches are more than 2^32", n)
-	}
-	return nil
+	b.c.Keep(&err)
 }
 
 // features returns the arguments of the features for all batches, nil for a plain problem.

@@ -97,21 +97,16 @@ func (b *backward) headsParams() bwdHeadsParams {
 // recordDBias records the kernel that computes the gradient of the bias, or its biasParts.
 func (b *backward) recordDBias(dbias vk.Tensor) error {
 	p, bias := &b.p, &b.p.Bias
-	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
+	kernel := newKernel[bwdHeadsParams](b.c, "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
 		bwdTileSpec: biasTile.spec(), HeadDim: uint32(p.HeadDim), Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
 		SumBatches: bias.Rows && !bias.Batch, SumHeads: bias.Rows && !bias.Heads, SumRows: !bias.Rows,
 	}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
 	out, rowGroups := dbias, groups(p.SeqQ, biasTile.BlockM)
 	if !bias.Rows {
 		out, rowGroups = b.biasParts, 1
 	}
 	heads := out.Shape[0] * out.Shape[1]
-	if err := b.fits(groups(p.SeqKV, biasTile.BlockN), rowGroups, p.NumHeads); err != nil {
-		return err
-	}
+	b.fits(groups(p.SeqKV, biasTile.BlockN), rowGroups, p.NumHeads)
 	params, features := b.headsParams(), b.features()
 	params.Out = placeOf(out)
 	inSteps(b.c.Device(), heads, func(first, n uint32) {
@@ -139,14 +134,9 @@ func (b *backward) recordDBiasSum(dbias vk.Tensor) error {
 // recordDSinks records the kernel that computes parts of the gradient of the sinks.
 func (b *backward) recordDSinks() error {
 	p := &b.p
-	kernel, err := newKernel[bwdHeadsParams](b.c.Device(), "attention_bwd_dsinks", "", p, bwdDSinksSpec{sumThreads, sinkChunk}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := newKernel[bwdHeadsParams](b.c, "attention_bwd_dsinks", "", p, bwdDSinksSpec{sumThreads, sinkChunk}, vk.KernelOptions{})
 	chunks := groups(p.SeqQ, sinkChunk)
-	if err := b.fits(chunks, 1, p.NumHeads); err != nil {
-		return err
-	}
+	b.fits(chunks, 1, p.NumHeads)
 	params, features := b.headsParams(), b.features()
 	params.Out = placeOf(b.sinkParts)
 	inSteps(b.c.Device(), p.Batch, func(first, n uint32) {
@@ -173,17 +163,11 @@ func (b *backward) recordDSinksSum(dsinks vk.Tensor) error {
 // recordSum records attention_bwd_sum of parts into out, whose first axes are batches
 // and heads.
 func (b *backward) recordSum(params bwdSumParams, parts, out vk.Tensor) error {
-	d := b.c.Device()
-	kernel, err := chips.Kernel[bwdSumParams](d, "attention_bwd_sum", b.p.DType.Short(), bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[bwdSumParams](b.c, "attention_bwd_sum", b.p.DType.Short(), bwdSumSpec{sumThreads, out.DType == dtype.Float32}, vk.KernelOptions{})
 	blocks, batches, heads := groups(int(params.N), sumThreads), out.Shape[0], out.Shape[1]
-	if err := b.fits(blocks, 1, heads); err != nil {
-		return err
-	}
+	b.fits(blocks, 1, heads)
 	params.OutOffset, params.OutStrideB, params.OutStrideH = uint32(out.Offset), uint32(out.Strides[0]), uint32(out.Strides[1])
-	inSteps(d, batches, func(_, n uint32) {
+	inSteps(b.c.Device(), batches, func(_, n uint32) {
 		kernel.Dispatch(b.c, vk.Groups{X: blocks, Y: uint32(heads), Z: n}, params, parts, out)
 		params.PartOffset += n * params.PartStrideB
 		params.OutOffset += n * params.OutStrideB
@@ -232,16 +216,13 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 	if blocks > limit[0] || p.NumHeads > int(limit[1]) {
 		return unsupported("backward: seq_q=%d in num_heads=%d make more workgroups than the device's %d by %d", p.SeqQ, p.NumHeads, limit[0], limit[1])
 	}
-	kernel, err := chips.Kernel[bwdDeltaParams](d, "attention_bwd_delta", p.DType.Short(), bwdDeltaSpec{
+	kernel := chips.Kernel[bwdDeltaParams](c, "attention_bwd_delta", p.DType.Short(), bwdDeltaSpec{
 		WorkgroupSize: deltaThreads,
 		Team:          deltaTeam,
 		HeadDim:       uint32(p.ValueHeadDim()),
 		Aligned:       aligned(4, &o, &do),
 		ReadDLSE:      !dlse.IsZero(),
 	}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
 	params := bwdDeltaParams{
 		SeqQ:        uint32(p.SeqQ),
 		RowsStrideB: uint32(p.NumHeads * p.SeqQ), RowsStrideH: uint32(p.SeqQ),

@@ -56,17 +56,9 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 // recordFused records the kernel.
 func (b *backward) recordFused() error {
 	p, d := &b.p, b.c.Device()
-	if err := b.fits(1, 1, p.NumKVHeads); err != nil {
-		return err
-	}
-	matrix, err := b.matrixSpec(b.config.Fused, aligned(8, &b.dq, &b.dk, &b.dv, &b.q, &b.k, &b.v, &b.do))
-	if err != nil {
-		return err
-	}
-	kernel, err := newKernel[bwdFusedParams](d, b.config.Impl.kernel(bwdFused, p.DType), p.DType.Short(), p, bwdFusedSpec{matrix, true}, matrixKernelOptions(d))
-	if err != nil {
-		return err
-	}
+	b.fits(1, 1, p.NumKVHeads)
+	matrix := b.matrixSpec(b.config.Fused, aligned(8, &b.dq, &b.dk, &b.dv, &b.q, &b.k, &b.v, &b.do))
+	kernel := newKernel[bwdFusedParams](b.c, b.config.Impl.kernel(bwdFused, p.DType), p.DType.Short(), p, bwdFusedSpec{matrix, true}, matrixKernelOptions(d))
 	params := bwdFusedParams{bwdParams: newBwdParams(b.do, b.q, b.k, b.v, *p), DQ: placeOf(b.dq)}
 	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
 	inSteps(d, p.Batch, func(_, n uint32) {

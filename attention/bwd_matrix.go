@@ -29,22 +29,15 @@ type bwdTurnsSpec struct {
 }
 
 // matrixKernel returns a kernel of a matrix path, such as attention_bwd_dkv_coopmat2.
-func (b *backward) matrixKernel(name string, tile BackwardTile, grouped, isAligned bool) (k kernel[bwdParams], err error) {
-	d, p := b.c.Device(), &b.p
-	spec, err := b.matrixSpec(tile, isAligned)
-	if err != nil {
-		return k, err
-	}
-	return newKernel[bwdParams](d, name, p.DType.Short(), p, bwdTurnsSpec{spec, grouped}, matrixKernelOptions(d))
+func (b *backward) matrixKernel(name string, tile BackwardTile, grouped, isAligned bool) kernel[bwdParams] {
+	return newKernel[bwdParams](b.c, name, b.p.DType.Short(), &b.p, bwdTurnsSpec{b.matrixSpec(tile, isAligned), grouped}, matrixKernelOptions(b.c.Device()))
 }
 
-// matrixSpec returns the specialization for a tile.
-func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec, error) {
+// matrixSpec returns the specialization for a tile. It keeps an error in c.
+func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) bwdMatrixSpec {
 	d, p := b.c.Device(), &b.p
 	shape, layout, err := matrixLayout(d, b.config.Impl, p.DType, tile.Detour)
-	if err != nil {
-		return bwdMatrixSpec{}, err
-	}
+	b.c.Keep(&err)
 	return bwdMatrixSpec{
 		matrixSpec: newMatrixSpec(d, tile.Subgroups, shape, &layout),
 		ColRun:     uint32(layout.ColRun),
@@ -58,7 +51,7 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) (bwdMatrixSpec,
 		Prefetch:   tile.Prefetch,
 		PeelMask:   tile.PeelMask,
 		LoadAhead:  uint32(tile.LoadAhead),
-	}, nil
+	}
 }
 
 // bwdTileSpec has the constants of a tile for kernels of the scalar and the unfused path.
@@ -82,8 +75,8 @@ type bwdScalarSpec struct {
 }
 
 // scalarKernel returns attention_bwd_dkv_scalar or attention_bwd_dq_scalar.
-func (b *backward) scalarKernel(name string, tile BackwardTile) (kernel[bwdParams], error) {
-	return newKernel[bwdParams](b.c.Device(), name, b.p.DType.Short(), &b.p, bwdScalarSpec{
+func (b *backward) scalarKernel(name string, tile BackwardTile) kernel[bwdParams] {
+	return newKernel[bwdParams](b.c, name, b.p.DType.Short(), &b.p, bwdScalarSpec{
 		bwdTileSpec: tile.spec(), StageRows: uint32(tile.StageRows), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
 		Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
 	}, vk.KernelOptions{})

@@ -116,21 +116,10 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 			return k, errors.Join(err, unsupported("backward: the device keeps matrices in another way than its driver is known to"))
 		}
 	}
-	store, err := b.storeSpec(aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do))
-	if err != nil {
-		return k, err
-	}
-	k.rowKernel, err = newKernelOf[bwdStoreParams, bwdStoreFeaturesParams](
-		d, moduleOf(config.storeKernel(p.DType), p), p.DType.Short(), p.Plain(), store, newFeatureSpec(p), matrixKernelOptions(d))
-	if err != nil {
-		return k, err
-	}
-	if k.values, err = b.newProductsKernel(p.ValueHeadDim(), shape); err != nil {
-		return k, err
-	}
-	if k.keys, err = b.newProductsKernel(p.HeadDim, shape); err != nil {
-		return k, err
-	}
+	store := bwdStoreSpec{b.matrixSpec(config.DQ, aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do)), config.packed(caps)}
+	k.rowKernel = newKernelOf[bwdStoreParams, bwdStoreFeaturesParams](
+		b.c, moduleOf(config.storeKernel(p.DType), p), p.DType.Short(), p.Plain(), store, newFeatureSpec(p), matrixKernelOptions(d))
+	k.values, k.keys = b.newProductsKernel(p.ValueHeadDim(), shape), b.newProductsKernel(p.HeadDim, shape)
 	k.bias, err = k.newStoredBias()
 	return k, err
 }
@@ -139,11 +128,11 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 type productsKernel = kernelOf[bwdProductsParams, bwdProductsFeaturesParams]
 
 // newProductsKernel returns the kernel of dV or dK, which have dim columns.
-func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) (productsKernel, error) {
+func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) productsKernel {
 	p, config, d := &b.p, &b.config, b.c.Device()
 	spec := config.productsSpec(d.Caps(), p, dim, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
 	return newKernelOf[bwdProductsParams, bwdProductsFeaturesParams](
-		d, config.productsKernel(d.Caps(), p), p.DType.Short(), !p.cutsPages(), spec, newPageSpec(p), matrixKernelOptions(d))
+		b.c, config.productsKernel(d.Caps(), p), p.DType.Short(), !p.cutsPages(), spec, newPageSpec(p), matrixKernelOptions(d))
 }
 
 // store records the kernel of dQ for the chunk of heads that begins with a key head and a member of
@@ -206,15 +195,6 @@ func (b *backward) headGroups(heads int, headBytes float64, blocks uint32) vk.Gr
 	}
 	n = max(n, int(groups(heads, int(limit[2]))))
 	return vk.Groups{X: uint32(n), Y: blocks, Z: groups(heads, n)}
-}
-
-// storeSpec returns the specialization of the kernel that computes dQ and stores P and dX.
-func (b *backward) storeSpec(isAligned bool) (spec bwdStoreSpec, err error) {
-	if spec.Matrix, err = b.matrixSpec(b.config.DQ, isAligned); err != nil {
-		return spec, err
-	}
-	spec.Packed = b.config.packed(b.c.Device().Caps())
-	return spec, nil
 }
 
 // packed reports whether weights lie in memory in the order of right matrices.
@@ -370,7 +350,7 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 	}
 	features := newPageSpec(p)
 	features.BiasF32 = newFeatureSpec(p).BiasF32
-	return chips.Kernel[withFeatures[bwdStoredBiasParams]](d, storedBias, p.DType.Short(), withFeatureSpec[bwdStoredBiasSpec]{
+	return chips.Kernel[withFeatures[bwdStoredBiasParams]](k.c, storedBias, p.DType.Short(), withFeatureSpec[bwdStoredBiasSpec]{
 		bwdStoredBiasSpec{
 			WorkgroupSize: sumThreads,
 			BlockM:        uint32(block),
@@ -380,7 +360,7 @@ func (k *storedKernels) newStoredBias() (*vk.Kernel[withFeatures[bwdStoredBiasPa
 			SumRows:       !p.Bias.Rows,
 		},
 		features,
-	}, vk.KernelOptions{})
+	}, vk.KernelOptions{}), nil
 }
 
 // sumBias records the kernel for a chunk.

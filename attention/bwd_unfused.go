@@ -48,11 +48,7 @@ func (b *backward) recordUnfused() error {
 	if perKV > int(limit[2]) {
 		return unsupported("unfused: %d heads that share keys are more than the device's %d workgroups", perKV, limit[2])
 	}
-	kernels, err := b.newUnfusedKernels()
-	if err != nil {
-		return err
-	}
-
+	kernels := b.newUnfusedKernels()
 	keyHeads := p.Batch * p.NumKVHeads
 	step := min(keyHeads, int(limit[2])/perKV, max(1, int(unfusedScoreBytes/groupBytes)))
 	scratch := func(name string) vk.Tensor {
@@ -84,33 +80,24 @@ func (b *backward) recordUnfused() error {
 	return b.c.Err()
 }
 
-func (b *backward) newUnfusedKernels() (u unfusedBwdKernels, err error) {
-	d, p, rowTile, none := b.c.Device(), &b.p, &b.config.DQ, vk.KernelOptions{}
-	u.scores, err = newKernel[bwdHeadsParams](d, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedScoresSpec{
+func (b *backward) newUnfusedKernels() (u unfusedBwdKernels) {
+	p, rowTile, none := &b.p, &b.config.DQ, vk.KernelOptions{}
+	u.scores = newKernel[bwdHeadsParams](b.c, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedScoresSpec{
 		bwdTileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
 	}, none)
-	if err != nil {
-		return u, err
-	}
 	values := newFeatureSpec(p)
 	values.ValueDim = uint32(p.HeadDim) // of dQ and K, which are O and V here
-	u.dq.kernelOf, err = newKernelOf[unfusedParams, unfusedParams](d, moduleOf("attention_unfused_values", p), p.DType.Short(), p.Plain(), unfusedValuesSpec{
+	u.dq.kernelOf = newKernelOf[unfusedParams, unfusedParams](b.c, moduleOf("attention_unfused_values", p), p.DType.Short(), p.Plain(), unfusedValuesSpec{
 		newBlockSpec(rowTile.Threads, rowTile.ThreadsX, rowTile.BlockM, rowTile.StageRows), uint32(p.HeadDim), aligned(4, &b.k),
 	}, values, none)
-	if err != nil {
-		return u, err
-	}
-	if u.dk, err = b.newKeysKernel(p.HeadDim, &b.q); err != nil {
-		return u, err
-	}
-	u.dv, err = b.newKeysKernel(p.ValueHeadDim(), &b.do)
-	return u, err
+	u.dk, u.dv = b.newKeysKernel(p.HeadDim, &b.q), b.newKeysKernel(p.ValueHeadDim(), &b.do)
+	return u
 }
 
 // newKeysKernel returns attention_unfused_keys for dK, from Q, or dV, from dO.
-func (b *backward) newKeysKernel(dim int, x *vk.Tensor) (kernel[unfusedParams], error) {
+func (b *backward) newKeysKernel(dim int, x *vk.Tensor) kernel[unfusedParams] {
 	tile := &b.config.DKV
-	return newKernel[unfusedParams](b.c.Device(), "attention_unfused_keys", b.p.DType.Short(), &b.p, unfusedKeysSpec{
+	return newKernel[unfusedParams](b.c, "attention_unfused_keys", b.p.DType.Short(), &b.p, unfusedKeysSpec{
 		newBlockSpec(tile.Threads, tile.ThreadsX, tile.BlockM, tile.StageRows), uint32(dim), aligned(4, x),
 	}, vk.KernelOptions{})
 }

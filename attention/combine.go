@@ -21,10 +21,7 @@ func (f *forward) splits() error {
 	if blocks > most {
 		return unsupported("seq_q=%d makes %d workgroups that combine splits, more than the device's %d", p.SeqQ, blocks, most)
 	}
-	kernel, err := chips.Kernel[combineParams](d, "attention_combine", p.DType.Short(), spec, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[combineParams](c, "attention_combine", p.DType.Short(), spec, vk.KernelOptions{})
 
 	bytes := config.partialBytes(p)
 	rows := config.Splits * p.SeqQ

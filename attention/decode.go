@@ -127,10 +127,7 @@ func decodeBindings(c *vk.Cmd, t *DecodeTensors, p *DecodeProblem, config Decode
 // dispatchDecode records the kernel with a specialization, push constants and tensors.
 func dispatchDecode[P any](c *vk.Cmd, config DecodeConfig, p *DecodeProblem, spec any, params P, tensors []vk.Tensor) error {
 	d := c.Device()
-	kernel, err := chips.Kernel[P](d, config.kernel(p), p.DType.Short(), spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[P](c, config.kernel(p), p.DType.Short(), spec, vk.KernelOptions{SubgroupSize: d.Caps().SubgroupSize, FullSubgroups: true})
 	kernel.Dispatch(c, vk.Groups{X: uint32(config.Groups)}, params, tensors...)
 	return c.Err()
 }

@@ -149,19 +149,19 @@ type kernelOf[P, Q any] struct {
 	features *vk.Kernel[withFeatures[Q]]
 }
 
-// newKernelOf returns the kernel of a module, which is plain or has features.
-func newKernelOf[P, Q, S any](d *vk.Device, name, element string, plain bool, spec S, features featureSpec, o vk.KernelOptions) (k kernelOf[P, Q], err error) {
+// newKernelOf returns the kernel of a module, which is plain or has features, to record in c (chips.Kernel).
+func newKernelOf[P, Q, S any](c *vk.Cmd, name, element string, plain bool, spec S, features featureSpec, o vk.KernelOptions) (k kernelOf[P, Q]) {
 	if plain {
-		k.plain, err = chips.Kernel[P](d, name, element, spec, o)
+		k.plain = chips.Kernel[P](c, name, element, spec, o)
 	} else {
-		k.features, err = chips.Kernel[withFeatures[Q]](d, name, element, withFeatureSpec[S]{spec, features}, o)
+		k.features = chips.Kernel[withFeatures[Q]](c, name, element, withFeatureSpec[S]{spec, features}, o)
 	}
-	return k, err
+	return k
 }
 
 // dispatch records a run of the kernel. A plain kernel ignores with and f.
 func (k *kernelOf[P, Q]) dispatch(c *vk.Cmd, g vk.Groups, params P, with Q, f *boundFeatures, tensors ...vk.Tensor) {
-	if k.plain != nil {
+	if k.features == nil {
 		k.plain.Dispatch(c, g, params, tensors...)
 		return
 	}
@@ -172,9 +172,8 @@ func (k *kernelOf[P, Q]) dispatch(c *vk.Cmd, g vk.Groups, params P, with Q, f *b
 type kernel[P any] struct{ kernelOf[P, P] }
 
 // newKernel returns the kernel of a file that p needs, for an element type.
-func newKernel[P, S any](d *vk.Device, name, element string, p *Problem, spec S, o vk.KernelOptions) (kernel[P], error) {
-	of, err := newKernelOf[P, P](d, moduleOf(name, p), element, p.Plain(), spec, newFeatureSpec(p), o)
-	return kernel[P]{of}, err
+func newKernel[P, S any](c *vk.Cmd, name, element string, p *Problem, spec S, o vk.KernelOptions) kernel[P] {
+	return kernel[P]{newKernelOf[P, P](c, moduleOf(name, p), element, p.Plain(), spec, newFeatureSpec(p), o)}
 }
 
 // moduleOf returns the name of the module of a file that p needs.

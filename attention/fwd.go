@@ -155,10 +155,7 @@ func recordFwd[S any](f *forward, spec S, options vk.KernelOptions) error {
 	if p.NumHeads > int(limit[1]) {
 		return unsupported("num_heads=%d is more than the device's %d workgroups", p.NumHeads, limit[1])
 	}
-	kernel, err := newKernel[fwdParams](c.Device(), config.kernel(p), p.DType.Short(), p, spec, options)
-	if err != nil {
-		return err
-	}
+	kernel := newKernel[fwdParams](c, config.kernel(p), p.DType.Short(), p, spec, options)
 	params := f.params(splits)
 	tensors := []vk.Tensor{f.q, f.k, f.v, f.o, orElse(f.lse, f.o)} // every binding needs a tensor; the kernel does not touch it
 	if p.Quant != dtype.NoQuant {

@@ -80,8 +80,8 @@ func TestSharedMemory(t *testing.T) {
 						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2] / 2}
 						b := backward{c: c, p: p, config: BackwardConfig{Impl: impl, DKV: tile, DQ: tile}}
 						dkv, dq := b.config.names(p.DType)
-						bwd, err := b.matrixSpec(tile, true)
-						require.NoError(t, err)
+						bwd := b.matrixSpec(tile, true)
+						require.NoError(t, c.Err())
 						least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleMatrix(caps, impl, p) })
 						if tile.feasibleMatrix(large(d.Caps()), impl, p) != nil {
 							continue
@@ -129,12 +129,9 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string
 	if stored.feasibleStored(large(d.Caps()), p) != nil {
 		return
 	}
-	with := *b
-	with.config = stored
 	shape, err := matrixShape(d.Caps(), impl, p.DType)
 	require.NoError(t, err)
-	store, err := with.storeSpec(true)
-	require.NoError(t, err)
+	store := bwdStoreSpec{b.matrixSpec(stored.DQ, true), stored.packed(d.Caps())}
 	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
 	// The part of the products is counted as if W were not packed: packed, it needs less.
 	check("stored", least, sharedOf(t, stored.storeKernel(p.DType), p, store), 1<<20)

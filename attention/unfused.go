@@ -75,11 +75,7 @@ func (f *forward) unfused() error {
 	if colGroups > limit[0] || rowGroups > min(limit[0], limit[1]) {
 		return unsupported("unfused: seq_q=%d by seq_kv=%d makes more tiles than the device's %d by %d workgroups", p.SeqQ, p.SeqKV, limit[0], limit[1])
 	}
-	kernels, err := f.unfusedKernels()
-	if err != nil {
-		return err
-	}
-
+	kernels := f.unfusedKernels()
 	heads := p.Batch * p.NumHeads
 	step := min(heads, int(limit[2]), max(1, int(unfusedScoreBytes/headBytes)))
 	s := c.Scratch("attention.unfused.S", int64(step)*headBytes)
@@ -121,19 +117,16 @@ func groups(n, size int) uint32 {
 	return uint32(min((n+size-1)/size, math.MaxUint32))
 }
 
-func (f *forward) unfusedKernels() (u unfusedKernels, err error) {
-	d, p, config, none := f.c.Device(), f.p, &f.config, vk.KernelOptions{}
-	u.scores, err = newKernel[unfusedParams](d, "attention_unfused_scores", p.DType.Short(), &p, unfusedScoresSpec{
+func (f *forward) unfusedKernels() unfusedKernels {
+	c, p, config, none := f.c, f.p, &f.config, vk.KernelOptions{}
+	scores := unfusedScoresSpec{
 		bwdTileSpec: bwdTileSpec{config.blockSpec(), uint32(config.Depth)}, HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k),
-	}, none)
-	if err != nil {
-		return u, err
 	}
-	u.softmax, err = newKernel[unfusedParams](d, "attention_unfused_softmax", "", &p,
-		unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !f.lse.IsZero()}, none)
-	if err != nil {
-		return u, err
+	softmax := unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !f.lse.IsZero()}
+	values := unfusedValuesSpec{config.blockSpec(), uint32(p.HeadDim), aligned(4, &f.v)}
+	return unfusedKernels{
+		scores:  newKernel[unfusedParams](c, "attention_unfused_scores", p.DType.Short(), &p, scores, none),
+		softmax: newKernel[unfusedParams](c, "attention_unfused_softmax", "", &p, softmax, none),
+		values:  newKernel[unfusedParams](c, "attention_unfused_values", p.DType.Short(), &p, values, none),
 	}
-	u.values, err = newKernel[unfusedParams](d, "attention_unfused_values", p.DType.Short(), &p, unfusedValuesSpec{config.blockSpec(), uint32(p.HeadDim), aligned(4, &f.v)}, none)
-	return u, err
 }

@@ -341,13 +341,15 @@ func rowsOf(acc [][]int, run, lanes, n int) bool {
 	return true
 }
 
-// Kernel returns the kernel of a module of a format, "" for one of all.
-func Kernel[P any](d *vk.Device, name, format string, spec any, o vk.KernelOptions) (*vk.Kernel[P], error) {
+// Kernel returns the kernel of a module of a format, "" for one of all, to record in c. Kernel keeps an error in c, as
+// recording calls do; c records nothing then, not even a kernel that is nil.
+func Kernel[P any](c *vk.Cmd, name, format string, spec any, o vk.KernelOptions) (k *vk.Kernel[P]) {
 	module, err := shaders.Get(name, format)
-	if err != nil {
-		return nil, err
+	if err == nil && c.Err() == nil {
+		k, err = vk.CachedKernel[P](c.Device(), module.Name, module.SPIRV, spec, o)
 	}
-	return vk.CachedKernel[P](d, module.Name, module.SPIRV, spec, o)
+	c.Keep(&err)
+	return k
 }
 
 // Groups returns the workgroups for a number of items, some for each: at most what the device takes.

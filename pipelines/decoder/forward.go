@@ -41,10 +41,7 @@ func ForwardLayers(c *vk.Cmd, list []Tensors, p Problem, o Options) (err error) 
 		return err
 	}
 	options := vk.KernelOptions{SubgroupSize: caps.SubgroupSize, FullSubgroups: true}
-	k, err := chips.Kernel[params](c.Device(), "decoder", p.DType.Short(), newSpec(caps, &p, plan.Config), options)
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[params](c, "decoder", p.DType.Short(), newSpec(caps, &p, plan.Config), options)
 	c.Fill(memory, 0, bytes, empty)
 	words := vk.View(memory, dtype.Int32, int(bytes/4)).Narrow()
 	x, y := list[0].X.Narrow(), list[len(list)-1].Y.Narrow()

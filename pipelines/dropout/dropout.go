@@ -151,10 +151,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	}
 	vk.Narrow(&t.X, &t.State, &t.Y)
 	vec := vecBytes / p.DType.Size()
-	k, err := chips.Kernel[params](c.Device(), "dropout", p.DType.Short(), spec{threads, argument.Aligned(vec, t.X, t.Y)}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[params](c, "dropout", p.DType.Short(), spec{threads, argument.Aligned(vec, t.X, t.Y)}, vk.KernelOptions{})
 	c.Note(func() vk.Note { return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: p.Bytes()} })
 	vectors := p.Rows * ((p.Cols + vec - 1) / vec)
 	k.Dispatch(c, chips.Groups(c.Device().Caps(), vectors, threads), params{

@@ -49,10 +49,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 // rows records embed_fwd, for Out with rows of Table or with zeros.
 func rows(c *vk.Cmd, t Tensors, accumulate, zero bool) error {
 	caps, spec := c.Device().Caps(), newSpec(c.Device().Caps(), t.Table, t.Out)
-	k, err := chips.Kernel[fwdParams](c.Device(), "embed_fwd", "", fwdSpec{spec, accumulate, zero}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[fwdParams](c, "embed_fwd", "", fwdSpec{spec, accumulate, zero}, vk.KernelOptions{})
 	tokens, dim := t.Out.Shape[0], t.Out.Shape[1]
 	params := fwdParams{
 		Tokens: uint32(tokens), Vocabulary: uint32(t.Table.Shape[0]), Dim: uint32(dim), IDsOffset: uint32(t.IDs.Offset),
@@ -132,10 +129,7 @@ func sort(c *vk.Cmd, ids vk.Tensor, p *Problem, memory *vk.Buffer) (sorted, part
 		if merge && p.Tokens <= tile {
 			break
 		}
-		k, err := chips.Kernel[sortParams](d, "embed_sort", "", sortSpec{threads, merge}, vk.KernelOptions{})
-		if err != nil {
-			return sorted, parts, err
-		}
+		k := chips.Kernel[sortParams](c, "embed_sort", "", sortSpec{threads, merge}, vk.KernelOptions{})
 		each := tile
 		if merge {
 			each = int(threads)
@@ -160,10 +154,7 @@ func sum(c *vk.Cmd, sorted, dout, dtable, parts vk.Tensor, p *Problem) error {
 		if carry && blocks == 1 {
 			break
 		}
-		k, err := chips.Kernel[bwdParams](c.Device(), "embed_bwd", "", bwdSpec{spec, p.Accumulate, carry}, vk.KernelOptions{})
-		if err != nil {
-			return err
-		}
+		k := chips.Kernel[bwdParams](c, "embed_bwd", "", bwdSpec{spec, p.Accumulate, carry}, vk.KernelOptions{})
 		c.Note(func() vk.Note {
 			if carry {
 				return vk.Note{Text: "rows of several blocks", Bytes: 4 * float64(blocks) * float64(p.Dim)}

@@ -218,10 +218,7 @@ const (
 func dispatch[P any](c *vk.Cmd, p *Problem, pass kit.Pass, flops float64, params P, t ...vk.Tensor) error {
 	vec := vecBytes / p.DType.Size()
 	constants := spec{threads, uint32(p.Activation), argument.Aligned(vec, t...)}
-	k, err := chips.Kernel[P](c.Device(), kernels[pass], p.DType.Short(), constants, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[P](c, kernels[pass], p.DType.Short(), constants, vk.KernelOptions{})
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%dx%d", p.Rows, p.Cols), FLOPs: flops, Bytes: vk.Traffic(t...)}
 	})

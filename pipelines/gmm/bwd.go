@@ -43,10 +43,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &dloss, &grad.logit, &grad.mu, &grad.logSigma)
 	threads := bwdThreads(d.Caps())
-	k, err := chips.Kernel[bwdParams](d, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), chips.Format(p.GradDType()), o.Saturate, bwdTeam}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[bwdParams](c, "gmm_bwd", p.DType.Short(), bwdSpec{threads, !dloss.IsZero(), chips.Format(p.GradDType()), o.Saturate, bwdTeam}, vk.KernelOptions{})
 	params := bwdParams{
 		Tokens: uint32(p.Tokens), Components: uint32(p.Components),
 		Logit: placeOf(in.logit), Mu: placeOf(in.mu), LogSigma: placeOf(in.logSigma),

@@ -43,10 +43,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	vk.Narrow(&in.logit, &in.mu, &in.logSigma, &y, &logP, &loss)
-	k, err := chips.Kernel[fwdParams](d, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdTeam}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[fwdParams](c, "gmm_fwd", p.DType.Short(), fwdSpec{lossSpec{fwdThreads, !logP.IsZero(), !loss.IsZero()}, fwdTeam}, vk.KernelOptions{})
 	params := fwdParams{
 		Tokens: uint32(p.Tokens), Components: uint32(p.Components),
 		Logit: placeOf(in.logit), Mu: placeOf(in.mu), LogSigma: placeOf(in.logSigma),
@@ -144,10 +141,7 @@ func Merge(c *vk.Cmd, states vk.Tensor, t Tensors, p Problem, o Options) (err er
 		return fmt.Errorf("gmm: states has offset %d and strides %v: not multiples of 4 elements", states.Offset, states.Strides)
 	}
 	vk.Narrow(&states, &logP, &loss)
-	k, err := chips.Kernel[mergeParams](d, "gmm_merge", "", lossSpec{fwdThreads / fwdTeam, !logP.IsZero(), !loss.IsZero()}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[mergeParams](c, "gmm_merge", "", lossSpec{fwdThreads / fwdTeam, !logP.IsZero(), !loss.IsZero()}, vk.KernelOptions{})
 	params := mergeParams{
 		Tokens: uint32(p.Tokens), Groups: uint32(count),
 		Offset: uint32(states.Offset), StrideG: uint32(states.Strides[0]), StrideT: uint32(states.Strides[1]),

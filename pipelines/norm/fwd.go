@@ -161,10 +161,7 @@ func dispatch[P any](c *vk.Cmd, name string, p *Problem, config Config, groups v
 	if config.SubgroupTeam {
 		o = vk.KernelOptions{SubgroupSize: c.Device().Caps().SubgroupSize, FullSubgroups: true}
 	}
-	k, err := chips.Kernel[P](c.Device(), name, p.DType.Short(), spec, o)
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[P](c, name, p.DType.Short(), spec, o)
 	k.Dispatch(c, groups, params, t...)
 	return c.Err()
 }

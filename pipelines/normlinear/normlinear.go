@@ -214,10 +214,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if p.Bias {
 		bias, args.BiasOffset = t.Bias, uint32(t.Bias.Offset)
 	}
-	k, err := chips.Kernel[params](c.Device(), "normlinear", p.DType.Short(), newSpec(&t, &p, plan.Config), vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[params](c, "normlinear", p.DType.Short(), newSpec(&t, &p, plan.Config), vk.KernelOptions{})
 	c.Note(func() vk.Note { return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: p.Bytes()} })
 	k.Dispatch(c, chips.Groups(caps, plan.blocks(&p), 1), args, t.X, residual, t.NormW, t.W, bias, t.Y, sum)
 	return c.Err()

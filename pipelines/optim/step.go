@@ -100,10 +100,7 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 	size := workgroup(a.d.Caps(), threads)
 	for i := range a.launches {
 		l := &a.launches[i]
-		k, err := chips.Kernel[normParams](a.d, "adamw_norm", l.format.Short(), normSpec{size, l.grad16}, vk.KernelOptions{})
-		if err != nil {
-			return err
-		}
+		k := chips.Kernel[normParams](c, "adamw_norm", l.format.Short(), normSpec{size, l.grad16}, vk.KernelOptions{})
 		table, err := a.table.Slice(chunkBytes*int64(l.first), chunkBytes*int64(l.count))
 		if err != nil {
 			return err
@@ -122,10 +119,7 @@ func (a *AdamW) recordNorm(c *vk.Cmd) error {
 }
 
 func (a *AdamW) recordPrepare(c *vk.Cmd, clip bool) error {
-	k, err := chips.Kernel[prepareParams](a.d, "adamw_prepare", "", prepareSpec{workgroup(a.d.Caps(), prepareThreads), clip}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[prepareParams](c, "adamw_prepare", "", prepareSpec{workgroup(a.d.Caps(), prepareThreads), clip}, vk.KernelOptions{})
 	params := prepareParams{
 		Count: uint32(a.chunks), MaxNorm: float32(a.p.MaxNorm),
 		// log(0) is -Inf, and so is its product with the step: 1 - exp(-Inf) = 1.
@@ -146,10 +140,7 @@ func (a *AdamW) recordUpdate(c *vk.Cmd) error {
 	size := workgroup(a.d.Caps(), threads)
 	for i := range a.launches {
 		l := &a.launches[i]
-		k, err := chips.Kernel[updateParams](a.d, "adamw", l.format.Short(), updateSpec{size, l.grad16, l.copyTo != nil}, vk.KernelOptions{})
-		if err != nil {
-			return err
-		}
+		k := chips.Kernel[updateParams](c, "adamw", l.format.Short(), updateSpec{size, l.grad16, l.copyTo != nil}, vk.KernelOptions{})
 		params.First, params.Chunks = uint32(l.first), uint32(l.count)
 		to := l.copyTo
 		if to == nil {

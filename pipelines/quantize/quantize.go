@@ -289,10 +289,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		steps = []uint32{amax, cast}
 	}
 	for _, s.Step = range steps {
-		k, err := chips.Kernel[params](d, "quantize", p.DType.Short(), s, vk.KernelOptions{})
-		if err != nil {
-			return err
-		}
+		k := chips.Kernel[params](c, "quantize", p.DType.Short(), s, vk.KernelOptions{})
 		c.Note(func() vk.Note {
 			return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: vk.Traffic(x, y, scale)}
 		})

@@ -208,10 +208,7 @@ func record(c *vk.Cmd, r rows, t *Tensors, p *Problem, pass kit.Pass, o Options)
 	x, positions, turns := r.tensors, t.Positions, t.Turns
 	vk.Narrow(&x[0], &x[1], &x[2], &x[3], &positions, &turns)
 	spec := newSpec(p, x[:])
-	k, err := chips.Kernel[params](c.Device(), "rope", p.DType.Short(), spec, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[params](c, "rope", p.DType.Short(), spec, vk.KernelOptions{})
 	c.Note(func() vk.Note { return vk.Note{Text: p.String(), FLOPs: p.FLOPs(), Bytes: p.Bytes()} })
 	args := params{
 		Batch: uint32(p.Batch), Seq: uint32(p.Seq), Heads: uint32(p.Heads), KVHeads: uint32(p.KVHeads), Dim: uint32(p.HeadDim), Dims: uint32(p.Dims),

@@ -253,10 +253,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		WorkgroupSize: uint32(plan.threads), Vec: uint32(vec(&p)), Aligned: t.Logits.Aligned(vec(&p)), Format: chips.Format(p.DType),
 		Draw: p.Draws(), TopK: p.TopK > 0 && p.TopK < p.Vocabulary, TopP: p.TopP > 0 && p.TopP < 1, Seen: p.Penalizes(),
 	}
-	k, err := chips.Kernel[params](c.Device(), "sample", "", s, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[params](c, "sample", "", s, vk.KernelOptions{})
 	args := params{
 		Rows: uint32(p.Rows), Vocabulary: uint32(p.Vocabulary), TopK: float32(p.TopK), TopP: float32(p.TopP), Least: -math.MaxFloat32 / 2,
 		LogitsOffset: uint32(t.Logits.Offset), LogitsStride: uint32(t.Logits.Strides[0]), TokensOffset: uint32(t.Tokens.Offset),

@@ -201,10 +201,7 @@ func (r *run) total(totals vk.Tensor, sum bool) error {
 	labels, losses, dloss, loss := r.t.Labels, r.t.Losses, r.g.DLoss, r.t.Loss
 	vk.Narrow(&labels, &losses, &dloss, &loss)
 	spec := totalSpec{uint32(threads(r.c.Device().Caps())), sum, !r.p.Sum, !dloss.IsZero()}
-	k, err := chips.Kernel[totalParams](r.c.Device(), "xent_total", "", spec, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[totalParams](r.c, "xent_total", "", spec, vk.KernelOptions{})
 	params := totalParams{
 		Tokens: uint32(r.p.Tokens), Ignore: int32(r.p.IgnoreLabel()), LabelsOffset: uint32(labels.Offset), LossesOffset: uint32(losses.Offset),
 		DLossOffset: uint32(dloss.Offset), LossOffset: uint32(loss.Offset),
@@ -233,10 +230,7 @@ func (r *run) rows(tokens part, x, dx, totals vk.Tensor) error {
 		WorkgroupSize: uint32(threads(caps)), Vec: uint32(16 / min(x.DType.Size(), dx.DType.Size())), From: chips.Format(x.DType), To: chips.Format(dx.DType),
 		Aligned: x.Aligned(16/x.DType.Size()) && dx.Aligned(16/dx.DType.Size()), Gradient: r.pass == kit.Backward, WriteLSE: !lse.IsZero(),
 	}
-	k, err := chips.Kernel[rowsParams](r.c.Device(), "xent_rows", "", spec, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[rowsParams](r.c, "xent_rows", "", spec, vk.KernelOptions{})
 	params := rowsParams{
 		Rows: uint32(tokens.len()), Vocabulary: uint32(r.p.Vocabulary), Ignore: int32(r.p.IgnoreLabel()),
 		Smoothing: float32(r.p.Smoothing), ZLoss: float32(r.p.ZLoss),

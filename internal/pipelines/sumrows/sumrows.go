@@ -78,10 +78,7 @@ func Record(c *vk.Cmd, dst, parts vk.Tensor) (err error) {
 	defer c.Keep(&err)
 	count, cols := parts.Shape[0], dst.Shape[0]
 	s := newSpec(c.Device().Caps(), count, cols)
-	k, err := chips.Kernel[params](c.Device(), "sum_rows", dst.DType.Short(), s, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	k := chips.Kernel[params](c, "sum_rows", dst.DType.Short(), s, vk.KernelOptions{})
 	groups := (cols + 4*int(s.GroupQuads) - 1) / (4 * int(s.GroupQuads))
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%d, %d sums of each", cols, count), Bytes: vk.Traffic(parts, dst)}

@@ -104,16 +104,10 @@ func Pad(c *vk.Cmd, dst, src vk.Tensor) (err error) {
 		return fmt.Errorf("gemm: dst with its zeros ends at byte %d of a buffer of %d", end, dst.Buffer.Bytes())
 	}
 	const threads = 128
-	kernel, err := chips.Kernel[alignParams](c.Device(), "gemm_align", "", alignSpec{threads}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[alignParams](c, "gemm_align", "", alignSpec{threads}, vk.KernelOptions{})
 	halves := size / 2 // 16-bit elements of the kernel in an element
 	batches, rows, row8 := src.Shape[0], src.Shape[1], (src.Shape[2]*halves+7)/8
-	groups, err := Grid(c, (rows*row8+threads-1)/threads, batches, "a copy of shape %v", src.Shape)
-	if err != nil {
-		return err
-	}
+	groups := Grid(c, (rows*row8+threads-1)/threads, batches, "a copy of shape %v", src.Shape)
 	c.Note(func() vk.Note {
 		return vk.Note{Text: fmt.Sprintf("%dx%d", batches*rows, src.Shape[2]), Bytes: vk.Traffic(src, dst)}
 	})

@@ -163,15 +163,9 @@ func (m *MemoryPlan) split(args Args, p Problem, config Config, memory *vk.Buffe
 // it reads or writes the operands, for a note.
 func f32x2Step(name string, spec any, tilesK, moves int, a, b f32x2Operand, p Problem, l f32x2Layout, memory *vk.Buffer) func(c *vk.Cmd) error {
 	return func(c *vk.Cmd) error {
-		kernel, err := chips.Kernel[f32x2Params](c.Device(), name, "", spec, vk.KernelOptions{})
-		if err != nil {
-			return err
-		}
+		kernel := chips.Kernel[f32x2Params](c, name, "", spec, vk.KernelOptions{})
 		n := a.groups(tilesK) + b.groups(tilesK)
-		groups, err := Grid(c, n, 1, "a copy as f32x2 of %v", p)
-		if err != nil {
-			return err
-		}
+		groups := Grid(c, n, 1, "a copy as f32x2 of %v", p)
 		c.Note(func() vk.Note {
 			bytes := float64(moves) * vk.Traffic(a.source, b.source) // the amax are few
 			return vk.Note{Text: fmt.Sprintf("%dx%d, %dx%d", p.M, p.K, p.K, p.N), Bytes: bytes}

@@ -292,10 +292,7 @@ func multiplyGEMV(c *vk.Cmd, args Args, p Problem, config Config) error {
 		name, options = "gemm_gemv_coopmat", chips.MatrixOptions(d.Caps())
 		spec = newGEMVMatrixSpec(d.Caps(), args, p, config, inPlace)
 	}
-	kernel, err := chips.Kernel[Params](d, name, p.DType.Short(), spec, options)
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[Params](c, name, p.DType.Short(), spec, options)
 	config.BlockM = config.gemvRows(&p)
 	return Dispatch(c, kernel, args, p, config)
 }

@@ -38,11 +38,7 @@ func MultiplyGroup(c *vk.Cmd, tensors []Tensors, problems []Problem, opt Options
 		return err
 	}
 	slices.SortStableFunc(list, func(x, y product) int { return cmp.Compare(y.p.K, x.p.K) })
-	kernel, err := groupKernel(c, list, config)
-	if err != nil {
-		return err
-	}
-	return dispatchGroup(c, kernel, list, config, memory)
+	return dispatchGroup(c, groupKernel(c, list, config), list, config, memory)
 }
 
 // GroupWorkspace returns the bytes of device memory of the table, 0 if nothing is launched.
@@ -145,19 +141,17 @@ func groupTable(caps *vk.Caps, list []product, config *Config) (table []groupRow
 
 // groupKernel returns the kernel for products. Its specialization suits the most demanding
 // of them.
-func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupParams], error) {
+func groupKernel(c *vk.Cmd, list []product, config Config) *vk.Kernel[groupParams] {
 	if config.Impl == Scalar {
 		spec := newScalarSpec(list[0].args, list[0].p, config)
 		for i := range list {
 			spec.Epilogue.join(NewEpilogueSpec(list[i].args, list[i].p))
 		}
-		return chips.Kernel[groupParams](c.Device(), "gemm_scalar_group", list[0].p.DType.Short(), spec, vk.KernelOptions{})
+		return chips.Kernel[groupParams](c, "gemm_scalar_group", list[0].p.DType.Short(), spec, vk.KernelOptions{})
 	}
 	caps := c.Device().Caps()
 	spec, err := NewMatrixSpec(caps, list[0].args, list[0].p, config)
-	if err != nil {
-		return nil, err
-	}
+	c.Keep(&err)
 	for i := range list {
 		x := &list[i]
 		spec.Tail = spec.Tail || x.p.K%config.BlockK != 0 || x.p.K == 0
@@ -165,7 +159,7 @@ func groupKernel(c *vk.Cmd, list []product, config Config) (*vk.Kernel[groupPara
 		spec.BAligned = spec.BAligned && argument.Aligned(8, x.args.B)
 		spec.Epilogue.join(NewEpilogueSpec(x.args, x.p))
 	}
-	return chips.Kernel[groupParams](c.Device(), "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))
+	return chips.Kernel[groupParams](c, "gemm_coopmat_group", list[0].p.DType.Short(), spec, chips.MatrixOptions(caps))
 }
 
 // join adds the demands of the epilogue of another product of the group.
@@ -178,10 +172,7 @@ func (e *EpilogueSpec) join(other EpilogueSpec) {
 // dispatchGroup records the copy of the table to memory, and the kernel over all blocks.
 func dispatchGroup(c *vk.Cmd, kernel *vk.Kernel[groupParams], list []product, config Config, memory vk.Tensor) error {
 	table, blocks := groupTable(c.Device().Caps(), list, &config)
-	groups, err := Grid(c, blocks, 1, "a group of %d products", len(list))
-	if err != nil {
-		return err
-	}
+	groups := Grid(c, blocks, 1, "a group of %d products", len(list))
 	data, err := binary.Append(nil, binary.LittleEndian, table)
 	if err != nil {
 		return err

@@ -201,10 +201,7 @@ func multiplyMatrix(c *vk.Cmd, args Args, p Problem, config Config) error {
 	if config.PackB {
 		constants = packedSpec{results, args.Deal.Constants()}
 	}
-	kernel, err := chips.Kernel[Params](c.Device(), name, p.DType.Short(), constants, chips.MatrixOptions(d.Caps()))
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[Params](c, name, p.DType.Short(), constants, chips.MatrixOptions(d.Caps()))
 	return Dispatch(c, kernel, args, p, config)
 }
 
@@ -238,22 +235,21 @@ func newScalarSpec(args Args, p Problem, config Config) scalarSpec {
 }
 
 func multiplyScalar(c *vk.Cmd, args Args, p Problem, config Config) error {
-	kernel, err := chips.Kernel[Params](c.Device(), "gemm_scalar", p.DType.Short(), newScalarSpec(args, p, config), vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[Params](c, "gemm_scalar", p.DType.Short(), newScalarSpec(args, p, config), vk.KernelOptions{})
 	return Dispatch(c, kernel, args, p, config)
 }
 
-// Grid returns at least n workgroups, along two axes.
-func Grid(c *vk.Cmd, n, z int, what string, args ...any) (vk.Groups, error) {
+// Grid returns at least n workgroups, along two axes. If the device does not take so many, Grid keeps an error in c,
+// as recording calls do.
+func Grid(c *vk.Cmd, n, z int, what string, args ...any) vk.Groups {
 	limit := c.Device().Caps().MaxWorkgroupCount
 	x := max(min(n, int(limit[0])), 1)
 	y := (n + x - 1) / x
 	if y > int(limit[1]) || z > int(limit[2]) || n > math.MaxInt32 {
-		return vk.Groups{}, Unsupported(what+" takes %d x %d workgroups, more than the device's %v", append(args, n, z, limit)...)
+		err := Unsupported(what+" takes %d x %d workgroups, more than the device's %v", append(args, n, z, limit)...)
+		c.Keep(&err)
 	}
-	return vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(z)}, nil
+	return vk.Groups{X: uint32(x), Y: uint32(y), Z: uint32(z)}
 }
 
 // Dispatch records a kernel over all blocks, splits and products, as many products
@@ -262,10 +258,7 @@ func Dispatch(c *vk.Cmd, kernel *vk.Kernel[Params], args Args, p Problem, config
 	caps := c.Device().Caps()
 	blockM, blockN := config.Block(caps, p.DType)
 	tiles := ((p.M + blockM - 1) / blockM) * ((p.N + blockN - 1) / blockN)
-	groups, err := Grid(c, tiles, 1, "m=%d and n=%d", p.M, p.N)
-	if err != nil {
-		return err
-	}
+	groups := Grid(c, tiles, 1, "m=%d and n=%d", p.M, p.N)
 	out := NewParams(args, p, &config, tiles)
 	outs := args.Bound()
 	if args.A.IsZero() {

@@ -122,14 +122,8 @@ func Pack(c *vk.Cmd, memory *vk.Buffer, tensors []vk.Tensor, layouts []Layout, s
 	}
 	spec.WorkgroupSize, spec.Subgroups, spec.MatM, spec.MatN = subgroups*caps.SubgroupSize, subgroups, shape.M, shape.N
 	spec.First, spec.Sources, spec.Deal = uint32(first), uint32(len(tensors)), spec.Deal.Constants()
-	kernel, err := chips.Kernel[packParams](c.Device(), "gemm_pack", format.Short(), spec, chips.MatrixOptions(caps))
-	if err != nil {
-		return err
-	}
-	groups, err := Grid(c, int(most), len(tensors), "a copy of %s", text)
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[packParams](c, "gemm_pack", format.Short(), spec, chips.MatrixOptions(caps))
+	groups := Grid(c, int(most), len(tensors), "a copy of %s", text)
 	c.Note(func() vk.Note {
 		return vk.Note{Text: text, Bytes: vk.Traffic(tensors...) + 2*float64(matrices)*float64(shape.M*shape.N)}
 	})

@@ -231,15 +231,9 @@ func (multiply Program) Steps(args Args, p Problem, config Config, memory *vk.Bu
 func Combine(c *vk.Cmd, args Args, sums vk.Tensor, p Problem, splits int) error {
 	stride := sums.Strides[1]
 	const threads = 128
-	kernel, err := chips.Kernel[Params](c.Device(), "gemm_combine", "", combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[Params](c, "gemm_combine", "", combineSpec{threads, NewEpilogueSpec(args, p)}, vk.KernelOptions{})
 	n := (p.M*stride/4 + threads - 1) / threads // each adds up 4 * threads elements
-	groups, err := Grid(c, n, p.Batches(), "a sum of m=%d and n=%d", p.M, p.N)
-	if err != nil {
-		return err
-	}
+	groups := Grid(c, n, p.Batches(), "a sum of m=%d and n=%d", p.M, p.N)
 	out := NewParams(args, p, &Config{BlockK: 1}, n)
 	out.Splits = uint32(splits)
 	out.AOffset, out.AStride, out.AStrideB = uint32(sums.Offset), uint32(stride), uint32(sums.Strides[0])

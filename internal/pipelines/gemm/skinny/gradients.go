@@ -149,18 +149,12 @@ func BackwardKept(c *vk.Cmd, t Tensors, p engine.Problem, o engine.Options) (s e
 }
 
 func recordKept(c *vk.Cmd, args engine.Args, p engine.Problem) error {
-	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_skinny_dsilu", p.DType.Short(), keptSpec{
+	kernel := chips.Kernel[engine.Params](c, "gemm_skinny_dsilu", p.DType.Short(), keptSpec{
 		WorkgroupSize: keptThreads, BlockM: keptRows, BlockN: keptColumns,
 		AAligned: argument.Aligned(8, args.A), Columns: uint32(p.K), Epilogue: engine.NewEpilogueSpec(args, p),
 	}, vk.KernelOptions{})
-	if err != nil {
-		return err
-	}
 	blocks := (p.M + keptRows - 1) / keptRows * ((p.N + keptColumns - 1) / keptColumns)
-	groups, err := engine.Grid(c, blocks, p.Batches(), "m=%d and n=%d", p.M, p.N)
-	if err != nil {
-		return err
-	}
+	groups := engine.Grid(c, blocks, p.Batches(), "m=%d and n=%d", p.M, p.N)
 	c.Note(func() vk.Note { return args.Note(p, &engine.Config{Impl: engine.Scalar}, p.Batches()) })
 	kernel.Dispatch(c, groups, engine.NewParams(args, p, &engine.Config{BlockK: 1}, blocks),
 		args.A, args.C, args.R, args.X, args.S)

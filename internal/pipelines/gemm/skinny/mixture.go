@@ -122,18 +122,12 @@ func Mixture(c *vk.Cmd, t MixtureTensors, p engine.Problem, o engine.Options) (e
 	if err := plan.memory.Pack(&args, memory, at).Record(c); err != nil {
 		return err
 	}
-	groups, err := engine.Grid(c, plan.blocks, t.States.Shape[0], "m=%d", p.M)
-	if err != nil {
-		return err
-	}
+	groups := engine.Grid(c, plan.blocks, t.States.Shape[0], "m=%d", p.M)
 	spec, err := engine.NewMatrixSpec(d.Caps(), args, p, plan.Config)
 	if err != nil {
 		return err
 	}
-	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_mixture", p.DType.Short(), mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[engine.Params](c, "gemm_mixture", p.DType.Short(), mixtureSpec{spec, uint32(p.Batches())}, chips.MatrixOptions(d.Caps()))
 	outs := args.Bound()
 	args.More = 2 * float64(p.N) * mixtureColumns
 	c.Note(func() vk.Note { return args.Note(p, &plan.Config, p.Batches()) })

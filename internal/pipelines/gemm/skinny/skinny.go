@@ -152,10 +152,7 @@ func (plan *Plan) record(c *vk.Cmd, name string, args engine.Args, p engine.Prob
 		}
 		spec = packedSpec{skinnySpec{constants, uint32(partial.Shape[2])}, layout.SameAsAcc, args.Deal.Constants()}
 	}
-	kernel, err := chips.Kernel[engine.Params](c.Device(), name, p.DType.Short(), spec, chips.MatrixOptions(caps))
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[engine.Params](c, name, p.DType.Short(), spec, chips.MatrixOptions(caps))
 	return engine.Dispatch(c, kernel, args, p, plan.Config)
 }
 

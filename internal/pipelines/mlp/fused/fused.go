@@ -212,9 +212,6 @@ func newSpec(d *vk.Device, p Problem, plan *Plan) (spec, error) {
 // record records gemm_pair for some rows and hidden units.
 func record(c *vk.Cmd, args engine.Args, p engine.Problem, config engine.Config, constants spec) error {
 	constants.Partial, constants.Epilogue = config.Splits > 1, engine.NewEpilogueSpec(args, p)
-	kernel, err := chips.Kernel[engine.Params](c.Device(), "gemm_pair", p.DType.Short(), constants, chips.MatrixOptions(c.Device().Caps()))
-	if err != nil {
-		return err
-	}
+	kernel := chips.Kernel[engine.Params](c, "gemm_pair", p.DType.Short(), constants, chips.MatrixOptions(c.Device().Caps()))
 	return engine.Dispatch(c, kernel, args, p, config)
 }
