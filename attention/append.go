@@ -2,7 +2,6 @@ package attention
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -206,14 +205,14 @@ type appendCache8Spec struct {
 const appendThreads = 256
 
 func newAppendSpec(caps *vk.Caps, t *AppendTensors, p *AppendProblem) appendSpec {
-	tensors := p.alignable([]*vk.Tensor{&t.NewK, &t.NewV}, &t.K, &t.V)
+	tensors := p.alignable([]vk.Tensor{t.NewK, t.NewV}, t.K, t.V)
 	if !t.Q.IsZero() {
-		tensors = append(tensors, &t.Q)
+		tensors = append(tensors, t.Q)
 	}
 	return appendSpec{
 		WorkgroupSize: min(appendThreads, caps.MaxWorkgroupInvocations, caps.MaxWorkgroupSize[0]),
 		HeadDim:       uint32(p.HeadDim), ValueDim: uint32(p.ValueHeadDim()), PageSize: uint32(p.PageSize),
-		Aligned: aligned(p.decodeVec(), tensors...), BatchIdx: p.CacheRows > 0,
+		Aligned: argument.Aligned(p.decodeVec(), tensors...), BatchIdx: p.CacheRows > 0,
 		Rotary: uint32(p.RoPE.Dims), Interleaved: p.RoPE.Interleaved, Width: uint32(appendWidth(&p.DecodeProblem, p.RoPE)),
 		TableAligned: tablesAligned(p.RoPE, &t.Cos, &t.Sin),
 	}
@@ -357,12 +356,11 @@ func DecodeStatus(ctx context.Context, state vk.Tensor, p DecodeProblem) error {
 	if len(state.Shape) != 1 || state.Shape[0] < 1 || state.DType != dtype.Int32 {
 		return fmt.Errorf("attention: decode: state is %v of shape %v, want an int32 vector", state.DType, state.Shape)
 	}
-	word := make([]byte, 4)
-	first := state.Slice(0, 0, 1)
-	if err := first.DownloadRaw(ctx, word); err != nil {
+	word, first := make([]int32, 1), state.Slice(0, 0, 1)
+	if err := first.DownloadInts(ctx, word); err != nil {
 		return err
 	}
-	bits := binary.LittleEndian.Uint32(word)
+	bits := word[0]
 	if bits == 0 {
 		return nil
 	}

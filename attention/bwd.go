@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -103,11 +104,6 @@ type backward struct {
 	gradients *Gradients
 }
 
-// names returns the names of the kernels of dK and dV, and of dQ, for a format.
-func (c *BackwardConfig) names(t dtype.DType) (dkv, dq string) {
-	return c.Impl.kernel("attention_bwd_dkv", t), c.Impl.kernel("attention_bwd_dq", t)
-}
-
 // steps returns the kernel that computes dK and dV beside the kernel that computes dQ, or the
 // kernels of the unfused path or of stored weights, or the kernel that computes all gradients.
 func (b *backward) steps() steps.List {
@@ -130,9 +126,8 @@ func (b *backward) steps() steps.List {
 // record records the kernel that computes dK and dV, and the kernel that computes dQ.
 func (b *backward) record() error {
 	config, p := &b.config, &b.p
-	nameDKV, nameDQ := config.names(p.DType)
 	keys, rows := b.work()
-	dkv, dq := b.kernel(nameDKV, config.DKV, keys, &b.dk, &b.dv), b.kernel(nameDQ, config.DQ, rows, &b.dq)
+	dkv, dq := b.kernel("attention_bwd_dkv", config.DKV, keys, b.dk, b.dv), b.kernel("attention_bwd_dq", config.DQ, rows, b.dq)
 	params := newBwdParams(b.do, b.q, b.k, b.v, *p)
 	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)
 	b.dispatch(dkv, params, keys, b.q, b.k, b.v, b.do, b.rows, b.dk, b.dv)
@@ -166,13 +161,14 @@ func keyGroup(p *Problem, blocks int, limit [3]uint32) int {
 	return groupHeads(p, p.Batch*p.NumKVHeads, p.SeqQ*p.NumHeads/p.NumKVHeads, 1, blocks, limit)
 }
 
-// kernel returns a kernel with these outputs.
-func (b *backward) kernel(name string, tile BackwardTile, work bwdWork, outputs ...*vk.Tensor) kernel[bwdParams] {
+// kernel returns the kernel of the path with these outputs.
+func (b *backward) kernel(name string, tile BackwardTile, work bwdWork, outputs ...vk.Tensor) kernel[bwdParams] {
+	name = b.config.Impl.kernel(name, b.p.DType)
 	if b.config.Impl == Scalar {
 		return b.scalarKernel(name, tile)
 	}
 	wide := 16 / b.p.DType.Size() // elements of 16 bytes
-	return b.matrixKernel(name, tile, work.group > 0, aligned(wide, append(outputs, &b.q, &b.k, &b.v, &b.do)...))
+	return b.matrixKernel(name, tile, work.group > 0, argument.Aligned(wide, append(outputs, b.q, b.k, b.v, b.do)...))
 }
 
 // bwdInputs is the block of lib/params_bwd.glsl, its common part.
@@ -256,9 +252,6 @@ func (b *backward) fits(blocksX, blocksY uint32, heads int) {
 
 // features returns the arguments of the features for all batches, nil for a plain problem.
 func (b *backward) features() *boundFeatures {
-	if b.p.Plain() {
-		return nil
-	}
 	return newBoundFeatures(&b.p, b.tensors, b.q)
 }
 

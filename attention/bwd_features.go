@@ -3,6 +3,7 @@ package attention
 import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -98,7 +99,7 @@ func (b *backward) headsParams() bwdHeadsParams {
 func (b *backward) recordDBias(dbias vk.Tensor) error {
 	p, bias := &b.p, &b.p.Bias
 	kernel := newKernel[bwdHeadsParams](b.c, "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
-		bwdTileSpec: biasTile.spec(), HeadDim: uint32(p.HeadDim), Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
+		bwdTileSpec: biasTile.spec(), HeadDim: uint32(p.HeadDim), Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
 		SumBatches: bias.Rows && !bias.Batch, SumHeads: bias.Rows && !bias.Heads, SumRows: !bias.Rows,
 	}, vk.KernelOptions{})
 	out, rowGroups := dbias, groups(p.SeqQ, biasTile.BlockM)
@@ -220,7 +221,7 @@ func recordDelta(c *vk.Cmd, rows, do, o, lse, dlse vk.Tensor, p Problem) error {
 		WorkgroupSize: deltaThreads,
 		Team:          deltaTeam,
 		HeadDim:       uint32(p.ValueHeadDim()),
-		Aligned:       aligned(4, &o, &do),
+		Aligned:       argument.Aligned(4, o, do),
 		ReadDLSE:      !dlse.IsZero(),
 	}, vk.KernelOptions{})
 	params := bwdDeltaParams{

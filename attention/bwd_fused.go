@@ -57,7 +57,7 @@ func (c *BackwardConfig) feasibleFused(caps *vk.Caps, p *Problem) error {
 func (b *backward) recordFused() error {
 	p, d := &b.p, b.c.Device()
 	b.fits(1, 1, p.NumKVHeads)
-	matrix := b.matrixSpec(b.config.Fused, aligned(8, &b.dq, &b.dk, &b.dv, &b.q, &b.k, &b.v, &b.do))
+	matrix := b.matrixSpec(b.config.Fused, argument.Aligned(8, b.dq, b.dk, b.dv, b.q, b.k, b.v, b.do))
 	kernel := newKernel[bwdFusedParams](b.c, b.config.Impl.kernel(bwdFused, p.DType), p.DType.Short(), p, bwdFusedSpec{matrix, true}, matrixKernelOptions(d))
 	params := bwdFusedParams{bwdParams: newBwdParams(b.do, b.q, b.k, b.v, *p), DQ: placeOf(b.dq)}
 	params.DX, params.DV = placeOf(b.dk), placeOf(b.dv)

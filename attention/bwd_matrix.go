@@ -2,6 +2,7 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -78,6 +79,6 @@ type bwdScalarSpec struct {
 func (b *backward) scalarKernel(name string, tile BackwardTile) kernel[bwdParams] {
 	return newKernel[bwdParams](b.c, name, b.p.DType.Short(), &b.p, bwdScalarSpec{
 		bwdTileSpec: tile.spec(), StageRows: uint32(tile.StageRows), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
-		Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
+		Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
 	}, vk.KernelOptions{})
 }

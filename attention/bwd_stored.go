@@ -116,7 +116,7 @@ func (b *backward) newStoredKernels() (k storedKernels, err error) {
 			return k, errors.Join(err, unsupported("backward: the device keeps matrices in another way than its driver is known to"))
 		}
 	}
-	store := bwdStoreSpec{b.matrixSpec(config.DQ, aligned(8, &b.dq, &b.q, &b.k, &b.v, &b.do)), config.packed(caps)}
+	store := bwdStoreSpec{b.matrixSpec(config.DQ, argument.Aligned(8, b.dq, b.q, b.k, b.v, b.do)), config.packed(caps)}
 	k.rowKernel = newKernelOf[bwdStoreParams, bwdStoreFeaturesParams](
 		b.c, moduleOf(config.storeKernel(p.DType), p), p.DType.Short(), p.Plain(), store, newFeatureSpec(p), matrixKernelOptions(d))
 	k.values, k.keys = b.newProductsKernel(p.ValueHeadDim(), shape), b.newProductsKernel(p.HeadDim, shape)
@@ -130,7 +130,7 @@ type productsKernel = kernelOf[bwdProductsParams, bwdProductsFeaturesParams]
 // newProductsKernel returns the kernel of dV or dK, which have dim columns.
 func (b *backward) newProductsKernel(dim int, shape vk.CoopMatShape) productsKernel {
 	p, config, d := &b.p, &b.config, b.c.Device()
-	spec := config.productsSpec(d.Caps(), p, dim, shape, aligned(8, &b.q, &b.do, &b.dk, &b.dv))
+	spec := config.productsSpec(d.Caps(), p, dim, shape, argument.Aligned(8, b.q, b.do, b.dk, b.dv))
 	return newKernelOf[bwdProductsParams, bwdProductsFeaturesParams](
 		b.c, config.productsKernel(d.Caps(), p), p.DType.Short(), !p.cutsPages(), spec, newPageSpec(p), matrixKernelOptions(d))
 }

@@ -2,6 +2,7 @@ package attention
 
 import (
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -83,21 +84,21 @@ func (b *backward) recordUnfused() error {
 func (b *backward) newUnfusedKernels() (u unfusedBwdKernels) {
 	p, rowTile, none := &b.p, &b.config.DQ, vk.KernelOptions{}
 	u.scores = newKernel[bwdHeadsParams](b.c, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedScoresSpec{
-		bwdTileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &b.q, &b.k, &b.v, &b.do),
+		bwdTileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
 	}, none)
 	values := newFeatureSpec(p)
 	values.ValueDim = uint32(p.HeadDim) // of dQ and K, which are O and V here
 	u.dq.kernelOf = newKernelOf[unfusedParams, unfusedParams](b.c, moduleOf("attention_unfused_values", p), p.DType.Short(), p.Plain(), unfusedValuesSpec{
-		newBlockSpec(rowTile.Threads, rowTile.ThreadsX, rowTile.BlockM, rowTile.StageRows), uint32(p.HeadDim), aligned(4, &b.k),
+		newBlockSpec(rowTile.Threads, rowTile.ThreadsX, rowTile.BlockM, rowTile.StageRows), uint32(p.HeadDim), argument.Aligned(4, b.k),
 	}, values, none)
-	u.dk, u.dv = b.newKeysKernel(p.HeadDim, &b.q), b.newKeysKernel(p.ValueHeadDim(), &b.do)
+	u.dk, u.dv = b.newKeysKernel(p.HeadDim, b.q), b.newKeysKernel(p.ValueHeadDim(), b.do)
 	return u
 }
 
 // newKeysKernel returns attention_unfused_keys for dK, from Q, or dV, from dO.
-func (b *backward) newKeysKernel(dim int, x *vk.Tensor) kernel[unfusedParams] {
+func (b *backward) newKeysKernel(dim int, x vk.Tensor) kernel[unfusedParams] {
 	tile := &b.config.DKV
 	return newKernel[unfusedParams](b.c, "attention_unfused_keys", b.p.DType.Short(), &b.p, unfusedKeysSpec{
-		newBlockSpec(tile.Threads, tile.ThreadsX, tile.BlockM, tile.StageRows), uint32(dim), aligned(4, x),
+		newBlockSpec(tile.Threads, tile.ThreadsX, tile.BlockM, tile.StageRows), uint32(dim), argument.Aligned(4, x),
 	}, vk.KernelOptions{})
 }

@@ -181,7 +181,7 @@ const cacheBuffers = 2
 
 // alignable appends the tensors of a cache to the list, unless the cache has 8 bits: rows of 8-bit
 // caches are always aligned.
-func (p *DecodeProblem) alignable(list []*vk.Tensor, cache ...*vk.Tensor) []*vk.Tensor {
+func (p *DecodeProblem) alignable(list []vk.Tensor, cache ...vk.Tensor) []vk.Tensor {
 	if p.Cache != CacheSame {
 		return list
 	}

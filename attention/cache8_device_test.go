@@ -87,9 +87,6 @@ func TestCache8Refuses(t *testing.T) {
 			}
 		}
 		row.change(&x.t)
-		c, err := dev.NewCmd("append")
-		require.NoError(t, err)
-		require.ErrorContains(t, attention.Append(c, x.t, x.p), "attention: append: "+row.want)
-		c.Close()
+		refuse(t, dev, "attention: append: "+row.want, func(c *vk.Cmd) error { return attention.Append(c, x.t, x.p) })
 	}
 }

@@ -272,7 +272,7 @@ func newDecodeSpec(caps *vk.Caps, t *DecodeTensors, p *DecodeProblem, config Dec
 		HeadDim:       uint32(p.HeadDim),
 		ValueDim:      uint32(p.ValueHeadDim()),
 		PageSize:      uint32(p.PageSize),
-		Aligned:       aligned(p.decodeVec(), p.alignable([]*vk.Tensor{&t.Q}, &t.K, &t.V)...),
+		Aligned:       argument.Aligned(p.decodeVec(), p.alignable([]vk.Tensor{t.Q}, t.K, t.V)...),
 		Causal:        p.Causal,
 		Tree:          p.Tree,
 		Window:        p.Window.On && p.Window.Left != Unlimited,

@@ -30,18 +30,10 @@ func uploaded(t *testing.T, dev *vk.Device, c call.Call, x call.Values) map[stri
 			continue
 		}
 		if in.DType == dtype.Int32 {
-			data := make([]int32, len(x[in.Name]))
-			for i, n := range x[in.Name] {
-				data[i] = int32(n)
-			}
-			require.NoError(t, y.UploadInts(t.Context(), data))
-			continue
+			require.NoError(t, y.UploadInts(t.Context(), numbers[int32](x[in.Name])))
+		} else {
+			require.NoError(t, y.Upload(t.Context(), numbers[float32](x[in.Name])))
 		}
-		data := make([]float32, len(x[in.Name]))
-		for i, n := range x[in.Name] {
-			data[i] = float32(n)
-		}
-		require.NoError(t, y.Upload(t.Context(), data))
 	}
 	return list
 }

@@ -132,12 +132,7 @@ func TestRecordAgain(t *testing.T) {
 				if _, err := c.Host().Choose(d.Caps(), c.Pass()); err != nil {
 					t.Skip(err)
 				}
-				on := map[string]vk.Tensor{}
-				for _, x := range c.Tensors() {
-					if !x.Off {
-						on[x.Name] = vktest.Tensor(t, d, x.DType, x.Shape...)
-					}
-				}
+				on := uploaded(t, d, c, call.Inputs(c))
 				cmd, err := d.NewCmd("again")
 				require.NoError(t, err)
 				defer cmd.Close()
@@ -364,17 +359,14 @@ func TestErrors(t *testing.T) {
 	small, err := d.NewBuffer("small", 191)
 	require.NoError(t, err)
 	defer small.Close()
+	config := func(o *attention.Options, _ map[string]vk.Tensor) { o.Config = &attention.Config{} }
 	for _, row := range []struct {
 		pass   kit.Pass
 		change func(o *attention.Options, t map[string]vk.Tensor)
 		want   string
 	}{
-		{kit.Forward, func(o *attention.Options, _ map[string]vk.Tensor) {
-			o.Config = &attention.Config{}
-		}, "impl auto is not a path"},
-		{kit.Backward, func(o *attention.Options, _ map[string]vk.Tensor) {
-			o.Config = &attention.Config{}
-		}, "Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig"},
+		{kit.Forward, config, "impl auto is not a path"},
+		{kit.Backward, config, "Options.Config is of the forward pass, the backward pass takes Options.BackwardConfig"},
 		{kit.Backward, func(o *attention.Options, _ map[string]vk.Tensor) { o.Workspace = small }, "workspace has 191 bytes, want 192"},
 		{kit.Forward, func(_ *attention.Options, t map[string]vk.Tensor) {
 			t["q"] = t["q"].Permute(0, 2, 1, 3)
@@ -385,9 +377,6 @@ func TestErrors(t *testing.T) {
 		on, o := uploaded(t, d, c, call.Inputs(c)), attention.Options{}
 		row.change(&o, on)
 		c.Impl, c.Config, c.BackwardConfig = o.Impl, o.Config, o.BackwardConfig
-		cmd, err := d.NewCmd("errors")
-		require.NoError(t, err)
-		require.ErrorContains(t, c.Host().Bind(on, o.Workspace, row.pass)(cmd), "attention: "+row.want)
-		cmd.Close()
+		refuse(t, d, "attention: "+row.want, c.Host().Bind(on, o.Workspace, row.pass))
 	}
 }

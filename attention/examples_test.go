@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -30,15 +31,11 @@ func (x example) tensor(f dtype.DType, number float32, shape ...int) vk.Tensor {
 }
 
 func fill(t vk.Tensor, number float32) {
-	data, list := make([]float32, t.NumElements()), make([]int32, t.NumElements())
-	for i := range data {
-		data[i], list[i] = number, int32(number)
-	}
 	if t.DType == dtype.Int32 {
-		vktest.Must(t.UploadInts(context.Background(), list))
+		vktest.Must(t.UploadInts(context.Background(), slices.Repeat([]int32{int32(number)}, t.NumElements())))
 		return
 	}
-	vktest.Must(t.Upload(context.Background(), data))
+	vktest.Must(t.Upload(context.Background(), slices.Repeat([]float32{number}, t.NumElements())))
 }
 
 // A cache of two sequences with room for 16 keys each. The sequences have 3 and 5 keys, as only the

@@ -87,9 +87,12 @@ type boundFeatures struct {
 	tensors [featureTensors]vk.Tensor
 }
 
-// newBoundFeatures returns the arguments for all batches. Every binding needs a tensor: bindings
+// newBoundFeatures returns the arguments for all batches, nil for a plain problem. Every binding needs a tensor: bindings
 // that the kernel does not read get other.
 func newBoundFeatures(p *Problem, in *Tensors, other vk.Tensor) *boundFeatures {
+	if p.Plain() {
+		return nil
+	}
 	mask, d := p.Mask(), p.Dropout
 	f := &boundFeatures{
 		tensors: [...]vk.Tensor{in.Bias, in.ALiBiSlopes, in.Sinks, in.KeyMask, in.CuSeqlensQ, in.CuSeqlensKV},

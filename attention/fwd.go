@@ -5,6 +5,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -110,7 +111,7 @@ func (f *forward) fused() error {
 	if config.Impl == Scalar {
 		spec := fwdScalarSpec{
 			blockSpec: config.blockSpec(), Depth: uint32(config.Depth), ValueRows: uint32(config.ValueRows), HeadDim: uint32(p.HeadDim),
-			Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k, &f.v), WriteLSE: !f.lse.IsZero(), SplitKV: config.Splits > 1,
+			Causal: p.Causal, Aligned: argument.Aligned(4, f.q, f.k, f.v), WriteLSE: !f.lse.IsZero(), SplitKV: config.Splits > 1,
 		}
 		if p.Quant != dtype.NoQuant {
 			return recordFwd(f, fwdScalarQuantSpec{spec, uint32(p.Quant)}, vk.KernelOptions{})
@@ -175,9 +176,6 @@ func recordFwd[S any](f *forward, spec S, options vk.KernelOptions) error {
 
 // features returns the arguments of features, nil for a plain problem.
 func (f *forward) features() *boundFeatures {
-	if f.p.Plain() {
-		return nil
-	}
 	return newBoundFeatures(&f.p, f.tensors, f.v)
 }
 
@@ -315,9 +313,9 @@ func (f *forward) matrixSpec(d *vk.Device) (fwdMatrixSpec, error) {
 	if err != nil {
 		return fwdMatrixSpec{}, err
 	}
-	isAligned := aligned(8, &f.q, &f.k, &f.v, &f.o)
+	isAligned := argument.Aligned(8, f.q, f.k, f.v, f.o)
 	if p.DType == dtype.Float32 {
-		isAligned = aligned(4, &f.k, &f.v)
+		isAligned = argument.Aligned(4, f.k, f.v)
 	}
 	return fwdMatrixSpec{
 		matrixSpec: newMatrixSpec(d, config.Subgroups, shape, &layout),
@@ -418,16 +416,6 @@ func (c *Config) kernel(p *Problem) string {
 		return c.Impl.kernel("attention_fwd_quant", p.DType)
 	}
 	return c.Impl.kernel("attention_fwd", p.DType)
-}
-
-// aligned reports whether all tensors are aligned to n elements (vk.Tensor.Aligned).
-func aligned(n int, tensors ...*vk.Tensor) bool {
-	for _, t := range tensors {
-		if !t.Aligned(n) {
-			return false
-		}
-	}
-	return true
 }
 
 // orElse returns t, or another tensor if t is zero: every binding needs a tensor.

@@ -21,19 +21,18 @@ func TestHeads(t *testing.T) {
 		numbers[i] = float32(i)
 	}
 	require.NoError(t, x.Upload(t.Context(), numbers))
-	read := func(v vk.Tensor) []float32 { return elements(t, v) }
 	split, err := attention.SplitHeads(x, heads)
 	require.NoError(t, err)
 	require.Equal(t, []int{batch, heads, seq, dim}, split.Shape)
 	grouped, err := attention.GroupHeads(split, kvHeads)
 	require.NoError(t, err)
 	require.Equal(t, []int{batch, kvHeads, heads / kvHeads, seq, dim}, grouped.Shape)
-	inHeads := read(split)
+	inHeads := elements(t, split)
 	for i, x := range inHeads {
 		b, h, s, e := i/(heads*seq*dim), i/(seq*dim)%heads, i/dim%seq, i%dim
 		require.Equal(t, numbers[((b*seq+s)*heads+h)*dim+e], x)
 	}
-	require.Equal(t, inHeads, read(grouped), "heads of a group follow one another")
+	require.Equal(t, inHeads, elements(t, grouped), "heads of a group follow one another")
 	ungrouped, err := attention.UngroupHeads(grouped)
 	require.NoError(t, err)
 	require.Equal(t, split, ungrouped)
@@ -49,13 +48,13 @@ func TestHeads(t *testing.T) {
 		require.Equal(t, shape, split.Shape)
 		merged, err := attention.MergeHeads(split)
 		require.NoError(t, err)
-		require.Equal(t, read(y), read(merged))
+		require.Equal(t, elements(t, y), elements(t, merged))
 		for _, kv := range []int{1, shape[1]} {
 			grouped, err := attention.GroupHeads(split, kv)
 			require.NoError(t, err)
 			ungrouped, err := attention.UngroupHeads(grouped)
 			require.NoError(t, err)
-			require.Equal(t, read(split), read(ungrouped))
+			require.Equal(t, elements(t, split), elements(t, ungrouped))
 		}
 	}
 

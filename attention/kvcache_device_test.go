@@ -74,12 +74,8 @@ func elements(t *testing.T, x vk.Tensor) []float32 {
 }
 
 func ints(t *testing.T, x vk.Tensor) []int32 {
-	raw := make([]byte, 4*x.NumElements())
-	require.NoError(t, x.DownloadRaw(t.Context(), raw))
 	list := make([]int32, x.NumElements())
-	for i := range list {
-		list[i] = int32(raw[4*i]) | int32(raw[4*i+1])<<8 | int32(raw[4*i+2])<<16 | int32(raw[4*i+3])<<24
-	}
+	require.NoError(t, x.DownloadInts(t.Context(), list))
 	return list
 }
 
@@ -365,41 +361,41 @@ func TestKVCacheRefuses(t *testing.T) {
 	require.EqualError(t, cache.Grow(ctx, 16, 4), "attention: cache: seq_kv=16, pages=4 are less than the cache has, seq_kv=24, pages=4")
 	require.EqualError(t, cache.Grow(ctx, 30, 4), "attention: the capacity seq_kv=30 is not a number of pages of page_size=8")
 
+	none := func(*attention.DecodeProblem) {}
 	for _, c := range []struct {
-		record func(c *vk.Cmd) error
-		want   string
+		layer, queries, keys int // of Append, without keys of Decode
+		change               func(p *attention.DecodeProblem)
+		want                 string
 	}{
-		{func(c *vk.Cmd) error {
-			return cache.Decode(c, 1, attention.DecodeTensors{}, cache.Problem(1, 0), attention.Options{})
-		}, "attention: cache: layer=1 is not from 0 to 0"},
-		{func(c *vk.Cmd) error {
-			return cache.Decode(c, 0, attention.DecodeTensors{}, cache.Problem(3, 0), attention.Options{})
-		}, "attention: cache: num_heads=2, seq_q=3 are more than the cache is made for, num_heads=2, seq_q=2"},
-		{func(c *vk.Cmd) error {
-			p := cache.Problem(1, 1)
-			p.SeqKV = 32
-			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
-		}, "attention: cache: seq_kv=32, but the cache has 24"},
-		{func(c *vk.Cmd) error {
-			p := cache.Problem(1, 1)
-			p.Cache = attention.CacheE4M3
-			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
-		}, "attention: cache: the format of the problem is e4m3, but the format of the cache is same"},
-		{func(c *vk.Cmd) error {
-			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 1)})
-		}, "attention: cache: sequence 0 has pages for 0 keys, fewer than new_keys=1: Reserve them first"},
-		{func(c *vk.Cmd) error {
-			require.NoError(t, cache.Reserve(ctx, 8))
-			return cache.Step(c, 0, attention.StepTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 9)}, attention.Options{})
-		}, "attention: cache: sequence 0 has pages for 8 keys, fewer than new_keys=9: Reserve them first"},
-		{func(c *vk.Cmd) error {
-			return cache.Append(c, 0, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 25)})
-		}, "attention: new_keys=25 is not from 0 to the capacity seq_kv=24"},
+		{1, 1, 0, none, "attention: cache: layer=1 is not from 0 to 0"},
+		{0, 3, 0, none, "attention: cache: num_heads=2, seq_q=3 are more than the cache is made for, num_heads=2, seq_q=2"},
+		{0, 1, 1, func(p *attention.DecodeProblem) { p.SeqKV = 32 }, "attention: cache: seq_kv=32, but the cache has 24"},
+		{0, 1, 1, func(p *attention.DecodeProblem) { p.Cache = attention.CacheE4M3 },
+			"attention: cache: the format of the problem is e4m3, but the format of the cache is same"},
+		{0, 1, 1, none, "attention: cache: sequence 0 has pages for 0 keys, fewer than new_keys=1: Reserve them first"},
+		{0, 1, 25, none, "attention: new_keys=25 is not from 0 to the capacity seq_kv=24"},
 	} {
-		cmd, err := dev.NewCmd("refused")
-		require.NoError(t, err)
-		require.EqualError(t, c.record(cmd), c.want)
-		require.EqualError(t, cmd.Submit(ctx), c.want)
-		cmd.Close()
+		p := cache.Problem(c.queries, c.keys)
+		c.change(&p)
+		refuse(t, dev, c.want, func(cmd *vk.Cmd) error {
+			if c.keys == 0 {
+				return cache.Decode(cmd, c.layer, attention.DecodeTensors{}, p, attention.Options{})
+			}
+			return cache.Append(cmd, c.layer, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
+		})
 	}
+	require.NoError(t, cache.Reserve(ctx, 8))
+	refuse(t, dev, "attention: cache: sequence 0 has pages for 8 keys, fewer than new_keys=9: Reserve them first", func(c *vk.Cmd) error {
+		return cache.Step(c, 0, attention.StepTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 9)}, attention.Options{})
+	})
+}
+
+// refuse wants an error of recording, which stays with the Cmd.
+func refuse(t *testing.T, dev *vk.Device, want string, record func(c *vk.Cmd) error) {
+	t.Helper()
+	c, err := dev.NewCmd("refused")
+	require.NoError(t, err)
+	defer c.Close()
+	require.ErrorContains(t, record(c), want)
+	require.ErrorContains(t, c.Submit(t.Context()), want)
 }

@@ -157,9 +157,8 @@ func (c *BackwardConfig) kernels(caps *vk.Caps, p Problem, kept workspaceShapes)
 		m.add(c.storeKernel(p.DType), true)
 		m.add(c.productsKernel(caps, &p), false)
 	default:
-		dkv, dq := c.names(p.DType)
-		m.add(dkv, true)
-		m.add(dq, true)
+		m.add(c.Impl.kernel("attention_bwd_dkv", p.DType), true)
+		m.add(c.Impl.kernel("attention_bwd_dq", p.DType), true)
 	}
 	if c.biasOfStored(&p) {
 		m.add(storedBias, false)

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -123,7 +124,7 @@ func (f *forward) quantize() error {
 		{quantKeys, rows, (p.SeqKV + QuantKeys - 1) / QuantKeys, p.NumKVHeads, &f.k, &t.k, &t.kScales},
 		{quantRows, rows, (p.SeqQ + QuantKeys - 1) / QuantKeys, p.NumHeads, &f.q, &t.q, &t.qRows},
 	} {
-		spec.WorkgroupSize, spec.Step, spec.Aligned = uint32(step.threads), uint32(step.step), aligned(8, step.x)
+		spec.WorkgroupSize, spec.Step, spec.Aligned = uint32(step.threads), uint32(step.step), argument.Aligned(8, *step.x)
 		kernel := newKernel[fwdParams](c, "attention_quantize", p.DType.Short(), p, spec, vk.KernelOptions{})
 		if most := c.Device().Caps().MaxWorkgroupCount[0]; step.groups > int(most) {
 			return unsupported("quant=%v: seq_q=%d, seq_kv=%d make %d blocks, more than the device's %d workgroups", p.Quant, p.SeqQ, p.SeqKV, step.groups, most)

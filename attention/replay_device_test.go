@@ -31,10 +31,8 @@ func newStepper(t *testing.T, dev *vk.Device, config attention.KVCacheConfig, ro
 	tensor := func(f dtype.DType, shape ...int) vk.Tensor { return vktest.Tensor(t, dev, f, shape...) }
 	s.q, s.k, s.v = tensor(s.p.DType, s.p.QShape()...), tensor(s.p.DType, s.p.NewKShape()...), tensor(s.p.DType, s.p.NewVShape()...)
 	s.o, s.lse = tensor(s.p.DType, s.p.OShape()...), tensor(dtype.Float32, s.p.LSEShape()...)
-	s.cos, s.sin = tensor(dtype.Float32, s.p.SeqKV, rope.Dims/2), tensor(dtype.Float32, s.p.SeqKV, rope.Dims/2)
 	cos, sin := attention.Frequencies{Dims: rope.Dims}.Table(s.p.SeqKV)
-	require.NoError(t, s.cos.Upload(t.Context(), cos))
-	require.NoError(t, s.sin.Upload(t.Context(), sin))
+	s.cos, s.sin = vktest.Values(t, dev, dtype.Float32, cos, s.p.SeqKV, rope.Dims/2), vktest.Values(t, dev, dtype.Float32, sin, s.p.SeqKV, rope.Dims/2)
 	return s
 }
 
@@ -70,12 +68,7 @@ func (s *stepper) step(t *testing.T, dev *vk.Device, n int, fresh bool) (o, lse,
 		}
 	}
 	require.NoError(t, c.Submit(t.Context()))
-	read := func(x vk.Tensor) []float32 {
-		data := make([]float32, x.NumElements())
-		require.NoError(t, x.Download(t.Context(), data))
-		return data
-	}
-	return read(s.o), read(s.lse), read(s.q)
+	return elements(t, s.o), elements(t, s.lse), elements(t, s.q)
 }
 
 // TestReplay decodes 1,000 tokens into an empty cache: by one recorded step, by fresh recordings

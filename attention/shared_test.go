@@ -79,7 +79,7 @@ func TestSharedMemory(t *testing.T) {
 
 						tile := BackwardTile{Subgroups: tiles[0], RowTiles: tiles[1], BlockN: tiles[2] / 2}
 						b := backward{c: c, p: p, config: BackwardConfig{Impl: impl, DKV: tile, DQ: tile}}
-						dkv, dq := b.config.names(p.DType)
+						dkv, dq := impl.kernel("attention_bwd_dkv", p.DType), impl.kernel("attention_bwd_dq", p.DType)
 						bwd := b.matrixSpec(tile, true)
 						require.NoError(t, c.Err())
 						least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleMatrix(caps, impl, p) })

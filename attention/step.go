@@ -166,7 +166,7 @@ type stepSpec struct {
 
 func newStepSpec(caps *vk.Caps, t *StepTensors, p *AppendProblem, config DecodeConfig) stepSpec {
 	spec := newDecodeSpec(caps, &t.DecodeTensors, &p.DecodeProblem, config)
-	spec.Aligned = spec.Aligned && aligned(p.decodeVec(), &t.NewK, &t.NewV)
+	spec.Aligned = spec.Aligned && argument.Aligned(p.decodeVec(), t.NewK, t.NewV)
 	return stepSpec{
 		Decode: spec, Rotary: uint32(p.RoPE.Dims), Interleaved: p.RoPE.Interleaved,
 		TableAligned: tablesAligned(p.RoPE, &t.Cos, &t.Sin),

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -95,10 +96,7 @@ func (f *forward) unfused() error {
 	} else {
 		params.LSEOffset, params.LSEStrideB, params.LSEStrideH = uint32(lse.Offset), uint32(lse.Strides[0]), uint32(lse.Strides[1])
 	}
-	var features *boundFeatures
-	if !p.Plain() {
-		features = newBoundFeatures(&p, f.tensors, q)
-	}
+	features := newBoundFeatures(&p, f.tensors, q)
 	rowsX := min(uint32(p.SeqQ), limit[0])
 	for first := 0; first < heads; first += step {
 		n := uint32(min(step, heads-first))
@@ -120,10 +118,10 @@ func groups(n, size int) uint32 {
 func (f *forward) unfusedKernels() unfusedKernels {
 	c, p, config, none := f.c, f.p, &f.config, vk.KernelOptions{}
 	scores := unfusedScoresSpec{
-		bwdTileSpec: bwdTileSpec{config.blockSpec(), uint32(config.Depth)}, HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: aligned(4, &f.q, &f.k),
+		bwdTileSpec: bwdTileSpec{config.blockSpec(), uint32(config.Depth)}, HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: argument.Aligned(4, f.q, f.k),
 	}
 	softmax := unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !f.lse.IsZero()}
-	values := unfusedValuesSpec{config.blockSpec(), uint32(p.HeadDim), aligned(4, &f.v)}
+	values := unfusedValuesSpec{config.blockSpec(), uint32(p.HeadDim), argument.Aligned(4, f.v)}
 	return unfusedKernels{
 		scores:  newKernel[unfusedParams](c, "attention_unfused_scores", p.DType.Short(), &p, scores, none),
 		softmax: newKernel[unfusedParams](c, "attention_unfused_softmax", "", &p, softmax, none),

@@ -30,8 +30,8 @@ var wings = []wing{
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14524, 0},
 	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 17874},
-	{"attention", []string{"attention", "internal/attention"}, 16788, 0},
-	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20362, 0},
+	{"attention", []string{"attention", "internal/attention"}, 16496, 0},
+	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20240, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",
 		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",

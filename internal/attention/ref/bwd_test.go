@@ -72,36 +72,7 @@ func TestFiniteDifferences(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: nothing here is concurrent")
 	}
-	dropout := attention.Dropout{P: 0.4, Seeded: true, Seed: 5, Offset: 1 << 33}
-	for name, change := range map[string]func(p *attention.Problem){
-		"plain":        func(*attention.Problem) {},
-		"scale":        func(p *attention.Problem) { p.Scale = -0.7 },
-		"causal":       func(p *attention.Problem) { p.Causal = true },
-		"top-left":     func(p *attention.Problem) { p.Causal, p.CausalAlign = true, attention.TopLeft },
-		"sees-nothing": func(p *attention.Problem) { p.Causal, p.SeqQ, p.SeqKV = true, 5, 3 },
-		"one-key":      func(p *attention.Problem) { p.SeqKV = 1 },
-		"window":       func(p *attention.Problem) { p.Window = attention.Window{On: true, Left: 1, Right: 1} },
-		"softcap":      func(p *attention.Problem) { p.Softcap = 0.8 },
-		"alibi":        func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead },
-		"alibi-batch":  func(p *attention.Problem) { p.ALiBi, p.CausalAlign = attention.ALiBiPerBatchHead, attention.TopLeft },
-		"key-mask":     func(p *attention.Problem) { p.KeyMask = true },
-		"sinks":        func(p *attention.Problem) { p.Sinks = true },
-		"sinks-empty":  func(p *attention.Problem) { p.Sinks, p.Causal, p.SeqQ, p.SeqKV = true, true, 5, 3 },
-		"value-dim":    func(p *attention.Problem) { p.ValueDim = 16 },
-		"dropout":      func(p *attention.Problem) { p.Dropout = dropout },
-		"mha":          func(p *attention.Problem) { p.NumKVHeads = 4 },
-		"mqa":          func(p *attention.Problem) { p.NumKVHeads = 1 },
-		"dropout-sinks": func(p *attention.Problem) {
-			p.Dropout, p.Sinks = dropout, true
-		},
-		"softcap-bias": func(p *attention.Problem) {
-			p.Softcap, p.Bias = 1.5, attention.Bias{On: true, Heads: true}
-		},
-		"all": func(p *attention.Problem) {
-			p.Causal, p.Softcap, p.ALiBi, p.KeyMask, p.Sinks, p.ValueDim, p.Dropout = true, 2, attention.ALiBiPerBatchHead, true, true, 16, dropout
-			p.Window, p.Bias = attention.Window{On: true, Left: 2}, attention.Bias{On: true, Batch: true, Rows: true}
-		},
-	} {
+	for name, change := range bwdProblems {
 		t.Run(name, func(t *testing.T) {
 			p := tiny
 			change(&p)

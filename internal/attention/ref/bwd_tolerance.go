@@ -99,12 +99,6 @@ type GradientScope struct {
 // A broken PlainBackward must not excuse a broken kernel, so no bound exceeds
 // its ceiling (gradientCeilings).
 func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem) GradientBound {
-	factor := func(low float64) float64 {
-		if p.DType == dtype.Float32 {
-			return 4
-		}
-		return low
-	}
 	half := p.DType.Eps() / 2
 	if p.DType == dtype.Float32 {
 		half *= 1 + max(s.LSE, s.Score, cancelled(s.Scope)) + s.Parts + p.Softcap + truncated(s.LSE, s.Scope, p)
@@ -141,10 +135,10 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 	}
 	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
 	return GradientBound{
-		DQ:     bound(want.DQ, plain.DQ, factor(4), sloped, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
-		DK:     bound(want.DK, plain.DK, factor(2), sloped, scale*s.Q*keyed, most.DK) + flushed(scale*s.Q*size, rows),
-		DV:     bound(want.DV, plain.DV, factor(2), half, max(s.DO*step*weights, roundoff32*s.Valued*keep), most.DV) + flushed(s.DO, rows),
-		DBias:  bound(want.DBias, plain.DBias, factor(2), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
+		DQ:     bound(want.DQ, plain.DQ, 4, sloped, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
+		DK:     bound(want.DK, plain.DK, times(p), sloped, scale*s.Q*keyed, most.DK) + flushed(scale*s.Q*size, rows),
+		DV:     bound(want.DV, plain.DV, times(p), half, max(s.DO*step*weights, roundoff32*s.Valued*keep), most.DV) + flushed(s.DO, rows),
+		DBias:  bound(want.DBias, plain.DBias, times(p), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),
 	}
 }

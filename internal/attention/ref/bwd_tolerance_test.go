@@ -21,42 +21,51 @@ func (d *data) bounds(t testing.TB) (b GradientBound, want, plain Gradients, s G
 	return GradientBounds(want, plain, s, d.p), want, plain, s
 }
 
-// gradients pairs the gradients of two results with bounds.
-func gradients(got, want Gradients, b GradientBound) []struct {
+// A bounded is a gradient of two results with its bound.
+type bounded struct {
 	name      string
 	got, want []float64
 	bound     float64
-} {
-	return []struct {
-		name      string
-		got, want []float64
-		bound     float64
-	}{
+}
+
+// gradients pairs the gradients of two results with bounds.
+func gradients(got, want Gradients, b GradientBound) []bounded {
+	return []bounded{
 		{"dq", got.DQ, want.DQ, b.DQ}, {"dk", got.DK, want.DK, b.DK}, {"dv", got.DV, want.DV, b.DV},
 		{"dbias", got.DBias, want.DBias, b.DBias}, {"dsinks", got.DSinks, want.DSinks, b.DSinks},
 	}
 }
 
+var dropped = attention.Dropout{P: 0.3, Seeded: true, Seed: 8, Offset: 1 << 33}
+
 // bwdProblems are the features, alone and together.
 var bwdProblems = map[string]func(p *attention.Problem){
-	"plain":         func(*attention.Problem) {},
-	"causal":        func(p *attention.Problem) { p.Causal = true },
-	"sees-nothing":  func(p *attention.Problem) { p.Causal, p.SeqKV = true, 20 },
-	"one-key":       func(p *attention.Problem) { p.SeqKV = 1 },
-	"softcap":       func(p *attention.Problem) { p.Softcap = 2 },
-	"alibi":         func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead },
-	"window":        func(p *attention.Problem) { p.Window = attention.Window{On: true, Left: 9, Right: 3} },
+	"plain":        func(*attention.Problem) {},
+	"scale":        func(p *attention.Problem) { p.Scale = -0.4 },
+	"causal":       func(p *attention.Problem) { p.Causal = true },
+	"top-left":     func(p *attention.Problem) { p.Causal, p.CausalAlign = true, attention.TopLeft },
+	"sees-nothing": func(p *attention.Problem) { p.Causal, p.SeqQ, p.SeqKV = true, p.SeqQ+2, p.SeqQ },
+	"one-key":      func(p *attention.Problem) { p.SeqKV = 1 },
+	"softcap":      func(p *attention.Problem) { p.Softcap = 2 },
+	"alibi":        func(p *attention.Problem) { p.ALiBi = attention.ALiBiPerHead },
+	"alibi-batch":  func(p *attention.Problem) { p.ALiBi, p.CausalAlign = attention.ALiBiPerBatchHead, attention.TopLeft },
+	"window": func(p *attention.Problem) {
+		p.Window = attention.Window{On: true, Left: p.SeqKV / 3, Right: p.SeqKV / 5}
+	},
 	"key-mask":      func(p *attention.Problem) { p.KeyMask = true },
 	"sinks":         func(p *attention.Problem) { p.Sinks = true },
+	"sinks-empty":   func(p *attention.Problem) { p.Sinks, p.Causal, p.SeqQ, p.SeqKV = true, true, p.SeqQ+2, p.SeqQ },
 	"bias":          func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Heads: true} },
 	"bias-own-type": func(p *attention.Problem) { p.Bias = attention.Bias{On: true, Batch: true, Rows: true} },
 	"value-dim":     func(p *attention.Problem) { p.ValueDim = 40 },
-	"dropout":       func(p *attention.Problem) { p.Dropout = attention.Dropout{P: 0.3, Seeded: true, Seed: 8} },
-	"negative":      func(p *attention.Problem) { p.Scale = -0.4 },
+	"dropout":       func(p *attention.Problem) { p.Dropout = dropped },
+	"mha":           func(p *attention.Problem) { p.NumKVHeads = p.NumHeads },
+	"mqa":           func(p *attention.Problem) { p.NumKVHeads = 1 },
+	"dropout-sinks": func(p *attention.Problem) { p.Dropout, p.Sinks = dropped, true },
+	"softcap-bias":  func(p *attention.Problem) { p.Softcap, p.Bias = 1.5, attention.Bias{On: true, Heads: true} },
 	"all": func(p *attention.Problem) {
-		p.Causal, p.Softcap, p.ALiBi, p.Sinks, p.ValueDim, p.KeyMask = true, 3, attention.ALiBiPerBatchHead, true, 16, true
-		p.Bias, p.Window = attention.Bias{On: true, Rows: true}, attention.Window{On: true, Left: 30}
-		p.Dropout = attention.Dropout{P: 0.2, Seeded: true}
+		p.Causal, p.Softcap, p.ALiBi, p.Sinks, p.ValueDim, p.KeyMask, p.Dropout = true, 3, attention.ALiBiPerBatchHead, true, 16, true, dropped
+		p.Bias, p.Window = attention.Bias{On: true, Batch: true, Rows: true}, attention.Window{On: true, Left: p.SeqKV / 2}
 	},
 }
 

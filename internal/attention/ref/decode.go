@@ -3,7 +3,6 @@ package ref
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/parallel"
@@ -55,13 +54,7 @@ func Decode[T Float](in DecodeInputs[T], p attention.DecodeProblem, operations f
 	}
 	list := make([]DecodeHead, heads)
 	errs := make([]error, heads)
-	rng := rand.New(rand.NewPCG(1, 1))
-	all := p.Batch * p.NumKVHeads
-	pick := make([]int, heads)
-	for x := range pick {
-		from, to := x*all/heads, (x+1)*all/heads
-		pick[x] = from + rng.IntN(to-from)
-	}
+	pick := sample(p.Batch*p.NumKVHeads, heads, 1)
 	parallel.Workers(heads, func() func(int) {
 		return func(x int) {
 			list[x], errs[x] = in.compute(&p, pick[x]/p.NumKVHeads, pick[x]%p.NumKVHeads, rows)

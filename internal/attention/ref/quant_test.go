@@ -1,37 +1,15 @@
-package ref_test
+package ref
 
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/attention/ref"
 )
-
-// quantInputs returns normal inputs of a problem, which change then gets, rounded to its format.
-func quantInputs(p attention.Problem, change func(q, k []float64)) ref.Inputs[float64] {
-	rng := rand.New(rand.NewPCG(1, 2))
-	normal := func(shape []int) []float64 {
-		x := make([]float64, shape[0]*shape[1]*shape[2]*shape[3])
-		for i := range x {
-			x[i] = rng.NormFloat64()
-		}
-		return x
-	}
-	in := ref.Inputs[float64]{Q: normal(p.QShape()), K: normal(p.KShape()), V: normal(p.VShape())}
-	change(in.Q, in.K)
-	for _, x := range [][]float64{in.Q, in.K, in.V} {
-		for i := range x {
-			x[i] = float64(p.DType.Round(float32(x[i])))
-		}
-	}
-	return in
-}
 
 // TestQuantError says how far Quant is from attention: a cosine of 0.9995 and a relative L1 norm of 0.02
 // for int8, of normal numbers, with a channel of K that is 50 more, with channels 8 and 50 times as large, and
@@ -75,14 +53,20 @@ func TestQuantError(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%v/%s/%d", x.quant, x.name, d), func(t *testing.T) {
 				p := attention.Problem{Batch: 1, NumHeads: 2, NumKVHeads: 1, SeqQ: 64, SeqKV: 512, HeadDim: d, DType: dtype.BFloat16}
-				in := quantInputs(p, func(q, k []float64) { x.change(q, k, d) })
-				want, got := make([]float64, 2*64*d), make([]float64, 2*64*d)
-				wantLSE, gotLSE := make([]float64, 2*64), make([]float64, 2*64)
-				require.NoError(t, ref.Forward(want, wantLSE, in, p, nil))
+				want := newData(p)
+				x.change(want.in.Q, want.in.K, d)
+				for _, x := range [][]float64{want.in.Q, want.in.K} {
+					for i := range x {
+						x[i] = float64(p.DType.Round(float32(x[i])))
+					}
+				}
+				want.forward(t)
 				p.Quant = x.quant
-				require.NoError(t, ref.Forward(got, gotLSE, in, p, nil))
-				cosine, l1 := likeness(got, want)
-				_, lse := likeness(gotLSE, wantLSE)
+				got := newData(p)
+				got.in = want.in
+				got.forward(t)
+				cosine, l1 := likeness(got.o, want.o)
+				_, lse := likeness(got.lse, want.lse)
 				t.Logf("cosine %.6f, relative L1 %.4f, of LSE %.5f", cosine, l1, lse)
 				require.Less(t, l1, x.l1)
 				require.Greater(t, cosine, 1-1.25*x.l1*x.l1) // 0.9995 of 0.02
@@ -90,11 +74,10 @@ func TestQuantError(t *testing.T) {
 				if d > 128 {
 					return // it takes seconds
 				}
-				up := ref.Upstream[float64]{DO: in.V[:len(got)]}
-				quantised, _, err := ref.Backward(up, in, p)
+				up := Upstream[float64]{DO: want.up.DO}
+				quantised, _, err := Backward(up, got.in, got.p)
 				require.NoError(t, err)
-				p.Quant = dtype.NoQuant
-				exact, _, err := ref.Backward(up, in, p)
+				exact, _, err := Backward(up, want.in, want.p)
 				require.NoError(t, err)
 				for _, g := range [][2][]float64{{quantised.DQ, exact.DQ}, {quantised.DK, exact.DK}, {quantised.DV, exact.DV}} {
 					_, l1 = likeness(g[0], g[1])
@@ -120,6 +103,6 @@ func likeness(got, want []float64) (cosine, l1 float64) {
 func TestOnlyRow(t *testing.T) {
 	p := attention.Problem{Batch: 1, NumHeads: 1, NumKVHeads: 1, SeqQ: 1, SeqKV: 2, HeadDim: 8, Bias: attention.Bias{On: true, Rows: true}}
 	var hidden []int
-	ref.Inputs[float64]{Bias: []float64{0, math.Inf(-1)}}.Hidden(p, func(row int, _ bool) { hidden = append(hidden, row) })
+	Inputs[float64]{Bias: []float64{0, math.Inf(-1)}}.Hidden(p, func(row int, _ bool) { hidden = append(hidden, row) })
 	require.Equal(t, []int{1}, hidden)
 }
