@@ -267,13 +267,7 @@ func (d *Decode) hideUnseen(x Values) {
 }
 
 // Product returns the number of elements of a shape.
-func Product(shape []int) int {
-	n := 1
-	for _, s := range shape {
-		n *= s
-	}
-	return n
-}
+func Product(shape []int) int { return vk.Tensor{Shape: shape}.NumElements() }
 
 // decodeInputs returns tensors as the reference has them. K and V are as they are stored. Tables has
 // the tensors of integers.

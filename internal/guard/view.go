@@ -8,6 +8,7 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
+	"github.com/flashvk/flashvk/vk"
 )
 
 // A View is a strided view of a memory. Element (i0, i1, …) is Data[Offset + i0*Strides[0] +
@@ -27,13 +28,7 @@ type View struct {
 }
 
 // NumElements returns the product of the shape.
-func (v *View) NumElements() int {
-	n := 1
-	for _, s := range v.Shape {
-		n *= s
-	}
-	return n
-}
+func (v *View) NumElements() int { return vk.Tensor{Shape: v.Shape}.NumElements() }
 
 // rows calls f with the position in Data of each run along the last axis, in
 // logical order.
