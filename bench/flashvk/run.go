@@ -433,11 +433,12 @@ func (r *runLM) run(ctx context.Context, a *app) error {
 	if r.backward {
 		flags.adapter = "" // has gradients of its own
 	}
-	c, w, stored, closed, err := flags.open(r.model)
+	checkpoint, w, err := flags.open(r.model)
 	if err != nil {
 		return err
 	}
-	defer closed()
+	defer checkpoint.Close()
+	c := &checkpoint.Config
 	whole, params, o := w, c.Params(), lm.TrainOptions{}
 	if r.backward && r.adapter != "" {
 		if o.LoRA, err = lm.ReadAdapter(r.adapter, c); err != nil {
@@ -463,7 +464,7 @@ func (r *runLM) run(ctx context.Context, a *app) error {
 	}
 	return a.onDevice(r.device, func(d *vk.Device, env bench.Environment) error {
 		announce(a.stderr, env)
-		o.DType = r.format(d.Caps(), stored)
+		o.DType = r.format(d.Caps(), checkpoint.DType)
 		model, err := lm.NewModel(ctx, d, c, whole, o.DType, nil)
 		if err != nil {
 			return err
