@@ -38,7 +38,7 @@ func (t *bpe) section(ids []int32, text string, first bool) (_ []int32, err erro
 	for _, f := range t.stages {
 		var next []string
 		for i, p := range pieces {
-			next = append(next, f(p, first && i == 0)...)
+			next = f(next, p, first && i == 0)
 		}
 		pieces = next
 	}

@@ -120,15 +120,14 @@ func (d *Data) split(part float64) *Data {
 		held.first = d.count
 		return held
 	}
-	n, all := int(part*float64(len(d.samples))+0.5), d.samples
-	d.samples = nil
-	for i, at := range rand.New(rand.NewPCG(d.seed, 1)).Perm(len(all)) {
-		to := d
-		if i < n {
-			to = held
+	order, n := rand.New(rand.NewPCG(d.seed, 1)).Perm(len(d.samples)), int(part*float64(len(d.samples))+0.5)
+	pick := func(places []int) (list []example) {
+		for _, at := range places {
+			list = append(list, d.samples[at])
 		}
-		to.samples = append(to.samples, all[at])
+		return list
 	}
+	held.samples, d.samples = pick(order[:n]), pick(order[n:])
 	return held
 }
 

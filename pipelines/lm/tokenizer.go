@@ -147,8 +147,8 @@ type bpe struct {
 	begin, end []int32
 }
 
-// A stage changes or divides a piece of a text, of which first is the first.
-type stage func(piece string, first bool) []string
+// A stage appends what it makes of a piece of a text, of which first is the first.
+type stage func(to []string, piece string, first bool) []string
 
 // A merge makes a token of two.
 type merge struct {
@@ -174,7 +174,7 @@ func newBPE(raw *rawTokenizer) (*bpe, error) {
 	if id, ok := m.Vocabulary[m.Unknown]; ok {
 		t.unknown = id
 	}
-	names := []string{`[^\x00-\x{10ffff}]`} // nothing
+	var names []string
 	for _, a := range raw.Added {
 		if a.LStrip || a.RStrip || a.Single {
 			return nil, fmt.Errorf("added token %q has lstrip, rstrip or single_word, which are not known", a.Content)
@@ -184,7 +184,7 @@ func newBPE(raw *rawTokenizer) (*bpe, error) {
 		}
 		names = append(names, regexp.QuoteMeta(a.Content))
 	}
-	t.addedRE = regexp.MustCompile(strings.Join(names, "|"))
+	t.addedRE = regexp.MustCompile(cmp.Or(strings.Join(names, "|"), `[^\x00-\x{10ffff}]`)) // without names, nothing
 	t.addedRE.Longest()
 	for id := range t.tokens {
 		if id < 0 {
@@ -280,7 +280,7 @@ func (t *bpe) readStages(raw *rawTokenizer) error {
 		default:
 			return fmt.Errorf("normalizer %s is none of NFC, Prepend, Replace of a String", s.Type)
 		}
-		t.stages = append(t.stages, func(text string, _ bool) []string { return []string{f(text)} })
+		t.stages = append(t.stages, func(to []string, text string, _ bool) []string { return append(to, f(text)) })
 	}
 	for _, s := range raw.PreTokenizer.flatten() {
 		if err := t.preTokenizer(&s); err != nil {
@@ -310,12 +310,12 @@ func (t *bpe) readStages(raw *rawTokenizer) error {
 func (t *bpe) preTokenizer(s *rawStage) error {
 	pattern := ""
 	spaces := func(symbol, prepend string) { // are a symbol, which a text begins with
-		t.stages = append(t.stages, func(text string, first bool) []string {
+		t.stages = append(t.stages, func(to []string, text string, first bool) []string {
 			text = strings.ReplaceAll(text, " ", symbol)
 			if !strings.HasPrefix(text, symbol) && (prepend == "always" || prepend == "first" && first) {
 				text = symbol + text
 			}
-			return []string{text}
+			return append(to, text)
 		})
 	}
 	switch {
@@ -373,24 +373,24 @@ func splitter(pattern string) (stage, error) {
 		return nil, fmt.Errorf("pattern %q is not known: %w", pattern, err)
 	}
 	gap := 2 * max(re.SubexpIndex("gap"), 0)
-	return func(text string, _ bool) (pieces []string) {
+	return func(to []string, text string, _ bool) []string {
 		for text != "" {
 			m := re.FindStringSubmatchIndex(text)
 			if m == nil || m[1] == 0 {
-				return append(pieces, text)
+				return append(to, text)
 			}
-			from, to := m[0], m[1]
-			if gap > 0 && m[gap] >= 0 && to < len(text) {
-				if _, n := utf8.DecodeLastRuneInString(text[from:to]); to-n > from {
-					to -= n
+			from, end := m[0], m[1]
+			if gap > 0 && m[gap] >= 0 && end < len(text) {
+				if _, n := utf8.DecodeLastRuneInString(text[from:end]); end-n > from {
+					end -= n
 				}
 			}
 			if from > 0 {
-				pieces = append(pieces, text[:from])
+				to = append(to, text[:from])
 			}
-			pieces, text = append(pieces, text[from:to]), text[to:]
+			to, text = append(to, text[from:end]), text[end:]
 		}
-		return pieces
+		return to
 	}, nil
 }
 
