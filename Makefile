@@ -72,9 +72,9 @@ LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # failed in.
 RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\b' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
 # The packages that take longest begin first, so that none of them is alone at the end. The compiler
-# of Go takes a quarter less time if it collects garbage less often.
-LONG_PKGS := ./tests/cli ./attention ./tests
-GOTEST := go test -vet=off -toolexec 'env GOGC=400' -exec $(VKRUN) -shuffle=on -timeout 60m
+# of Go takes a quarter less time if it collects no garbage below 1 GiB.
+LONG_PKGS := ./tests/cli ./attention ./tests ./tests/conformance
+GOTEST := go test -vet=off -toolexec 'env GOGC=off GOMEMLIMIT=1GiB' -exec $(VKRUN) -shuffle=on -timeout 60m
 
 test: setup ## the test suite on the best device there is, then what is concurrent with -race
 	@$(tools); \
@@ -83,7 +83,7 @@ test: setup ## the test suite on the best device there is, then what is concurre
 	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages, then the short tests of $(words $(RACE_PKGS)) with -race: $$time" >&2; \
 	set -x; \
 	$(GOTEST) $(TESTFLAGS) $(if $(filter ./...,$(PKGS)),$(LONG_PKGS)) $(PKGS); \
-	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short -skip '^Example' $(TESTFLAGS) $(RACE_PKGS)
+	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short -skip '^Example' $(TESTFLAGS) ./vk $(RACE_PKGS)
 
 test-all: export FLASHVK_ALL := 1
 test-all: test others ## the same with every tile and case on lavapipe, too: what GPUs run always

@@ -79,7 +79,7 @@ func TestMutants(t *testing.T) {
 	}
 	glslc := compiletest.Tool(t, "..", "glslc", false)
 	program := filepath.Join(t.TempDir(), "flashvk")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../bench/flashvk").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-w", "-o", program, "../bench/flashvk").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	right := map[string]bool{} // commands that passed with the unchanged kernels
 	table := fmt.Sprintf("%-20s %-10s %-10s %s", "mutant", "kernel", "suite", "random")

@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata", Setup: func(e *testscript.Env) error {
 		e.Vars = []string{
 			"WORK=" + e.WorkDir, "TOOLS=" + tools, "TMPDIR=" + os.TempDir(), "PATH=" + filepath.Join(e.WorkDir, "bin") + ":" + tools + ":" + os.Getenv("PATH"),
-			"HOME=" + os.Getenv("HOME"), "GOCACHE=" + os.Getenv("GOCACHE"), "GOFLAGS=-trimpath",
+			"HOME=" + os.Getenv("HOME"), "GOCACHE=" + os.Getenv("GOCACHE"), "GOFLAGS=-buildvcs=false", // and not -trimpath, for which Go compiles its own packages anew
 		}
 		return filepath.WalkDir(filepath.Join(e.WorkDir, "bin"), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil {

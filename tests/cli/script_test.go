@@ -50,7 +50,7 @@ func inFolder(run func() int) int {
 	}
 	if _, err := os.Stat("../../go.mod"); err == nil { // else this is a bundle
 		program = filepath.Join(dir, "built")
-		out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../../bench/flashvk").CombinedOutput()
+		out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-w", "-o", program, "../../bench/flashvk").CombinedOutput()
 		if err != nil {
 			errBuilding = fmt.Errorf("go build: %w: %s", err, out)
 		}
