@@ -1,7 +1,8 @@
 // Package kernels says what the command line must know of each kernel: its flags, and how its
 // sizes follow from the tensors of a file. Package call has its tensors and its reference. A kernel is
-// a file here with its row, and a section of commands.txt, which has texts, flags and suites; flashvk
-// bench NAME, run, profile, sweep and the other commands, with reports and peers, follow from them.
+// a row here, in rows.go or a file of its own, and a section of commands.txt, which has texts, flags
+// and suites; flashvk bench NAME, run, profile, sweep and the other commands, with reports and peers,
+// follow from them.
 //
 //	Kernel   a row of All: names, texts, paths
 //	Flags    the flags of one command, and the problem that they, or a file, mean

@@ -2,6 +2,7 @@
 package argument
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -108,12 +109,17 @@ func Check(kernel string, inputs, outputs []Argument) error {
 // Open checks the tensors of a call as Check does, and returns its workspace: the caller's, which
 // shares memory with no argument, or for nil memory of the Cmd; nil if the call needs none.
 func Open(c *vk.Cmd, kernel string, given *vk.Buffer, bytes int64, inputs, outputs []Argument) (*vk.Buffer, error) {
-	if given != nil && bytes > 0 {
-		all := int(min(bytes, given.Bytes()) / 4)
-		outputs = append(outputs, New("workspace", vk.View(given, dtype.Float32, all), true, dtype.Float32, []int{all}))
+	err := check(inputs, outputs)
+	if err == nil && given != nil && bytes > 0 {
+		sizes := []int{int(min(bytes, given.Bytes()) / 4), 1}
+		w := New("workspace", vk.Tensor{Buffer: given, DType: dtype.Float32, Shape: sizes[:1], Strides: sizes[1:]}, true, dtype.Float32, sizes[:1])
+		err = cmp.Or(w.check(), w.apart(inputs), w.apart(outputs))
 	}
-	if err := Check(kernel, inputs, outputs); err != nil || bytes == 0 {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", kernel, err)
+	}
+	if bytes == 0 {
+		return nil, nil
 	}
 	if given == nil {
 		given = c.Scratch(kernel, bytes)
@@ -141,12 +147,18 @@ func check(inputs, outputs []Argument) error {
 		if out.selfOverlaps() {
 			return fmt.Errorf("%s has strides %v for shape %v: elements of an output may not share memory", out.name, out.Strides, out.Shape)
 		}
-		for _, list := range [...][]Argument{inputs, outputs[:i]} {
-			for j := range list {
-				if list[j].present && out.overlaps(&list[j]) {
-					return fmt.Errorf("%s overlaps %s: outputs need memory of their own", out.name, list[j].name)
-				}
-			}
+		if err := cmp.Or(out.apart(inputs), out.apart(outputs[:i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apart returns an error if t, an output, overlaps one of a list.
+func (t *Argument) apart(list []Argument) error {
+	for i := range list {
+		if list[i].present && t.overlaps(&list[i]) {
+			return fmt.Errorf("%s overlaps %s: outputs need memory of their own", t.name, list[i].name)
 		}
 	}
 	return nil
