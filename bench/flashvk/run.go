@@ -399,7 +399,7 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o p
 		if err != nil {
 			return err
 		}
-		for _, p := range b.c.Params() {
+		for _, p := range b.c.Params(dtype.Float32) {
 			add("grad."+p.Name, grads[p.Name], p.Shape...)
 		}
 	}

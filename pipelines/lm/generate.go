@@ -183,7 +183,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	}()
 	var done, all int64
 	for _, p := range params {
-		all += int64(Param{p.Name, p.FileShape()}.elements() * m.Tensor(p.Name).DType.Size())
+		all += int64(Param{p.Name, p.Shape}.elements() * m.Tensor(p.Name).DType.Size())
 	}
 	for _, p := range params {
 		to, from := m.Tensor(p.Name), w
@@ -191,12 +191,12 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 		if strings.HasPrefix(p.Name, adapterPrefix) {
 			from = f.LoRA.Weights
 		}
-		if err := pieces(Param{p.Name, p.FileShape()}, to.DType, from, func(piece []byte, first int) error {
+		if err := pieces(Param{p.Name, p.Shape}, to.DType, from, func(piece []byte, first int) error {
 			n := len(piece) / to.DType.Size()
 			if done += int64(len(piece)); progress != nil {
 				progress(done, all)
 			}
-			if p.Frozen && p.File == nil {
+			if p.Frozen && p.At == nil {
 				return to.Slice(0, first, first+n).UploadRaw(ctx, piece)
 			}
 			values := make([]float32, n)

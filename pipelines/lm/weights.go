@@ -49,7 +49,7 @@ func (c *Config) params(l *LoRA) (list []Param) {
 	f := &Forward{Config: c, Sizes: Sizes{Batch: 1, Seq: 1}, LoRA: l}
 	all, _ := train.Params(&vk.Caps{}, f.Tape, train.Options{}) // an error is NewModel's
 	for _, p := range all {
-		list = append(list, Param{p.Name, p.FileShape()})
+		list = append(list, Param{p.Name, p.Shape})
 	}
 	return list
 }

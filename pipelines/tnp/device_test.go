@@ -38,7 +38,7 @@ func newTrial(c tnp.Config, s tnp.Shape) *trial {
 		return x
 	}
 	t := &trial{c: c, s: s, w: tnp.Weights{}, x: normal(s.Tokens()*c.InputDim, 1), y: normal(s.Batch*s.Targets, 1)}
-	for _, p := range c.Params() {
+	for _, p := range c.Params(dtype.Float32) {
 		scale := 1.0
 		if len(p.Shape) > 1 {
 			scale = 1 / math.Sqrt(float64(p.Shape[1]))
@@ -121,7 +121,7 @@ func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.Pla
 	exact, plain := t.expected(format, scale)
 	compare(tt, "log p", logP, exact.LogP, plain.LogP)
 	compare(tt, "loss", []float32{float32(loss)}, []float64{exact.Loss}, []float64{exact.Loss + 1e-3})
-	for _, p := range t.c.Params() {
+	for _, p := range t.c.Params(dtype.Float32) {
 		compare(tt, p.Name, grads[p.Name], exact.Grads[p.Name], plain.Grads[p.Name])
 	}
 	return loss, logP, grads

@@ -17,7 +17,7 @@ func Save(path string, w Weights, c Config) error {
 		return err
 	}
 	var tensors []safetensors.Tensor
-	for _, p := range c.Params() {
+	for _, p := range c.Params(dtype.Float32) {
 		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 	}
 	out, err := safetensors.Create(path, tensors, c.metadata())
@@ -25,7 +25,7 @@ func Save(path string, w Weights, c Config) error {
 		return err
 	}
 	defer out.Close()
-	for _, p := range c.Params() {
+	for _, p := range c.Params(dtype.Float32) {
 		if err := out.WriteFloat32s(p.Name, w[p.Name]); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func Load(f *safetensors.File, heads int) (Weights, Config, error) {
 		return nil, c, err
 	}
 	w := Weights{}
-	for _, p := range c.parameters(dtype.Float32) {
+	for _, p := range c.Params(dtype.Float32) {
 		if w[p.Name], err = p.Read(f); err != nil {
 			return nil, c, err
 		}
@@ -96,7 +96,7 @@ func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	if err := c.Validate(); err != nil {
 		return c, err
 	}
-	for _, p := range c.parameters(dtype.Float32) {
+	for _, p := range c.Params(dtype.Float32) {
 		if _, err := p.Find(f); err != nil {
 			return c, err
 		}

@@ -16,10 +16,14 @@ import (
 // A builder appends the forward pass of a model to a tape.
 type builder struct {
 	*train.Tape
-	c Config
-	s Shape
-	o PlanOptions
+	c      Config
+	s      Shape
+	o      PlanOptions
+	params map[string]train.Param
 }
+
+// weight returns a parameter.
+func (b *builder) weight(name string) *train.Value { return b.Join(b.params[name]) }
 
 // forward returns the forward pass over batches of a shape.
 func (c Config) forward(s Shape, o PlanOptions) train.Func {
@@ -30,7 +34,11 @@ func (c Config) forward(s Shape, o PlanOptions) train.Func {
 				return
 			}
 		}
-		(&builder{t, c, s, o}).forward()
+		b := &builder{t, c, s, o, map[string]train.Param{}}
+		for _, p := range c.Params(t.DType()) {
+			b.params[p.Name] = p
+		}
+		b.forward()
 	}
 }
 
@@ -38,7 +46,7 @@ func (b *builder) forward() {
 	c, s := b.c, b.s
 	x := b.Input("x", b.DType(), s.Tokens(), c.input())
 	y := b.Input("y", dtype.Float32, s.Batch*s.Targets)
-	stream := b.Product("embed", train.Product{X: x, W: b.Weight("embed.weight", c.input(), c.DModel)})
+	stream := b.Product("embed", train.Product{X: x, W: b.weight("embed.weight")})
 	var branch *train.Value
 	for i := range c.Layers {
 		b.Block(BlockName(i, ""), func() { stream, branch = b.block(i, stream, branch) })
@@ -49,7 +57,7 @@ func (b *builder) forward() {
 
 // normalize appends LayerNorm of the sum of stream and branch, which may be missing.
 func (b *builder) normalize(name, weight string, stream, branch *train.Value) (y, sum *train.Value) {
-	w := b.Vector(weight, b.c.DModel)
+	w := b.weight(weight)
 	if branch == nil {
 		return b.Norm(name, stream, w, train.Norm{Eps: NormEps})
 	}
@@ -70,7 +78,7 @@ func (b *builder) block(i int, stream, branch *train.Value) (*train.Value, *trai
 		yq = b.Rows("targets", y, s.Batch, s.Context, s.Context+s.Targets)
 		x = b.Rows("stream of targets", x, s.Batch, s.Context, s.Context+s.Targets)
 	}
-	w := b.Weight(BlockName(i, "qkv.weight"), c.DModel, 3*inner)
+	w := b.weight(BlockName(i, "qkv.weight"))
 	context := y.Split(s.Batch).Slice(1, 0, s.Context)
 	qkv := b.Products(
 		train.Named{Step: "project q", Name: "q", Product: train.Product{X: yq, W: w.Slice(1, 0, inner)}},
@@ -78,7 +86,7 @@ func (b *builder) block(i int, stream, branch *train.Value) (*train.Value, *trai
 	heads := func(v *train.Value) *train.Value { return v.Heads(s.Batch, c.Heads) }
 	k, v := qkv[1].Slice(1, 0, inner), qkv[1].Slice(1, inner, 2*inner)
 	o := b.Attention("attention", heads(qkv[0]), heads(k), heads(v), attention.Problem{Quant: b.o.Quant})
-	out := b.Product("project out", train.Product{X: o, W: b.Weight(BlockName(i, "out.weight"), inner, c.DModel)})
+	out := b.Product("project out", train.Product{X: o, W: b.weight(BlockName(i, "out.weight"))})
 	y, x = b.normalize("norm2", BlockName(i, "norm2.weight"), x, out)
 	return x, b.perceptron(i, y)
 }
@@ -121,9 +129,8 @@ func (b *builder) perceptron(i int, x *train.Value) *train.Value {
 			kept = append(kept, b.Tensor(name, b.DType(), rows, b.c.hiddenStride()).Slice(1, 0, p.Units))
 		}
 	}
-	w1 := b.Weight(BlockName(i, "up.weight"), b.c.DModel, b.c.ff())
-	w2 := b.Weight(BlockName(i, "down.weight"), b.c.ff(), b.c.DModel)
-	b.mlp("perceptron", p, opt, []*train.Value{x, w1, w2}, down, kept)
+	w := []*train.Value{x, b.weight(BlockName(i, "up.weight")), b.weight(BlockName(i, "down.weight"))}
+	b.mlp("perceptron", p, opt, w, down, kept)
 	return down
 }
 
@@ -165,7 +172,7 @@ func (b *builder) loss(z, y *train.Value) {
 		Tokens: b.s.Batch * b.s.Targets, Heads: b.c.Components, In: b.c.DModel, Hidden: b.c.ff(),
 		DType: b.DType(), Grad: dtype.Some(dtype.Float32),
 	}
-	in := []*train.Value{z, b.Weight("heads.up", p.Heads, p.In, p.Hidden), b.Weight("heads.down", p.Heads, p.Hidden, 3), y}
+	in := []*train.Value{z, b.weight("heads.up"), b.weight("heads.down"), y}
 	if b.Pass() == train.Forward || b.keepsHeads() {
 		b.predict(p, in)
 		return

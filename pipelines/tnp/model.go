@@ -83,7 +83,7 @@ func NewModel(ctx context.Context, d *vk.Device, c Config, o train.Options) (*Mo
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m, err := train.NewModel(ctx, d, c.parameters(o.DType), o)
+	m, err := train.NewModel(ctx, d, c.Params(o.DType), o)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 )
@@ -23,7 +24,7 @@ func opened(t testing.TB, path string) *safetensors.File {
 // TestParams wants the parameters of PyTorch's model.
 func TestParams(t *testing.T) {
 	require.Equal(t, 36400118, tnp.Default().NumParams())
-	params := tnp.Default().Params()
+	params := tnp.Default().Params(dtype.Float32)
 	require.Len(t, params, 1+12*6+3)
 	shapes := map[string][]int{}
 	for _, p := range params {

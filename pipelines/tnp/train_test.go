@@ -137,7 +137,7 @@ func TestOptimizer(t *testing.T) {
 		norm = math.Sqrt(norm)
 		require.Greater(t, norm, 0.5, "gradients are not clipped")
 		after := x.weights()
-		for _, param := range p.Config.Params() {
+		for _, param := range p.Config.Params(dtype.Float32) {
 			decay := 0.1
 			if len(param.Shape) == 1 {
 				decay = 0

@@ -1,6 +1,8 @@
 package train
 
 import (
+	"context"
+
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/pipelines/sumrows"
 	"github.com/flashvk/flashvk/internal/vk/argument"
@@ -26,8 +28,8 @@ type group struct {
 	weights vk.Tensor
 	rounded vk.Tensor // weights in 16 bits
 	grads   vk.Tensor // of a batch
-	total   vk.Tensor // of a step: grads, or one of sums
-	sums    sums
+	total   vk.Tensor // of a step: grads, or a row of sums
+	sums    vk.Tensor // (sumsRows, size)
 	m, v    vk.Tensor
 }
 
@@ -56,7 +58,7 @@ func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
 	for first, end := 0, 0; first < len(params); first = end {
 		p, size, name := params[first], 0, ""
 		for end = first; end == first || end < len(params) && params[end].Joined; end++ {
-			size, name = size+params[end].Size(), name+"+"+params[end].Name
+			size, name = size+params[end].span(), name+"+"+params[end].Name
 		}
 		size = (size + slotMultiple - 1) / slotMultiple * slotMultiple
 		p.Frozen = o.frozen(p.Name)
@@ -85,7 +87,7 @@ func newLayout(caps *vk.Caps, params []Param, o *Options) (*layout, error) {
 		for _, x := range params[first:end] {
 			x.Frozen = p.Frozen
 			l.slots[x.Name] = &slot{x, g, at}
-			at += x.Size()
+			at += x.span()
 		}
 		g.size += size
 	}
@@ -121,7 +123,7 @@ func (l *layout) parts() (list []part) {
 		if l.o.Pass >= Gradients {
 			to := &g.grads
 			if l.rows() > 1 {
-				to = &g.sums.all
+				to = &g.sums
 			}
 			list = append(list, part{"gradients", dtype.Float32, l.rows() * g.size, to})
 		}
@@ -158,7 +160,7 @@ func (l *layout) optimized() (list []optim.Param) {
 }
 
 // of returns the part of a buffer that the slot is. It is zero for a zero tensor.
-func (s *slot) of(all vk.Tensor) vk.Tensor { return s.from(all, s.Shape) }
+func (s *slot) of(all vk.Tensor) vk.Tensor { return s.from(all, s.device()) }
 
 // from returns the part of a buffer that begins with the slot: with parameters that are joined to it.
 func (s *slot) from(all vk.Tensor, shape []int) vk.Tensor {
@@ -170,7 +172,45 @@ func (s *slot) from(all vk.Tensor, shape []int) vk.Tensor {
 	return t
 }
 
-// sums is the memory of gradients that are added up over batches. It has three rows of all slots,
+// write uploads elements of a parameter from first on to a buffer, if there is the buffer.
+func (s *slot) write(ctx context.Context, of bufferOf, first int, x []float32) error {
+	t := s.flat(of)
+	if t.IsZero() {
+		return nil
+	}
+	if s.At == nil {
+		return t.Slice(0, first, first+len(x)).Upload(ctx, x)
+	}
+	device := make([]float32, t.NumElements())
+	if len(x) < s.Size() {
+		if err := t.Download(ctx, device); err != nil {
+			return err
+		}
+	}
+	for i, v := range x {
+		device[s.At(first+i)] = v
+	}
+	return t.Upload(ctx, device)
+}
+
+// read downloads elements of a parameter from first on.
+func (s *slot) read(ctx context.Context, of bufferOf, first int, x []float32) error {
+	t := s.flat(of)
+	if s.At == nil {
+		return t.Slice(0, first, first+len(x)).Download(ctx, x)
+	}
+	device := make([]float32, t.NumElements())
+	err := t.Download(ctx, device)
+	for i := range x {
+		x[i] = device[s.At(first+i)]
+	}
+	return err
+}
+
+// flat returns the elements of the slot in a buffer.
+func (s *slot) flat(of bufferOf) vk.Tensor { return s.from(of(s.group), []int{s.span()}) }
+
+// Gradients that are added up over batches have three rows of all slots,
 //
 //	row 0  a sum          0        g0+g1
 //	row 1  of a batch     g0       g1       g2
@@ -178,49 +218,32 @@ func (s *slot) from(all vk.Tensor, shape []int) vk.Tensor {
 //
 // Two neighbours are added up into the third: after the first batch rows 0 and 1 into row 2,
 // after the second rows 1 and 2 into row 0, and so on. Row 0 is 0 at first.
-type sums struct {
-	all  vk.Tensor
-	size int // of a row, elements
-}
-
 const sumsRows = 3
 
-func (s *sums) row(i int) vk.Tensor { return s.rows(i, 1) }
+// sumRow returns the row of the sum after batch i.
+func sumRow(i int) int { return 2 * (1 - i%2) }
 
-func (s *sums) rows(first, n int) vk.Tensor {
-	t := vk.View(s.all.Buffer, s.all.DType, n*s.size)
-	t.Offset = first * s.size
-	return t.Narrow()
+// row returns a row of the sums. It is a view of the whole buffer: AdamW is one launch then.
+func (g *group) row(i int) vk.Tensor {
+	t := vk.View(g.sums.Buffer, g.sums.DType, g.size)
+	t.Offset = i * g.size
+	return t
 }
-
-// into returns the row of the sum after batch i.
-func (s *sums) into(i int) int { return 2 * (1 - i%2) }
 
 // divide places the gradients of a batch and of a step.
 func (l *layout) divide() {
 	for _, g := range l.groups {
 		g.total = g.grads
-		if l.rows() == 1 || g.frozen {
-			continue
+		if l.rows() > 1 && !g.frozen {
+			g.sums.Shape, g.sums.Strides = []int{sumsRows, g.size}, []int{g.size, 1}
+			g.grads, g.total = g.row(1), g.row(sumRow(l.o.Accumulate-1))
 		}
-		g.sums.size = g.size
-		// A view of the whole buffer: AdamW is one launch then.
-		at := func(row int) vk.Tensor {
-			t := vk.View(g.sums.all.Buffer, g.sums.all.DType, g.size)
-			t.Offset = row * g.size
-			return t
-		}
-		g.grads, g.total = at(1), at(g.sums.into(l.o.Accumulate-1))
 	}
 }
 
 // add records the sum of the gradients up to batch i.
-func (s *sums) add(c *vk.Cmd, i int) error {
-	to := s.into(i)
-	parts := s.rows(0, 2)
-	if to == 0 {
-		parts = s.rows(1, 2)
-	}
-	parts.Shape, parts.Strides = []int{2, s.size}, []int{s.size, 1}
-	return sumrows.Record(c, s.row(to), parts)
+func (g *group) add(c *vk.Cmd, i int) error {
+	to := sumRow(i)
+	first := 1 - to/2
+	return sumrows.Record(c, g.row(to).Narrow(), g.sums.Slice(0, first, first+2).Narrow())
 }

@@ -33,44 +33,34 @@ func (p Pass) String() string { return passNames.Of(p) }
 // A Param is a parameter of a model, as the forward pass names it (Tape.Weight, Tape.Vector).
 type Param struct {
 	Name    string
-	Shape   []int       // on the device
+	Shape   []int       // in files, and in the maps of SetWeights and Weights
 	DType   dtype.DType // that ops read
 	NoDecay bool        // of AdamW
 	Frozen  bool        // not trained: no gradient, no moments, no float32 copy
 	// Joined says that it follows the parameter before it, without a gap (Tape.Join).
 	Joined bool
-	// File says how files and the maps of SetWeights and Weights have the parameter. Nil is as on the
-	// device.
-	File *Layout
+	// Device is the shape on the device, where element i of a file has the place At(i). The others are 0
+	// there. Nil is as in files.
+	Device []int
+	At     func(i int) int
 }
-
-// A Layout is another order of the elements of a parameter. Elements of the device that it leaves
-// out are 0.
-type Layout struct {
-	Shape []int
-	Each  func(f func(device, file int)) // calls f with the two indices of each element
-}
-
-// file returns the layout in files.
-func (p Param) file() *Layout {
-	if p.File != nil {
-		return p.File
-	}
-	return &Layout{p.Shape, func(f func(device, file int)) {
-		for i := range p.Size() {
-			f(i, i)
-		}
-	}}
-}
-
-// FileShape returns the shape in files.
-func (p Param) FileShape() []int { return p.file().Shape }
 
 // elements returns the product of a shape.
 func elements(shape []int) int { return vk.View(nil, dtype.Float32, shape...).NumElements() }
 
-// Size returns the number of elements on the device.
+// Size returns the number of elements in files.
 func (p Param) Size() int { return elements(p.Shape) }
+
+// device returns the shape on the device.
+func (p Param) device() []int {
+	if p.Device == nil {
+		return p.Shape
+	}
+	return p.Device
+}
+
+// span returns the number of elements on the device.
+func (p Param) span() int { return elements(p.device()) }
 
 // Options are the formats, the passes and the training of a Model.
 type Options struct {
@@ -255,8 +245,8 @@ func (m *Model) SetWeights(ctx context.Context, w map[string][]float32) error {
 	for _, p := range m.layout.params {
 		if x, ok := w[p.Name]; !ok {
 			return fmt.Errorf("train: parameter %s is missing", p.Name)
-		} else if shape := p.file().Shape; len(x) != elements(shape) {
-			return fmt.Errorf("train: parameter %s has %d elements, want %v", p.Name, len(x), shape)
+		} else if len(x) != p.Size() {
+			return fmt.Errorf("train: parameter %s has %d elements, want %v", p.Name, len(x), p.Shape)
 		}
 	}
 	for name := range w {
@@ -280,25 +270,7 @@ func (m *Model) Set(ctx context.Context, name string, first int, x []float32) er
 	if err != nil {
 		return err
 	}
-	if s.File != nil {
-		if len(x) < elements(s.File.Shape) {
-			whole, err := m.read(ctx, name, weightsOf, 1)
-			if err != nil {
-				return err
-			}
-			copy(whole[first:], x)
-			x = whole
-		}
-		return cmp.Or(m.write(ctx, name, weightsOf, x), m.write(ctx, name, roundedOf, x))
-	}
-	for _, of := range []bufferOf{weightsOf, roundedOf} {
-		if t := s.from(of(s.group), []int{s.Size()}); !t.IsZero() {
-			if err := t.Slice(0, first, first+len(x)).Upload(ctx, x); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return cmp.Or(s.write(ctx, weightsOf, first, x), s.write(ctx, roundedOf, first, x))
 }
 
 // Get downloads elements of a parameter from first on. They are counted, and errors are, as in Set.
@@ -307,54 +279,26 @@ func (m *Model) Get(ctx context.Context, name string, first int, x []float32) er
 	if err != nil {
 		return err
 	}
-	if s.File == nil {
-		return s.from(s.group.weights, []int{s.Size()}).Slice(0, first, first+len(x)).Download(ctx, x)
-	}
-	whole, err := m.read(ctx, name, weightsOf, 1)
-	if err == nil {
-		copy(x, whole[first:])
-	}
-	return err
+	return s.read(ctx, weightsOf, first, x)
 }
 
 // slot returns the slot of a parameter that has n elements from first on.
 func (m *Model) slot(name string, first, n int) (*slot, error) {
 	s := m.layout.slots[name]
-	if s == nil || first < 0 || first+n > elements(s.file().Shape) {
+	if s == nil || first < 0 || first+n > s.Size() {
 		return nil, fmt.Errorf("train: the model has no elements %d to %d of a parameter %q", first, first+n-1, name)
 	}
 	return s, nil
 }
 
-// write uploads a parameter's part of a buffer, if there is the buffer.
-func (m *Model) write(ctx context.Context, name string, of bufferOf, x []float32) error {
+// read downloads a parameter's part of a buffer; nil if there is no such buffer.
+func (m *Model) read(ctx context.Context, name string, of bufferOf) ([]float32, error) {
 	s := m.layout.slots[name]
-	t := s.of(of(s.group))
-	if t.IsZero() {
-		return nil
-	}
-	if s.File != nil {
-		device := make([]float32, s.Size())
-		s.File.Each(func(i, j int) { device[i] = x[j] })
-		x = device
-	}
-	return t.Upload(ctx, x)
-}
-
-// read downloads a parameter's part of a buffer, multiplied by scale; nil if there is no such buffer.
-func (m *Model) read(ctx context.Context, name string, of bufferOf, scale float32) ([]float32, error) {
-	s := m.layout.slots[name]
-	t := s.of(of(s.group))
-	if t.IsZero() {
+	if of(s.group).IsZero() {
 		return nil, nil
 	}
-	device, layout := make([]float32, s.Size()), s.file()
-	if err := t.Download(ctx, device); err != nil {
-		return nil, err
-	}
-	x := make([]float32, elements(layout.Shape))
-	layout.Each(func(i, j int) { x[j] = scale * device[i] })
-	return x, nil
+	x := make([]float32, s.Size())
+	return x, s.read(ctx, of, 0, x)
 }
 
 // Weights downloads the parameters.
@@ -389,9 +333,12 @@ func (m *Model) Gradients(ctx context.Context) (map[string][]float32, error) {
 func (m *Model) download(ctx context.Context, of bufferOf, scale float32) (all map[string][]float32, err error) {
 	all = map[string][]float32{}
 	for _, p := range m.layout.params {
-		x, err := m.read(ctx, p.Name, of, scale)
+		x, err := m.read(ctx, p.Name, of)
 		if err != nil {
 			return nil, err
+		}
+		for i := range x {
+			x[i] *= scale
 		}
 		if x != nil {
 			all[p.Name] = x

@@ -137,7 +137,7 @@ func (p *Plan) turn(i int) turn {
 	if n == 1 {
 		return turn{first: true, last: true}
 	}
-	return turn{i == 0, i == n-1, (*sums)(nil).into(i)}
+	return turn{i == 0, i == n-1, sumRow(i)}
 }
 
 // NewPlan allocates the memory of a pass, and records it. Close it before the model.
@@ -227,10 +227,10 @@ func (m *Model) owns(t *Tape) error {
 	var before *slot
 	for _, p := range t.params {
 		s := m.layout.slots[p.Name]
-		if s == nil || s.Size() != p.Size() || s.DType != p.DType {
+		if s == nil || s.span() != p.span() || s.DType != p.DType {
 			return fmt.Errorf("train: the model has no parameter %s of %v %v", p.Name, p.DType, p.Shape)
 		}
-		if p.Joined && (s.group != before.group || s.first != before.first+before.Size()) {
+		if p.Joined && (s.group != before.group || s.first != before.first+before.span()) {
 			return fmt.Errorf("train: the model has parameter %s, but not joined to %s", p.Name, before.Name)
 		}
 		before = s
@@ -305,9 +305,9 @@ func (p *Plan) sum(c *vk.Cmd, batch int) error {
 			continue
 		}
 		if batch == 0 { // the sum is 0
-			c.Fill(g.sums.all.Buffer, 0, 4*int64(g.size), 0)
+			c.Fill(g.sums.Buffer, 0, 4*int64(g.size), 0)
 		}
-		if err := g.sums.add(c, batch); err != nil {
+		if err := g.add(c, batch); err != nil {
 			return fmt.Errorf("train: %w", err)
 		}
 	}

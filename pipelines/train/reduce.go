@@ -27,7 +27,7 @@ func (m *Model) buckets(t *Tape, o PlanOptions) []bucket {
 	for i, p := range params {
 		s := m.layout.slots[p.Name]
 		last.gradients = append(last.gradients, s.of(s.group.total))
-		bytes += 4 * int64(p.Size())
+		bytes += 4 * int64(p.span())
 		end := t.complete[p.Name]
 		if whole || bytes < o.Bucket || i == len(params)-1 || t.complete[params[i+1].Name] == end {
 			continue

@@ -3,13 +3,11 @@ package train
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -71,7 +69,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	var tensors []safetensors.Tensor
 	for _, x := range state() {
 		for _, p := range m.trained() {
-			y := safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.file().Shape}
+			y := safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.Shape}
 			tensors = append(tensors, y)
 		}
 	}
@@ -82,7 +80,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	defer out.Close()
 	for _, x := range state() {
 		for _, p := range m.trained() {
-			v, err := m.read(ctx, p.Name, x.of, 1)
+			v, err := m.read(ctx, p.Name, x.of)
 			if err == nil {
 				err = checkSaved(x.prefix, p.Name, v)
 			}
@@ -141,13 +139,13 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	}
 	for i, x := range state() {
 		for name, v := range values[i] {
-			if err := m.write(ctx, name, x.of, v); err != nil {
+			if err := m.layout.slots[name].write(ctx, x.of, 0, v); err != nil {
 				return err
 			}
 		}
 	}
 	for _, p := range m.trained() {
-		if err := m.write(ctx, p.Name, roundedOf, values[0][p.Name]); err != nil {
+		if err := m.layout.slots[p.Name].write(ctx, roundedOf, 0, values[0][p.Name]); err != nil {
 			return err
 		}
 	}
@@ -167,10 +165,10 @@ func (p Param) Read(f *safetensors.File) ([]float32, error) { return readSaved(f
 func (p Param) find(f *safetensors.File, prefix string) (safetensors.Tensor, error) {
 	name := prefix + p.Name
 	t, ok := f.Tensor(name)
-	if shape := p.FileShape(); !ok {
+	if !ok {
 		return t, fmt.Errorf("train: tensor %q is missing", name)
-	} else if !slices.Equal(t.Shape, shape) {
-		return t, fmt.Errorf("train: tensor %q has shape %v, want %v", name, t.Shape, shape)
+	} else if !slices.Equal(t.Shape, p.Shape) {
+		return t, fmt.Errorf("train: tensor %q has shape %v, want %v", name, t.Shape, p.Shape)
 	}
 	return t, nil
 }
@@ -214,7 +212,7 @@ func (m *Model) NotFinite(ctx context.Context) (string, error) {
 	list := append([]saved{{"the gradient of ", func(g *group) vk.Tensor { return g.grads }}}, state()...)
 	for _, x := range list {
 		for _, p := range slices.Backward(m.layout.params) {
-			v, err := m.read(ctx, p.Name, x.of, 1)
+			v, err := m.read(ctx, p.Name, x.of)
 			if err != nil {
 				return "", err
 			}
@@ -253,7 +251,7 @@ func (m *Model) Steps(ctx context.Context) (int, error) {
 }
 
 func readInt(ctx context.Context, t vk.Tensor) (int, error) {
-	b := make([]byte, dtype.Int32.Size())
-	err := t.DownloadRaw(ctx, b)
-	return int(int32(binary.LittleEndian.Uint32(b))), err
+	x := make([]int32, 1)
+	err := t.DownloadInts(ctx, x)
+	return int(x[0]), err
 }

@@ -146,11 +146,11 @@ func (t *Tape) Join(params ...Param) *Value {
 		t.failf("parameters %s: at least one, and a shape of each, is needed", names)
 		return newValue(&node{shape: []int{1}})
 	}
-	p, shape := params[0], slices.Clone(params[0].Shape)
+	p, shape := params[0], slices.Clone(params[0].device())
 	shape[0] = 0
 	for _, x := range params {
-		shape[0] += x.Shape[0]
-		if !slices.Equal(x.Shape[1:], p.Shape[1:]) || x.DType != p.DType || t.frozen(x.Name) != t.frozen(p.Name) {
+		shape[0] += x.device()[0]
+		if !slices.Equal(x.device()[1:], shape[1:]) || x.DType != p.DType || t.frozen(x.Name) != t.frozen(p.Name) {
 			t.failf("parameters %s differ beyond the first axis, in format, or some are trained", names)
 		}
 	}
@@ -188,12 +188,8 @@ func (t *Tape) Diagonal(params ...Param) *Value {
 		}
 		rows, cols := p.Shape[0], p.Shape[1]
 		wide := len(params) * cols
-		p.File = &Layout{p.Shape, func(f func(device, file int)) {
-			for j := range rows * cols {
-				f(j/cols*wide+i*cols+j%cols, j)
-			}
-		}}
-		p.Shape, blocks = []int{rows, wide}, append(blocks, rows)
+		p.Device, p.At = []int{rows, wide}, func(j int) int { return j/cols*wide + i*cols + j%cols }
+		blocks = append(blocks, rows)
 	}
 	v := t.Join(params...)
 	v.node.blocks = blocks

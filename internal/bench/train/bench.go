@@ -284,7 +284,7 @@ func (b *benchmark) write(path string) error {
 		{Name: "y", DType: safetensors.F32, Shape: []int{s.Batch, s.Targets}},
 	}
 	values := map[string][]float32{"x": b.x, "y": b.y}
-	for _, p := range b.c.Params() {
+	for _, p := range b.c.Params(dtype.Float32) {
 		tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 		values[p.Name] = b.w[p.Name]
 	}
@@ -339,7 +339,7 @@ func (b *benchmark) compare(path string, x *bench.Result) error {
 	}
 	x.Facts = facts(1e6*of[0], of[1], of[2])
 	off, square := 0.0, 0.0
-	for _, p := range b.c.Params() {
+	for _, p := range b.c.Params(dtype.Float32) {
 		g, err := read("grad."+p.Name, p.Size())
 		if err != nil {
 			return err

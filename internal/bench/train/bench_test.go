@@ -47,7 +47,7 @@ func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor
 	require.NoError(t, err)
 	values := map[string][]float32{"loss": {float32(b.loss)}, "last": {1.25}, "memory": {17}}
 	var tensors []safetensors.Tensor
-	for _, p := range c.Params() {
+	for _, p := range c.Params(dtype.Float32) {
 		g := b.grads[p.Name]
 		for i := range g {
 			g[i] *= factor

@@ -54,7 +54,7 @@ func Forward(w map[string][]float64, in Inputs, c tnp.Config, s tnp.Shape) Outpu
 // gradients again.
 func Plain(w map[string][]float64, in Inputs, c tnp.Config, s tnp.Shape, t dtype.DType, scale float64) Outputs {
 	m := model{c: c, s: s, w: map[string][]float64{}, plain: true, t: t}
-	for _, p := range c.Params() {
+	for _, p := range c.Params(dtype.Float32) {
 		m.w[p.Name] = w[p.Name]
 		if len(p.Shape) > 1 {
 			m.w[p.Name] = values(m.store(mat.NewDense(1, len(w[p.Name]), w[p.Name])))

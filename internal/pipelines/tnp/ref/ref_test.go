@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/diff/fd"
 
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 )
 
@@ -26,7 +27,7 @@ func random(c tnp.Config, s tnp.Shape) (map[string][]float64, Inputs) {
 		return x
 	}
 	w := map[string][]float64{}
-	for _, p := range c.Params() {
+	for _, p := range c.Params(dtype.Float32) {
 		w[p.Name] = normal(p.Size(), 0.5)
 	}
 	return w, Inputs{normal(s.Tokens()*c.InputDim, 1), normal(s.Batch*s.Targets, 1)}
@@ -36,8 +37,8 @@ func random(c tnp.Config, s tnp.Shape) (map[string][]float64, Inputs) {
 func TestGradients(t *testing.T) {
 	w, in := random(small, smallShape)
 	got := Compute(w, in, small, smallShape)
-	require.Len(t, got.Grads, len(small.Params()))
-	for _, p := range small.Params() {
+	require.Len(t, got.Grads, len(small.Params(dtype.Float32)))
+	for _, p := range small.Params(dtype.Float32) {
 		x := w[p.Name]
 		require.Len(t, got.Grads[p.Name], len(x), p.Name)
 		largest := 0.0
