@@ -1,8 +1,6 @@
 package train
 
 import (
-	"slices"
-
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/gmm"
@@ -98,20 +96,15 @@ func (t *Tape) CrossEntropy(name string, h, w, labels *Value, p xent.Problem, o 
 	step := func(name string, p xent.Problem, pass kit.Pass, dloss, dh, dw *Value) {
 		t.make(false, loss)
 		bytes, err := xent.Workspace(t.caps, p, pass, o)
-		scratch := t.scratch(name, bytes, err)
-		reads, writes := t.all(append(in, dloss)), t.all([]*Value{loss, dh, dw})
-		x := slices.Clone(reads)
-		if p.Accumulate {
-			x = append(x, writes[2])
-		}
-		t.step(name, x, writes, scratch, func(c *vk.Cmd) error {
+		in, out := []*Value{h, w, labels, dloss, onlyIf(p.Accumulate, dw)}, []*Value{loss, dh, dw}
+		t.step(name, in, out, bytes, err, func(c *vk.Cmd, m Call) error {
 			o := o
-			o.Workspace = scratch.Buffer()
-			x := xent.Tensors{H: reads[0].view(), W: reads[1].view(), Labels: reads[2].view(), Loss: writes[0].view()}
+			o.Workspace = m.Workspace
+			x := xent.Tensors{H: m.In[0], W: m.In[1], Labels: m.In[2], Loss: m.Out[0]}
 			if pass == kit.Forward {
 				return xent.Forward(c, x, p, o)
 			}
-			return xent.Backward(c, x, xent.Gradients{DLoss: reads[3].view(), DH: writes[1].view(), DW: writes[2].view()}, p, o)
+			return xent.Backward(c, x, xent.Gradients{DLoss: m.In[3], DH: m.Out[1], DW: m.Out[2]}, p, o)
 		})
 	}
 	t.append(&op{name: name, in: in, out: []*Value{loss}, saved: in,

@@ -5,7 +5,6 @@ import (
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/embed"
-	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -144,12 +143,12 @@ func (t *Tape) fresh(p place) (v *Value, done func()) {
 
 // zero appends 0 for the gradient by n, which runs unless ops write all of it and none adds to it.
 func (t *Tape) zero(n *node) {
-	g, to := n.gradient, t.at(n.gradient.v)
-	t.step("zeros of "+g.v.node.name, nil, []operand{to}, nil, func(c *vk.Cmd) error {
+	g := n.gradient
+	t.step("zeros of "+g.v.node.name, nil, []*Value{g.v}, 0, nil, func(c *vk.Cmd, m Call) error {
 		if !g.added && slices.EqualFunc(g.written, []region{t.whole(n)}, region.equal) {
 			return nil
 		}
-		x := to.view()
+		x := m.Out[0]
 		size := int64(x.DType.Size())
 		c.Fill(x.Buffer, int64(x.Offset)*size, int64(x.NumElements())*size&^3, 0)
 		return c.Err()
@@ -167,15 +166,7 @@ func (t *Tape) rowsInto(name string, to, from *Value, add bool) {
 	if t.counts[p.Tokens] == nil {
 		t.counts[p.Tokens] = t.Input("row numbers", dtype.Int32, p.Tokens)
 	}
-	ids, a, b := t.at(t.counts[p.Tokens]), t.at(src), t.at(dst)
-	reads := []operand{ids, a}
-	if add {
-		reads = append(reads, b)
-	}
-	t.step(name, reads, []operand{b}, nil, func(c *vk.Cmd) error {
-		x := embed.Tensors{IDs: ids.view(), Table: a.view(), Out: b.view()}
-		return embed.Forward(c, x, p, embed.Options{})
-	})
+	t.gather(name, dst, t.counts[p.Tokens], src, p)
 }
 
 // asMatrix returns v with its rows, along the last axis, as the rows of a matrix.
@@ -193,12 +184,4 @@ func (t *Tape) asMatrix(v *Value) *Value {
 	t.failf("%s of shape %v and strides %v is no matrix, to which a gradient could be added",
 		v.Name(), shape, v.view.Strides)
 	return nil
-}
-
-// memoryOf lists the tensors of operands.
-func memoryOf(list []operand) (tensors []*record.Tensor) {
-	for _, o := range list {
-		tensors = append(tensors, o.t)
-	}
-	return tensors
 }

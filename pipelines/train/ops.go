@@ -96,12 +96,10 @@ func (n *normed) forward(again bool) {
 	t.make(again, made...)
 	name, p := repeated(n.name, again), n.problem(residual != nil)
 	bytes, err := norm.Workspace(t.caps, p, kit.Forward, norm.Options{})
-	scratch := t.scratch(name, bytes, err)
-	in, out := t.all([]*Value{x, residual, n.w, n.o.Bias}), t.all([]*Value{n.y, mean, n.rstd, sum})
-	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
-		x := norm.Tensors{X: in[0].view(), Residual: in[1].view(), W: in[2].view(), B: in[3].view(),
-			Y: out[0].view(), Mean: out[1].view(), RStd: out[2].view(), Sum: out[3].view()}
-		return norm.Forward(c, x, p, norm.Options{Workspace: scratch.Buffer()})
+	in, out := []*Value{x, residual, n.w, n.o.Bias}, []*Value{n.y, mean, n.rstd, sum}
+	t.step(name, in, out, bytes, err, func(c *vk.Cmd, m Call) error {
+		x := norm.Tensors{X: m.In[0], Residual: m.In[1], W: m.In[2], B: m.In[3], Y: m.Out[0], Mean: m.Out[1], RStd: m.Out[2], Sum: m.Out[3]}
+		return norm.Forward(c, x, p, norm.Options{Workspace: m.Workspace})
 	})
 }
 
@@ -145,17 +143,15 @@ func (n *normed) backward() {
 	}
 	p := n.problem(dsum != nil)
 	bytes, err := norm.Workspace(t.caps, p, kit.Backward, norm.Options{})
-	scratch := t.scratch(name, bytes, err)
-	in, out := t.all([]*Value{n.sum, n.w, n.mean, n.rstd, dy, dsum}), t.all([]*Value{to, dw, db})
-	t.step(name, in, out, scratch, func(c *vk.Cmd) error {
-		x := norm.Tensors{W: in[1].view(), Mean: in[2].view(), RStd: in[3].view()}
-		g := norm.Gradients{DY: in[4].view(), DX: out[0].view(), DW: out[1].view(), DB: out[2].view()}
+	in, out := []*Value{n.sum, n.w, n.mean, n.rstd, dy, dsum}, []*Value{to, dw, db}
+	t.step(name, in, out, bytes, err, func(c *vk.Cmd, m Call) error {
+		x, g := norm.Tensors{W: m.In[1], Mean: m.In[2], RStd: m.In[3]}, norm.Gradients{DY: m.In[4], DX: m.Out[0], DW: m.Out[1], DB: m.Out[2]}
 		if p.Residual {
-			x.Sum, g.DSum = in[0].view(), in[5].view()
+			x.Sum, g.DSum = m.In[0], m.In[5]
 		} else {
-			x.X = in[0].view()
+			x.X = m.In[0]
 		}
-		return norm.Backward(c, x, g, p, norm.Options{Workspace: scratch.Buffer()})
+		return norm.Backward(c, x, g, p, norm.Options{Workspace: m.Workspace})
 	})
 	addW()
 	addB()
@@ -210,28 +206,35 @@ func (t *Tape) Embed(name string, ids, table *Value) *Value {
 	t.append(&op{name: name, in: []*Value{ids, table}, out: []*Value{y}, saved: []*Value{ids},
 		forward: func(again bool) {
 			t.make(again, y)
-			in, out := t.all([]*Value{ids, table}), t.at(y)
-			t.step(repeated(name, again), in, []operand{out}, nil, func(c *vk.Cmd) error {
-				x := embed.Tensors{IDs: in[0].view(), Table: in[1].view(), Out: out.view()}
-				return embed.Forward(c, x, p, embed.Options{})
-			})
+			t.gather(repeated(name, again), y, ids, table, p)
 		},
 		backward: func() {
 			p, to := p, t.into(table)[0]
 			p.Accumulate = to.add
 			bytes, err := embed.Workspace(t.caps, p, kit.Backward, embed.Options{})
-			scratch := t.scratch(name+", backward", bytes, err)
-			in, out := t.all([]*Value{ids, grad(y)}), t.at(to.v)
-			reads := in
-			if to.add {
-				reads = append(in, out)
-			}
-			t.step(name+", backward", reads, []operand{out}, scratch, func(c *vk.Cmd) error {
-				x, g := embed.Tensors{IDs: in[0].view()}, embed.Gradients{DOut: in[1].view(), DTable: out.view()}
-				return embed.Backward(c, x, g, p, embed.Options{Workspace: scratch.Buffer()})
+			in := []*Value{ids, grad(y), onlyIf(to.add, to.v)}
+			t.step(name+", backward", in, []*Value{to.v}, bytes, err, func(c *vk.Cmd, m Call) error {
+				x, g := embed.Tensors{IDs: m.In[0]}, embed.Gradients{DOut: m.In[1], DTable: m.Out[0]}
+				return embed.Backward(c, x, g, p, embed.Options{Workspace: m.Workspace})
 			})
 		}})
 	return y
+}
+
+// gather appends y = the rows of a table, or, to accumulate, y += them.
+func (t *Tape) gather(name string, y, ids, table *Value, p embed.Problem) {
+	in := []*Value{ids, table, onlyIf(p.Accumulate, y)}
+	t.step(name, in, []*Value{y}, 0, nil, func(c *vk.Cmd, m Call) error {
+		return embed.Forward(c, embed.Tensors{IDs: m.In[0], Table: m.In[1], Out: m.Out[0]}, p, embed.Options{})
+	})
+}
+
+// onlyIf returns v, or nil: no tensor of a step.
+func onlyIf(ok bool, v *Value) *Value {
+	if ok {
+		return v
+	}
+	return nil
 }
 
 // Add appends x + y, of one shape. A residual stream is cheaper as Norm.Residual or Product.Plus.
@@ -283,8 +286,7 @@ func (t *Tape) scatter(name string, part, rows *Value) {
 
 // copyRows appends to = from, (tasks, rows, columns).
 func (t *Tape) copyRows(name string, to, from *Value) {
-	dst, src := t.at(to), t.at(from)
-	t.step(name, []operand{src}, []operand{dst}, nil, func(c *vk.Cmd) error {
-		return engine.Pad(c, dst.view(), src.view())
+	t.step(name, []*Value{from}, []*Value{to}, 0, nil, func(c *vk.Cmd, m Call) error {
+		return engine.Pad(c, m.Out[0], m.In[0])
 	})
 }

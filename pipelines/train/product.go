@@ -212,23 +212,15 @@ func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm
 		p.Batch, p.M = tasks, p.M/tasks
 		c, a, b, x.plus, x.before = split(c), split(a), b.repeated(tasks), split(x.plus), split(x.before)
 	}
-	var opt gemm.Options
-	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, opt)
-	scratch := t.scratch(name, bytes, err)
-	in, out, before := t.all([]*Value{a, b, x.plus, x.bias}), t.at(c), t.all([]*Value{x.before})[0]
-	reads, writes := slices.Clone(in), []operand{out}
-	if p.Beta != 0 {
-		reads = append(reads, out)
-	}
-	if p.Activation.Plain() == gemm.SiLUKeep {
-		writes = append(writes, before)
-	} else {
-		reads = append(reads, before)
-	}
-	t.step(name, reads, writes, scratch, func(cmd *vk.Cmd) error {
-		opt.Workspace = scratch.Buffer()
-		t := gemm.Tensors{A: in[0].view(), B: in[1].view(), Residual: in[2].view(), Bias: in[3].view(), X: before.view(), C: out.view()}
-		return gemm.Forward(cmd, t, p, opt)
+	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, gemm.Options{})
+	keeps := p.Activation.Plain() == gemm.SiLUKeep
+	in, out := []*Value{a, b, x.plus, x.bias, onlyIf(!keeps, x.before), onlyIf(p.Beta != 0, c)}, []*Value{c, onlyIf(keeps, x.before)}
+	t.step(name, in, out, bytes, err, func(cmd *vk.Cmd, m Call) error {
+		t := gemm.Tensors{A: m.In[0], B: m.In[1], Residual: m.In[2], Bias: m.In[3], X: m.In[4], C: m.Out[0]}
+		if keeps {
+			t.X = m.Out[1]
+		}
+		return gemm.Forward(cmd, t, p, gemm.Options{Workspace: m.Workspace})
 	})
 }
 

@@ -104,58 +104,49 @@ func repeated(name string, again bool) string {
 	return name
 }
 
-// at returns the memory that v has at this step.
-func (t *Tape) at(v *Value) operand { return v.node.operand().in(v.view) }
-
-// all returns the memory of values, nil ones as nothing.
-func (t *Tape) all(list []*Value) []operand {
-	operands := make([]operand, len(list))
-	for i, v := range list {
-		operands[i] = operand{view: func() (none vk.Tensor) { return none }}
-		if v != nil {
-			operands[i] = t.at(v)
-		}
-	}
-	return operands
-}
-
-// views returns the tensors of operands.
-func views(list []operand) (tensors []vk.Tensor) {
-	for _, o := range list {
-		tensors = append(tensors, o.view())
-	}
-	return tensors
-}
-
 // workspaceOf begins the names of workspaces.
 const workspaceOf = "workspace of "
 
-// scratch returns the workspace of a step. Bytes and err are what Workspace of a package returned; the
-// tape keeps the error, with the name of the step.
-func (t *Tape) scratch(step string, bytes int64, err error) *record.Tensor {
+// step appends a step, whose name begins with the scope. It reads in and writes out; what it adds to is in both, and nil
+// is none. Bytes and err are what Workspace of a package returned; the tape keeps the error, with the name of the step.
+func (t *Tape) step(name string, in, out []*Value, bytes int64, err error, f func(c *vk.Cmd, m Call) error) {
+	name = t.scope + name
 	if err != nil {
-		t.failf("%s%s: %w", t.scope, step, err)
+		t.failf("%s: %w", name, err)
 	}
-	return t.prog.Scratch(workspaceOf+t.scope+step, bytes)
-}
-
-// scratch returns the workspace of a pass.
-func (x *Op) scratch(t *Tape, step string, pass kit.Pass) *record.Tensor {
-	if x.Workspace == nil {
-		return t.scratch(step, 0, nil)
-	}
-	bytes, err := x.Workspace(pass)
-	return t.scratch(step, bytes, err)
-}
-
-// step appends a step, whose name begins with the scope.
-func (t *Tape) step(name string, reads, writes []operand, scratch *record.Tensor, f func(c *vk.Cmd) error) {
-	for _, o := range writes {
-		for _, name := range o.gradientOf {
-			t.complete[name] = t.prog.Steps() + 1
+	for _, v := range out {
+		if v != nil {
+			for _, param := range v.node.gradientOf {
+				t.complete[param] = t.prog.Steps() + 1
+			}
 		}
 	}
-	t.prog.Step(t.scope+name, memoryOf(reads), append(memoryOf(writes), scratch), f)
+	scratch, reads, writes := t.prog.Scratch(workspaceOf+name, bytes), operands(in), operands(out)
+	memory := func(list []operand) (tensors []*record.Tensor) {
+		for _, o := range list {
+			tensors = append(tensors, o.memory)
+		}
+		return tensors
+	}
+	views := func(list []operand) (tensors []vk.Tensor) {
+		for _, o := range list {
+			tensors = append(tensors, o.tensor())
+		}
+		return tensors
+	}
+	t.prog.Step(name, memory(reads), append(memory(writes), scratch), func(c *vk.Cmd) error {
+		return f(c, Call{In: views(reads), Out: views(writes), Workspace: scratch.Buffer()})
+	})
+}
+
+// opStep appends a pass of a call of a caller's kernels.
+func (t *Tape) opStep(x Op, name string, pass kit.Pass, in, out []*Value, f func(c *vk.Cmd, m Call) error) {
+	if x.Workspace == nil {
+		t.step(name, in, out, 0, nil, f)
+		return
+	}
+	bytes, err := x.Workspace(pass)
+	t.step(name, in, out, bytes, err, f)
 }
 
 // unused returns memory for a gradient that a kernel writes and nobody wants.
@@ -190,13 +181,9 @@ func (t *Tape) opBackward(x Op) {
 		}
 		return read
 	}
-	in, out, dout, din := t.all(read(x.In)), t.all(read(x.Out)), t.all(douts), t.all(dins)
-	name := x.Name + ", backward"
-	scratch := x.scratch(t, name, kit.Backward)
-	t.step(name, slices.Concat(in, out, dout), din, scratch, func(c *vk.Cmd) error {
-		return x.Backward(c, Call{
-			In: views(in), Out: views(out), DOut: views(dout), DIn: views(din), Workspace: scratch.Buffer(),
-		})
+	in, n, end := slices.Concat(read(x.In), read(x.Out), douts), len(x.In), len(x.In)+len(x.Out)
+	t.opStep(x, x.Name+", backward", kit.Backward, in, dins, func(c *vk.Cmd, m Call) error {
+		return x.Backward(c, Call{In: m.In[:n], Out: m.In[n:end], DOut: m.In[end:], DIn: m.Out, Workspace: m.Workspace})
 	})
 	for _, f := range done {
 		f()

@@ -242,12 +242,7 @@ func (t *Tape) Op(x Op) {
 	o := &op{name: x.Name, in: x.In, out: x.Out, saved: x.Reads}
 	o.forward = func(again bool) {
 		t.make(again, x.Out...)
-		in, out := t.all(x.In), t.all(x.Out)
-		name := repeated(x.Name, again)
-		scratch := x.scratch(t, name, kit.Forward)
-		t.step(name, in, out, scratch, func(c *vk.Cmd) error {
-			return x.Forward(c, Call{In: views(in), Out: views(out), Workspace: scratch.Buffer()})
-		})
+		t.opStep(x, repeated(x.Name, again), kit.Forward, x.In, x.Out, x.Forward)
 	}
 	if x.Backward != nil {
 		o.backward = func() { t.opBackward(x) }

@@ -59,7 +59,7 @@ func (v *Value) DType() dtype.DType { return v.node.dtype }
 
 // View returns the tensor in its memory, once a Plan is there: to upload an input, or to download an
 // output (Tape.Output). It is zero before.
-func (v *Value) View() vk.Tensor { return v.node.operand().in(v.view).view() }
+func (v *Value) View() vk.Tensor { return operand{v, v.node.memory}.tensor() }
 
 // GradientIn says that the gradient by v, which an op writes, has another format than v. It returns v.
 func (v *Value) GradientIn(d dtype.DType) *Value {
@@ -136,32 +136,36 @@ func (v *Value) flat() *Value {
 	return v.as(t)
 }
 
-// An operand is a view of memory that is there when a step is recorded: of a tensor of the program,
-// or of a parameter.
+// An operand is a tensor as a step finds it, or nil: a forward pass that is repeated gives a node other memory.
 type operand struct {
-	t    *record.Tensor // nil: of a parameter
-	view func() vk.Tensor
-	// gradientOf are the names of the parameter whose gradient it is.
-	gradientOf []string
+	*Value
+	memory *record.Tensor // nil: of a parameter
 }
 
-// operand returns the memory that the node has at this step.
-func (n *node) operand() operand {
-	if n.weight != nil {
-		return operand{view: n.weight, gradientOf: n.gradientOf}
-	}
-	return operand{t: n.memory, view: n.memory.View}
-}
-
-// in returns a view of the operand.
-func (o operand) in(view vk.Tensor) operand {
-	return operand{o.t, func() vk.Tensor {
-		t := o.view()
-		if t.IsZero() {
-			return t
+// operands returns values at this step.
+func operands(list []*Value) []operand {
+	all := make([]operand, len(list))
+	for i, v := range list {
+		if v != nil {
+			all[i] = operand{v, v.node.memory}
 		}
-		t.Shape, t.Strides = slices.Clone(view.Shape), slices.Clone(view.Strides)
-		t.Offset += view.Offset
-		return t
-	}, o.gradientOf}
+	}
+	return all
+}
+
+// tensor returns the memory, once a Plan is there.
+func (o operand) tensor() (x vk.Tensor) {
+	switch {
+	case o.Value == nil:
+	case o.node.weight != nil:
+		x = o.node.weight()
+	default:
+		x = o.memory.View()
+	}
+	if x.IsZero() {
+		return x
+	}
+	x.Shape, x.Strides = slices.Clone(o.view.Shape), slices.Clone(o.view.Strides)
+	x.Offset += o.view.Offset
+	return x
 }
