@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/internal/pipelines/tnp/ref"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/tnp"
@@ -26,9 +27,13 @@ type trial struct {
 	w    tnp.Weights
 	x, y []float32
 	ran  []string // kernels of the last run
+
+	exact    ref.Outputs          // of the reference
+	gradient map[string][]float64 // of sampled elements
+	elements int                  // about as many of a parameter
 }
 
-func newTrial(c tnp.Config, s tnp.Shape) *trial {
+func newTrial(c tnp.Config, s tnp.Shape, elements int) *trial {
 	rng := rand.New(rand.NewPCG(uint64(c.Layers), uint64(s.Batch)))
 	normal := func(n int, scale float64) []float32 {
 		x := make([]float32, n)
@@ -37,7 +42,7 @@ func newTrial(c tnp.Config, s tnp.Shape) *trial {
 		}
 		return x
 	}
-	t := &trial{c: c, s: s, w: tnp.Weights{}, x: normal(s.Tokens()*c.InputDim, 1), y: normal(s.Batch*s.Targets, 1)}
+	t := &trial{c: c, s: s, w: tnp.Weights{}, x: normal(s.Tokens()*c.InputDim, 1), y: normal(s.Batch*s.Targets, 1), elements: elements}
 	for _, p := range c.Params(dtype.Float32) {
 		scale := 1.0
 		if len(p.Shape) > 1 {
@@ -56,13 +61,27 @@ func wide(x []float32) []float64 {
 	return y
 }
 
-// expected returns the results of the reference, and of a plain program in a format.
-func (t *trial) expected(format dtype.DType, scale float64) (exact, plain ref.Outputs) {
-	w, in := map[string][]float64{}, ref.Inputs{X: wide(t.x), Y: wide(t.y)}
-	for name, x := range t.w {
-		w[name] = wide(x)
+// expect computes the results of the reference, once.
+func (t *trial) expect() {
+	if t.gradient != nil {
+		return
 	}
-	return ref.Compute(w, in, t.c, t.s), ref.Plain(w, in, t.c, t.s, format, scale)
+	m := ref.Model{Config: t.c, Shape: t.s, Weights: map[string][]float64{}, Inputs: ref.Inputs{X: wide(t.x), Y: wide(t.y)}}
+	for name, x := range t.w {
+		m.Weights[name] = wide(x)
+	}
+	t.exact, t.gradient = m.Forward(), map[string][]float64{}
+	for name, x := range t.w {
+		t.gradient[name] = m.Gradient(name, t.sampled(len(x)))
+	}
+}
+
+// sampled lists the elements of a parameter whose gradients are compared: of all columns, since the distance is odd.
+func (t *trial) sampled(size int) (list []int) {
+	for i := 0; i < size; i += size/t.elements | 1 {
+		list = append(list, i)
+	}
+	return list
 }
 
 // run returns the loss, log p and the gradients of the trial on a device, and notes the kernels.
@@ -91,38 +110,30 @@ func (t *trial) run(tt *testing.T, d *vk.Device, m train.Options, o tnp.PlanOpti
 	return loss, logP, grads
 }
 
-// worst returns the largest difference, and the largest value.
-func worst(got, want []float64) (off, largest float64) {
-	for i, w := range want {
-		off, largest = max(off, math.Abs(got[i]-w)), max(largest, math.Abs(w))
-		if math.IsNaN(got[i]) {
-			return math.Inf(1), largest
-		}
-	}
-	return off, largest
-}
-
-// compare wants results within four times the error of a plain program. That error has a floor:
-// sums in another order are off by 2^-24 of the largest each, and a plain program that rounds
-// only results does not show it.
-func compare(t *testing.T, name string, got []float32, exact, plain []float64) {
+// compare wants results that are off by a part of the largest at most: by about twice what they were off by on lavapipe
+// as this was written, 1.5e-6 in float32, 0.006 in float16 and 0.035 in bfloat16.
+func compare(t *testing.T, name string, got []float32, want []float64, most float64) {
 	t.Helper()
-	off, largest := worst(wide(got), exact)
-	allowed, _ := worst(plain, exact)
-	bound := 4*allowed + 64*0x1p-24*largest
-	require.LessOrEqual(t, off, bound, "%s is off, of %g", name, largest)
-	require.Less(t, bound, largest, "%s: the bound says nothing", name)
+	largest := max(slices.Max(want), -slices.Min(want))
+	off := guard.Off(wide(got), want)
+	t.Logf("%s is off by %.3g of %.3g", name, off/largest, largest)
+	require.LessOrEqual(t, off, most*largest, "%s is off, of %g", name, largest)
 }
 
 // check runs the trial, and compares its results with the reference.
 func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.PlanOptions) (loss float64, logP []float32, grads tnp.Weights) {
 	scale := tnp.DefaultLossScale(format, t.s)
 	loss, logP, grads = t.run(tt, d, train.Options{DType: format, Pass: train.Gradients, LossScale: scale}, o)
-	exact, plain := t.expected(format, scale)
-	compare(tt, "log p", logP, exact.LogP, plain.LogP)
-	compare(tt, "loss", []float32{float32(loss)}, []float64{exact.Loss}, []float64{exact.Loss + 1e-3})
-	for _, p := range t.c.Params(dtype.Float32) {
-		compare(tt, p.Name, grads[p.Name], exact.Grads[p.Name], plain.Grads[p.Name])
+	t.expect()
+	most := map[dtype.DType]float64{dtype.Float32: 1e-5, dtype.Float16: 0.015, dtype.BFloat16: 0.1}[format]
+	compare(tt, "log p", logP, t.exact.LogP, most)
+	compare(tt, "loss", []float32{float32(loss)}, []float64{t.exact.Loss}, most)
+	for _, p := range t.c.Params(format) {
+		var got []float32
+		for _, i := range t.sampled(p.Size()) {
+			got = append(got, grads[p.Name][i])
+		}
+		compare(tt, p.Name, got, t.gradient[p.Name], most)
 	}
 	return loss, logP, grads
 }
@@ -131,12 +142,12 @@ func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.Pla
 // copies; sizes that are multiples of 8 and not; and, on a GPU, a batch that fills it.
 func trials(d *vk.Device) []*trial {
 	list := []*trial{
-		newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 13, Components: 3, InputDim: 4}, tnp.Shape{Batch: 2, Context: 7, Targets: 5}),
-		newTrial(tnp.Config{Layers: 3, Heads: 1, HeadDim: 16, DModel: 32, DFF: 40, Components: 1, InputDim: 3}, tnp.Shape{Batch: 1, Context: 9, Targets: 20}),
-		newTrial(tnp.Config{Layers: 1, Heads: 3, HeadDim: 8, DModel: 16, DFF: 8, Components: 4, InputDim: 9}, tnp.Shape{Batch: 3, Context: 1, Targets: 1}),
+		newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 13, Components: 3, InputDim: 4}, tnp.Shape{Batch: 2, Context: 7, Targets: 5}, 200),
+		newTrial(tnp.Config{Layers: 3, Heads: 1, HeadDim: 16, DModel: 32, DFF: 40, Components: 1, InputDim: 3}, tnp.Shape{Batch: 1, Context: 9, Targets: 20}, 100),
+		newTrial(tnp.Config{Layers: 1, Heads: 3, HeadDim: 8, DModel: 16, DFF: 8, Components: 4, InputDim: 9}, tnp.Shape{Batch: 3, Context: 1, Targets: 1}, 200),
 	}
 	if vktest.Thorough(d) {
-		list = append(list, newTrial(tnp.Config{Layers: 2, Heads: 4, HeadDim: 64, DModel: 256, DFF: 341, Components: 5, InputDim: 3}, tnp.Shape{Batch: 4, Context: 64, Targets: 200}))
+		list = append(list, newTrial(tnp.Config{Layers: 2, Heads: 4, HeadDim: 64, DModel: 256, DFF: 341, Components: 5, InputDim: 3}, tnp.Shape{Batch: 4, Context: 64, Targets: 200}, 10))
 	}
 	return list
 }
@@ -162,6 +173,7 @@ func TestGradients(t *testing.T) {
 // TestVariants compares every variant that the device has, and wants its kernels.
 func TestVariants(t *testing.T) {
 	d := vktest.Open(t)
+	trial := trials(d)[0]
 	for v, kernels := range map[tnp.Variant]map[string]bool{
 		tnp.Unfused:  {"attention_unfused_softmax": true, "gmm_fwd": true, "gemm_pair": false, "gemm_mixture": false},
 		tnp.Separate: {"attention_unfused_softmax": false, "gmm_fwd": true, "gemm_pair": false, "gemm_mixture": false},
@@ -169,7 +181,7 @@ func TestVariants(t *testing.T) {
 	} {
 		for _, format := range formats(d) {
 			t.Run(fmt.Sprint(v, format), func(t *testing.T) {
-				trial, o := trials(d)[0], tnp.PlanOptions{Variant: v}
+				o := tnp.PlanOptions{Variant: v}
 				_, err := tnp.Measure(d.Caps(), trial.c, trial.s, train.Options{DType: format, Pass: train.Gradients}, o)
 				if v == tnp.Fused {
 					vktest.Require(t, "fused", err)
@@ -188,7 +200,7 @@ func TestVariants(t *testing.T) {
 // are off by, of their norm. Attention's backward pass is the same, and checkpoints give the same bits.
 func TestQuant(t *testing.T) {
 	d := vktest.Open(t)
-	trial := newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 32, DModel: 64, DFF: 40, Components: 3, InputDim: 3}, tnp.Shape{Batch: 2, Context: 70, Targets: 20})
+	trial := newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 32, DModel: 64, DFF: 40, Components: 3, InputDim: 3}, tnp.Shape{Batch: 2, Context: 70, Targets: 20}, 1)
 	m := train.Options{DType: dtype.Float16, Pass: train.Gradients, LossScale: tnp.DefaultLossScale(dtype.Float16, trial.s)}
 	_, _, want := trial.run(t, d, m, tnp.PlanOptions{})
 	for quant, most := range map[dtype.Quant]float64{dtype.QuantInt8: 0.01, dtype.QuantE4M3: 0.04} {
