@@ -45,6 +45,9 @@ func TestTooLarge(t *testing.T) {
 		_, m, err := fit{d.Caps(), heaps, f, Gradients, o, PlanOptions{Checkpoint: c}}.choose(what, bytes)
 		if err == nil {
 			require.LessOrEqual(t, bytes(m), room)
+			for before := range m.Checkpoint {
+				require.True(t, c != Auto || bytes(memory[before]) > room, "%v would fit", before)
+			}
 		}
 		return err
 	}
@@ -57,6 +60,7 @@ func TestTooLarge(t *testing.T) {
 			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint selective it would fit, %d", what, off, off-blocks, blocks))
 		require.EqualError(t, choose(blocks-1, Off, what, bytes),
 			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would take %d, too many as well", what, off, off-blocks+1, blocks))
+		require.NoError(t, choose(off, Auto, what, bytes))
 		for _, c := range []Checkpoint{Blocks, Auto} {
 			require.EqualError(t, choose(blocks-1, c, what, bytes),
 				fmt.Sprintf("train: %s take %d bytes, 1 more than the device has left: no other checkpoint takes less", what, blocks))

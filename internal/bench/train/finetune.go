@@ -189,14 +189,14 @@ func (t *tuner) restore(ctx context.Context, f *safetensors.File) error {
 }
 
 // step is of stepper.
-func (t *tuner) step(ctx context.Context, lr float64) (loss float64, whole bool, err error) {
+func (t *tuner) step(_, ctx context.Context, lr float64) (loss float64, err error) {
 	if err := t.trainer.SetLR(ctx, lr); err != nil {
-		return 0, false, err
+		return 0, err
 	}
 	batches := make([]lm.Batch, t.o.perStep())
 	for i := range batches {
 		if batches[i], err = t.o.Data.Batch(t.done*len(batches)+i, t.o.Rows); err != nil {
-			return 0, false, err
+			return 0, err
 		}
 	}
 	r, err := t.trainer.Step(ctx, batches...)
@@ -204,13 +204,13 @@ func (t *tuner) step(ctx context.Context, lr float64) (loss float64, whole bool,
 		err = fmt.Errorf("the loss is %g", r.Loss)
 	}
 	if err != nil {
-		return 0, false, err
+		return 0, err
 	}
 	t.done++
 	if r.Skipped {
 		t.result.Skipped++
 	}
-	return r.Loss, true, nil
+	return r.Loss, nil
 }
 
 // heldOut is of stepper.

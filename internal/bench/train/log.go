@@ -23,9 +23,8 @@ type log struct {
 	head string // that is not written yet
 }
 
-// openLog begins the file anew, or, for a training that is continued, keeps its rows up to where
-// that begins, which it adds to the result. No other training writes the file until the log is
-// closed. A program that is killed meanwhile leaves the file as it was.
+// openLog begins the file anew, or, for a training that is continued, cuts off its rows behind where that begins, and
+// adds the others to the result. No other training writes the file until the log is closed.
 func (o *Schedule) openLog(goOn bool, r *Result) (_ *log, err error) {
 	if o.CSV == "" {
 		return nil, nil
@@ -38,25 +37,22 @@ func (o *Schedule) openLog(goOn bool, r *Result) (_ *log, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !goOn {
-		return &log{f, logHead}, f.Truncate(0)
+	l, end := &log{f, logHead}, int64(0)
+	if goOn {
+		r.Rows, err = readLog(o.CSV)
+		r.Rows = slices.DeleteFunc(r.Rows, func(row Row) bool { return row.Step > r.First })
 	}
-	defer f.Close() // when the file that replaces it has its name and is locked
-	rows, err := readLog(o.CSV)
+	if n := len(r.Rows); n > 0 {
+		l.head, end = "", r.Rows[n-1].end
+	}
+	if err == nil {
+		err = f.Truncate(end)
+	}
+	if err == nil {
+		_, err = f.Seek(end, io.SeekStart)
+	}
 	if err != nil {
-		return nil, err
-	}
-	r.Rows = slices.DeleteFunc(rows, func(row Row) bool { return row.Step > r.First })
-	kept, err := files.Create(o.CSV)
-	if err != nil {
-		return nil, err
-	}
-	l := &log{kept, logHead}
-	for _, row := range r.Rows {
-		err = errors.Join(err, l.write(row))
-	}
-	if err := errors.Join(err, kept.Publish()); err != nil {
-		kept.Close()
+		f.Close()
 		return nil, err
 	}
 	return l, nil
@@ -82,8 +78,10 @@ func readLog(path string) (rows []Row, err error) {
 	if !strings.HasPrefix(logHead, lines[0]) {
 		return nil, fmt.Errorf("%s: it is no log of a training", path)
 	}
+	end := len(lines[0])
 	for i, line := range lines[1:max(len(lines)-1, 1)] {
-		var row Row
+		end += len(line)
+		row := Row{end: int64(end)}
 		if _, err := fmt.Sscanf(line, "%d,%g,%g,%g,%g\n", &row.Step, &row.Loss, &row.LR, &row.TokensRate, &row.Seconds); err != nil {
 			return nil, fmt.Errorf("%s: line %d is no row of a log: %q", path, i+2, line)
 		}

@@ -109,6 +109,8 @@ type Row struct {
 	TokensRate float64 // tokens of a second, since the row before
 	Seconds    float64 // since the program began
 	HeldOut    float64 // loss of the evaluation after the step; NaN: there is none, nor in a log
+
+	end int64 // of the row in a log that was read
 }
 
 // A Result is what a training came to.
@@ -123,8 +125,9 @@ type Result struct {
 
 // A stepper makes the steps of a training.
 type stepper interface {
-	// step makes a step, and returns its loss. Whole is false if the data end before.
-	step(ctx context.Context, lr float64) (loss float64, whole bool, err error)
+	// step makes a step with the context work, and returns its loss. If ctx ends before, it may return the error of ctx
+	// instead: no step is made then.
+	step(ctx, work context.Context, lr float64) (loss float64, err error)
 	// heldOut returns the loss of the evaluation after done steps, NaN if none comes there.
 	heldOut(ctx context.Context, done int) (float64, error)
 	// save writes the state with metadata, and what belongs to it.
@@ -201,12 +204,12 @@ func (c *course) steps(ctx, work context.Context, tokens int, each func(Row)) (d
 	done = r.First
 	for done < c.Steps && ctx.Err() == nil {
 		lr := c.LRAt(done)
-		loss, whole, err := c.step(work, lr)
-		if err != nil {
+		loss, err := c.step(ctx, work, lr)
+		switch {
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			return done, nil
+		case err != nil:
 			return done, fmt.Errorf("step %d: %w", done+1, err)
-		}
-		if !whole {
-			break
 		}
 		done++
 		now := time.Now()

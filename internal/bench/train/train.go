@@ -175,9 +175,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		}
 		defer t.evaluator.close()
 	}
-	data, stop := context.WithCancel(ctx)
-	defer stop()
-	t.batches = o.batches(data, t.result.First*o.perStep())
+	t.next = t.result.First * o.perStep()
 	if err := t.upload(work); err != nil {
 		return nil, err
 	}
@@ -211,8 +209,7 @@ type trainer struct {
 	model     *tnp.Model
 	plan      *tnp.Plan
 	result    *Result
-	batches   <-chan batch
-	ready     bool       // the next batch is uploaded, which the host makes while the device works on the one before
+	next      int        // batch to upload: the host makes it while the device works on the one before
 	evaluator *evaluator // without a plan: none while training
 }
 
@@ -246,22 +243,6 @@ func (o *Options) weights() (tnp.Weights, error) {
 // A batch is the data of a Run.
 type batch struct{ x, y []float32 }
 
-// batches makes the data from batch first on, ahead of those who take it, until ctx ends.
-func (o *Options) batches(ctx context.Context, first int) <-chan batch {
-	c := make(chan batch, 2)
-	go func() {
-		defer close(c)
-		for i := first; i < o.Steps*o.perStep(); i++ {
-			select {
-			case c <- o.data(uint64(i)):
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return c
-}
-
 // writeWeights writes a file of weights, if it has a name.
 func (t *trainer) writeWeights(ctx context.Context, path string) error {
 	if path == "" {
@@ -274,31 +255,31 @@ func (t *trainer) writeWeights(ctx context.Context, path string) error {
 	return tnp.Save(path, w, t.o.Config)
 }
 
-// step runs one step and returns its loss, the mean of the losses of its batches. Whole is false if
-// the batches end before the step does; then no step is made.
-func (t *trainer) step(ctx context.Context, lr float64) (mean float64, whole bool, err error) {
-	if err := t.model.SetLR(ctx, lr); err != nil {
-		return 0, false, err
+// step is of stepper. The loss is the mean of the losses of the batches.
+func (t *trainer) step(ctx, work context.Context, lr float64) (mean float64, err error) {
+	if err := t.model.SetLR(work, lr); err != nil {
+		return 0, err
 	}
 	for range t.o.perStep() {
-		if !t.ready {
-			return 0, false, nil
+		if err := ctx.Err(); err != nil {
+			return 0, err
 		}
-		loss, err := t.run(ctx)
+		loss, err := t.run(work)
 		if err != nil {
-			return 0, false, err
+			return 0, err
 		}
 		mean += loss / float64(t.o.perStep())
 	}
-	return mean, true, nil
+	return mean, nil
 }
 
-// upload takes the next batch, and queues its upload behind the batch on its way.
+// upload makes the next batch, if the training has one, and queues its upload behind the batch on its way.
 func (t *trainer) upload(ctx context.Context) error {
-	b, ok := <-t.batches
-	if t.ready = ok; !ok {
+	if t.next == t.o.Steps*t.o.perStep() {
 		return nil
 	}
+	b := t.o.data(uint64(t.next))
+	t.next++
 	return t.plan.SetInputs(ctx, b.x, b.y)
 }
 
