@@ -129,15 +129,11 @@ type fit struct {
 
 // record records a plan without its memory, and returns the error of a kernel.
 func (x fit) record(d *vk.Device, t *Tape) error {
-	l, err := newLayout(x.caps, t.params, &x.o)
-	if err != nil {
-		return err
-	}
-	for _, part := range l.parts() {
+	for _, part := range t.layout.parts() {
 		*part.tensor = vk.View(d.Placeholder(part.name, part.bytes()), part.dtype, part.size)
 	}
-	l.divide()
-	t.model = &Model{d: d, o: x.o, layout: l, scale: cmp.Or(x.o.LossScale, 1)}
+	t.layout.divide()
+	t.model = &Model{d: d, o: x.o, layout: t.layout, scale: cmp.Or(x.o.LossScale, 1)}
 	if err := t.prog.Check(d); err != nil {
 		return fmt.Errorf("train: %w", err)
 	}

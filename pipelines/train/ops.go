@@ -34,20 +34,16 @@ func (t *Tape) Norm(name string, x, w *Value, o Norm) (y, sum *Value) {
 	n := &normed{t: t, name: name, x: x, w: w, o: o, sum: x}
 	n.y = t.tensor(name+".y", rows, cols)
 	n.rstd = t.Tensor(name+".rstd", dtype.Float32, rows)
-	in, out := []*Value{x, w}, []*Value{n.y, n.rstd}
-	if o.Bias != nil {
-		in = append(in, o.Bias)
-	}
 	if !o.RMS {
 		n.mean = t.Tensor(name+".mean", dtype.Float32, rows)
-		out = append(out, n.mean)
 	}
+	out := []*Value{n.y, n.rstd, n.mean}
 	if o.Residual != nil {
 		n.sum = t.tensor(name+".sum", rows, cols)
-		in, out = append(in, o.Residual), append(out, n.sum)
+		out = append(out, n.sum)
 	}
-	saved := append(slices.Clone(out[1:]), w, n.sum)
-	t.append(&op{name: name, in: in, out: out, saved: saved, again: n.reads, forward: n.forward, backward: n.backward})
+	t.append(&op{name: name, in: []*Value{x, w, o.Bias, o.Residual}, out: out, saved: []*Value{n.rstd, n.mean, w, n.sum},
+		again: n.reads, forward: n.forward, backward: n.backward})
 	return n.y, n.sum
 }
 
@@ -64,14 +60,10 @@ func (n *normed) summed() bool { return !n.sum.node.lost(n.t.o.Checkpoint) }
 
 // reads lists what the second forward pass reads.
 func (n *normed) reads() []*Value {
-	list := []*Value{n.w}
-	if n.o.Bias != nil {
-		list = append(list, n.o.Bias)
-	}
 	if n.o.Residual == nil || n.summed() {
-		return append(list, n.sum)
+		return []*Value{n.w, n.o.Bias, n.sum}
 	}
-	return append(list, n.x, n.o.Residual)
+	return []*Value{n.w, n.o.Bias, n.x, n.o.Residual}
 }
 
 func (n *normed) problem(residual bool) norm.Problem {
@@ -85,15 +77,7 @@ func (n *normed) forward(again bool) {
 	if residual == nil || again && n.summed() {
 		x, residual, sum = n.sum, nil, nil
 	}
-	made := []*Value{n.y}
-	if mean != nil {
-		made = append(made, mean)
-	}
-	made = append(made, n.rstd)
-	if sum != nil {
-		made = append(made, sum)
-	}
-	t.make(again, made...)
+	t.make(again, n.y, mean, n.rstd, sum)
 	name, p := repeated(n.name, again), n.problem(residual != nil)
 	bytes, err := norm.Workspace(t.caps, p, kit.Forward, norm.Options{})
 	in, out := []*Value{x, residual, n.w, n.o.Bias}, []*Value{n.y, mean, n.rstd, sum}

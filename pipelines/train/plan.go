@@ -88,12 +88,11 @@ func build(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions) (*Tape, *
 	if err != nil {
 		return nil, nil, fmt.Errorf("train: %w", err)
 	}
-	l, err := newLayout(caps, t.params, &o)
-	if err != nil {
+	if t.layout, err = newLayout(caps, t.params, &o); err != nil {
 		return nil, nil, err
 	}
 	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
-	for _, x := range l.parts() {
+	for _, x := range t.layout.parts() {
 		m.Parts, m.Model = hold(m.Parts, x.name, x.bytes()), m.Model+x.bytes()
 	}
 	return t, m, nil
@@ -159,7 +158,7 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 		return nil, err
 	}
 	t.model = m
-	p := &Plan{t: t, m: m, pass: pass, memory: memory, parts: m.buckets(t, o), cmds: map[turn][]*vk.Cmd{}}
+	p := &Plan{t: t, m: m, pass: pass, memory: memory, parts: m.buckets(t, pass), cmds: map[turn][]*vk.Cmd{}}
 	p.weight = 1 / float64(p.batches())
 	defer func() {
 		if err != nil {
@@ -192,9 +191,9 @@ func (p *Plan) recordAll() (err error) {
 
 // recordParts records a batch into its Cmds, which it makes if there are none.
 func (p *Plan) recordParts(cmds []*vk.Cmd, name string, batch int) ([]*vk.Cmd, error) {
-	n := 1
-	if p.t.o.Reduce != nil && p.pass == Train && p.m.adam != nil && batch == p.batches()-1 {
-		n = len(p.parts) + 1
+	n := len(p.parts)
+	if p.reduces() && batch == p.batches()-1 {
+		n++
 	}
 	for len(cmds) < n {
 		c, err := p.m.d.NewCmd(name)
@@ -206,21 +205,11 @@ func (p *Plan) recordParts(cmds []*vk.Cmd, name string, batch int) ([]*vk.Cmd, e
 	for _, c := range cmds {
 		c.Reset()
 	}
-	if n == 1 {
-		return cmds, p.record(cmds[0], batch, nil)
-	}
-	first := 0
-	for i, x := range p.parts {
-		if err := p.t.prog.RecordPart(cmds[i], first, x.end, nil); err != nil {
-			return cmds, fmt.Errorf("train: %w", err)
-		}
-		first = x.end
-	}
-	if err := p.sum(cmds[len(p.parts)-1], batch); err != nil {
-		return cmds, err
-	}
-	return cmds, p.m.adam.Step(cmds[n-1])
+	return cmds, p.record(cmds, batch, nil)
 }
+
+// reduces reports whether a step waits for PlanOptions.Reduce.
+func (p *Plan) reduces() bool { return p.t.o.Reduce != nil && p.pass == Train && p.m.adam != nil }
 
 // owns returns an error if the forward pass has a parameter that the model has not, or another.
 func (m *Model) owns(t *Tape) error {
@@ -274,10 +263,15 @@ func (p *Plan) batches() int {
 	return p.m.o.batches()
 }
 
-// record records all steps of a batch; before is called with the name of each.
-func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
-	if err := p.t.prog.Record(c, before); err != nil {
-		return fmt.Errorf("train: %w", err)
+// record records all steps of a batch into one Cmd, or one for each part and one for AdamW; before is called with the name of each
+// step.
+func (p *Plan) record(cmds []*vk.Cmd, batch int, before func(step string)) error {
+	first := 0
+	for i, x := range p.parts {
+		if err := p.t.prog.RecordPart(cmds[min(i, len(cmds)-1)], first, x.end, before); err != nil {
+			return fmt.Errorf("train: %w", err)
+		}
+		first = x.end
 	}
 	if before == nil {
 		before = func(string) {}
@@ -287,19 +281,16 @@ func (p *Plan) record(c *vk.Cmd, batch int, before func(step string)) error {
 	}
 	if p.batches() > 1 {
 		before("sum of gradients")
-	}
-	if err := p.sum(c, batch); err != nil || batch < p.batches()-1 {
-		return err
+		if err := p.sum(cmds[0], batch); err != nil || batch < p.batches()-1 {
+			return err
+		}
 	}
 	before("optimizer")
-	return p.m.adam.Step(c)
+	return p.m.adam.Step(cmds[len(cmds)-1])
 }
 
-// sum records the sum of the gradients of a step up to a batch, if it has several.
+// sum records the sum of the gradients of a step of several batches up to one of them.
 func (p *Plan) sum(c *vk.Cmd, batch int) error {
-	if p.batches() == 1 {
-		return nil
-	}
 	for _, g := range p.m.layout.groups {
 		if g.frozen {
 			continue
@@ -445,7 +436,7 @@ func (p *Plan) Repeat(n int, each func(c *vk.Cmd, i int) error) (*vk.Cmd, error)
 	}
 	c, err := p.m.d.NewCmd("train forward, repeated")
 	for i := 0; i < n && err == nil; i++ {
-		if err = p.record(c, 0, nil); err == nil {
+		if err = p.record([]*vk.Cmd{c}, 0, nil); err == nil {
 			err = each(c, i)
 		}
 	}

@@ -58,18 +58,8 @@ func (t *Tape) Products(list ...Named) []*Value {
 			return make([]*Value, len(list))
 		}
 		calls = append(calls, k)
-		o.in, o.out, o.saved = append(o.in, k.X, k.W), append(o.out, k.y), append(o.saved, k.W, k.X)
-		if k.copy != nil {
-			o.out, o.saved[len(o.saved)-1] = append(o.out, k.copy), k.copy
-		}
-		if k.y.node.before != nil {
-			o.out = append(o.out, k.y.node.before)
-		}
-		for _, v := range []*Value{p.Into, p.Plus, p.Bias} {
-			if v != nil {
-				o.in = append(o.in, v)
-			}
-		}
+		o.in, o.out = append(o.in, k.X, k.W, p.Into, p.Plus, p.Bias), append(o.out, k.y, k.copy, k.y.node.before)
+		o.saved = append(o.saved, k.W, k.matrix())
 	}
 	for _, k := range slices.Backward(calls) {
 		if n := k.X.node; n.before != nil && !n.read && slices.Equal(k.X.view.Shape, n.shape) {

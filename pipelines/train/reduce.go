@@ -16,9 +16,9 @@ type bucket struct {
 
 // buckets divides a plan where gradients are reduced. Gradients that are added up over batches are
 // complete at the end.
-func (m *Model) buckets(t *Tape, o PlanOptions) []bucket {
+func (m *Model) buckets(t *Tape, pass Pass) []bucket {
 	var list []bucket
-	whole := m.o.batches() > 1 || o.Bucket <= 0
+	whole := m.o.batches() > 1 || t.o.Bucket <= 0 || t.o.Reduce == nil || pass < Train
 	last, bytes := bucket{end: t.prog.Steps()}, int64(0)
 	params := slices.DeleteFunc(m.trained(), func(p Param) bool { return t.complete[p.Name] == 0 })
 	slices.SortStableFunc(params, func(a, b Param) int {
@@ -29,7 +29,7 @@ func (m *Model) buckets(t *Tape, o PlanOptions) []bucket {
 		last.gradients = append(last.gradients, s.of(s.group.total))
 		bytes += 4 * int64(p.span())
 		end := t.complete[p.Name]
-		if whole || bytes < o.Bucket || i == len(params)-1 || t.complete[params[i+1].Name] == end {
+		if whole || bytes < t.o.Bucket || i == len(params)-1 || t.complete[params[i+1].Name] == end {
 			continue
 		}
 		list = append(list, bucket{end, last.gradients})

@@ -3,6 +3,8 @@ package train
 import (
 	"context"
 	"regexp"
+
+	"github.com/flashvk/flashvk/vk"
 )
 
 // A Stage is the time of all steps of one kind, over all blocks.
@@ -38,7 +40,7 @@ func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
 			steps = append(steps, step)
 		}
 	}
-	if err := p.record(c, p.batches()-1, func(name string) { follow(); step = stageOf(name) }); err != nil {
+	if err := p.record([]*vk.Cmd{c}, p.batches()-1, func(name string) { follow(); step = stageOf(name) }); err != nil {
 		return nil, err
 	}
 	follow()

@@ -10,9 +10,12 @@ import (
 
 // This file turns ops into steps of the program.
 
-// append appends an op and its forward pass.
+// append appends an op and its forward pass. Nil values are none.
 func (t *Tape) append(o *op) {
 	o.scope, o.block = t.scope, t.block
+	for _, list := range []*[]*Value{&o.in, &o.out, &o.saved} {
+		*list = slices.DeleteFunc(slices.Clone(*list), func(v *Value) bool { return v == nil })
+	}
 	for _, v := range o.in {
 		if v.node.consumed {
 			t.failf("%s reads %s, which another op has written over", o.name, v.Name())
@@ -58,8 +61,8 @@ func (t *Tape) again(b *block) {
 	lost := map[*node]bool{}
 	lose := func(list []*Value) {
 		for _, v := range list {
-			if n := v.node; n.block == b && n.lost(t.o.Checkpoint) {
-				lost[n] = true
+			if v != nil && v.node.block == b && v.node.lost(t.o.Checkpoint) {
+				lost[v.node] = true
 			}
 		}
 	}
@@ -87,6 +90,9 @@ func (t *Tape) again(b *block) {
 // make gives the outputs of an op their memory. Again leaves out what is kept.
 func (t *Tape) make(again bool, outputs ...*Value) {
 	for _, v := range outputs {
+		if v == nil {
+			continue
+		}
 		if n := v.node; !again || n.lost(t.o.Checkpoint) {
 			n.memory = t.prog.Tensor(repeated(n.scope+n.name, again), n.dtype, n.shape...)
 			if n.output {

@@ -38,7 +38,8 @@ type Tape struct {
 	scale   *Value // the gradient of the loss
 	// complete has the number of steps after which the gradient by a parameter is complete.
 	complete map[string]int
-	model    *Model // nil until the program is recorded
+	layout   *layout // of params, once the program is there
+	model    *Model  // nil until the program is recorded
 }
 
 // An op is appended to a tape.
