@@ -154,14 +154,11 @@ func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, in []*train.V
 			return mlp.Workspace(b.Caps(), map[kit.Pass]mlp.Problem{kit.Forward: p, kit.Backward: q}[pass], pass, opt)
 		},
 		Forward: func(c *vk.Cmd, m train.Call) error {
-			opt := opt
-			opt.Workspace = m.Workspace
-			return mlp.Forward(c, tensors(m), p, opt)
+			return mlp.Forward(c, tensors(m), p, mlp.Options{Fused: opt.Fused, Workspace: m.Workspace})
 		},
 		Backward: func(c *vk.Cmd, m train.Call) error {
-			opt := opt
-			opt.Workspace = m.Workspace
-			return mlp.Backward(c, tensors(m), mlp.Gradients{DY: m.DOut[0], DX: m.DIn[0], DW1: m.DIn[1], DW2: m.DIn[2]}, q, opt)
+			g := mlp.Gradients{DY: m.DOut[0], DX: m.DIn[0], DW1: m.DIn[1], DW2: m.DIn[2]}
+			return mlp.Backward(c, tensors(m), g, q, mlp.Options{Fused: opt.Fused, Workspace: m.Workspace})
 		}})
 }
 
@@ -185,15 +182,11 @@ func (b *builder) loss(z, y *train.Value) {
 	b.Op(train.Op{Name: "loss", In: in, Out: []*train.Value{loss, logP}, Reads: in,
 		Workspace: func(pass kit.Pass) (int64, error) { return mixture.Workspace(b.Caps(), p, pass, opt) },
 		Forward: func(c *vk.Cmd, m train.Call) error {
-			opt := opt
-			opt.Workspace = m.Workspace
-			return mixture.Forward(c, tensors(m), p, opt)
+			return mixture.Forward(c, tensors(m), p, mixture.Options{Outputs: opt.Outputs, Workspace: m.Workspace})
 		},
 		Backward: func(c *vk.Cmd, m train.Call) error {
-			opt := opt
-			opt.Workspace = m.Workspace
 			g := mixture.Gradients{DLoss: m.DOut[0], DX: m.DIn[0], DW1: m.DIn[1], DW2: m.DIn[2]}
-			return mixture.Backward(c, tensors(m), g, p, opt)
+			return mixture.Backward(c, tensors(m), g, p, mixture.Options{Outputs: opt.Outputs, Workspace: m.Workspace})
 		}})
 	b.Loss(loss)
 }

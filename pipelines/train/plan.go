@@ -117,7 +117,6 @@ type Plan struct {
 	memory  *Memory
 	parts   []bucket
 	cmds    map[turn][]*vk.Cmd // of each part, then AdamW's if it is apart
-	fresh   []*vk.Cmd          // of RunFresh
 	scale   float64            // the loss scale of the recordings
 	weight  float64            // of the loss, see Weigh
 	running *vk.Cmd            // of the last batch
@@ -175,13 +174,13 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 }
 
 // recordAll records the batches of all turns.
-func (p *Plan) recordAll() (err error) {
+func (p *Plan) recordAll() error {
 	p.scale = p.m.scale
 	done := map[turn]bool{}
 	for i := range p.batches() {
 		if turn := p.turn(i); !done[turn] {
 			done[turn] = true
-			if p.cmds[turn], err = p.recordParts(p.cmds[turn], "train "+p.pass.String(), i); err != nil {
+			if err := p.recordTurn(i); err != nil {
 				return err
 			}
 		}
@@ -189,23 +188,23 @@ func (p *Plan) recordAll() (err error) {
 	return nil
 }
 
-// recordParts records a batch into its Cmds, which it makes if there are none.
-func (p *Plan) recordParts(cmds []*vk.Cmd, name string, batch int) ([]*vk.Cmd, error) {
-	n := len(p.parts)
+// recordTurn records a batch into the Cmds of its turn, which it makes if there are none.
+func (p *Plan) recordTurn(batch int) error {
+	turn, n := p.turn(batch), len(p.parts)
 	if p.reduces() && batch == p.batches()-1 {
 		n++
 	}
-	for len(cmds) < n {
-		c, err := p.m.d.NewCmd(name)
+	for len(p.cmds[turn]) < n {
+		c, err := p.m.d.NewCmd("train " + p.pass.String())
 		if err != nil {
-			return cmds, err
+			return err
 		}
-		cmds = append(cmds, c)
+		p.cmds[turn] = append(p.cmds[turn], c)
 	}
-	for _, c := range cmds {
+	for _, c := range p.cmds[turn] {
 		c.Reset()
 	}
-	return cmds, p.record(cmds, batch, nil)
+	return p.record(p.cmds[turn], batch, nil)
 }
 
 // reduces reports whether a step waits for PlanOptions.Reduce.
@@ -312,16 +311,11 @@ func (p *Plan) Close() {
 		return
 	}
 	for _, cmds := range p.cmds {
-		closeAll(cmds)
+		for _, c := range cmds {
+			c.Close()
+		}
 	}
-	closeAll(p.fresh)
 	p.t.prog.Close()
-}
-
-func closeAll(cmds []*vk.Cmd) {
-	for _, c := range cmds {
-		c.Close()
-	}
 }
 
 // Modules lists the kernels of the recording.
@@ -382,50 +376,46 @@ func (p *Plan) Run(ctx context.Context) error {
 // the device may come from any later call.
 //
 // If ctx has ended, nothing is submitted, and the batch remains to be run.
-func (p *Plan) Start(ctx context.Context) error {
+func (p *Plan) Start(ctx context.Context) error { return p.start(ctx, false) }
+
+// RunFresh is Run with a recording that is made now: HostTime includes the time to record. The
+// results are the results of Run, bit for bit.
+func (p *Plan) RunFresh(ctx context.Context) error {
+	if err := p.start(ctx, true); err != nil {
+		return err
+	}
+	return p.running.Wait(ctx)
+}
+
+// start submits the recording of a batch, which is made anew if it is to be fresh.
+func (p *Plan) start(ctx context.Context, fresh bool) error {
 	if err := p.rescale(ctx); err != nil {
 		return err
 	}
-	cmds := p.cmds[p.turn(p.batch)]
-	for _, c := range cmds {
+	turn := p.turn(p.batch)
+	for _, c := range p.cmds[turn] {
 		if err := c.Wait(ctx); err != nil { // its runs do not overlap
 			return err
 		}
 	}
-	return p.start(ctx, cmds, time.Now())
-}
-
-// start submits the recording of a batch, on which the host has worked since begin.
-func (p *Plan) start(ctx context.Context, cmds []*vk.Cmd, begin time.Time) error {
-	for i, c := range cmds {
+	begin := time.Now()
+	if fresh {
+		if err := p.recordTurn(p.batch); err != nil {
+			return err
+		}
+	}
+	for i, c := range p.cmds[turn] {
 		if err := c.Start(ctx); err != nil {
 			return err
 		}
-		if i < len(cmds)-1 {
+		if p.running = c; i < len(p.cmds[turn])-1 {
 			if err := p.t.o.Reduce(ctx, p.parts[i].gradients); err != nil {
 				return err
 			}
 		}
 	}
-	p.host, p.running = time.Since(begin), cmds[len(cmds)-1]
-	p.batch = (p.batch + 1) % p.batches()
+	p.host, p.batch = time.Since(begin), (p.batch+1)%p.batches()
 	return nil
-}
-
-// RunFresh is Run with a recording of its own, made now: HostTime includes the time to record. The
-// results are the results of Run, bit for bit.
-func (p *Plan) RunFresh(ctx context.Context) (err error) {
-	if err := p.rescale(ctx); err != nil {
-		return err
-	}
-	begin := time.Now()
-	if p.fresh, err = p.recordParts(p.fresh, "train "+p.pass.String()+", fresh", p.batch); err != nil {
-		return err
-	}
-	if err := p.start(ctx, p.fresh, begin); err != nil {
-		return err
-	}
-	return p.running.Wait(ctx)
 }
 
 // Repeat records a batch n times, one behind the other, and what `each` records behind each: a batch reads what the batch

@@ -20,15 +20,15 @@ const (
 
 // A saved tensor is one of the model's, which a file has parameter by parameter.
 type saved struct {
-	prefix string
-	of     bufferOf
+	prefix, rule string
+	of           bufferOf
 }
 
 func state() []saved {
 	return []saved{
-		{"", weightsOf},
-		{firstMoment, func(g *group) vk.Tensor { return g.m }},
-		{secondMoment, func(g *group) vk.Tensor { return g.v }},
+		{"", "parameters are finite", weightsOf},
+		{firstMoment, "moments are finite", func(g *group) vk.Tensor { return g.m }},
+		{secondMoment, "second moments are finite and not negative", func(g *group) vk.Tensor { return g.v }},
 	}
 }
 
@@ -82,7 +82,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 		for _, p := range m.trained() {
 			v, err := m.read(ctx, p.Name, x.of)
 			if err == nil {
-				err = checkSaved(x.prefix, p.Name, v)
+				err = x.check(p.Name, v)
 			}
 			if err == nil {
 				err = out.WriteFloat32s(x.prefix+p.Name, v)
@@ -123,7 +123,7 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	for i, x := range state() {
 		values[i] = map[string][]float32{}
 		for _, p := range m.trained() {
-			v, err := readSaved(f, x.prefix, p)
+			v, err := x.read(f, p)
 			if err != nil {
 				return err
 			}
@@ -157,25 +157,23 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 }
 
 // Find returns the tensor of a parameter in a file. An error names one that is missing or has another shape.
-func (p Param) Find(f *safetensors.File) (safetensors.Tensor, error) { return p.find(f, "") }
+func (p Param) Find(f *safetensors.File) (safetensors.Tensor, error) { return state()[0].find(f, p) }
 
 // Read reads a parameter of a file. An error is that of Find, or names the first element that is infinite or NaN.
-func (p Param) Read(f *safetensors.File) ([]float32, error) { return readSaved(f, "", p) }
+func (p Param) Read(f *safetensors.File) ([]float32, error) { return state()[0].read(f, p) }
 
-func (p Param) find(f *safetensors.File, prefix string) (safetensors.Tensor, error) {
-	name := prefix + p.Name
-	t, ok := f.Tensor(name)
+func (x saved) find(f *safetensors.File, p Param) (safetensors.Tensor, error) {
+	t, ok := f.Tensor(x.prefix + p.Name)
 	if !ok {
-		return t, fmt.Errorf("train: tensor %q is missing", name)
+		return t, fmt.Errorf("train: tensor %q is missing", x.prefix+p.Name)
 	} else if !slices.Equal(t.Shape, p.Shape) {
-		return t, fmt.Errorf("train: tensor %q has shape %v, want %v", name, t.Shape, p.Shape)
+		return t, fmt.Errorf("train: tensor %q has shape %v, want %v", t.Name, t.Shape, p.Shape)
 	}
 	return t, nil
 }
 
-// readSaved reads a tensor of a parameter.
-func readSaved(f *safetensors.File, prefix string, p Param) ([]float32, error) {
-	t, err := p.find(f, prefix)
+func (x saved) read(f *safetensors.File, p Param) ([]float32, error) {
+	t, err := x.find(f, p)
 	if err != nil {
 		return nil, err
 	}
@@ -183,19 +181,14 @@ func readSaved(f *safetensors.File, prefix string, p Param) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v, checkSaved(prefix, p.Name, v)
+	return v, x.check(p.Name, v)
 }
 
-// checkSaved returns an error that names the first element that no model has, of a parameter
-// or, by its prefix, of moments of it.
-func checkSaved(prefix, name string, x []float32) error {
-	rule := map[string]string{
-		"": "parameters are finite", firstMoment: "moments are finite",
-		secondMoment: "second moments are finite and not negative",
-	}[prefix]
-	for i, v := range x {
-		if v-v != 0 || prefix == secondMoment && v < 0 {
-			return fmt.Errorf("train: %s%s[%d] is %v: %s", prefix, name, i, v, rule)
+// check returns an error that names the first element of a parameter, or of moments of it, that no model has.
+func (x saved) check(name string, values []float32) error {
+	for i, v := range values {
+		if v-v != 0 || x.prefix == secondMoment && v < 0 {
+			return fmt.Errorf("train: %s%s[%d] is %v: %s", x.prefix, name, i, v, x.rule)
 		}
 	}
 	return nil
@@ -209,7 +202,7 @@ func NotFinite(x []float32) int {
 // NotFinite returns the name of the first tensor with an infinity or a NaN, or "". Gradients come
 // first, in the order of the backward pass, then weights and moments.
 func (m *Model) NotFinite(ctx context.Context) (string, error) {
-	list := append([]saved{{"the gradient of ", func(g *group) vk.Tensor { return g.grads }}}, state()...)
+	list := append([]saved{{"the gradient of ", "", func(g *group) vk.Tensor { return g.grads }}}, state()...)
 	for _, x := range list {
 		for _, p := range slices.Backward(m.layout.params) {
 			v, err := m.read(ctx, p.Name, x.of)
