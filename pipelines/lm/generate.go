@@ -163,7 +163,7 @@ func MaxContext(d *vk.Device, c *Config, batch int, t dtype.DType) (int, error) 
 // NewModel returns a model with weights on a device, frozen.
 func NewModel(ctx context.Context, d *vk.Device, c *Config, w Weights, t dtype.DType, progress func(done, all int64)) (_ *train.Model, err error) {
 	f := &Forward{Config: c, Sizes: Sizes{Batch: 1, Seq: 1}, Cache: &Cache{context: 1}}
-	return newModel(ctx, d, f, w, train.Options{DType: t, Pass: train.Forward, Trained: []string{}}, progress)
+	return newModel(ctx, d, f, w, train.Options{DType: t, Pass: train.Forward, Trained: func(string) bool { return false }}, progress)
 }
 
 // newModel returns a model with weights on a device, and with those of an adapter.

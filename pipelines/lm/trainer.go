@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -64,7 +65,7 @@ func (o *TrainOptions) forward(c *Config) *Forward {
 func (o *TrainOptions) model(pass train.Pass) train.Options {
 	x := train.Options{DType: o.DType, Pass: pass, Optim: o.Optim}
 	if o.LoRA != nil {
-		x.Trained = []string{adapterPrefix + "*"}
+		x.Trained = func(name string) bool { return strings.HasPrefix(name, adapterPrefix) }
 	}
 	if pass == train.Train {
 		x.Accumulate, x.LossScale = o.Accumulate, o.LossScale

@@ -108,7 +108,7 @@ func TestRanges(t *testing.T) {
 	caps.MaxStorageBufferRange, o.Accumulate = 3*4096-1, 2
 	_, err = newLayout(&caps, params, &o)
 	require.EqualError(t, err, "train: parameter a takes 12288 bytes, of which a kernel sees 12287: without accumulation it would fit: unsupported on this device")
-	o.Accumulate, o.Trained, o.DType = 0, []string{}, dtype.Float16
+	o.Accumulate, o.Trained, o.DType = 0, func(string) bool { return false }, dtype.Float16
 	params[0].DType, params[2].DType = o.DType, o.DType
 	l, err := newLayout(&caps, params, &o)
 	require.NoError(t, err)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path"
-	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/enum"
@@ -66,10 +64,9 @@ func (p Param) span() int { return elements(p.device()) }
 type Options struct {
 	DType dtype.DType // of activations, and of the weights that products read
 	Pass  Pass        // the last pass that its plans may have
-	// Trained are patterns of path.Match for the names of the parameters that are trained. The last
-	// that matches decides, and "!" before a pattern freezes. Nil trains all. A frozen parameter
-	// is kept in the format that ops read alone.
-	Trained []string
+	// Trained reports whether the parameter of a name is trained. Nil trains all. A frozen parameter is
+	// kept in the format that ops read alone.
+	Trained func(name string) bool
 	// Optim has the constants of AdamW, for Train. Its Eps and MaxNorm are for gradients without
 	// the loss scale.
 	Optim optim.Problem
@@ -106,11 +103,6 @@ func (o Options) Validate() error {
 	case o.GoodSteps > 0 && o.Pass == Train && o.Optim.MaxNorm == 0:
 		return fmt.Errorf("train: good_steps=%d needs a max_norm, without which no step is skipped", o.GoodSteps)
 	}
-	for _, pattern := range o.Trained {
-		if _, err := path.Match(strings.TrimPrefix(pattern, "!"), ""); err != nil {
-			return fmt.Errorf("train: trained=%q: %w", pattern, err)
-		}
-	}
 	if o.Pass == Train {
 		return o.Optim.Validate()
 	}
@@ -123,16 +115,7 @@ func validScale(scale float64) bool {
 }
 
 // frozen reports whether a parameter is not trained.
-func (o *Options) frozen(name string) bool {
-	frozen := o.Trained != nil
-	for _, pattern := range o.Trained {
-		pattern, freezes := strings.CutPrefix(pattern, "!")
-		if matches, _ := path.Match(pattern, name); matches {
-			frozen = freezes
-		}
-	}
-	return frozen
-}
+func (o *Options) frozen(name string) bool { return o.Trained != nil && !o.Trained(name) }
 
 // batches returns how many Runs make a step.
 func (o *Options) batches() int { return max(o.Accumulate, 1) }

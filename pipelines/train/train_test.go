@@ -53,9 +53,13 @@ func TestFrozen(t *testing.T) {
 	all := newRun(t, d, model(2, 6), train.Options{Pass: train.Gradients})
 	full := all.with(train.Gradients, train.PlanOptions{})
 	want := all.gradients()
-	for _, patterns := range [][]string{{"N.[ab]"}, {"*", "!N.*", "!tied"}, {"tied"}} {
+	for _, is := range []func(name string) bool{
+		func(name string) bool { return name == "N.a" || name == "N.b" },
+		func(name string) bool { return !strings.HasPrefix(name, "N.") && name != "tied" },
+		func(name string) bool { return name == "tied" },
+	} {
 		o := trainOptions()
-		o.Trained = patterns
+		o.Trained = is
 		r := newRun(t, d, model(2, 6), o)
 		before := r.weights()
 		gradients := r.with(train.Gradients, train.PlanOptions{})
@@ -67,7 +71,7 @@ func TestFrozen(t *testing.T) {
 				trained++
 			}
 		}
-		require.NotZero(t, trained, patterns)
+		require.NotZero(t, trained)
 		require.Less(t, len(gradients.Modules()), len(full.Modules())+1)
 		require.Less(t, gradients.Memory().Model, full.Memory().Model*4)
 		r.with(train.Train, train.PlanOptions{})
@@ -75,8 +79,6 @@ func TestFrozen(t *testing.T) {
 			require.Equal(t, got[name] == nil, slices.Equal(before[name], x), name)
 		}
 	}
-	_, err := train.NewModel(t.Context(), d, nil, train.Options{Trained: []string{"[", "a"}})
-	require.ErrorContains(t, err, `train: trained="[": `)
 }
 
 func norm(x []float32) float64 {
