@@ -353,7 +353,7 @@ func (r *runModel) compute(ctx context.Context, d *vk.Device, b *modelBatch, o p
 	if err := model.SetWeights(ctx, b.w); err != nil {
 		return err
 	}
-	plan, err := model.NewPlan(ctx, b.s, o.Pass, tnp.PlanOptions{Checkpoint: checkpoint})
+	plan, err := tnp.NewPlan(ctx, model, b.c, b.s, o.Pass, tnp.PlanOptions{Checkpoint: checkpoint})
 	if err != nil {
 		return err
 	}

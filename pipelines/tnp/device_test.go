@@ -85,7 +85,7 @@ func (t *trial) sampled(size int) (list []int) {
 }
 
 // model returns a model with the weights of the trial.
-func (t *trial) model(tt *testing.T, d *vk.Device, o train.Options) *tnp.Model {
+func (t *trial) model(tt *testing.T, d *vk.Device, o train.Options) *train.Model {
 	model, err := tnp.NewModel(context.Background(), d, t.c, o)
 	require.NoError(tt, err)
 	tt.Cleanup(model.Close)
@@ -94,9 +94,9 @@ func (t *trial) model(tt *testing.T, d *vk.Device, o train.Options) *tnp.Model {
 }
 
 // plan runs a pass over the batch.
-func (t *trial) plan(tt *testing.T, model *tnp.Model, pass train.Pass, o tnp.PlanOptions) *tnp.Plan {
+func (t *trial) plan(tt *testing.T, model *train.Model, pass train.Pass, o tnp.PlanOptions) *tnp.Plan {
 	ctx := context.Background()
-	plan, err := model.NewPlan(ctx, t.s, pass, o)
+	plan, err := tnp.NewPlan(ctx, model, t.c, t.s, pass, o)
 	require.NoError(tt, err)
 	tt.Cleanup(plan.Close)
 	require.NoError(tt, plan.SetInputs(ctx, t.x, t.y))

@@ -34,7 +34,7 @@ func ExampleNewModel() {
 	vktest.Must(tnp.CheckFits(d, c, s, train.Options{Pass: train.Forward}, o)) // says how many bytes are missing
 	memory, err := tnp.Measure(d.Caps(), c, s, train.Options{Pass: train.Forward}, o)
 	vktest.Must(err)
-	plan, err := model.NewPlan(ctx, s, train.Forward, o)
+	plan, err := tnp.NewPlan(ctx, model, c, s, train.Forward, o)
 	vktest.Must(err)
 	defer plan.Close()
 	x := []float32{0, 0.5, 1 /* y = 0.5 at 0 */, 1, 0.25, 1, 0.5, 0, -1 /* and at 0.5? */}

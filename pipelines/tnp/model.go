@@ -9,7 +9,6 @@ import (
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/train"
-	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -69,61 +68,15 @@ func CheckFits(d *vk.Device, c Config, s Shape, o train.Options, p PlanOptions) 
 	return train.CheckFits(d, c.forward(s, p), o, p.plan(), smaller)
 }
 
-// A Model has the weights on a device, their gradients and moments. It is for one goroutine at a
-// time. Names and shapes of parameters are those of Config.Params.
-type Model struct {
-	*train.Model
-	c Config
-}
-
 // NewModel returns a model whose weights are 0. The caller sets them (SetWeights) before a plan
-// is run. Close it after its plans. It returns an error with the number of missing bytes if the device
-// is known to have less memory than the model takes, before it allocates any.
-func NewModel(ctx context.Context, d *vk.Device, c Config, o train.Options) (*Model, error) {
+// is run. Close it after its plans. Names and shapes of parameters are those of Config.Params. It returns an error with
+// the number of missing bytes if the device is known to have less memory than the model takes, before it allocates any.
+func NewModel(ctx context.Context, d *vk.Device, c Config, o train.Options) (*train.Model, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m, err := train.NewModel(ctx, d, c.Params(o.DType), o)
-	if err != nil {
-		return nil, err
-	}
-	return &Model{m, c}, nil
-}
-
-// Close frees the memory once the submissions so far have finished. It is idempotent and may be
-// called on nil.
-func (m *Model) Close() {
-	if m != nil {
-		m.Model.Close()
-	}
-}
-
-// Config returns the sizes.
-func (m *Model) Config() Config { return m.c }
-
-// SaveState is train.Model.SaveState, with the metadata that Save writes.
-func (m *Model) SaveState(ctx context.Context, path string, more map[string]string) error {
-	metadata := m.c.metadata()
-	for name, text := range more {
-		if _, ok := metadata[name]; !ok {
-			metadata[name] = text
-		}
-	}
-	return m.Model.SaveState(ctx, path, metadata)
-}
-
-// LoadState reads what SaveState wrote of a model of the same sizes. The next steps have the same
-// bits as without the file. A value that is infinite, NaN, or a negative second moment is an error
-// that names it.
-func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
-	c, err := ReadConfig(f, 0)
-	if err != nil {
-		return err
-	}
-	if c != m.c {
-		return fmt.Errorf("tnp: the file has a model of %v, want %v", c, m.c)
-	}
-	return m.Model.LoadState(ctx, f)
+	o.Metadata = c.metadata()
+	return train.NewModel(ctx, d, c.Params(o.DType), o)
 }
 
 // A Plan is a pass of a model over batches of one shape: a train.Plan.
@@ -135,12 +88,12 @@ type Plan struct {
 }
 
 // NewPlan is train.Model.NewPlan for batches of a shape.
-func (m *Model) NewPlan(ctx context.Context, s Shape, pass train.Pass, o PlanOptions) (*Plan, error) {
-	p, err := m.Model.NewPlan(ctx, m.c.forward(s, o), pass, o.plan())
+func NewPlan(ctx context.Context, m *train.Model, c Config, s Shape, pass train.Pass, o PlanOptions) (*Plan, error) {
+	p, err := m.NewPlan(ctx, c.forward(s, o), pass, o.plan())
 	if err != nil {
 		return nil, err
 	}
-	return &Plan{p, m.c, s, pass}, nil
+	return &Plan{p, c, s, pass}, nil
 }
 
 // Close frees the memory of the plan once the submissions so far have finished. It is idempotent

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { vktest.Main(m) }
 
 // weights downloads the parameters.
-func weights(t *testing.T, m *tnp.Model) tnp.Weights {
+func weights(t *testing.T, m *train.Model) tnp.Weights {
 	w, err := m.Weights(context.Background())
 	require.NoError(t, err)
 	return w
@@ -33,13 +33,18 @@ func TestOtherFile(t *testing.T) {
 	o := train.Options{Pass: train.Train, Optim: optim.Default()}
 	a := newTrial(p.Config, p.Shape, 1).model(t, d, o)
 	require.NoError(t, a.SaveState(ctx, path, nil))
-	p.DFF = 8
-	b := newTrial(p.Config, p.Shape, 1).model(t, d, o)
-	before := weights(t, b)
-	require.ErrorContains(t, b.LoadState(ctx, opened(t, path)), "tnp: the file has a model of 2 layers of 32, 2 heads of 16, d_ff 64, 3 components, want")
-	require.Equal(t, before, weights(t, b))
-	require.NoError(t, tnp.Save(alone, weights(t, a), a.Config()))
+	require.NoError(t, tnp.Save(alone, weights(t, a), p.Config))
 	require.EqualError(t, a.LoadState(ctx, opened(t, alone)), `train: metadata steps="" is not a number of steps`)
+	wide, many := p.Config, p.Config
+	wide.DFF, many.Heads, many.HeadDim = 8, 4, 8
+	for want, c := range map[string]tnp.Config{
+		`train: tensor "blocks.0.up.weight" has shape [64 32], want [8 32]`: wide, `train: metadata heads="2" is not "4"`: many,
+	} {
+		b := newTrial(c, p.Shape, 1).model(t, d, o)
+		before := weights(t, b)
+		require.EqualError(t, b.LoadState(ctx, opened(t, path)), want)
+		require.Equal(t, before, weights(t, b))
+	}
 }
 
 // TestOptimizer wants a step to do what AdamW does with the gradients of a plan of pass

@@ -83,6 +83,9 @@ type Options struct {
 	// in order, and the last Run makes the step with the mean. 0 is 1. More is for Train, and
 	// takes the memory of gradients two more times.
 	Accumulate int
+	// Metadata is what a state says of the model beside the shapes of parameters: SaveState writes it, and
+	// LoadState wants it.
+	Metadata map[string]string
 }
 
 // Validate returns an error that names the first option that breaks a rule.

@@ -59,6 +59,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	}
 	metadata := map[string]string{}
 	maps.Copy(metadata, more)
+	maps.Copy(metadata, m.o.Metadata)
 	if err := m.adjust(ctx); err != nil { // as the next step would
 		return err
 	}
@@ -101,6 +102,11 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 	if err := m.untrained(); err != nil {
 		return err
+	}
+	for name, want := range m.o.Metadata {
+		if is := f.Metadata[name]; is != want {
+			return fmt.Errorf("train: metadata %s=%q is not %q", name, is, want)
+		}
 	}
 	steps, err := strconv.Atoi(f.Metadata["steps"])
 	if err != nil || steps < 0 {

@@ -131,13 +131,13 @@ func facts(bytes, first, last float64) []bench.Fact {
 }
 
 // plan makes a model and a plan; close frees both.
-func (b *benchmark) plan(ctx context.Context, pass train.Pass) (model *tnp.Model, plan *tnp.Plan, err error) {
+func (b *benchmark) plan(ctx context.Context, pass train.Pass) (model *train.Model, plan *tnp.Plan, err error) {
 	model, err = tnp.NewModel(ctx, b.d, b.c.Config, b.c.options(pass))
 	if err != nil {
 		return nil, nil, err
 	}
 	if err = model.SetWeights(ctx, b.w); err == nil {
-		plan, err = model.NewPlan(ctx, b.c.Shape, pass, b.c.Variant.plan(b.c.Checkpoint))
+		plan, err = tnp.NewPlan(ctx, model, b.c.Config, b.c.Shape, pass, b.c.Variant.plan(b.c.Checkpoint))
 	}
 	if err == nil {
 		if err = plan.SetInputs(ctx, b.x, b.y); err == nil {

@@ -63,7 +63,7 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 	if err := model.SetWeights(ctx, w); err != nil {
 		return nil, err
 	}
-	v := &evaluator{model: model, o: o}
+	v := &evaluator{model: model, c: c, o: o}
 	defer v.close()
 	if err := v.open(ctx); err != nil {
 		return nil, err
@@ -72,12 +72,13 @@ func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Opti
 	if err != nil {
 		return nil, err
 	}
-	return e, draw(ctx, model, o)
+	return e, draw(ctx, model, c, o)
 }
 
 // An evaluator computes the losses of a model on batches that it is not trained on.
 type evaluator struct {
-	model *tnp.Model
+	model *train.Model
+	c     tnp.Config
 	o     *Options
 	plan  *tnp.Plan
 	made  []batch // by the first evaluation
@@ -86,7 +87,7 @@ type evaluator struct {
 
 // open makes the plan; close frees it.
 func (v *evaluator) open(ctx context.Context) (err error) {
-	v.plan, err = v.model.NewPlan(ctx, v.o.Shape, train.Forward, tnp.PlanOptions{})
+	v.plan, err = tnp.NewPlan(ctx, v.model, v.c, v.o.Shape, train.Forward, tnp.PlanOptions{})
 	return err
 }
 
@@ -172,7 +173,7 @@ func predict(ctx context.Context, plan *tnp.Plan, b batch) (mean, deviation []fl
 }
 
 // draw draws what the model makes of the context of a task, and the task, as o.Picture.
-func draw(ctx context.Context, model *tnp.Model, o *Options) error {
+func draw(ctx context.Context, model *train.Model, config tnp.Config, o *Options) error {
 	if o.Picture == "" {
 		return nil
 	}
@@ -185,9 +186,9 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 		var targets chart.Series
 		task, targets = o.heldOut.curve(points)
 		c.Series = append(c.Series, targets)
-		c.Subtitle = fmt.Sprintf("%v; a task of %s", model.Config(), filepath.Base(o.heldOut.path))
+		c.Subtitle = fmt.Sprintf("%v; a task of %s", config, filepath.Base(o.heldOut.path))
 	}
-	plan, err := model.NewPlan(ctx, tnp.Shape{Batch: 1, Context: task.Context, Targets: points}, train.Forward, tnp.PlanOptions{})
+	plan, err := tnp.NewPlan(ctx, model, config, tnp.Shape{Batch: 1, Context: task.Context, Targets: points}, train.Forward, tnp.PlanOptions{})
 	if err != nil {
 		return err
 	}
@@ -210,7 +211,7 @@ func draw(ctx context.Context, model *tnp.Model, o *Options) error {
 			chart.Series{Name: "function", Peer: true, X: x, Y: task.Y[task.Context:]},
 			chart.Series{Name: "process's mean", Peer: true, X: x, Y: own})
 		c.Subtitle = fmt.Sprintf("%v; a task of kernel %v, length scale %.2f, noise %.2f; the process's mean is the prediction of one who knows these",
-			model.Config(), task.Kernel, task.LengthScale, task.Noise)
+			config, task.Kernel, task.LengthScale, task.Noise)
 	}
 	return write(&c, o.Picture)
 }

@@ -153,7 +153,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		return nil, err
 	}
 	defer model.Close()
-	t := &trainer{o: o, model: model, result: &Result{Best: math.Inf(1)}, evaluator: &evaluator{model: model, o: o}}
+	t := &trainer{o: o, model: model, result: &Result{Best: math.Inf(1)}, evaluator: &evaluator{model: model, c: o.Config, o: o}}
 	c := &course{Schedule: &o.Schedule, stepper: t, state: o.Save, result: t.result}
 	var w tnp.Weights
 	if o.Load != "" {
@@ -164,7 +164,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err != nil {
 		return nil, err
 	}
-	if t.plan, err = model.NewPlan(work, o.Shape, train.Train, o.plan()); err != nil {
+	if t.plan, err = tnp.NewPlan(work, model, o.Config, o.Shape, train.Train, o.plan()); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()
@@ -200,13 +200,13 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		}
 	}
 	t.evaluator.close()
-	return t.result, draw(ctx, model, o)
+	return t.result, draw(ctx, model, o.Config, o)
 }
 
 // A trainer is a training of a neural process on its way.
 type trainer struct {
 	o         *Options
-	model     *tnp.Model
+	model     *train.Model
 	plan      *tnp.Plan
 	result    *Result
 	next      int        // batch to upload: the host makes it while the device works on the one before

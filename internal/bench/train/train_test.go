@@ -73,7 +73,7 @@ func TestEachItsBatch(t *testing.T) {
 	w, err := o.weights()
 	require.NoError(t, err)
 	require.NoError(t, model.SetWeights(ctx, w))
-	plan, err := model.NewPlan(ctx, o.Shape, train.Train, tnp.PlanOptions{})
+	plan, err := tnp.NewPlan(ctx, model, o.Config, o.Shape, train.Train, tnp.PlanOptions{})
 	require.NoError(t, err)
 	defer plan.Close()
 	for step := range o.Steps {
