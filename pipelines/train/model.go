@@ -132,8 +132,8 @@ type Model struct {
 	adam   *optim.AdamW
 	scale  float64 // of the loss
 
-	// These are of a scale that follows the gradients: steps in a row, and all steps so far.
-	good, steps, skipped int
+	// These are of a scale that follows the gradients: the steps there were when it changed, and those that were skipped.
+	since, skipped int
 }
 
 // NewModel returns a model whose parameters are 0. The caller sets them (SetWeights, or Tensor) before

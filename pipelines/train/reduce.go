@@ -49,21 +49,19 @@ func (m *Model) adjust(ctx context.Context) error {
 		return err
 	}
 	skipped, err := m.Skipped(ctx)
-	if err != nil {
-		return err
-	}
-	m.good += steps - m.steps
-	was := m.skipped
-	m.steps, m.skipped = steps, skipped
+	scale := m.scale
 	switch {
-	case skipped > was:
-		m.good = 0
-		return m.setScale(ctx, m.scale/2)
-	case m.good >= m.o.GoodSteps:
-		m.good = 0
-		return m.setScale(ctx, m.scale*2)
+	case err != nil:
+		return err
+	case skipped > m.skipped:
+		scale /= 2
+	case steps-m.since >= m.o.GoodSteps:
+		scale *= 2
+	default:
+		return nil
 	}
-	return nil
+	m.since, m.skipped = steps, skipped
+	return m.setScale(ctx, scale)
 }
 
 // setScale multiplies the moments as the loss scale changes, so that no step does. A scale at the end

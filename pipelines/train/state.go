@@ -65,7 +65,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	}
 	metadata["steps"], metadata["loss_scale"] = strconv.Itoa(steps), strconv.FormatFloat(m.scale, 'g', -1, 64)
 	if m.o.GoodSteps > 0 {
-		metadata["good_steps"] = strconv.Itoa(m.good)
+		metadata["good_steps"] = strconv.Itoa(steps - m.since)
 	}
 	var tensors []safetensors.Tensor
 	for _, x := range state() {
@@ -155,7 +155,7 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 			return err
 		}
 	}
-	m.steps, m.good = steps, good
+	m.since = steps - good
 	if err := m.rescaled(target); err != nil {
 		return err
 	}

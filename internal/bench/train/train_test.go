@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,15 +45,6 @@ func read(t testing.TB, path string) string {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	return string(text)
-}
-
-// columns returns some columns of a log, which do not depend on the machine.
-func columns(t testing.TB, path string) (list []string) {
-	for line := range strings.Lines(read(t, path)) {
-		cells := strings.Split(line, ",")
-		list = append(list, strings.Join(cells[:3], ","))
-	}
-	return list
 }
 
 // TestEachItsBatch: batches uploaded beside the one before have the losses of those that are
