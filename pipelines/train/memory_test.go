@@ -12,28 +12,10 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
-// chain returns a model of blocks of a norm and a product, over some rows.
-func chain(rows, cols int) Func {
-	return func(t *Tape) {
-		x, branch := t.Input("x", t.DType(), rows, cols), (*Value)(nil)
-		for i := range 4 {
-			t.Block(fmt.Sprintf("blocks.%d.", i), func() {
-				y, sum := t.Norm("norm", x, t.Vector(fmt.Sprint(i, ".norm"), cols), Norm{Eps: 1e-5, Residual: branch})
-				t.Keep(sum, Blocks)
-				h := t.Product("up", Product{X: y, W: t.Weight(fmt.Sprint(i, ".up"), cols, 2*cols)})
-				x, branch = sum, t.Product("down", Product{X: h, W: t.Weight(fmt.Sprint(i, ".down"), 2*cols, cols)})
-			})
-		}
-		outputs := t.Product("head", Product{X: t.Add("sum", x, branch), W: t.Weight("head", cols, 3), Out: dtype.Some(dtype.Float32)})
-		loss, _ := t.Mixture("loss", outputs.Reshape(rows, 1, 3), t.Input("y", dtype.Float32, rows))
-		t.Loss(loss)
-	}
-}
-
 // TestTooLarge wants an error that says how many bytes are missing, and what would fit.
 func TestTooLarge(t *testing.T) {
 	d := vktest.Open(t)
-	f, o := chain(64, 32), Options{Pass: Gradients}
+	f, o := model(2, 66).f, Options{Pass: Gradients}
 	var memory [Auto]*Memory
 	for c := range Auto {
 		var err error
@@ -57,7 +39,7 @@ func TestTooLarge(t *testing.T) {
 	} {
 		off, blocks := bytes(memory[Off]), bytes(memory[Blocks])
 		require.EqualError(t, choose(blocks, Off, what, bytes),
-			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint selective it would fit, %d", what, off, off-blocks, blocks))
+			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would fit, %d", what, off, off-blocks, blocks))
 		require.EqualError(t, choose(blocks-1, Off, what, bytes),
 			fmt.Sprintf("train: %s take %d bytes, %d more than the device has left: with checkpoint blocks it would take %d, too many as well", what, off, off-blocks+1, blocks))
 		require.NoError(t, choose(off, Auto, what, bytes))

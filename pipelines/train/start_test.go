@@ -1,4 +1,4 @@
-package train_test
+package train
 
 import (
 	"context"
@@ -14,17 +14,16 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/safetensors/filetest"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
-	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
 // stepping runs batches one after the other, or each uploaded beside the batch before. Every fresh-th
 // batch is recorded anew, none if fresh is 0. It returns losses, states, gradients and weights.
-func stepping(r *run, o train.PlanOptions, beside bool, fresh int) (bits []any) {
+func stepping(r *run, o PlanOptions, beside bool, fresh int) (bits []any) {
 	t, ctx := r.t, r.t.Context()
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	plan, err := r.m.NewPlan(ctx, r.s.f, train.Train, o)
+	plan, err := r.m.NewPlan(ctx, r.s.f, Train, o)
 	require.NoError(t, err)
 	defer plan.Close()
 	upload := func(i int) { // from memory that the upload before must have taken
@@ -74,11 +73,11 @@ func TestStart(t *testing.T) {
 	d := vktest.Open(t)
 	for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
 		for _, accumulate := range []int{1, 3} {
-			for _, checkpoint := range []train.Checkpoint{train.Off, train.Blocks} {
+			for _, checkpoint := range []Checkpoint{Off, Blocks} {
 				start := func(beside bool, fresh int) []any {
 					o := trainOptions()
 					o.DType, o.Accumulate = format, accumulate
-					return stepping(newRun(t, d, model(2, 6), o), train.PlanOptions{Checkpoint: checkpoint}, beside, fresh)
+					return stepping(newRun(t, d, model(2, 6), o), PlanOptions{Checkpoint: checkpoint}, beside, fresh)
 				}
 				want := start(false, 0)
 				require.NotEqual(t, want[0], want[1])
@@ -95,11 +94,11 @@ func TestStart(t *testing.T) {
 func TestState(t *testing.T) {
 	d, ctx := vktest.Open(t), t.Context()
 	path := filepath.Join(t.TempDir(), "state")
-	start := func(scale float64) (*run, *train.Plan) {
+	start := func(scale float64) (*run, *Plan) {
 		o := trainOptions()
 		o.LossScale = scale
 		r := newRun(t, d, model(2, 6), o)
-		return r, r.with(train.Train, train.PlanOptions{})
+		return r, r.with(Train, PlanOptions{})
 	}
 	opened := func(path string) *safetensors.File {
 		f, err := safetensors.Open(path)

@@ -1,4 +1,4 @@
-package train_test
+package train
 
 import (
 	"cmp"
@@ -14,7 +14,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/glu"
-	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) { vktest.Main(m) }
 // A sample is a model that has every op of a tape, and its inputs.
 type sample struct {
 	tasks, rows, ids int
-	f                train.Func
+	f                Func
 	weights          float64 // the deviation of weights, for one input; 0 is 0.5
 }
 
@@ -35,45 +34,45 @@ const (
 // values of all. Tied is read twice.
 func model(tasks, rows int) sample {
 	half := rows / 2
-	block := func(t *train.Tape, stream, branch *train.Value) (*train.Value, *train.Value) {
-		y, x := t.Norm("norm1", stream, t.Vector("N.norm1", dim), train.Norm{RMS: branch == nil, Eps: 1e-5})
+	block := func(t *Tape, stream, branch *Value) (*Value, *Value) {
+		y, x := t.Norm("norm1", stream, t.Vector("N.norm1", dim), Norm{RMS: branch == nil, Eps: 1e-5})
 		if branch != nil {
-			y, x = t.Norm("norm1", branch, t.Vector("N.norm1", dim), train.Norm{Eps: 1e-5, Residual: stream})
+			y, x = t.Norm("norm1", branch, t.Vector("N.norm1", dim), Norm{Eps: 1e-5, Residual: stream})
 		}
-		t.Keep(x, train.Blocks)
+		t.Keep(x, Blocks)
 		w := t.Weight("N.qkv", dim, 3*dim)
 		qkv := t.Products(
-			train.Named{"project q", "q", train.Product{X: y, W: w.Slice(1, 0, dim)}},
-			train.Named{"project kv", "kv", train.Product{X: y.Split(tasks).Slice(1, 0, half), W: w.Slice(1, dim, 3*dim)}})
+			Named{"project q", "q", Product{X: y, W: w.Slice(1, 0, dim)}},
+			Named{"project kv", "kv", Product{X: y.Split(tasks).Slice(1, 0, half), W: w.Slice(1, dim, 3*dim)}})
 		k, v := qkv[1].Slice(1, 0, dim).Heads(tasks, heads), qkv[1].Slice(1, dim, 2*dim).Heads(tasks, heads)
 		o := t.Attention("attention", qkv[0].Heads(tasks, heads), k, v, attention.Problem{Causal: true})
-		out := t.Product("out", train.Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true, Bias: t.Vector("N.bias", dim)})
-		t.Keep(out, train.Selective) // the next product but one writes over it
-		low := t.Product("low", train.Product{X: o, W: t.Weight("N.a", 8, dim), TransW: true})
-		out = t.Product("lora", train.Product{X: low, W: t.Weight("N.b", 8, dim), Alpha: 0.5, Into: out})
-		y, x = t.Norm("norm2", out, t.Vector("N.norm2", dim), train.Norm{RMS: true, Eps: 1e-5, Residual: x, Bias: t.Vector("N.bias2", dim)})
-		up := t.Product("up", train.Product{X: y, W: t.Weight("N.up", 2*hidden, dim), TransW: true})
+		out := t.Product("out", Product{X: o, W: t.Weight("N.out", dim, dim), TransW: true, Bias: t.Vector("N.bias", dim)})
+		t.Keep(out, Selective) // the next product but one writes over it
+		low := t.Product("low", Product{X: o, W: t.Weight("N.a", 8, dim), TransW: true})
+		out = t.Product("lora", Product{X: low, W: t.Weight("N.b", 8, dim), Alpha: 0.5, Into: out})
+		y, x = t.Norm("norm2", out, t.Vector("N.norm2", dim), Norm{RMS: true, Eps: 1e-5, Residual: x, Bias: t.Vector("N.bias2", dim)})
+		up := t.Product("up", Product{X: y, W: t.Weight("N.up", 2*hidden, dim), TransW: true})
 		g := t.GLU("glu", up.Slice(1, 0, hidden), up.Slice(1, hidden, 2*hidden), glu.SiLU)
-		return x, t.Product("down", train.Product{X: g, W: t.Weight("N.down", dim, hidden), TransW: true})
+		return x, t.Product("down", Product{X: g, W: t.Weight("N.down", dim, hidden), TransW: true})
 	}
-	return sample{tasks: tasks, rows: rows, ids: vocabulary, f: func(t *train.Tape) {
+	return sample{tasks: tasks, rows: rows, ids: vocabulary, f: func(t *Tape) {
 		table := t.Weight("tied", vocabulary, dim)
 		ids := t.Input("ids", dtype.Int32, tasks*rows)
 		x := t.Embed("embedding", ids, table)
-		var branch *train.Value
+		var branch *Value
 		for i := range 2 {
 			t.Block(fmt.Sprintf("blocks.%d.", i), func() { x, branch = block(t, x, branch) })
 		}
 		x = t.Add("sum", x, branch)
 		targets := t.Rows("targets", x, tasks, half, rows)
-		x = t.Product("whole", train.Product{X: x, W: t.Weight("whole", dim, dim)})
+		x = t.Product("whole", Product{X: x, W: t.Weight("whole", dim, dim)})
 		x = t.Add("both", targets, t.Rows("more targets", x, tasks, half, rows))
-		z, _ := t.Norm("norm", x, t.Vector("norm", dim), train.Norm{Eps: 1e-5, Bias: t.Vector("bias", dim)})
-		z = t.Product("head", train.Product{X: z, W: t.Weight("head", dim, dim), Plus: z, Bias: t.Vector("head.bias", dim)})
-		z = t.Add("twice", z, t.Product("same", train.Product{X: z, W: t.Weight("same", dim, dim)}))
+		z, _ := t.Norm("norm", x, t.Vector("norm", dim), Norm{Eps: 1e-5, Bias: t.Vector("bias", dim)})
+		z = t.Product("head", Product{X: z, W: t.Weight("head", dim, dim), Plus: z, Bias: t.Vector("head.bias", dim)})
+		z = t.Add("twice", z, t.Product("same", Product{X: z, W: t.Weight("same", dim, dim)}))
 		z = square(t, z)
-		logits := t.Product("logits", train.Product{X: z, W: table, TransW: true}) // tied
-		z = t.Product("outputs", train.Product{X: logits, W: t.Weight("outputs", vocabulary, 3*components), Out: dtype.Some(dtype.Float32)})
+		logits := t.Product("logits", Product{X: z, W: table, TransW: true}) // tied
+		z = t.Product("outputs", Product{X: logits, W: t.Weight("outputs", vocabulary, 3*components), Out: dtype.Some(dtype.Float32)})
 		y := t.Input("y", dtype.Float32, tasks*(rows-half))
 		loss, _ := t.Mixture("loss", z.Reshape(tasks*(rows-half), components, 3), y)
 		t.Loss(loss)
@@ -81,15 +80,15 @@ func model(tasks, rows int) sample {
 }
 
 // square is an op of a caller: gelu(x) * x.
-func square(t *train.Tape, x *train.Value) *train.Value {
+func square(t *Tape, x *Value) *Value {
 	s := x.Shape()
 	p := glu.Problem{Rows: s[0], Cols: s[1], Activation: glu.GELU, DType: x.DType()}
 	a := t.Tensor("square", x.DType(), s...)
-	t.Op(train.Op{Name: "square", In: []*train.Value{x, x}, Out: []*train.Value{a}, Reads: []*train.Value{x},
-		Forward: func(c *vk.Cmd, m train.Call) error {
+	t.Op(Op{Name: "square", In: []*Value{x, x}, Out: []*Value{a}, Reads: []*Value{x},
+		Forward: func(c *vk.Cmd, m Call) error {
 			return glu.Forward(c, glu.Tensors{G: m.In[0], U: m.In[1], Y: m.Out[0]}, p, glu.Options{})
 		},
-		Backward: func(c *vk.Cmd, m train.Call) error {
+		Backward: func(c *vk.Cmd, m Call) error {
 			g := glu.Gradients{DY: m.DOut[0], DG: m.DIn[0], DU: m.DIn[1]}
 			return glu.Backward(c, glu.Tensors{G: m.In[0], U: m.In[1]}, g, p, glu.Options{})
 		}})
@@ -99,18 +98,18 @@ func square(t *train.Tape, x *train.Value) *train.Value {
 // A run is a model on a device with its inputs.
 type run struct {
 	t   *testing.T
-	m   *train.Model
+	m   *Model
 	w   map[string][]float32
 	ids []int32
 	y   []float32
 	s   sample
 }
 
-func newRun(t *testing.T, d *vk.Device, s sample, o train.Options) *run {
+func newRun(t *testing.T, d *vk.Device, s sample, o Options) *run {
 	ctx := context.Background()
-	params, err := train.Params(d.Caps(), s.f, o)
+	params, err := Params(d.Caps(), s.f, o)
 	require.NoError(t, err)
-	m, err := train.NewModel(ctx, d, params, o)
+	m, err := NewModel(ctx, d, params, o)
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
 	r := &run{t: t, m: m, w: map[string][]float32{}, s: s}
@@ -136,7 +135,7 @@ func newRun(t *testing.T, d *vk.Device, s sample, o train.Options) *run {
 }
 
 // with runs a plan of a pass and returns it.
-func (r *run) with(pass train.Pass, o train.PlanOptions) *train.Plan {
+func (r *run) with(pass Pass, o PlanOptions) *Plan {
 	ctx := context.Background()
 	plan, err := r.m.NewPlan(ctx, r.s.f, pass, o)
 	require.NoError(r.t, err)
@@ -153,7 +152,7 @@ func (r *run) gradients() map[string][]float32 {
 	return g
 }
 
-func loss(t *testing.T, p *train.Plan) float64 {
+func loss(t *testing.T, p *Plan) float64 {
 	x, err := p.Download(context.Background(), "loss")
 	require.NoError(t, err)
 	return float64(x[0])
@@ -166,9 +165,9 @@ func TestDifferences(t *testing.T) {
 	ctx := context.Background()
 	for _, s := range []sample{model(2, 6), model(1, 6), model(2, 66)} {
 		s.weights = 0.3 // the loss is nearly straight over a step, and small, so that float32 has its differences
-		r := newRun(t, d, s, train.Options{Pass: train.Gradients})
-		r.with(train.Gradients, train.PlanOptions{})
-		grads, plan := r.gradients(), r.with(train.Forward, train.PlanOptions{})
+		r := newRun(t, d, s, Options{Pass: Gradients})
+		r.with(Gradients, PlanOptions{})
+		grads, plan := r.gradients(), r.with(Forward, PlanOptions{})
 		rng := rand.New(rand.NewPCG(3, 4))
 		for _, p := range r.m.Params() {
 			for try := range 3 {

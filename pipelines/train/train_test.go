@@ -1,4 +1,4 @@
-package train_test
+package train
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
-	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -22,19 +21,19 @@ import (
 func TestCheckpoint(t *testing.T) {
 	d := vktest.Open(t)
 	for _, s := range []sample{model(2, 6), model(2, 66)} {
-		r := newRun(t, d, s, train.Options{Pass: train.Gradients})
-		r.with(train.Gradients, train.PlanOptions{})
+		r := newRun(t, d, s, Options{Pass: Gradients})
+		r.with(Gradients, PlanOptions{})
 		want := r.gradients()
-		for _, c := range []train.Checkpoint{train.Selective, train.Blocks} {
-			r.with(train.Gradients, train.PlanOptions{Checkpoint: c})
+		for _, c := range []Checkpoint{Selective, Blocks} {
+			r.with(Gradients, PlanOptions{Checkpoint: c})
 			require.Equal(t, want, r.gradients(), c)
 		}
 	}
 }
 
 // trainOptions are for steps of a model of this package's tests.
-func trainOptions() train.Options {
-	o := train.Options{Pass: train.Train, Optim: optim.Default()}
+func trainOptions() Options {
+	o := Options{Pass: Train, Optim: optim.Default()}
 	o.Optim.MaxNorm = 1
 	return o
 }
@@ -50,8 +49,8 @@ func (r *run) weights() map[string][]float32 {
 // gradient that it has without.
 func TestFrozen(t *testing.T) {
 	d := vktest.Open(t)
-	all := newRun(t, d, model(2, 6), train.Options{Pass: train.Gradients})
-	full := all.with(train.Gradients, train.PlanOptions{})
+	all := newRun(t, d, model(2, 6), Options{Pass: Gradients})
+	full := all.with(Gradients, PlanOptions{})
 	want := all.gradients()
 	for _, is := range []func(name string) bool{
 		func(name string) bool { return name == "N.a" || name == "N.b" },
@@ -62,26 +61,26 @@ func TestFrozen(t *testing.T) {
 		o.Trained = is
 		r := newRun(t, d, model(2, 6), o)
 		before := r.weights()
-		gradients := r.with(train.Gradients, train.PlanOptions{})
+		gradients := r.with(Gradients, PlanOptions{})
 		got, trained := r.gradients(), 0
 		for _, p := range r.m.Params() {
 			require.Equal(t, p.Frozen, got[p.Name] == nil, p.Name)
 			if !p.Frozen {
-				require.InDeltaSlice(t, want[p.Name], got[p.Name], 1e-4*norm(want[p.Name]), p.Name)
+				require.InDeltaSlice(t, want[p.Name], got[p.Name], 1e-4*length(want[p.Name]), p.Name)
 				trained++
 			}
 		}
 		require.NotZero(t, trained)
 		require.Less(t, len(gradients.Modules()), len(full.Modules())+1)
 		require.Less(t, gradients.Memory().Model, full.Memory().Model*4)
-		r.with(train.Train, train.PlanOptions{})
+		r.with(Train, PlanOptions{})
 		for name, x := range r.weights() {
 			require.Equal(t, got[name] == nil, slices.Equal(before[name], x), name)
 		}
 	}
 }
 
-func norm(x []float32) float64 {
+func length(x []float32) float64 {
 	sum := 0.0
 	for _, v := range x {
 		sum += float64(v) * float64(v)
@@ -99,7 +98,7 @@ func TestReduce(t *testing.T) {
 			o := trainOptions()
 			o.Accumulate = n
 			r := newRun(t, d, model(2, 6), o)
-			plan := r.with(train.Train, train.PlanOptions{})
+			plan := r.with(Train, PlanOptions{})
 			for range 2*n - 1 {
 				require.NoError(t, plan.Run(ctx))
 			}
@@ -107,18 +106,18 @@ func TestReduce(t *testing.T) {
 
 			elements, calls := 0, 0
 			x := newRun(t, d, model(2, 6), o)
-			half := train.PlanOptions{Bucket: bytes, Reduce: func(ctx context.Context, bucket []vk.Tensor) error {
+			half := PlanOptions{Bucket: bytes, Reduce: func(ctx context.Context, bucket []vk.Tensor) error {
 				calls++
 				for _, g := range bucket {
 					elements += g.NumElements()
 					v := make([]float32, g.NumElements())
 					require.NoError(t, g.Download(ctx, v))
-					require.Positive(t, norm(v))
+					require.Positive(t, length(v))
 					require.NoError(t, g.Upload(ctx, v))
 				}
 				return nil
 			}}
-			plan = x.with(train.Train, half)
+			plan = x.with(Train, half)
 			require.NoError(t, plan.RunFresh(ctx))
 			for range 2*n - 2 {
 				require.NoError(t, plan.Run(ctx))
@@ -141,11 +140,11 @@ func TestGoodSteps(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "state")
-	start := func(scale float64, good int) (*run, *train.Plan) {
+	start := func(scale float64, good int) (*run, *Plan) {
 		o := trainOptions()
 		o.DType, o.LossScale, o.GoodSteps = dtype.Float16, scale, good
 		r := newRun(t, d, model(2, 6), o)
-		return r, r.with(train.Train, train.PlanOptions{})
+		return r, r.with(Train, PlanOptions{})
 	}
 	r, plan := start(0x1p40, 3)
 	steps := func(n int) {
@@ -205,42 +204,42 @@ func TestGoodSteps(t *testing.T) {
 // TestErrors: mistakes of an author have one line, with the name of the op.
 func TestErrors(t *testing.T) {
 	d := vktest.Open(t)
-	for want, f := range map[string]train.Func{
-		"train: up: x has shape [4 8], w [4 8]": func(t *train.Tape) {
-			t.Product("up", train.Product{X: t.Input("x", dtype.Float32, 4, 8), W: t.Weight("w", 4, 8)})
+	for want, f := range map[string]Func{
+		"train: up: x has shape [4 8], w [4 8]": func(t *Tape) {
+			t.Product("up", Product{X: t.Input("x", dtype.Float32, 4, 8), W: t.Weight("w", 4, 8)})
 		},
-		"train: a plan of pass gradients needs a loss: Tape.Loss": func(t *train.Tape) { t.Input("x", dtype.Float32, 4) },
-		"train: parameter w is float32 [4 8] and float32 [8 4]": func(t *train.Tape) {
+		"train: a plan of pass gradients needs a loss: Tape.Loss": func(t *Tape) { t.Input("x", dtype.Float32, 4) },
+		"train: parameter w is float32 [4 8] and float32 [8 4]": func(t *Tape) {
 			t.Weight("w", 4, 8)
 			t.Weight("w", 8, 4)
 		},
-		"train: parameter b is joined to others and is not": func(t *train.Tape) {
-			t.Join(train.Param{Name: "a", Shape: []int{4}}, train.Param{Name: "b", Shape: []int{8}})
+		"train: parameter b is joined to others and is not": func(t *Tape) {
+			t.Join(Param{Name: "a", Shape: []int{4}}, Param{Name: "b", Shape: []int{8}})
 			t.Vector("b", 8)
 		},
-		"train: parameters [a b] differ beyond the first axis, in format, or some are trained": func(t *train.Tape) {
-			t.Join(train.Param{Name: "a", Shape: []int{4, 2}}, train.Param{Name: "b", Shape: []int{4, 3}})
+		"train: parameters [a b] differ beyond the first axis, in format, or some are trained": func(t *Tape) {
+			t.Join(Param{Name: "a", Shape: []int{4, 2}}, Param{Name: "b", Shape: []int{4, 3}})
 		},
-		"train: parameters [w]: at least one, and a shape of each, is needed": func(t *train.Tape) { t.Weight("w") },
-		"train: parameter w of shape [4] is no block of a matrix": func(t *train.Tape) {
-			t.Diagonal(train.Param{Name: "w", Shape: []int{4}})
+		"train: parameters [w]: at least one, and a shape of each, is needed": func(t *Tape) { t.Weight("w") },
+		"train: parameter w of shape [4] is no block of a matrix": func(t *Tape) {
+			t.Diagonal(Param{Name: "w", Shape: []int{4}})
 		},
-		"train: block b lies in another": func(t *train.Tape) { t.Block("a", func() { t.Block("b", func() {}) }) },
+		"train: block b lies in another": func(t *Tape) { t.Block("a", func() { t.Block("b", func() {}) }) },
 	} {
-		_, err := train.Measure(d.Caps(), f, train.Options{Pass: train.Gradients}, train.PlanOptions{})
+		_, err := Measure(d.Caps(), f, Options{Pass: Gradients}, PlanOptions{})
 		require.EqualError(t, err, want)
 	}
-	o := train.Options{Pass: train.Gradients}
-	params, err := train.Params(d.Caps(), model(2, 6).f, o)
+	o := Options{Pass: Gradients}
+	params, err := Params(d.Caps(), model(2, 6).f, o)
 	require.NoError(t, err)
-	m, err := train.NewModel(t.Context(), d, params[1:], o)
+	m, err := NewModel(t.Context(), d, params[1:], o)
 	require.NoError(t, err)
 	defer m.Close()
-	_, err = m.NewPlan(t.Context(), model(2, 6).f, train.Forward, train.PlanOptions{})
+	_, err = m.NewPlan(t.Context(), model(2, 6).f, Forward, PlanOptions{})
 	require.EqualError(t, err, "train: the model has no parameter tied of float32 [7 16]")
-	_, err = m.NewPlan(t.Context(), func(t *train.Tape) {
-		t.Join(train.Param{Name: "bias", Shape: []int{dim}}, train.Param{Name: "norm", Shape: []int{dim}})
-	}, train.Forward, train.PlanOptions{})
+	_, err = m.NewPlan(t.Context(), func(t *Tape) {
+		t.Join(Param{Name: "bias", Shape: []int{dim}}, Param{Name: "norm", Shape: []int{dim}})
+	}, Forward, PlanOptions{})
 	require.EqualError(t, err, "train: the model has parameter norm, but not joined to bias")
 	w, err := m.Weights(t.Context())
 	require.NoError(t, err)
