@@ -4,12 +4,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/safetensors"
 )
@@ -21,26 +21,9 @@ func opened(t testing.TB, path string) *safetensors.File {
 	return f
 }
 
-// TestParams wants the parameters of PyTorch's model.
-func TestParams(t *testing.T) {
-	require.Equal(t, 36400118, tnp.Default().NumParams())
-	params := tnp.Default().Params(dtype.Float32)
-	require.Len(t, params, 1+12*6+3)
-	shapes := map[string][]int{}
-	for _, p := range params {
-		shapes[p.Name] = p.Shape
-	}
-	for name, want := range map[string][]int{
-		"embed.weight": {512, 3}, "blocks.0.norm1.weight": {512}, "blocks.11.qkv.weight": {1536, 512},
-		"blocks.11.out.weight": {512, 512}, "blocks.11.norm2.weight": {512}, "blocks.11.up.weight": {1365, 512},
-		"blocks.11.down.weight": {512, 1365}, "norm.weight": {512}, "heads.up": {10, 512, 1365}, "heads.down": {10, 1365, 3},
-	} {
-		require.Equal(t, want, shapes[name], name)
-	}
-}
-
-// TestPresets wants each to be valid, and tokens to be counted as PyTorch's rate counts them.
+// TestPresets wants each to be valid, and tokens and parameters to be counted as PyTorch's rate and its model count them.
 func TestPresets(t *testing.T) {
+	require.Equal(t, 36400118, tnp.Default().NumParams())
 	tokens := map[string]int{"tiny": 256, "small": 18048, "mid": 11000, "large": 205000}
 	for _, p := range tnp.Presets() {
 		require.NoError(t, p.Config.Validate())
@@ -62,30 +45,24 @@ func TestPresets(t *testing.T) {
 func TestInit(t *testing.T) {
 	p, err := tnp.PresetOf("tiny")
 	require.NoError(t, err)
-	c := p.Config
-	a, err := tnp.Init(c, 1)
-	require.NoError(t, err)
-	again, err := tnp.Init(c, 1)
-	require.NoError(t, err)
-	require.Equal(t, a, again)
-	other, err := tnp.Init(c, 2)
-	require.NoError(t, err)
-	require.NotEqual(t, a["embed.weight"], other["embed.weight"])
-
-	square := func(x []float32) (mean float64) {
-		for _, v := range x {
-			mean += float64(v) * float64(v) / float64(len(x))
+	init := func(seed uint64) tnp.Weights {
+		w, err := tnp.Init(p.Config, seed)
+		require.NoError(t, err)
+		return w
+	}
+	a := init(1)
+	require.Equal(t, a, init(1))
+	require.NotEqual(t, a["embed.weight"], init(2)["embed.weight"])
+	for name, want := range map[string]float64{"norm.weight": 1, "blocks.1.qkv.weight": 1.0 / 3 / 32, "heads.up": 1.0 / 32} {
+		mean := 0.0
+		for _, v := range a[name] {
+			mean += float64(v) * float64(v) / float64(len(a[name]))
 		}
-		return mean
+		require.InEpsilon(t, want, mean, 0.1, name) // uniform in ±1/√32 and normal have these
 	}
-	require.Equal(t, 1.0, square(a["norm.weight"]))
-	require.InEpsilon(t, 1.0/3/32, square(a["blocks.1.qkv.weight"]), 0.1) // of a uniform distribution in ±1/√32
-	require.InEpsilon(t, 1.0/32, square(a["heads.up"]), 0.1)
-	for _, v := range a["blocks.1.qkv.weight"] {
-		require.LessOrEqual(t, math.Abs(float64(v)), 1/math.Sqrt(32))
-	}
-	c.Layers = 0
-	_, err = tnp.Init(c, 1)
+	require.LessOrEqual(t, float64(slices.Max(a["blocks.1.qkv.weight"])), 1/math.Sqrt(32))
+	p.Layers = 0
+	_, err = tnp.Init(p.Config, 1)
 	require.Error(t, err)
 }
 
