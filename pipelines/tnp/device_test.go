@@ -61,15 +61,37 @@ func wide(x []float32) []float64 {
 	return y
 }
 
+// reference returns the model of the reference.
+func (t *trial) reference() ref.Model {
+	m := ref.Model{Config: t.c, Shape: t.s, Weights: map[string][]float64{}, Inputs: ref.Inputs{X: wide(t.x), Y: wide(t.y)}}
+	for name, x := range t.w {
+		m.Weights[name] = wide(x)
+	}
+	return m
+}
+
+// TestVisible: in the reference context sees context, targets see context, no target sees another or its own y.
+func TestVisible(t *testing.T) {
+	m := newTrial(tnp.Config{Layers: 2, Heads: 2, HeadDim: 8, DModel: 24, DFF: 5, Components: 3, InputDim: 4}, tnp.Shape{Batch: 2, Context: 3, Targets: 4}, 1).reference()
+	before, length := m.Forward(), m.Context+m.Targets
+	for row := range length { // of the second task
+		moved := m
+		moved.X = slices.Clone(m.X)
+		moved.X[(length+row)*m.InputDim] += 0.5
+		after := moved.Forward()
+		for i := range after.LogP {
+			changes := i/m.Targets == 1 && (row < m.Context || row-m.Context == i%m.Targets)
+			require.Equal(t, changes, before.LogP[i] != after.LogP[i], "row %d, target %d", row, i)
+		}
+	}
+}
+
 // expect computes the results of the reference, once.
 func (t *trial) expect() {
 	if t.gradient != nil {
 		return
 	}
-	m := ref.Model{Config: t.c, Shape: t.s, Weights: map[string][]float64{}, Inputs: ref.Inputs{X: wide(t.x), Y: wide(t.y)}}
-	for name, x := range t.w {
-		m.Weights[name] = wide(x)
-	}
+	m := t.reference()
 	t.exact, t.gradient = m.Forward(), map[string][]float64{}
 	for name, x := range t.w {
 		t.gradient[name] = m.Gradient(name, t.sampled(len(x)))
