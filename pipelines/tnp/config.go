@@ -27,36 +27,29 @@ func Default() Config {
 // rowMultiple divides DModel: rows of 16-bit formats are multiples of 16 bytes.
 const rowMultiple = 8
 
-// A size is a number of a Config or a Shape, and what it may be.
-type size struct {
-	name                     string
-	n, least, most, multiple int
-}
-
-// check returns an error that names the first size that breaks a rule.
-func check(list ...size) error {
-	for _, x := range list {
+// Validate returns an error that names the first size that breaks a rule.
+func (c Config) Validate() error {
+	for _, f := range []struct {
+		name           string
+		n, least, most int
+		multiple       int
+	}{
+		{"layers", c.Layers, 1, 1024, 1},
+		{"heads", c.Heads, 1, 1024, 1},
+		{"head_dim", c.HeadDim, 8, 256, 8},
+		{"d_model", c.DModel, rowMultiple, 1 << 16, rowMultiple},
+		{"d_ff", c.DFF, 1, 1 << 18, 1},
+		{"components", c.Components, 1, 1024, 1},
+		{"input_dim", c.InputDim, 3, 1 << 16, 1},
+	} {
 		switch {
-		case x.n < x.least || x.n > x.most:
-			return fmt.Errorf("tnp: %s=%d is not from %d to %d", x.name, x.n, x.least, x.most)
-		case x.n%x.multiple != 0:
-			return fmt.Errorf("tnp: %s=%d is not a multiple of %d", x.name, x.n, x.multiple)
+		case f.n < f.least || f.n > f.most:
+			return fmt.Errorf("tnp: %s=%d is not from %d to %d", f.name, f.n, f.least, f.most)
+		case f.n%f.multiple != 0:
+			return fmt.Errorf("tnp: %s=%d is not a multiple of %d", f.name, f.n, f.multiple)
 		}
 	}
 	return nil
-}
-
-// Validate returns an error that names the first size that breaks a rule.
-func (c Config) Validate() error {
-	return check(
-		size{"layers", c.Layers, 1, 1024, 1},
-		size{"heads", c.Heads, 1, 1024, 1},
-		size{"head_dim", c.HeadDim, 8, 256, 8},
-		size{"d_model", c.DModel, rowMultiple, 1 << 16, rowMultiple},
-		size{"d_ff", c.DFF, 1, 1 << 18, 1},
-		size{"components", c.Components, 1, 1024, 1},
-		size{"input_dim", c.InputDim, 3, 1 << 16, 1},
-	)
 }
 
 // String names the sizes in a few words.
@@ -76,10 +69,13 @@ type Shape struct {
 
 // Validate returns an error that names the first size that is out of its range.
 func (s Shape) Validate() error {
-	const most = 1 << 24
-	err := check(size{"batch", s.Batch, 1, most, 1}, size{"context", s.Context, 1, most, 1}, size{"targets", s.Targets, 1, most, 1})
-	if err != nil {
-		return err
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"batch", s.Batch}, {"context", s.Context}, {"targets", s.Targets}} {
+		if f.n < 1 || f.n > 1<<24 {
+			return fmt.Errorf("tnp: %s=%d is not from 1 to %d", f.name, f.n, 1<<24)
+		}
 	}
 	if float64(s.Batch)*float64(s.Context+s.Targets) > 1<<28 {
 		return fmt.Errorf("tnp: batch=%d of context=%d and targets=%d is more than %d tokens", s.Batch, s.Context, s.Targets, 1<<28)

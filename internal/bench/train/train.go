@@ -131,9 +131,7 @@ func (o *Options) CheckFits(d *vk.Device) error {
 	return tnp.CheckFits(d, o.Config, o.Shape, o.model(), o.plan())
 }
 
-func (o *Options) plan() tnp.PlanOptions {
-	return o.Variant.plan(o.Checkpoint)
-}
+func (o *Options) plan() tnp.PlanOptions { return o.Variant.plan(o.Checkpoint) }
 
 // Run trains, and calls each after each step and its evaluation. If ctx ends, or anything fails, it
 // writes what it would have after the last whole step, and returns the error.
