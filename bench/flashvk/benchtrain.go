@@ -24,7 +24,7 @@ import (
 type benchTrain struct {
 	shapes      []string
 	checkpoints []pipeline.Checkpoint
-	variants    []train.Variant
+	variants    []tnp.PlanOptions
 	model       modelFlags
 	recordings  []bool // fresh
 	count       int
@@ -36,12 +36,12 @@ type benchTrain struct {
 }
 
 func newBenchTrain(a *app) *cobra.Command {
-	b := &benchTrain{checkpoints: []pipeline.Checkpoint{pipeline.Auto}, variants: []train.Variant{{}}, recordings: []bool{false}, count: 10}
+	b := &benchTrain{checkpoints: []pipeline.Checkpoint{pipeline.Auto}, variants: []tnp.PlanOptions{{}}, recordings: []bool{false}, count: 10}
 	return a.command(&cobra.Command{Use: "train"}, func(f *pflag.FlagSet) {
 		f.Var(value[[]string]{Target: &b.shapes, Parse: kernels.ListOf(kernels.OneOf(presetNames())), Kind: "SHAPES"}, "shape", "a comma list of tiny, small, mid, large (default small,mid; tiny on a CPU device)")
 		b.model.add(f)
 		f.Var(value[[]pipeline.Checkpoint]{Target: &b.checkpoints, Parse: kernels.ListOf(parseCheckpoint), Kind: "LIST"}, "checkpoint", "a comma list of off, selective, blocks, auto (default auto)")
-		f.Var(value[[]train.Variant]{Target: &b.variants, Parse: kernels.ListOf(oneOf(train.ParseVariant, "auto", "unfused", "separate", "fused", "auto-int8", "fused-int8", "auto-e4m3", "fused-e4m3")), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused; with Q and K of attention in 8 bits auto-int8, fused-int8, auto-e4m3, fused-e4m3 (default auto)")
+		f.Var(value[[]tnp.PlanOptions]{Target: &b.variants, Parse: kernels.ListOf(oneOf(train.ParseVariant, "auto", "unfused", "separate", "fused", "auto-int8", "fused-int8", "auto-e4m3", "fused-e4m3")), Kind: "LIST"}, "variant", "kernels: a comma list of auto, unfused, separate, fused; with Q and K of attention in 8 bits auto-int8, fused-int8, auto-e4m3, fused-e4m3 (default auto)")
 		f.Var(value[[]bool]{Target: &b.recordings, Parse: kernels.ListOf(parseRecording), Kind: "LIST"}, "recording", "a comma list of once, a step that is recorded before all, and fresh, recorded anew each time (default once)")
 		kernels.IntVar(f, &b.count, "count", "steps that are timed (default 10)")
 		f.BoolVar(&b.stages, "stages", false, "also time each stage")
@@ -94,7 +94,7 @@ func (b *benchTrain) measure(ctx context.Context, a *app, d *vk.Device, cases []
 			}
 		}
 		results, stages, err := train.Bench(ctx, d, c, planned, func(what string) {
-			bar.step(i, len(cases), fmt.Sprintf("%s, variant %v, checkpoint %v: %s", c.Name, c.Variant, c.Checkpoint, what))
+			bar.step(i, len(cases), fmt.Sprintf("%s, variant %v, checkpoint %v: %s", c.Name, train.VariantName(c.PlanOptions), c.Checkpoint, what))
 		})
 		if err != nil {
 			return err
@@ -127,10 +127,10 @@ func (b *benchTrain) cases(cpu bool) (list []train.Case, err error) {
 		if err := errors.Join(err, p.Config.Validate(), p.Shape.Validate()); err != nil {
 			return nil, usageError{err}
 		}
-		for _, v := range b.variants {
-			for _, c := range b.checkpoints {
+		for _, o := range b.variants {
+			for _, o.Checkpoint = range b.checkpoints {
 				for i, fresh := range b.recordings { // whose stages are the same
-					list = append(list, train.Case{Preset: p, Checkpoint: c, Variant: v, Fresh: fresh, Samples: b.count, Stages: b.stages && i == 0, PeerLimit: b.peerTime})
+					list = append(list, train.Case{Preset: p, PlanOptions: o, Fresh: fresh, Samples: b.count, Stages: b.stages && i == 0, PeerLimit: b.peerTime})
 				}
 			}
 		}

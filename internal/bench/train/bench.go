@@ -24,14 +24,13 @@ import (
 // A Case is a training step to measure.
 type Case struct {
 	tnp.Preset
-	DType      dtype.DType
-	Checkpoint train.Checkpoint // it may be Auto
-	Variant    Variant
-	Fresh      bool // recorded anew for each step
-	Samples    int
-	Stages     bool
-	Peers      []peer.Peer
-	PeerLimit  time.Duration
+	tnp.PlanOptions // Checkpoint may be Auto
+	DType           dtype.DType
+	Fresh           bool // recorded anew for each step
+	Samples         int
+	Stages          bool
+	Peers           []peer.Peer
+	PeerLimit       time.Duration
 }
 
 // benchLR is the learning rate of steps that are measured.
@@ -50,11 +49,10 @@ func (c *Case) options(pass train.Pass) train.Options {
 func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*train.Memory), step func(what string)) (list []bench.Result, stages *sheet.Section, err error) {
 	of := c.subject()
 	ours := of.Result(c.way(), bench.Timing{})
-	o := c.Variant.plan(c.Checkpoint)
-	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(train.Train), o)
+	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(train.Train), c.PlanOptions)
 	fits := err
 	if err == nil {
-		fits = tnp.CheckFits(d, c.Config, c.Shape, c.options(train.Train), o)
+		fits = tnp.CheckFits(d, c.Config, c.Shape, c.options(train.Train), c.PlanOptions)
 	}
 	if err == nil && !errors.Is(fits, vk.ErrUnsupported) {
 		planned(memory)
@@ -137,7 +135,7 @@ func (b *benchmark) plan(ctx context.Context, pass train.Pass) (model *train.Mod
 		return nil, nil, err
 	}
 	if err = model.SetWeights(ctx, b.w); err == nil {
-		plan, err = tnp.NewPlan(ctx, model, b.c.Config, b.c.Shape, pass, b.c.Variant.plan(b.c.Checkpoint))
+		plan, err = tnp.NewPlan(ctx, model, b.c.Config, b.c.Shape, pass, b.c.PlanOptions)
 	}
 	if err == nil {
 		if err = plan.SetInputs(ctx, b.x, b.y); err == nil {
@@ -385,12 +383,12 @@ func (c *Case) way() string {
 	if c.Fresh {
 		recording = "fresh"
 	}
-	return fmt.Sprintf("%v,%v,%s", c.Variant, c.Checkpoint, recording)
+	return fmt.Sprintf("%s,%v,%s", VariantName(c.PlanOptions), c.Checkpoint, recording)
 }
 
 // MemoryWords says what the model of a case and its activations take.
 func (c *Case) MemoryWords(m *train.Memory) string {
-	return fmt.Sprintf("%s, variant %v, checkpoint %v: %v", c.Name, c.Variant, m.Checkpoint, m)
+	return fmt.Sprintf("%s, variant %s, checkpoint %v: %v", c.Name, VariantName(c.PlanOptions), m.Checkpoint, m)
 }
 
 // stages returns the table of what a step consists of.
@@ -400,7 +398,7 @@ func (c *Case) stages(list []train.Stage, step float64) *sheet.Section {
 		sum += g.NS
 	}
 	s.Add("stages", "%s, variant %v, checkpoint %v: device time of all blocks, each dispatch by itself; %s in all, a step takes %s: %+.1f %% beside kernels, less than nothing where they overlap",
-		c.Name, c.Variant, c.Checkpoint, bench.FormatTime(sum), bench.FormatTime(step), 100*(1-sum/step))
+		c.Name, VariantName(c.PlanOptions), c.Checkpoint, bench.FormatTime(sum), bench.FormatTime(step), 100*(1-sum/step))
 	sheet.Fill(s, list,
 		sheet.Cell[train.Stage]{Name: "stage", Text: true, Of: func(g train.Stage) string { return g.Name }},
 		sheet.Cell[train.Stage]{Name: "dispatches", Of: func(g train.Stage) string { return strconv.Itoa(g.Dispatches) }},

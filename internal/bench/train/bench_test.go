@@ -33,7 +33,7 @@ import (
 func benchCase(t testing.TB) Case {
 	p, err := tnp.PresetOf("tiny")
 	require.NoError(t, err)
-	return Case{Preset: p, Checkpoint: train.Auto, Samples: 3, Stages: true, PeerLimit: time.Hour}
+	return Case{Preset: p, PlanOptions: tnp.PlanOptions{Checkpoint: train.Auto}, Samples: 3, Stages: true, PeerLimit: time.Hour}
 }
 
 // answerFile writes what a peer would that computes what we do, and leaves out a tensor.

@@ -25,10 +25,9 @@ type Options struct {
 	tnp.Config
 	tnp.Shape
 	Schedule
-	DType      dtype.DType
-	LossScale  float64 // 0 is the default of the format and the shape
-	Checkpoint train.Checkpoint
-	Variant    Variant
+	tnp.PlanOptions
+	DType     dtype.DType
+	LossScale float64 // 0 is the default of the format and the shape
 
 	Start      string // file of weights to start from; "" draws them
 	Load, Save string // of states
@@ -41,19 +40,13 @@ type Options struct {
 	tasks, heldOut *tasks // of ReadTasks; nil: Data draws them
 }
 
-// A Variant says which kernels a model has, and the format of Q and K in attention's forward pass.
-type Variant struct {
-	tnp.Variant
-	Quant dtype.Quant
-}
-
-// ParseVariant reads NAME or NAME-QUANT, as String writes it: fused, fused-int8.
-func ParseVariant(text string) (v Variant, err error) {
+// ParseVariant reads NAME or NAME-QUANT, as VariantName writes it: fused, fused-int8.
+func ParseVariant(text string) (o tnp.PlanOptions, err error) {
 	name, quant, quantised := strings.Cut(text, "-")
-	if v.Variant, err = tnp.ParseVariant(name); err == nil && quantised {
-		v.Quant, err = ParseQuant(quant)
+	if o.Variant, err = tnp.ParseVariant(name); err == nil && quantised {
+		o.Quant, err = ParseQuant(quant)
 	}
-	return v, err
+	return o, err
 }
 
 // ParseQuant reads int8 or e4m3.
@@ -66,16 +59,12 @@ func ParseQuant(text string) (dtype.Quant, error) {
 	return 0, enum.NotOneOf{"int8", "e4m3"}
 }
 
-// String returns NAME or NAME-QUANT.
-func (v Variant) String() string {
-	if v.Quant == dtype.NoQuant {
-		return v.Variant.String()
+// VariantName returns NAME or NAME-QUANT.
+func VariantName(o tnp.PlanOptions) string {
+	if o.Quant == dtype.NoQuant {
+		return o.Variant.String()
 	}
-	return fmt.Sprintf("%v-%v", v.Variant, v.Quant)
-}
-
-func (v Variant) plan(c train.Checkpoint) tnp.PlanOptions {
-	return tnp.PlanOptions{Checkpoint: c, Variant: v.Variant, Quant: v.Quant}
+	return fmt.Sprintf("%v-%v", o.Variant, o.Quant)
 }
 
 // Validate returns an error that names the first option that breaks a rule.
@@ -123,15 +112,13 @@ func (o *Options) model() train.Options {
 
 // Measure returns what the training takes on a device.
 func (o *Options) Measure(caps *vk.Caps) (*train.Memory, error) {
-	return tnp.Measure(caps, o.Config, o.Shape, o.model(), o.plan())
+	return tnp.Measure(caps, o.Config, o.Shape, o.model(), o.PlanOptions)
 }
 
 // CheckFits returns the error of tnp.CheckFits.
 func (o *Options) CheckFits(d *vk.Device) error {
-	return tnp.CheckFits(d, o.Config, o.Shape, o.model(), o.plan())
+	return tnp.CheckFits(d, o.Config, o.Shape, o.model(), o.PlanOptions)
 }
-
-func (o *Options) plan() tnp.PlanOptions { return o.Variant.plan(o.Checkpoint) }
 
 // Run trains, and calls each after each step and its evaluation. If ctx ends, or anything fails, it
 // writes what it would have after the last whole step, and returns the error.
@@ -162,7 +149,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err != nil {
 		return nil, err
 	}
-	if t.plan, err = tnp.NewPlan(work, model, o.Config, o.Shape, train.Train, o.plan()); err != nil {
+	if t.plan, err = tnp.NewPlan(work, model, o.Config, o.Shape, train.Train, o.PlanOptions); err != nil {
 		return nil, err
 	}
 	defer t.plan.Close()
