@@ -269,11 +269,8 @@ func (t *trainCommand) run(ctx context.Context, a *app) error {
 			}
 			return err
 		}
-		memory, err := t.Measure(d.Caps())
-		if err != nil {
-			return err
-		}
-		if err := t.CheckFits(d); errors.Is(err, vk.ErrUnsupported) {
+		memory, err := t.CheckFits(d)
+		if memory == nil || errors.Is(err, vk.ErrUnsupported) {
 			return err // a plan that no kernel runs is none
 		}
 		t.Checkpoint = memory.Checkpoint

@@ -111,7 +111,8 @@ func CheckFits(d *vk.Device, c *Config, o TrainOptions) error {
 			x.Seq /= 2
 			x.Longest = min(x.Longest, x.Seq)
 		default:
-			return train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), train.PlanOptions{Checkpoint: o.Checkpoint}, smaller)
+			_, err := train.CheckFits(d, o.forward(c).Tape, o.model(train.Train), train.PlanOptions{Checkpoint: o.Checkpoint}, smaller)
+			return err
 		}
 		smaller = append(smaller, train.Smaller{Name: fmt.Sprintf("batch=%d of seq=%d", x.Batch, x.Seq), Func: x.forward(c).Tape})
 	}

@@ -31,7 +31,8 @@ func ExampleNewModel() {
 	variant, err := tnp.ParseVariant("separate")
 	vktest.Must(err)
 	o := tnp.PlanOptions{Variant: variant}
-	vktest.Must(tnp.CheckFits(d, c, s, train.Options{Pass: train.Forward}, o)) // says how many bytes are missing
+	_, err = tnp.CheckFits(d, c, s, train.Options{Pass: train.Forward}, o) // says how many bytes are missing
+	vktest.Must(err)
 	memory, err := tnp.Measure(d.Caps(), c, s, train.Options{Pass: train.Forward}, o)
 	vktest.Must(err)
 	plan, err := tnp.NewPlan(ctx, model, c, s, train.Forward, o)

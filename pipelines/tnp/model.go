@@ -59,7 +59,7 @@ func Measure(caps *vk.Caps, c Config, s Shape, o train.Options, p PlanOptions) (
 
 // CheckFits is train.CheckFits for a model and batches of a shape. Where a kernel would see less than
 // its whole tensors, the error says with which checkpoint or batch all kernels see whole tensors.
-func CheckFits(d *vk.Device, c Config, s Shape, o train.Options, p PlanOptions) error {
+func CheckFits(d *vk.Device, c Config, s Shape, o train.Options, p PlanOptions) (*train.Memory, error) {
 	var smaller []train.Smaller
 	for half := s; half.Batch > 1; {
 		half.Batch /= 2

@@ -25,7 +25,8 @@ func ExampleParams() {
 	checkpoint, err := train.ParseCheckpoint("off")
 	vktest.Must(err)
 	plans := train.PlanOptions{Checkpoint: checkpoint}
-	vktest.Must(train.CheckFits(d, forward, o, plans, nil)) // says how many bytes are missing
+	_, err = train.CheckFits(d, forward, o, plans, nil) // says how many bytes are missing
+	vktest.Must(err)
 	memory, err := train.Measure(d.Caps(), forward, o, plans)
 	vktest.Must(err)
 	params, err := train.Params(d.Caps(), forward, o)

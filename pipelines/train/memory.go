@@ -79,12 +79,12 @@ type Smaller struct {
 // of pass o.Pass take. The error says how many bytes are missing, which checkpoint would take
 // less, and which of the smaller forward passes would fit. The error wraps vk.ErrUnsupported if a kernel would see less than its whole tensors, and
 // says with which checkpoint, or which of the smaller forward passes, all kernels see whole tensors.
-// CheckFits allocates nothing, and compiles the kernels of the plan. NewModel and NewPlan check only
-// the memory that they take themselves.
-func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller) error {
+// CheckFits allocates nothing, and compiles the kernels of the plan. It returns the memory that they take, nil where
+// there is no plan. NewModel and NewPlan check only the memory that they take themselves.
+func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller) (*Memory, error) {
 	heaps, err := d.Heaps()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	x := fit{d.Caps(), heaps, f, o.Pass, o, p}
 	const what = "model and activations"
@@ -94,7 +94,7 @@ func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller
 	}
 	short := m != nil && missing(heaps, m.Bytes()) > 0
 	if !short && !errors.Is(err, vk.ErrUnsupported) {
-		return err
+		return m, err
 	}
 	fits := func() bool {
 		t, _, err := x.choose(what, (*Memory).Bytes)
@@ -102,19 +102,19 @@ func CheckFits(d *vk.Device, f Func, o Options, p PlanOptions, smaller []Smaller
 	}
 	for _, x.p.Checkpoint = range []Checkpoint{Selective, Blocks} {
 		if !short && x.p.Checkpoint != p.Checkpoint && fits() {
-			return fmt.Errorf("%w; with checkpoint %v it would fit", err, x.p.Checkpoint)
+			return m, fmt.Errorf("%w; with checkpoint %v it would fit", err, x.p.Checkpoint)
 		}
 	}
 	x.p = p
 	for _, s := range smaller {
 		if x.f = s.Func; fits() {
-			return fmt.Errorf("%w; with %s it would fit", err, s.Name)
+			return m, fmt.Errorf("%w; with %s it would fit", err, s.Name)
 		}
 	}
-	if len(smaller) == 0 {
-		return err
+	if len(smaller) > 0 {
+		err = fmt.Errorf("%w; no smaller batch would fit", err)
 	}
-	return fmt.Errorf("%w; no smaller batch would fit", err)
+	return m, err
 }
 
 // A fit is a plan that heaps may have too little for.

@@ -49,19 +49,16 @@ func (c *Case) options(pass train.Pass) train.Options {
 func Bench(ctx context.Context, d *vk.Device, c Case, planned func(*train.Memory), step func(what string)) (list []bench.Result, stages *sheet.Section, err error) {
 	of := c.subject()
 	ours := of.Result(c.way(), bench.Timing{})
-	memory, err := tnp.Measure(d.Caps(), c.Config, c.Shape, c.options(train.Train), c.PlanOptions)
-	fits := err
-	if err == nil {
-		fits = tnp.CheckFits(d, c.Config, c.Shape, c.options(train.Train), c.PlanOptions)
-	}
-	if err == nil && !errors.Is(fits, vk.ErrUnsupported) {
+	memory, err := tnp.CheckFits(d, c.Config, c.Shape, c.options(train.Train), c.PlanOptions)
+	unsupported := errors.Is(err, vk.ErrUnsupported)
+	switch {
+	case memory == nil && !unsupported:
+		return nil, nil, err
+	case !unsupported:
 		planned(memory)
 	}
-	switch {
-	case err != nil && !errors.Is(err, vk.ErrUnsupported):
-		return nil, nil, err
-	case fits != nil:
-		ours.Status, ours.Reason = bench.StatusUnsupported, fits.Error()
+	if err != nil {
+		ours.Status, ours.Reason = bench.StatusUnsupported, err.Error()
 		return []bench.Result{ours}, nil, nil
 	}
 	c.Checkpoint = memory.Checkpoint

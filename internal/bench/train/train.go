@@ -110,13 +110,8 @@ func (o *Options) model() train.Options {
 	return m
 }
 
-// Measure returns what the training takes on a device.
-func (o *Options) Measure(caps *vk.Caps) (*train.Memory, error) {
-	return tnp.Measure(caps, o.Config, o.Shape, o.model(), o.PlanOptions)
-}
-
-// CheckFits returns the error of tnp.CheckFits.
-func (o *Options) CheckFits(d *vk.Device) error {
+// CheckFits returns what tnp.CheckFits does.
+func (o *Options) CheckFits(d *vk.Device) (*train.Memory, error) {
 	return tnp.CheckFits(d, o.Config, o.Shape, o.model(), o.PlanOptions)
 }
 
@@ -129,7 +124,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 	if err := errors.Join(o.canWrite(o.Save, o.Weights, o.Best), canDraw(o.Picture)); err != nil {
 		return nil, err
 	}
-	if err := o.CheckFits(d); err != nil {
+	if _, err := o.CheckFits(d); err != nil {
 		return nil, err
 	}
 	work := context.WithoutCancel(ctx)
