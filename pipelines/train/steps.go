@@ -145,16 +145,6 @@ func (t *Tape) step(name string, in, out []*Value, bytes int64, err error, f fun
 	})
 }
 
-// opStep appends a pass of a call of a caller's kernels.
-func (t *Tape) opStep(x Op, name string, pass kit.Pass, in, out []*Value, f func(c *vk.Cmd, m Call) error) {
-	if x.Workspace == nil {
-		t.step(name, in, out, 0, nil, f)
-		return
-	}
-	bytes, err := x.Workspace(pass)
-	t.step(name, in, out, bytes, err, f)
-}
-
 // unused returns memory for a gradient that a kernel writes and nobody wants.
 func (t *Tape) unused(v *Value) *Value {
 	to := t.Tensor("gradient of "+v.node.name+", unused", v.node.dtype, v.node.shape...)
@@ -188,7 +178,8 @@ func (t *Tape) opBackward(x Op) {
 		return read
 	}
 	in, n, end := slices.Concat(read(x.In), read(x.Out), douts), len(x.In), len(x.In)+len(x.Out)
-	t.opStep(x, x.Name+", backward", kit.Backward, in, dins, func(c *vk.Cmd, m Call) error {
+	bytes, err := x.Workspace(kit.Backward)
+	t.step(x.Name+", backward", in, dins, bytes, err, func(c *vk.Cmd, m Call) error {
 		return x.Backward(c, Call{In: m.In[:n], Out: m.In[n:end], DOut: m.In[end:], DIn: m.Out, Workspace: m.Workspace})
 	})
 	for _, f := range done {

@@ -240,10 +240,14 @@ func (t *Tape) Op(x Op) {
 	if x.Reads == nil {
 		x.Reads = slices.Concat(x.In, x.Out)
 	}
+	if x.Workspace == nil {
+		x.Workspace = func(kit.Pass) (int64, error) { return 0, nil }
+	}
 	o := &op{name: x.Name, in: x.In, out: x.Out, saved: x.Reads}
 	o.forward = func(again bool) {
 		t.make(again, x.Out...)
-		t.opStep(x, repeated(x.Name, again), kit.Forward, x.In, x.Out, x.Forward)
+		bytes, err := x.Workspace(kit.Forward)
+		t.step(repeated(x.Name, again), x.In, x.Out, bytes, err, x.Forward)
 	}
 	if x.Backward != nil {
 		o.backward = func() { t.opBackward(x) }
