@@ -94,17 +94,13 @@ func (t *trial) expect() {
 	m := t.reference()
 	t.exact, t.gradient = m.Forward(), map[string][]float64{}
 	for name, x := range t.w {
-		t.gradient[name] = m.Gradient(name, t.sampled(len(x)))
+		t.gradient[name] = m.Gradient(name, t.distance(len(x)))
 	}
 }
 
-// sampled lists the elements of a parameter whose gradients are compared: of all columns, since the distance is odd.
-func (t *trial) sampled(size int) (list []int) {
-	for i := 0; i < size; i += size/t.elements | 1 {
-		list = append(list, i)
-	}
-	return list
-}
+// distance returns how far apart the elements of a parameter are whose gradients are compared. They are of all columns,
+// since it is odd.
+func (t *trial) distance(size int) int { return size/t.elements | 1 }
 
 // model returns a model with the weights of the trial.
 func (t *trial) model(tt *testing.T, d *vk.Device, o train.Options) *train.Model {
@@ -165,7 +161,7 @@ func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.Pla
 	compare(tt, "loss", []float32{float32(loss)}, []float64{t.exact.Loss}, most)
 	for _, p := range t.c.Params(format) {
 		var got []float32
-		for _, i := range t.sampled(p.Size()) {
+		for i := 0; i < p.Size(); i += t.distance(p.Size()) {
 			got = append(got, grads[p.Name][i])
 		}
 		compare(tt, p.Name, got, t.gradient[p.Name], most)

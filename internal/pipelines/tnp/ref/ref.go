@@ -41,16 +41,16 @@ type Model struct {
 	Inputs
 }
 
-// Gradient returns the gradient of the loss by some elements of a parameter, as central differences: they are off by
-// about 1e-9.
-func (m Model) Gradient(name string, elements []int) []float64 {
-	g := make([]float64, len(elements))
+// Gradient returns the gradient of the loss by the elements 0, distance, 2*distance and so on of a parameter, as central
+// differences: they are off by about 1e-9.
+func (m Model) Gradient(name string, distance int) []float64 {
+	g := make([]float64, (len(m.Weights[name])+distance-1)/distance)
 	parallel.For(len(g), func(i int) {
 		moved := m
 		moved.Weights = maps.Clone(m.Weights)
 		x := slices.Clone(m.Weights[name])
 		moved.Weights[name] = x
-		at := elements[i]
+		at := i * distance
 		g[i] = fd.Derivative(func(v float64) float64 {
 			x[at] = v
 			return moved.Forward().Loss
