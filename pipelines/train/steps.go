@@ -3,7 +3,6 @@ package train
 import (
 	"slices"
 
-	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
 )
@@ -90,14 +89,13 @@ func (t *Tape) again(b *block) {
 // make gives the outputs of an op their memory. Again leaves out what is kept.
 func (t *Tape) make(again bool, outputs ...*Value) {
 	for _, v := range outputs {
-		if v == nil {
+		if v == nil || again && !v.node.lost(t.o.Checkpoint) {
 			continue
 		}
-		if n := v.node; !again || n.lost(t.o.Checkpoint) {
-			n.memory = t.prog.Tensor(repeated(n.scope+n.name, again), n.dtype, n.shape...)
-			if n.output {
-				t.prog.Output(n.memory)
-			}
+		n := v.node
+		n.memory = t.prog.Tensor(repeated(n.scope+n.name, again), n.dtype, n.shape...)
+		if n.output {
+			t.prog.Output(n.memory)
 		}
 	}
 }
@@ -127,21 +125,11 @@ func (t *Tape) step(name string, in, out []*Value, bytes int64, err error, f fun
 			}
 		}
 	}
-	scratch, reads, writes := t.prog.Scratch(workspaceOf+name, bytes), operands(in), operands(out)
-	memory := func(list []operand) (tensors []*record.Tensor) {
-		for _, o := range list {
-			tensors = append(tensors, o.memory)
-		}
-		return tensors
-	}
-	views := func(list []operand) (tensors []vk.Tensor) {
-		for _, o := range list {
-			tensors = append(tensors, o.tensor())
-		}
-		return tensors
-	}
-	t.prog.Step(name, memory(reads), append(memory(writes), scratch), func(c *vk.Cmd) error {
-		return f(c, Call{In: views(reads), Out: views(writes), Workspace: scratch.Buffer()})
+	scratch := t.prog.Scratch(workspaceOf+name, bytes)
+	reads, read := operands(in)
+	writes, written := operands(out)
+	t.prog.Step(name, reads, append(writes, scratch), func(c *vk.Cmd) error {
+		return f(c, Call{In: read(), Out: written(), Workspace: scratch.Buffer()})
 	})
 }
 

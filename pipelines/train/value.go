@@ -142,15 +142,21 @@ type operand struct {
 	memory *record.Tensor // nil: of a parameter
 }
 
-// operands returns values at this step.
-func operands(list []*Value) []operand {
+// operands returns the memory of values at this step, and their tensors, once a Plan is there.
+func operands(list []*Value) (memory []*record.Tensor, tensors func() []vk.Tensor) {
 	all := make([]operand, len(list))
 	for i, v := range list {
 		if v != nil {
 			all[i] = operand{v, v.node.memory}
+			memory = append(memory, v.node.memory)
 		}
 	}
-	return all
+	return memory, func() (tensors []vk.Tensor) {
+		for _, o := range all {
+			tensors = append(tensors, o.tensor())
+		}
+		return tensors
+	}
 }
 
 // tensor returns the memory, once a Plan is there.
