@@ -65,23 +65,25 @@ func (t *Tape) begin(n *node) {
 	n.gradient = &gradient{v: newValue(g)}
 }
 
+// wanted reports whether there is a gradient by v, which may be nil.
+func (v *Value) wanted() bool { return v != nil && v.node.wanted }
+
 // into returns where an op writes the gradients by some of its inputs, in this order. Parts of one
 // tensor that no op writes are 0.
 func (t *Tape) into(values ...*Value) []place {
 	parts := map[*node][]region{}
 	for _, v := range values {
-		if n := v.node; n.wanted {
-			parts[n] = with(parts[n], t.regionOf(v))
+		if v.wanted() {
+			parts[v.node] = with(parts[v.node], t.regionOf(v))
 		}
 	}
 	places := make([]place, len(values))
 	for i, v := range values {
-		n := v.node
-		if !n.wanted {
+		if !v.wanted() {
 			continue
 		}
-		t.reach(n, parts[n])
-		g, part := n.gradient, t.regionOf(v)
+		t.reach(v.node, parts[v.node])
+		g, part := v.node.gradient, t.regionOf(v)
 		places[i] = place{v.in(g.v), meets(g.written, part)}
 		g.written, g.added = with(g.written, part), g.added || places[i].add
 	}

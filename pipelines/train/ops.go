@@ -103,7 +103,7 @@ func (n *normed) backward() {
 	var to *Value
 	done := func() {}
 	switch stream := n.o.Residual; {
-	case stream != nil && stream.node.wanted:
+	case stream.wanted():
 		var add func()
 		to, add = t.fresh(t.into(stream)[0])
 		done = func() { add(); t.share(n.x, to); shared(stream) }
@@ -118,10 +118,7 @@ func (n *normed) backward() {
 		to, done = t.fresh(t.into(n.x)[0])
 	}
 	dw, addW := t.fresh(t.into(n.w)[0])
-	db, addB := (*Value)(nil), func() {}
-	if n.o.Bias != nil {
-		db, addB = t.fresh(t.into(n.o.Bias)[0])
-	}
+	db, addB := t.fresh(t.into(n.o.Bias)[0])
 	if to == nil { // a norm has no gradient by its weight alone
 		to = t.unused(n.x)
 	}

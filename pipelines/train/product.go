@@ -228,17 +228,15 @@ func (t *Tape) productsBackward(calls []*product) {
 		t.inputGradients(calls)
 	}
 	for _, k := range calls {
-		if k.Bias != nil && k.Bias.node.wanted {
-			to := t.into(k.Bias)[0]
+		if to := t.into(k.Bias)[0]; to.v != nil {
 			p := gemm.Problem{M: 1, N: k.out, K: k.rows, Ones: true, Beta: beta(to)}
 			t.multiply(k.Step+", gradient of the bias", to.v.repeated(1), nil, grad(k.y), extras{}, 1, p)
 		}
 		for _, v := range []*Value{k.Into, k.Plus} {
-			if v == nil || !v.node.wanted {
-				continue
+			if v.wanted() {
+				t.share(v, grad(k.y))
+				shared(k.y)
 			}
-			t.share(v, grad(k.y))
-			shared(k.y)
 		}
 	}
 }
