@@ -4,7 +4,7 @@
 // tolerance:
 //
 //	Triton Attention Kernel Report      "GQA reshape round-trips"                attention.TestHeads
-//	Custom Triton Kernels, 1 and 9      "model trains, loss decreases"           tnp.TestLearns, tnp.TestCheckpoint
+//	Custom Triton Kernels, 1 and 9      "model trains, loss decreases"           examples/train, train.TestCheckpoint
 //	phase 4, one backward kernel        "numerics match separate" kernels        tests/conformance
 //	phase 6, GEMM, SiLU and GEMM        "output matches unfused MLP"             mlp.TestDrawn
 //	phase 7, heads with a shared input  "output matches loop-based head MLPs"    mlp.TestDrawn
