@@ -259,11 +259,18 @@ func (t *Tape) weightGradients(calls []*product) {
 			blocks = a.Shape()[1:]
 		}
 		row, n := 0, b.Shape()[1]/len(blocks)
-		for i, rows := range blocks {
-			at := func(v *Value) *Value { return v.Slice(1, i*n, (i+1)*n) }
+		for i, equal := 0, 1; i < len(blocks); i, equal = i+equal, 1 {
+			rows := blocks[i]
+			for i+equal < len(blocks) && blocks[i+equal] == rows {
+				equal++ // one call for all of them
+			}
+			c, a, b := to.v.Slice(0, row, row+rows).Slice(1, i*n, (i+1)*n), a.Slice(1, row, row+rows), b.Slice(1, i*n, (i+1)*n)
 			p := gemm.Problem{M: rows, N: n, K: k.rows, TransA: true, Alpha: k.Alpha, Beta: beta(to)}
-			t.multiply(k.Step+", gradient of the weight", at(to.v.Slice(0, row, row+rows)), a.Slice(1, row, row+rows), at(b), extras{}, 1, p)
-			row += rows
+			if equal > 1 {
+				p.Batch, c, a, b = equal, c.spaced(equal, rows*c.view.Strides[0]+n), a.spaced(equal, rows), b.spaced(equal, n)
+			}
+			t.multiply(k.Step+", gradient of the weight", c, a, b, extras{}, 1, p)
+			row += equal * rows
 		}
 	}
 }

@@ -116,9 +116,12 @@ func (v *Value) matrix(call string, n int) int {
 }
 
 // repeated returns a matrix n times.
-func (v *Value) repeated(n int) *Value {
+func (v *Value) repeated(n int) *Value { return v.spaced(n, 0) }
+
+// spaced returns n views as one, each some elements behind the view before.
+func (v *Value) spaced(n, elements int) *Value {
 	t := v.view
-	t.Shape, t.Strides = append([]int{n}, t.Shape...), append([]int{0}, t.Strides...)
+	t.Shape, t.Strides = append([]int{n}, t.Shape...), append([]int{elements}, t.Strides...)
 	return v.as(t)
 }
 
