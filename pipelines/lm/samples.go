@@ -80,21 +80,26 @@ func (x *texts) known(whole string, ids []int32) error {
 	return nil // the text has the name of the unknown token
 }
 
-// samples returns a sample of each line of a file.
-func (x *texts) samples(path string, file []byte, o DataOptions) ([]example, error) {
-	lines := bytes.Split(file, []byte("\n"))
-	list, errs := make([]example, len(lines)), make([]error, len(lines))
-	parallel.For(len(lines), func(i int) {
-		if len(bytes.TrimSpace(lines[i])) > 0 {
-			list[i], errs[i] = x.sample(lines[i], o)
-		}
-	})
-	for i, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", path, i+1, err)
+// samples returns a sample of each line of a file. A bad line is found among the next thousand, not after a long file.
+func (x *texts) samples(path string, file []byte, o DataOptions) (all []example, err error) {
+	line := 0
+	for lines := range slices.Chunk(bytes.Split(file, []byte("\n")), 1000) {
+		list, errs := make([]example, len(lines)), make([]error, len(lines))
+		parallel.For(len(lines), func(i int) {
+			if len(bytes.TrimSpace(lines[i])) > 0 {
+				list[i], errs[i] = x.sample(lines[i], o)
+			}
+		})
+		for i, err := range errs {
+			if line++; err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", path, line, err)
+			}
+			if list[i].ids != nil {
+				all = append(all, list[i])
+			}
 		}
 	}
-	return slices.DeleteFunc(list, func(s example) bool { return s.ids == nil }), nil
+	return all, nil
 }
 
 // sample returns the sample of a line.
