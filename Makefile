@@ -72,8 +72,8 @@ LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # failed in.
 RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Workers|Pieces)\b' . | grep -vE '^./(tools|tests/cli|internal/vk/vktest)/' | xargs -n1 dirname | sort -u)
 # The packages that take longest begin first, so that none of them is alone at the end; tests/cli finds
-# kernels of the others in the driver's cache. The compiler
-# of Go takes a quarter less time if it collects no garbage below 1 GiB.
+# kernels of the others in the driver's cache. The compiler of Go takes a quarter less time if it
+# collects no garbage below 1 GiB.
 LONG_PKGS := ./attention ./tests/conformance ./tests ./tests/cli
 GOTEST := go test -vet=off -toolexec 'env GOGC=off GOMEMLIMIT=1GiB' -exec $(VKRUN) -shuffle=on -timeout 60m
 
