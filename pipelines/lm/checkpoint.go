@@ -1,7 +1,6 @@
 package lm
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -272,7 +271,9 @@ func writeTensors(path string, list []safetensors.Tensor, metadata map[string]st
 			err = pieces(Param{name, t.Shape}, formats[t.DType], w, write)
 		} else {
 			raw := make([]byte, t.Bytes())
-			err = cmp.Or(from.ReadAt(t, raw, 0), write(raw, 0))
+			if err = from.ReadAt(t, raw, 0); err == nil {
+				err = write(raw, 0)
+			}
 		}
 		if err != nil {
 			return err
