@@ -141,8 +141,8 @@ func (t *trial) run(tt *testing.T, d *vk.Device, m train.Options, o tnp.PlanOpti
 	return loss, logP, grads
 }
 
-// compare wants results that are off by a part of the largest at most: by about twice what they were off by on lavapipe
-// as this was written, 1.5e-6 in float32, 0.006 in float16 and 0.035 in bfloat16.
+// compare wants results that are off by a part of the largest at most: by about three times what they were off by on
+// lavapipe as this was written, 1.5e-6 in float32, 0.006 in float16 and 0.035 in bfloat16.
 func compare(t *testing.T, name string, got []float32, want []float64, most float64) {
 	t.Helper()
 	largest := max(slices.Max(want), -slices.Min(want))
@@ -156,7 +156,7 @@ func (t *trial) check(tt *testing.T, d *vk.Device, format dtype.DType, o tnp.Pla
 	scale := tnp.DefaultLossScale(format, t.s)
 	loss, logP, grads = t.run(tt, d, train.Options{DType: format, Pass: train.Gradients, LossScale: scale}, o)
 	t.expect()
-	most := map[dtype.DType]float64{dtype.Float32: 1e-5, dtype.Float16: 0.015, dtype.BFloat16: 0.1}[format]
+	most := map[dtype.DType]float64{dtype.Float32: 5e-6, dtype.Float16: 0.015, dtype.BFloat16: 0.1}[format]
 	compare(tt, "log p", logP, t.exact.LogP, most)
 	compare(tt, "loss", []float32{float32(loss)}, []float64{t.exact.Loss}, most)
 	for _, p := range t.c.Params(format) {
