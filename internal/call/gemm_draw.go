@@ -180,7 +180,7 @@ func drawGEMVTiles(family *rand.Rand, c *engine.Config) {
 	c.BlockK = team * one(family, 4, 8, 8, 16)
 	if c.Matrix = family.IntN(2) == 0; c.Matrix {
 		teams, team = one(family, 1, 2), 8<<family.IntN(5)
-		c.Threads, c.ThreadsX, c.BlockM, c.BlockN = teams*team, team, one(family, 8, 16), teams*one(family, 8, 16, 32)
+		c.Threads, c.ThreadsX, c.BlockM, c.BlockN = teams*team, team, one(family, 8, 16), teams*one(family, 8, 16, 32, 64)
 		c.BlockK = team * one(family, 1, 2, 4, 4, 8)
 	}
 }
