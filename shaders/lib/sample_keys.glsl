@@ -1,6 +1,6 @@
 // sample_keys: logits as keys, the elements that invocations hold, and the first of a workgroup.
 //
-// The includer declares WORKGROUP_SIZE, SEEN, FORMAT, the tensors logits and seen, and p.
+// The includer declares WORKGROUP_SIZE, SEEN, FORMAT, the tensors logits and seen, and p, and includes lib/any16.glsl.
 
 // A Row is a row, and of which of its elements invocations hold keys and columns; of none all: passes go over it.
 const uint HELD = 8;
