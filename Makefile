@@ -31,13 +31,13 @@ which=$$($(VKRUN) --which); driver=$${which%% *}; \
 echo "make: running on $$which" >&2
 endef
 
-.PHONY: help setup bench test test-all others shaders check compileall release bundle clean
+.PHONY: help setup bench test race test-all others shaders check compileall release bundle clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '%s\n' '' \
 		'variables' \
-		'  PKGS=./vk               test: packages instead of all, without -race' \
+		'  PKGS=./vk               test: packages instead of all' \
 		'  TESTFLAGS="-v -run X"   test: more flags for go test' \
 		'  CHECKFLAGS="-skip vet"  check: flags and names of checks for tools/check' \
 		'  BENCH="--seqlen 512 …"  bench: flags for flashvk bench attention' \
@@ -77,17 +77,19 @@ RACE_PKGS := $(shell grep -rlE --include='*.go' '^\s*go [a-z]|parallel\.(For|Wor
 LONG_PKGS := ./attention ./tests/conformance ./tests ./tests/cli
 GOTEST := go test -vet=off -toolexec 'env GOGC=off GOMEMLIMIT=1GiB' -exec $(VKRUN) -shuffle=on -timeout 60m
 
-test: setup ## the test suite on the best device there is, then what is concurrent with -race
+test: setup ## the test suite on the best device there is
 	@$(tools); \
 	export FLASHVK_REQUIRE_TOOLS=1 time='every tile on a GPU'; \
 	if [ $$driver = lavapipe ]; then export FLASHVK_REQUIRE=$${FLASHVK_REQUIRE-$(ALL_PATHS)} $(LAVAPIPE_ENV); time='$(LAVAPIPE_TIME)'; fi; \
-	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages, then the short tests of $(words $(RACE_PKGS)) with -race: $$time" >&2; \
+	[ '$(PKGS)' != ./... ] || echo "make: $$(go list ./... | wc -l) packages: $$time" >&2; \
 	set -x; \
-	$(GOTEST) $(TESTFLAGS) $(if $(filter ./...,$(PKGS)),$(LONG_PKGS)) $(PKGS); \
-	[ '$(PKGS)' != ./... ] || $(GOTEST) -race -short -skip '^Example' $(TESTFLAGS) ./vk $(RACE_PKGS)
+	$(GOTEST) $(TESTFLAGS) $(if $(filter ./...,$(PKGS)),$(LONG_PKGS)) $(PKGS)
+
+race: setup ## the short tests of what is concurrent, with the race detector
+	@$(tools); export FLASHVK_REQUIRE_TOOLS=1 $(LAVAPIPE_ENV); set -x; $(GOTEST) -race -short -skip '^Example' $(TESTFLAGS) ./vk $(RACE_PKGS)
 
 test-all: export FLASHVK_ALL := 1
-test-all: test others ## the same with every tile and case on lavapipe, too: what GPUs run always
+test-all: test race others ## the same with every tile and case on lavapipe, too: what GPUs run always
 
 # Random problems on devices that are not here; each day has its own.
 OTHERS ?= $(if $(FLASHVK_ALL),200,40)
