@@ -208,13 +208,10 @@ func testPaths(t *testing.T, pass kit.Pass) {
 	}
 }
 
-// drawn checks n drawn calls that a pass runs with options, unless there is time one, after the calls of
-// skip families, so that each test has draws of its own.
+// drawn checks n drawn calls that a pass runs with options, after the calls of skip families, so
+// that each test has draws of its own.
 func drawn(t *testing.T, d *vk.Device, pass kit.Pass, impl attention.Impl, n, skip int, set func(a *call.Attention)) {
 	t.Helper()
-	if software(d) && !vktest.Thorough(d) {
-		n = 1
-	}
 	calls := 0
 	require.NoError(t, call.TestDrawn(t, d, "attention", n, call.Space{Impls: []string{impl.String()}, Thorough: vktest.Thorough(d)}, func(c call.Call) {
 		a := c.(*call.Attention)
