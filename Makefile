@@ -63,7 +63,7 @@ bench: bin/flashvk ## attention on the best device there is, checked, then timed
 
 # How long test takes on 2 cores, and how long with every case: as recipes see FLASHVK_ALL, so
 # that test-all has its own. Lavapipe compiles kernels for nearly all of it.
-LAVAPIPE_TIME = $(if $(FLASHVK_ALL),about 40 minutes on 2 cores with lavapipe,about 10 minutes on 2 cores with lavapipe; make test-all has every tile and takes about 40)
+LAVAPIPE_TIME = $(if $(FLASHVK_ALL),about 40 minutes on 2 cores with lavapipe,about 12 minutes on 2 cores with lavapipe; make test-all has every tile and takes about 40)
 # LLVM's optimizations take up to a third of that time: make test leaves them out, test-all has them.
 LAVAPIPE_ENV = $(if $(FLASHVK_ALL),,GALLIVM_PERF=$${GALLIVM_PERF-nopt})
 # The packages with goroutines of their own or of their tests, or with parallel loops, which meet the
