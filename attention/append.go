@@ -155,8 +155,8 @@ func (p *AppendProblem) newArguments(t *AppendTensors) []argument.Argument {
 	}
 }
 
-// check returns an error unless the tensors of Append or Step, given but for scales of the cache, fit the
-// problem, and the cache, Cos and Sin are as kernels read them.
+// check returns an error unless the tensors of Append or Step, to which check adds the scales of the cache, fit
+// the problem, and the cache, Cos and Sin are as kernels read them.
 func (p *AppendProblem) check(name string, t *AppendTensors, inputs, outputs []argument.Argument) error {
 	scales := p.scaleArguments(&t.KScale, &t.VScale)
 	if p.Cache == CacheQ8_0 {
@@ -319,10 +319,9 @@ func Advance(c *vk.Cmd, seqLens vk.Tensor, keys int) (err error) {
 		return err
 	}
 	vk.Narrow(&seqLens)
-	d := c.Device()
 	kernel := chips.Kernel[advanceParams](c, "attention_advance", "", advanceSpec{WorkgroupSize: advanceThreads}, vk.KernelOptions{})
 	batch := seqLens.Shape[0]
-	kernel.Dispatch(c, vk.Groups{X: min(groups(batch, advanceThreads), d.Caps().MaxWorkgroupCount[0])},
+	kernel.Dispatch(c, chips.Groups(c.Device().Caps(), batch, advanceThreads),
 		advanceParams{Batch: uint32(batch), Keys: int32(keys), SeqLensOffset: uint32(seqLens.Offset)}, seqLens)
 	return c.Err()
 }

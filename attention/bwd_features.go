@@ -20,7 +20,7 @@ type bwdHeadsParams struct {
 
 // bwdDBiasSpec is the specialization of attention_bwd_dbias.comp.
 type bwdDBiasSpec struct {
-	bwdTileSpec
+	tileSpec
 	HeadDim    uint32 `glsl:"HEAD_DIM"`
 	Aligned    bool   `glsl:"ALIGNED"`
 	SumBatches bool   `glsl:"SUM_BATCHES"`
@@ -99,7 +99,7 @@ func (b *backward) headsParams() bwdHeadsParams {
 func (b *backward) recordDBias(dbias vk.Tensor) error {
 	p, bias := &b.p, &b.p.Bias
 	kernel := newKernel[bwdHeadsParams](b.c, "attention_bwd_dbias", p.DType.Short(), p, bwdDBiasSpec{
-		bwdTileSpec: biasTile.spec(), HeadDim: uint32(p.HeadDim), Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
+		tileSpec: biasTile.spec(), HeadDim: uint32(p.HeadDim), Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
 		SumBatches: bias.Rows && !bias.Batch, SumHeads: bias.Rows && !bias.Heads, SumRows: !bias.Rows,
 	}, vk.KernelOptions{})
 	out, rowGroups := dbias, groups(p.SeqQ, biasTile.BlockM)

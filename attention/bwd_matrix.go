@@ -55,20 +55,20 @@ func (b *backward) matrixSpec(tile BackwardTile, isAligned bool) bwdMatrixSpec {
 	}
 }
 
-// bwdTileSpec has the constants of a tile for kernels of the scalar and the unfused path.
-type bwdTileSpec struct {
+// tileSpec has the constants of a tile for kernels of the scalar and the unfused path.
+type tileSpec struct {
 	blockSpec
 	Depth uint32 `glsl:"DEPTH"`
 }
 
-func (t *BackwardTile) spec() bwdTileSpec {
-	return bwdTileSpec{newBlockSpec(t.Threads, t.ThreadsX, t.BlockM, t.BlockN), uint32(t.Depth)}
+func (t *BackwardTile) spec() tileSpec {
+	return tileSpec{newBlockSpec(t.Threads, t.ThreadsX, t.BlockM, t.BlockN), uint32(t.Depth)}
 }
 
 // bwdScalarSpec is the specialization of attention_bwd_dkv_scalar.comp and
 // attention_bwd_dq_scalar.comp.
 type bwdScalarSpec struct {
-	bwdTileSpec
+	tileSpec
 	StageRows uint32 `glsl:"STAGE_ROWS"`
 	HeadDim   uint32 `glsl:"HEAD_DIM"`
 	Causal    bool   `glsl:"CAUSAL"`
@@ -78,7 +78,7 @@ type bwdScalarSpec struct {
 // scalarKernel returns attention_bwd_dkv_scalar or attention_bwd_dq_scalar.
 func (b *backward) scalarKernel(name string, tile BackwardTile) kernel[bwdParams] {
 	return newKernel[bwdParams](b.c, name, b.p.DType.Short(), &b.p, bwdScalarSpec{
-		bwdTileSpec: tile.spec(), StageRows: uint32(tile.StageRows), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
+		tileSpec: tile.spec(), StageRows: uint32(tile.StageRows), HeadDim: uint32(b.p.HeadDim), Causal: b.p.Causal,
 		Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
 	}, vk.KernelOptions{})
 }

@@ -84,7 +84,7 @@ func (b *backward) recordUnfused() error {
 func (b *backward) newUnfusedKernels() (u unfusedBwdKernels) {
 	p, rowTile, none := &b.p, &b.config.DQ, vk.KernelOptions{}
 	u.scores = newKernel[bwdHeadsParams](b.c, "attention_unfused_bwd_scores", p.DType.Short(), p, unfusedScoresSpec{
-		bwdTileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
+		tileSpec: rowTile.spec(), HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: argument.Aligned(4, b.q, b.k, b.v, b.do),
 	}, none)
 	values := newFeatureSpec(p)
 	values.ValueDim = uint32(p.HeadDim) // of dQ and K, which are O and V here

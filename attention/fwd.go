@@ -110,7 +110,7 @@ func (f *forward) fused() error {
 	config, p := &f.config, &f.p
 	if config.Impl == Scalar {
 		spec := fwdScalarSpec{
-			blockSpec: config.blockSpec(), Depth: uint32(config.Depth), ValueRows: uint32(config.ValueRows), HeadDim: uint32(p.HeadDim),
+			tileSpec: tileSpec{config.blockSpec(), uint32(config.Depth)}, ValueRows: uint32(config.ValueRows), HeadDim: uint32(p.HeadDim),
 			Causal: p.Causal, Aligned: argument.Aligned(4, f.q, f.k, f.v), WriteLSE: !f.lse.IsZero(), SplitKV: config.Splits > 1,
 		}
 		if p.Quant != dtype.NoQuant {
@@ -386,8 +386,7 @@ func (c *Config) blockSpec() blockSpec {
 
 // fwdScalarSpec is the specialization of attention_fwd_scalar.comp.
 type fwdScalarSpec struct {
-	blockSpec
-	Depth     uint32 `glsl:"DEPTH"`
+	tileSpec
 	ValueRows uint32 `glsl:"VALUE_ROWS"`
 	HeadDim   uint32 `glsl:"HEAD_DIM"`
 	Causal    bool   `glsl:"CAUSAL"`

@@ -377,25 +377,28 @@ func TestKVCacheRefuses(t *testing.T) {
 	} {
 		p := cache.Problem(c.queries, c.keys)
 		c.change(&p)
-		refuse(t, dev, c.want, func(cmd *vk.Cmd) error {
+		require.EqualError(t, refuse(t, dev, c.want, func(cmd *vk.Cmd) error {
 			if c.keys == 0 {
 				return cache.Decode(cmd, c.layer, attention.DecodeTensors{}, p, attention.Options{})
 			}
 			return cache.Append(cmd, c.layer, attention.AppendTensors{}, attention.AppendProblem{DecodeProblem: p})
-		})
+		}), c.want)
 	}
 	require.NoError(t, cache.Reserve(ctx, 8))
-	refuse(t, dev, "attention: cache: sequence 0 has pages for 8 keys, fewer than new_keys=9: Reserve them first", func(c *vk.Cmd) error {
+	const want = "attention: cache: sequence 0 has pages for 8 keys, fewer than new_keys=9: Reserve them first"
+	require.EqualError(t, refuse(t, dev, want, func(c *vk.Cmd) error {
 		return cache.Step(c, 0, attention.StepTensors{}, attention.AppendProblem{DecodeProblem: cache.Problem(1, 9)}, attention.Options{})
-	})
+	}), want)
 }
 
-// refuse wants an error of recording, which stays with the Cmd.
-func refuse(t *testing.T, dev *vk.Device, want string, record func(c *vk.Cmd) error) {
+// refuse wants an error of recording, which stays with the Cmd, and returns it.
+func refuse(t *testing.T, dev *vk.Device, want string, record func(c *vk.Cmd) error) error {
 	t.Helper()
 	c, err := dev.NewCmd("refused")
 	require.NoError(t, err)
 	defer c.Close()
-	require.ErrorContains(t, record(c), want)
-	require.ErrorContains(t, c.Submit(t.Context()), want)
+	err = record(c)
+	require.ErrorContains(t, err, want)
+	require.EqualError(t, c.Submit(t.Context()), err.Error())
+	return err
 }

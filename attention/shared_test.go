@@ -98,20 +98,20 @@ func TestSharedMemory(t *testing.T) {
 				}
 				tile := BackwardTile{Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, StageRows: 8}
 				least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return tile.feasibleScalar(caps, Scalar, p) })
-				tileSpec := bwdTileSpec{blockSpec{64, 8, 24, 16}, 16}
-				spec := bwdScalarSpec{tileSpec, 8, uint32(p.HeadDim), false, true}
+				block := tileSpec{blockSpec{64, 8, 24, 16}, 16}
+				spec := bwdScalarSpec{block, 8, uint32(p.HeadDim), false, true}
 				check("attention_bwd_dkv_scalar", least, sharedOf(t, "attention_bwd_dkv_scalar", &p, spec), 4<<10)
 				check("attention_bwd_dq_scalar", least, sharedOf(t, "attention_bwd_dq_scalar", &p, spec), 4<<10)
-				scores := unfusedScoresSpec{tileSpec, uint32(p.HeadDim), false, true}
+				scores := unfusedScoresSpec{block, uint32(p.HeadDim), false, true}
 				check("attention_unfused_bwd_scores", least, sharedOf(t, "attention_unfused_bwd_scores", &p, scores), 1<<20)
 				check("attention_unfused_keys", least, sharedOf(t, "attention_unfused_keys", &p, unfusedKeysSpec{blockSpec{64, 8, 24, 8}, uint32(max(p.HeadDim, p.ValueHeadDim())), true}), 1<<20)
 				if p.Bias.On {
-					bias := bwdDBiasSpec{tileSpec, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
+					bias := bwdDBiasSpec{block, uint32(p.HeadDim), true, false, false, !p.Bias.Rows}
 					check("attention_bwd_dbias", least, sharedOf(t, "attention_bwd_dbias", &p, bias), 8<<10)
 				}
 				config := Config{Impl: Scalar, Threads: 64, ThreadsX: 8, BlockM: 24, BlockN: 16, Depth: 16, ValueRows: 8}
 				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
-				fwd := fwdScalarSpec{blockSpec{64, 8, 24, 16}, 16, 8, uint32(p.HeadDim), false, true, true, false}
+				fwd := fwdScalarSpec{block, 8, uint32(p.HeadDim), false, true, true, false}
 				check("attention_fwd_scalar", least, sharedOf(t, "attention_fwd_scalar", &p, fwd), 16)
 				config.Impl = Unfused
 				least = leastShared(*d.Caps(), func(caps *vk.Caps) error { return config.Feasible(caps, p) })
@@ -132,6 +132,7 @@ func checkStored(t *testing.T, b *backward, tiles [3]int, check func(name string
 	shape, err := matrixShape(d.Caps(), impl, p.DType)
 	require.NoError(t, err)
 	store := bwdStoreSpec{b.matrixSpec(stored.DQ, true), stored.packed(d.Caps())}
+	require.NoError(t, b.c.Err())
 	least := leastShared(*d.Caps(), func(caps *vk.Caps) error { return stored.feasibleStored(caps, p) })
 	// The part of the products is counted as if W were not packed: packed, it needs less.
 	check("stored", least, sharedOf(t, stored.storeKernel(p.DType), p, store), 1<<20)

@@ -27,7 +27,7 @@ type unfusedParams struct {
 // unfusedScoresSpec is the specialization of attention_unfused_scores.comp and
 // attention_unfused_bwd_scores.comp.
 type unfusedScoresSpec struct {
-	bwdTileSpec
+	tileSpec
 	HeadDim uint32 `glsl:"HEAD_DIM"`
 	Causal  bool   `glsl:"CAUSAL"`
 	Aligned bool   `glsl:"ALIGNED"`
@@ -118,7 +118,7 @@ func groups(n, size int) uint32 {
 func (f *forward) unfusedKernels() unfusedKernels {
 	c, p, config, none := f.c, f.p, &f.config, vk.KernelOptions{}
 	scores := unfusedScoresSpec{
-		bwdTileSpec: bwdTileSpec{config.blockSpec(), uint32(config.Depth)}, HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: argument.Aligned(4, f.q, f.k),
+		tileSpec: tileSpec{config.blockSpec(), uint32(config.Depth)}, HeadDim: uint32(p.HeadDim), Causal: p.Causal, Aligned: argument.Aligned(4, f.q, f.k),
 	}
 	softmax := unfusedSoftmaxSpec{WorkgroupSize: softmaxThreads, WriteLSE: !f.lse.IsZero()}
 	values := unfusedValuesSpec{config.blockSpec(), uint32(p.HeadDim), argument.Aligned(4, f.v)}

@@ -138,7 +138,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	memory, err := plan.memory.Open(c, "mixture", o.Workspace, t.inputs(p), []argument.Argument{
+	memory, err := argument.Open(c, "mixture", o.Workspace, plan.memory.Bytes, t.inputs(p), []argument.Argument{
 		argument.New("log_p", t.LogP, !t.LogP.IsZero(), dtype.Float32, []int{p.Tokens}),
 		argument.New("loss", t.Loss, !t.Loss.IsZero(), dtype.Float32, []int{1}),
 	})
@@ -180,7 +180,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 		return err
 	}
 	list := append(t.inputs(p), argument.New("dloss", g.DLoss, !g.DLoss.IsZero(), dtype.Float32, []int{1}))
-	memory, err := chain.Memory{Bytes: plan.bytes}.Open(c, "mixture", o.Workspace, list, []argument.Argument{
+	memory, err := argument.Open(c, "mixture", o.Workspace, plan.bytes, list, []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
 		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
 		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),

@@ -44,7 +44,7 @@ func Backward(c *vk.Cmd, t Tensors, g Gradients, p Problem, o Options) (err erro
 // open checks the tensors of a backward pass, and returns its memory. Dy says whether it has a DY.
 func open(c *vk.Cmd, m chain.Memory, t Tensors, g Gradients, p Problem, o Options, dy bool) (*vk.Buffer, error) {
 	pre, hidden := t.kept(p)
-	return m.Open(c, "mlp", o.Workspace, append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
+	return argument.Open(c, "mlp", o.Workspace, m.Bytes, append(t.inputs(p), argument.New("dy", g.DY, dy, p.DType, p.YShape()), pre, hidden), []argument.Argument{
 		argument.New("dx", g.DX, true, p.DType, p.XShape()),
 		argument.New("dw1", g.DW1, true, p.GradDType(), p.W1Shape()),
 		argument.New("dw2", g.DW2, true, p.GradDType(), p.W2Shape()),

@@ -39,7 +39,7 @@ func Forward(c *vk.Cmd, t Tensors, p Problem, o Options) (err error) {
 		return err
 	}
 	pre, hidden := t.kept(p)
-	memory, err := plan.memory.Open(c, "mlp", o.Workspace, t.inputs(p), []argument.Argument{
+	memory, err := argument.Open(c, "mlp", o.Workspace, plan.memory.Bytes, t.inputs(p), []argument.Argument{
 		argument.New("y", t.Y, true, p.yType(), p.YShape()), pre, hidden,
 	})
 	if err != nil {

@@ -70,7 +70,7 @@ func record(c *vk.Cmd, t Tensors, g Gradients, p Problem, pass kit.Pass, o Optio
 		return err
 	}
 	inputs, outputs := plan.arguments(&t, &g)
-	b, err := plan.memory.Open(c, "xent", o.Workspace, inputs, outputs)
+	b, err := argument.Open(c, "xent", o.Workspace, plan.memory.Bytes, inputs, outputs)
 	if err != nil {
 		return err
 	}

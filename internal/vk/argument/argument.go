@@ -110,23 +110,21 @@ func Check(kernel string, inputs, outputs []Argument) error {
 // shares memory with no argument, or for nil memory of the Cmd; nil if the call needs none.
 func Open(c *vk.Cmd, kernel string, given *vk.Buffer, bytes int64, inputs, outputs []Argument) (*vk.Buffer, error) {
 	err := check(inputs, outputs)
-	if err == nil && given != nil && bytes > 0 {
-		sizes := []int{int(min(bytes, given.Bytes()) / 4), 1}
+	switch {
+	case err != nil || bytes == 0:
+		given = nil
+	case given == nil:
+		given = c.Scratch(kernel, bytes)
+		return given, c.Err()
+	case given.Bytes() < bytes:
+		err = fmt.Errorf("workspace has %d bytes, want %d", given.Bytes(), bytes)
+	default:
+		sizes := []int{int(bytes / 4), 1}
 		w := New("workspace", vk.Tensor{Buffer: given, DType: dtype.Float32, Shape: sizes[:1], Strides: sizes[1:]}, true, dtype.Float32, sizes[:1])
 		err = cmp.Or(w.check(), w.apart(inputs), w.apart(outputs))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", kernel, err)
-	}
-	if bytes == 0 {
-		return nil, nil
-	}
-	if given == nil {
-		given = c.Scratch(kernel, bytes)
-		return given, c.Err()
-	}
-	if given.Bytes() < bytes {
-		return nil, fmt.Errorf("%s: workspace has %d bytes, want %d", kernel, given.Bytes(), bytes)
 	}
 	return given, nil
 }

@@ -5,7 +5,7 @@
 //	between := memory.Take(bytes)                 a tensor between two products
 //	first, err := chain.NewProduct(caps, "mlp", &memory, p, options)
 //	…
-//	b, err := memory.Open(c, "mlp", opt.Workspace, inputs, outputs)
+//	b, err := argument.Open(c, "mlp", opt.Workspace, memory.Bytes, inputs, outputs)
 //	s, err := first.Steps(c, b, tensors)          to be recorded before the steps of the next
 package chain
 
@@ -13,7 +13,6 @@ import (
 	"fmt"
 
 	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
-	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
 	"github.com/flashvk/flashvk/vk/kit"
@@ -36,11 +35,6 @@ func (m *Memory) Take(n int64) int64 {
 // Keep reserves the memory of the products so far, so that the products that follow may run side by
 // side with them.
 func (m *Memory) Keep() { m.taken = m.Bytes }
-
-// Open checks the tensors of a call, and returns the workspace, see argument.Open.
-func (m Memory) Open(c *vk.Cmd, kernel string, given *vk.Buffer, inputs, outputs []argument.Argument) (*vk.Buffer, error) {
-	return argument.Open(c, kernel, given, m.Bytes, inputs, outputs)
-}
 
 // A Product is one call of gemm.
 type Product struct {
