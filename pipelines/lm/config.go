@@ -148,7 +148,7 @@ func parseConfig(fields map[string]any) (Config, error) {
 		return Config{}, fmt.Errorf("lm: architectures=%q is none of %s", list, strings.Join(architectures, ", "))
 	}
 	if r.GPT2() {
-		r.Eps, r.Tied, r.OutBias = 1e-5, true, true
+		r.Eps, r.Tied = 1e-5, true
 		fields = maps.Clone(fields)
 		for theirs, ours := range gpt2Words {
 			fields[ours] = fields[theirs]
@@ -161,18 +161,19 @@ func parseConfig(fields map[string]any) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("lm: %w", err)
 	}
-	return r.Config, cmp.Or(r.complete(), r.Validate())
+	err = cmp.Or(r.complete(), r.Validate())
+	return r.Config, err
 }
 
 // complete sets what follows from other fields. Its error names the first option that is not known.
 func (r *rawConfig) complete() error {
 	c, gpt2 := &r.Config, r.GPT2()
+	if gpt2 { // which has no fields of these
+		c.KVHeads, c.HeadDim, c.OutBias, c.Hidden = 0, 0, true, cmp.Or(c.Hidden, 4*c.Width)
+	}
 	c.EOS, c.KVHeads = r.EOS, cmp.Or(c.KVHeads, c.Heads)
 	if c.HeadDim == 0 && c.Heads > 0 {
 		c.HeadDim = c.Width / c.Heads
-	}
-	if gpt2 {
-		c.Hidden = cmp.Or(c.Hidden, 4*c.Width)
 	}
 	if c.Architecture != "MistralForCausalLM" && !(r.UseWindow && r.MaxWindow == 0) {
 		c.Window = 0
@@ -225,17 +226,18 @@ func (r *rawConfig) rope(c *Config) error {
 	return nil
 }
 
-// Validate returns an error that names the first size that breaks a rule.
+// Validate returns an error that names the first size that breaks a rule. Numbers of elements fit 64 bits.
 func (c *Config) Validate() error {
+	const wide = 1 << 20
 	for _, f := range []struct {
-		name  string
-		value int
+		name        string
+		value, most int
 	}{
-		{"vocab_size", c.Vocabulary}, {"hidden_size", c.Width}, {"num_hidden_layers", c.Layers}, {"num_attention_heads", c.Heads},
-		{"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim}, {"intermediate_size", c.Hidden}, {"max_position_embeddings", c.Positions},
+		{"vocab_size", c.Vocabulary, math.MaxInt32}, {"hidden_size", c.Width, wide}, {"num_hidden_layers", c.Layers, 1024}, {"num_attention_heads", c.Heads, wide},
+		{"num_key_value_heads", c.KVHeads, wide}, {"head_dim", c.HeadDim, wide}, {"intermediate_size", c.Hidden, wide}, {"max_position_embeddings", c.Positions, math.MaxInt32},
 	} {
-		if f.value <= 0 || f.value > math.MaxInt32 {
-			return fmt.Errorf("lm: %s=%d is not from 1 to %d", f.name, f.value, math.MaxInt32)
+		if f.value <= 0 || f.value > f.most {
+			return fmt.Errorf("lm: %s=%d is not from 1 to %d", f.name, f.value, f.most)
 		}
 	}
 	switch {

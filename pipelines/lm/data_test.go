@@ -89,7 +89,7 @@ func TestLines(t *testing.T) {
 		"{\"text\": \"\xff\"}", "lm: the line is not UTF-8")
 	for pair := range slices.Chunk(list, 2) {
 		dir, line, want := chatDir(t, "<|im_start|>"), pair[0], strings.TrimPrefix(pair[1], "\t")
-		for _, at := range []int{1, 2, 7, 100} {
+		for _, at := range []int{1, 2, 7, 1001} {
 			lines := slices.Repeat([]string{`{"text": "good"}`}, at+4)
 			lines[at-1] = line
 			lines[at+3] = "{" // a later one

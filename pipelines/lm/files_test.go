@@ -20,7 +20,7 @@ import (
 func small(name string) map[string]any {
 	fields := models()[name]
 	if name == "gpt2" {
-		maps.Copy(fields, map[string]any{"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64})
+		maps.Copy(fields, map[string]any{"vocab_size": 300, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "head_dim": 8, "attention_bias": false})
 		return fields
 	}
 	maps.Copy(fields, map[string]any{

@@ -51,9 +51,10 @@ func (l *LoRA) Check(c *Config) error {
 	case !(l.Dropout >= 0 && l.Dropout < 1):
 		return fmt.Errorf("lm: dropout=%v is not from 0 to less than 1", l.Dropout)
 	}
+	all := (&LoRA{Rank: l.Rank}).Params(c)
 	for _, target := range l.Targets {
-		one := LoRA{Rank: l.Rank, Targets: []string{target}}
-		if len(one.Params(c)) == 0 {
+		one := LoRA{Targets: []string{target}}
+		if !slices.ContainsFunc(all, func(p Param) bool { return one.adapts(p.product()) }) {
 			return fmt.Errorf("lm: target %q is no product of %s", target, c.Architecture)
 		}
 	}
@@ -82,6 +83,12 @@ const adapterPrefix = "base_model.model."
 
 func adapterName(product, matrix string) string {
 	return adapterPrefix + product + ".lora_" + matrix + ".weight"
+}
+
+// product returns the name of the product that a parameter of an adapter belongs to.
+func (p Param) product() string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(p.Name, adapterPrefix), ".lora_")
+	return name
 }
 
 // The files of an adapter are those of the library PEFT.
@@ -168,8 +175,8 @@ func (l *LoRA) read(f *safetensors.File, c *Config) error {
 		if values[t.Name], err = f.Float32s(t); err != nil {
 			return err
 		}
-		if name, ok := strings.CutSuffix(t.Name, ".lora_A.weight"); ok {
-			l.Targets = append(l.Targets, strings.TrimPrefix(name, adapterPrefix))
+		if name := p.product(); !slices.Contains(l.Targets, name) {
+			l.Targets = append(l.Targets, name)
 		}
 	}
 	l.Weights = values
@@ -193,8 +200,8 @@ func (t tensors) Read(p Param, x []float32, first int) error {
 func (l *LoRA) WriteAdapter(dir, base string, c *Config, w Weights) error {
 	params, targets := l.Params(c), slices.Clone(l.Targets)
 	for _, p := range params {
-		name := strings.TrimSuffix(p.Name, ".lora_A.weight")
-		if target := name[strings.LastIndexByte(name, '.')+1:]; l.Targets == nil && name != p.Name && !slices.Contains(targets, target) {
+		name := p.product()
+		if target := name[strings.LastIndexByte(name, '.')+1:]; l.Targets == nil && !slices.Contains(targets, target) {
 			targets = append(targets, target)
 		}
 	}

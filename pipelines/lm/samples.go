@@ -46,7 +46,7 @@ func (x *texts) encode(parts []part, ended bool) (ids []int32, learned []bool, e
 	before, at := "", 0
 	for i, p := range parts {
 		before += p.text
-		end, last := len(ids), i == len(parts)-1
+		end, last := len(ids), len(before) == len(whole)
 		if !last && parts[i+1].learned == p.learned {
 			continue
 		}

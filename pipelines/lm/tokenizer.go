@@ -166,11 +166,13 @@ func newBPE(raw *rawTokenizer) (*bpe, error) {
 		return nil, err
 	}
 	for text, id := range m.Vocabulary {
-		t.ids[t.bytesOf(text)], t.tokens[id] = id, t.written(t.bytesOf(text))
+		token := t.bytesOf(text)
+		t.ids[token], t.tokens[id] = id, t.written(token)
 	}
 	if err := t.readMerges(); err != nil {
 		return nil, err
 	}
+	t.Vocabulary, t.Merges = nil, nil // which are megabytes
 	if id, ok := m.Vocabulary[m.Unknown]; ok {
 		t.unknown = id
 	}

@@ -236,10 +236,10 @@ func (t *Trainer) run(ctx context.Context, p *train.Plan, scale float64, batches
 			}
 		}
 	}
-	if p == t.plan && tokens == 0 {
-		return 0, 0, errNoLoss
-	}
 	if p == t.plan {
+		if tokens == 0 {
+			return 0, 0, errNoLoss
+		}
 		if err := p.Weigh(ctx, scale/float64(tokens)); err != nil {
 			return 0, 0, err
 		}

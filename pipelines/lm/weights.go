@@ -112,8 +112,8 @@ func encoded(p Param, t dtype.DType, w Weights, raw []byte, first int) error {
 	if err := w.Read(p, x, first); err != nil {
 		return err
 	}
-	for i, v := range x {
-		if a := math.Abs(float64(v)); t == dtype.Float16 && a > 65504 && !math.IsInf(a, 1) {
+	for i := 0; t == dtype.Float16 && i < len(x); i++ {
+		if a, v := math.Abs(float64(x[i])), x[i]; a > 65504 && !math.IsInf(a, 1) {
 			return fmt.Errorf("lm: tensor %q: element %d is %v, beyond the 65504 of float16: take bfloat16 or float32", p.Name, first+i, v)
 		}
 	}

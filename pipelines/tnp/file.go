@@ -2,6 +2,7 @@ package tnp
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 
 	"github.com/flashvk/flashvk/dtype"
@@ -103,11 +104,14 @@ func ReadConfig(f *safetensors.File, heads int) (c Config, err error) {
 	return c, nil
 }
 
-// layers returns one more than the highest block that the file has a tensor of.
+// blockParam matches the parameters of blocks.
+var blockParam = regexp.MustCompile(`^blocks\.(0|[1-9]\d{0,8})\.(norm1|qkv|out|norm2|up|down)\.weight$`)
+
+// layers returns one more than the highest block that the file has a parameter of.
 func layers(f *safetensors.File) (n int) {
 	for _, t := range f.Tensors() {
-		i := 0
-		if found, _ := fmt.Sscanf(t.Name, "blocks.%d.", &i); found == 1 {
+		if m := blockParam.FindStringSubmatch(t.Name); m != nil {
+			i, _ := strconv.Atoi(m[1]) // of at most nine digits
 			n = max(n, i+1)
 		}
 	}
