@@ -391,10 +391,11 @@ func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Dur
 	lengthen := func(steps int) error {
 		return g.lengthen(ctx, slices.Repeat([]int32{int32(keys - steps)}, g.o.Batch))
 	}
-	if err := lengthen(1); err != nil {
-		return nil, err
+	single := func() error {
+		_, err := g.steps(ctx, 1)
+		return err
 	}
-	if _, err := g.steps(ctx, 1); err != nil { // which says how quick they are
+	if _, err := timed(1, func() error { return lengthen(1) }, single); err != nil { // the last says how quick they are
 		return nil, err
 	}
 	steps, run := 1, g.step.Run
