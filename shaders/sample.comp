@@ -214,8 +214,10 @@ void main() {
         const uvec2 top = first(own);
         row.own = own.x;
         row.most = top.x;
-        uint token = top.y;
-        if (DRAW) {
+        uint token;
+        if (!DRAW) {
+            token = column_of(row, top.x, min(top.y, p.vocabulary - 1) / VEC * VEC);
+        } else {
             uint low = 1;
             [[dont_unroll]] for (uint by = TOP_K ? 0 : 1; by < (TOP_P ? 2 : 1); by++) {
                 low = filtered(row, low, by == 1);

@@ -123,9 +123,8 @@ func TestSeveral(t *testing.T) {
 		var tokens [2][]int32
 		for i := range tokens {
 			g := newGenerator(t, d, smallConfig(t, family), 2, sample.Filters{Temperature: 1, TopK: 20, RepetitionPenalty: 1.1})
-			if g.quick = i == 1; !g.quick {
-				g.atOnce = 99 // more than there are
-			}
+			g.quick = 0 // no time for several
+			g.atOnce = 8 * i
 			require.NoError(t, g.Generate(context.Background(), [][]int32{{5, 17}, {9}}, 21, func(_ int, id int32) bool {
 				tokens[i] = append(tokens[i], id)
 				return len(tokens[i]) == 39 // of the first sequence

@@ -88,14 +88,15 @@ type Generator struct {
 	step        *train.Plan
 	several     *vk.Cmd   // atOnce steps; nil before the first
 	chosen      vk.Tensor // by several: the tokens of each step
-	atOnce      int
-	quick       bool // several take little time
+	to          vk.Tensor // where the step that is recorded writes tokens; zero: where it reads them
+	atOnce      int       // how many steps take `quick` together
+	quick       time.Duration
 }
 
-// Steps that take less than quickTime together are one submission, of mostSteps: else the host, which waits for the
+// Up to mostSteps steps that take less than quickTime together are one submission: else the host, which waits for the
 // token of each, would take as long as a step of a small model.
 const (
-	mostSteps = 16
+	mostSteps = 32
 	quickTime = 100 * time.Millisecond
 )
 
@@ -105,7 +106,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if err := o.check(d, c); err != nil {
 		return nil, err
 	}
-	g := &Generator{Config: c, o: o, atOnce: mostSteps, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
+	g := &Generator{Config: c, o: o, quick: quickTime, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
 	defer func() {
 		if err != nil {
 			g.Close()
@@ -117,7 +118,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 	if g.cache, err = newCache(ctx, d, c, o.Batch, o.Context, o.DType); err != nil {
 		return nil, err
 	}
-	for to, words := range map[*vk.Tensor]int{&g.chosen: g.atOnce, &g.seen: g.sample.SeenWords(), &g.state: 4} {
+	for to, words := range map[*vk.Tensor]int{&g.chosen: mostSteps, &g.seen: g.sample.SeenWords(), &g.state: 4} {
 		if to == &g.seen && !o.Penalizes() || to == &g.state && !o.Draws() {
 			continue
 		}
@@ -215,6 +216,8 @@ func (g *Generator) plan(ctx context.Context, seq int) (*train.Plan, error) {
 	f.Choose = func(c *vk.Cmd, logits, ids vk.Tensor) error {
 		if seq > 1 {
 			ids = g.step.Tensor("ids")
+		} else if !g.to.IsZero() {
+			ids = g.to
 		}
 		return sample.Forward(c, sample.Tensors{Logits: logits, Seen: g.seen, State: g.state, Tokens: ids}, g.sample, sample.Options{})
 	}
@@ -276,36 +279,49 @@ func (g *Generator) Generate(ctx context.Context, prompts [][]int32, tokens int,
 	}
 }
 
-// steps makes a step, or atOnce steps if they take little time and are not more than `most`. It returns the tokens that
-// each chooses.
+// steps makes a step, or atOnce steps if these are not more than `most`. It returns the tokens that each chooses.
 func (g *Generator) steps(ctx context.Context, most int) ([]int32, error) {
-	begin, from := time.Now(), g.step.Tensor("ids")
-	if g.quick && g.atOnce <= most {
+	begin, from, several := time.Now(), g.step.Tensor("ids"), 1 < g.atOnce && g.atOnce <= most
+	if several {
 		if err := g.startSeveral(ctx); err != nil {
 			return nil, err
 		}
-		from = g.chosen
+		from = g.chosenBy(0, g.atOnce)
 	} else if err := g.step.Start(ctx); err != nil {
 		return nil, err
 	}
 	ids := make([]int32, from.NumElements())
 	err := from.DownloadInts(ctx, ids)
-	if len(ids) == g.o.Batch {
-		g.quick = time.Since(begin)*mostSteps < quickTime
+	if !several && g.several == nil {
+		g.atOnce = min(int(g.quick/time.Since(begin)), mostSteps)
 	}
 	return ids, err
+}
+
+// chosenBy is where the tokens of some of several steps are.
+func (g *Generator) chosenBy(first, steps int) vk.Tensor {
+	t := vk.View(g.chosen.Buffer, dtype.Int32, steps*g.o.Batch)
+	t.Offset = first * g.o.Batch
+	return t
 }
 
 // startSeveral starts atOnce steps.
 func (g *Generator) startSeveral(ctx context.Context) (err error) {
 	if g.several == nil {
-		ids, bytes := g.step.Tensor("ids"), 4*int64(g.o.Batch)
-		if g.several, err = g.step.Repeat(g.atOnce, func(c *vk.Cmd, i int) error {
-			c.Copy(g.chosen.Buffer, int64(i)*bytes, ids.Buffer, 4*int64(ids.Offset), bytes)
-			return nil
+		ids := g.step.Tensor("ids")
+		from := ids
+		if g.several, err = g.step.Repeat(g.atOnce, "ids", func(i int) vk.Tensor {
+			from, g.to = g.to, g.chosenBy(i, 1)
+			if i == 0 {
+				return ids
+			}
+			return from
 		}); err != nil {
 			return err
 		}
+		bytes := 4 * int64(g.o.Batch)
+		g.several.Copy(ids.Buffer, 4*int64(ids.Offset), g.to.Buffer, 4*int64(g.to.Offset), bytes)
+		g.to = vk.Tensor{}
 	}
 	return g.several.Start(ctx)
 }
@@ -399,7 +415,7 @@ func (g *Generator) TimeSteps(ctx context.Context, keys, n int) (list []time.Dur
 		return nil, err
 	}
 	steps, run := 1, g.step.Run
-	if g.quick && keys >= g.atOnce {
+	if 1 < g.atOnce && g.atOnce <= keys {
 		steps, run = g.atOnce, func(ctx context.Context) error {
 			if err := g.startSeveral(ctx); err != nil {
 				return err

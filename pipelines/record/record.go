@@ -271,6 +271,9 @@ func (t *Tensor) View() vk.Tensor {
 	return v
 }
 
+// Move says that what is recorded from now on has t, an input, in other memory of its size.
+func (t *Tensor) Move(to vk.Tensor) { t.view = to }
+
 // Buffer returns the memory of t, after Allocate. It is nil for nil.
 func (t *Tensor) Buffer() *vk.Buffer {
 	if t == nil {

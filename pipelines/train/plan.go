@@ -418,17 +418,19 @@ func (p *Plan) start(ctx context.Context, fresh bool) error {
 	return nil
 }
 
-// Repeat records a batch n times, one behind the other, and what `each` records behind each: a batch reads what the batch
-// before has written. The plan is of pass Forward. The recording is the caller's, to be closed before the plan.
-func (p *Plan) Repeat(n int, each func(c *vk.Cmd, i int) error) (*vk.Cmd, error) {
-	if p.pass != Forward || n < 1 {
-		return nil, fmt.Errorf("train: %d times of pass %v: pass forward is repeated, once or more", n, p.pass)
+// Repeat records a batch n times, one behind the other: a batch reads what the batch before has written. Batch i has the input
+// of a name at(i), which is called before the batch is recorded. The plan is of pass Forward. The recording is the caller's, to be
+// closed before the plan.
+func (p *Plan) Repeat(n int, input string, at func(i int) vk.Tensor) (*vk.Cmd, error) {
+	v := p.t.inputs[input]
+	if p.pass != Forward || n < 1 || v == nil {
+		return nil, fmt.Errorf("train: %d times of pass %v with input %q: pass forward is repeated, once or more, with one of its inputs", n, p.pass, input)
 	}
+	defer v.node.memory.Move(v.View())
 	c, err := p.m.d.NewCmd("train forward, repeated")
 	for i := 0; i < n && err == nil; i++ {
-		if err = p.record([]*vk.Cmd{c}, 0, nil); err == nil {
-			err = each(c, i)
-		}
+		v.node.memory.Move(at(i))
+		err = p.record([]*vk.Cmd{c}, 0, nil)
 	}
 	if err != nil {
 		c.Close()

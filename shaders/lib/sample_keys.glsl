@@ -18,11 +18,9 @@ const uint ABOVE_ALL = 0xffffffffu;
 // lets a compiler take that there is no NaN.
 uint key_of(const float x) {
     const uint bits = floatBitsToUint(x);
-    const uint size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u || bits == 0xff800000u) {
-        return 0;
-    }
-    return size == 0 ? 0x80000000u : bits == size ? bits | 0x80000000u : ~bits;
+    const uint key = bits ^ (uint(int(bits) >> 31) | 0x80000000u);
+    const uint least = 0x00800000u, inf = 0xff800000u, minus_zero = 0x7fffffffu;
+    return key - least > inf - least ? 0 : max(key, key == minus_zero ? 0x80000000u : 0);
 }
 
 float logit_of(const uint key) { return uintBitsToFloat(key >= 0x80000000u ? key & 0x7fffffffu : ~key); }
@@ -37,9 +35,8 @@ uvec4 keys_of(const vec4 x, const uint bits, const uint n) {
     return keys;
 }
 
-// keys_from returns the keys of VEC columns from c on, which memory has as x.
-void keys_from(const Row row, const uint c, const Bits x, out uvec4 keys[2]) {
-    const uint n = p.vocabulary - c;
+// keys_from returns the keys of VEC columns from c on, n of them in the row, which memory has as x.
+void keys_from(const Row row, const uint c, const uint n, const Bits x, out uvec4 keys[2]) {
     const uint bits = SEEN ? seen[row.seen_at + c / 32] >> c % 32 : 0;
     const Floats logits = widened(FORMAT, x);
     keys[0] = keys_of(logits.a, bits, n);
@@ -48,7 +45,8 @@ void keys_from(const Row row, const uint c, const Bits x, out uvec4 keys[2]) {
 
 // load_keys returns the keys of VEC columns from c on.
 void load_keys(const Row row, const uint c, out uvec4 keys[2]) {
-    keys_from(row, c, load_logits(row.logits_at + c, p.vocabulary - c), keys);
+    const uint n = p.vocabulary - c;
+    keys_from(row, c, n, load_logits(row.logits_at + c, n), keys);
 }
 
 uint largest(const uvec4 keys) { return max(max(keys.x, keys.y), max(keys.z, keys.w)); }
@@ -64,31 +62,29 @@ bool before(const uvec2 a, const uvec2 b) { return a.x > b.x || a.x == b.x && a.
 
 // first returns the largest .x of the workgroup, with the smallest .y of equals. Every invocation calls it.
 uvec2 first(const uvec2 own) {
-    const uint tid = gl_LocalInvocationIndex;
+    const uint most = subgroupMax(own.x);
+    const uint column = subgroupMin(own.x == most ? own.y : ABOVE_ALL);
     barrier();  // bests read, by an earlier call, before they are written
-    bests[tid] = own;
-    for (uint size = WORKGROUP_SIZE / 2; size > 0; size /= 2) {
-        barrier();  // bests written before they are read
-        if (tid < size && before(bests[tid + size], bests[tid])) {
-            bests[tid] = bests[tid + size];
-        }
+    if (gl_SubgroupInvocationID == 0) {
+        bests[gl_SubgroupID] = uvec2(most, column);
     }
-    barrier();  // the first of all is written before it is read
-    return bests[0];
-}
-
-// first_of returns the first of best, which is in front of column c, and the elements there.
-uvec2 first_of(uvec2 best, const uvec4 keys[2], const uint c) {
-    [[unroll]] for (uint e = 0; e < VEC; e++) {
-        const uint key = keys[e / 4][e % 4];
-        best = key > best.x ? uvec2(key, c + e) : best;
+    barrier();  // bests written before they are read
+    uvec2 best = bests[0];
+    for (uint s = 1; s < gl_NumSubgroups; s++) {
+        best = before(bests[s], best) ? bests[s] : best;
     }
     return best;
 }
 
+// later returns best, which is in front of column c, or the largest key of the vector there, and c.
+uvec2 later(const uvec2 best, const uvec4 keys[2], const uint c) {
+    const uint key = max(largest(keys[0]), largest(keys[1]));
+    return key > best.x ? uvec2(key, c) : best;
+}
+
 const uint AHEAD = 8;  // vectors of a row that an invocation loads at once
 
-// own_first returns the largest key of the invocation's elements, and its first column.
+// own_first returns the largest key of the invocation's elements, and the first column of its vector.
 uvec2 own_first(const Row row) {
     uvec2 own = uvec2(0, ABOVE_ALL);
     const uint whole = ALIGNED ? p.vocabulary / VEC * VEC : 0;
@@ -101,15 +97,26 @@ uvec2 own_first(const Row row) {
             const uint at = c + i * WORKGROUP_SIZE * VEC;
             if (at < whole) {
                 uvec4 keys[2];
-                keys_from(row, at, x[i], keys);
-                own = first_of(own, keys, at);
+                keys_from(row, at, VEC, x[i], keys);
+                own = later(own, keys, at);
             }
         }
     }
     for (uint c = whole + gl_LocalInvocationIndex * VEC; c < p.vocabulary; c += WORKGROUP_SIZE * VEC) {
         uvec4 keys[2];
         load_keys(row, c, keys);
-        own = first_of(own, keys, c);
+        own = later(own, keys, c);
     }
     return own;
+}
+
+// column_of returns the first column with a key of the vector at column c, which has the key.
+uint column_of(const Row row, const uint key, const uint c) {
+    uvec4 keys[2];
+    load_keys(row, c, keys);
+    uint e = 0;
+    [[unroll]] for (uint i = VEC; i > 0; i--) {
+        e = keys[(i - 1) / 4][(i - 1) % 4] == key ? i - 1 : e;
+    }
+    return c + e;
 }
