@@ -38,7 +38,7 @@ const (
 // Sizes up to which Hopper has this kernel (Plan.Fast says what of that was measured): weights of a layer, and keys.
 const (
 	fewWeights  = 1 << 23 // a layer waits for words more than for memory
-	mostWeights = 1 << 26
+	mostWeights = 1 << 28
 	mostKeys    = 1 << 12
 )
 
@@ -60,7 +60,7 @@ func choose(caps *vk.Caps, p *Problem) (c Config, fast bool) {
 	for c.Splits > 1 && c.Splits*p.KVHeads > c.Groups {
 		c.Splits /= 2
 	}
-	return c, p.HeadDim == 64 && p.matrices() <= mostWeights && p.Keys <= mostKeys
+	return c, p.matrices() <= mostWeights && p.Keys <= mostKeys
 }
 
 // together returns how many workgroups of a kernel a device runs at once, for all that is known.

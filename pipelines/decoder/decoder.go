@@ -132,8 +132,8 @@ type Options struct {
 type Plan struct {
 	Config
 	// Fast says that the kernel, as the device's rule divides it, is taken to be faster than the kernels of other packages.
-	// Hopper has it for layers with heads of 64 elements, up to 2^26 weights and up to 4096 keys: measured on an H200 for
-	// SmolLM2-135M and Llama-3.2-1B in bfloat16 with 1024 keys, and argued for the rest.
+	// Hopper has it for layers of up to 2^28 weights and 4096 keys: measured on an H200 for SmolLM2-135M, Llama-3.2-1B and
+	// Llama-3.1-8B in bfloat16 with 1024 keys, and argued for the rest.
 	Fast  bool
 	bytes int64
 }

@@ -44,7 +44,7 @@ func TestChoose(t *testing.T) {
 	}{
 		{h200(), smol, "g66 t512 splits16 team32 loads8 keys1 ahead2 copies4 beside", true},
 		{h200(), llama, "g132 t512 splits8 team32 loads8 keys2 ahead1 copies4 beside", true},
-		{h200(), large, "g132 t512 splits8 team32 loads8 keys2 ahead1 copies4 beside", false},
+		{h200(), large, "g132 t512 splits8 team32 loads8 keys2 ahead1 copies4 beside", true},
 		{h200(), long, "g66 t512 splits16 team32 loads8 keys1 ahead2 copies4 beside", false},
 		{few, smol, "g10 t512 splits2 team32 loads8 keys1 ahead2 copies4 beside", true},
 		{other, smol, "g1 t128 splits1 team16 loads4 keys2 ahead1 copies1", false},

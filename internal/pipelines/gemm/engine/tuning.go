@@ -78,10 +78,11 @@ func rows() []table.Row[shape, Config] {
 		// few registers, so they are for short k. In a batch of products with few rows they would be
 		// half empty.
 		//
-		// Products of a LoRA, first: 2048x8x4096 tn 21.1 → 13.9 µs, 24x2048x4096 19.1 → 14.1, 4096x24x576 nt 16.5 → 7.7, 4096x8x1536 nn 16.0 → 14.2,
-		// 4096x8x5632 26.7 → 22.7.
-		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", m: 512, thinN: thin}, Config: words("coopmat s4x2 t3x1 k96 align g16")},
-		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", thinM: thin}, Fill: 0.6, Config: words("coopmat s2x4 t1x3 k96 align g16")},
+		// Products of a LoRA, first: 2048x8x4096 tn 21.1 → 13.9 µs, 24x2048x4096 19.1 → 14.1, 8x1536x4096 17.6 → 13.1, 4096x24x576 nt 16.5 → 7.7,
+		// 4096x8x1536 nn 16.0 → 14.2, 4096x8x5632 26.7 → 22.7, and to what is there 4096x3072x16 nt 29.8 → 27.3, 4096x960x16 15.0 → 11.2.
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", thinN: thin}, Config: words("coopmat s4x2 t3x1 k96 align g16")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{trans: "tn", thinM: thin}, Config: words("coopmat s2x4 t1x3 k96 align g16")},
+		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: thin, m: leastRows}, Config: words("coopmat s2x2 t2x2 k32 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 1024, m: leastRows, thinN: thin}, Config: words("coopmat s2x1 t1x1 k96 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{k: 2048, m: leastRows, thinN: thin}, Config: words("coopmat s1x2 t1x1 k96 align g16")},
 		{Family: "hopper", Formats: table.Of16Bits, Shape: shape{m: leastRows, thinN: thin}, Config: words("coopmat s4x1 t3x1 k96 align g16")},
@@ -140,7 +141,7 @@ func rows() []table.Row[shape, Config] {
 // about 200/m of the product's time, and gains a tenth.
 const leastRows = 2048
 
-// thin is up to how many rows or columns of C a product is a LoRA's: its other operand is read once, whatever it takes.
+// thin is up to which m, n or k a product is a LoRA's: one operand, or C, is read once, whatever it takes.
 const thin = 32
 
 // blocks returns how many workgroups a problem makes before k is split.
