@@ -32,6 +32,7 @@ type measuredCase struct {
 	ours        map[string]string
 	ns          float64            // of ours
 	times       map[string]float64 // of the back ends
+	memory      map[string]string  // in words, of implementations that say it
 }
 
 // peers returns the back ends, the fastest first.
@@ -46,6 +47,8 @@ var (
 	unit          = regexp.MustCompile(` (ms|µs)\b`)
 	// A measure is a number with a unit of time of a kernel, or of a rate.
 	measure = regexp.MustCompile(`[0-9.]+[ \x{a0}](?:ms|µs|[GT]FLOP/s|[GT]B/s)`)
+	// A choice that says how much memory an implementation takes ends with it.
+	memory = regexp.MustCompile(`[0-9.]+ [GM]B\)?$`)
 )
 
 // TestMeasured compares the tables of measurements in the documents with the raw lines; with
@@ -56,8 +59,11 @@ func TestMeasured(t *testing.T) {
 		text := document(t, path)
 		got := measuredTable.ReplaceAllStringFunc(text, func(region string) string {
 			m := measuredTable.FindStringSubmatch(region)
-			if m[2] == "readme" {
+			switch m[2] {
+			case "readme":
 				return m[1] + ofReadme(t, m[3], cases) + m[4]
+			case "matrix":
+				return m[1] + ofMatrix(t) + m[4]
 			}
 			return m[1] + ofTables(t, m[2], cases) + m[4]
 		})
@@ -83,7 +89,8 @@ func ofReadme(t *testing.T, old string, cases []*measuredCase) string {
 		i := slices.IndexFunc(cases, func(c *measuredCase) bool { return c.table == table && c.name == cells[1] })
 		require.GreaterOrEqual(t, i, 0, "no raw line has the case of README.md's table %s: %s", table, cells[1])
 		row := cases[i].cells()
-		row[2], _, _ = strings.Cut(row[2], ", ") // a line of the page is short without the rate
+		row[2], _, _ = strings.Cut(row[2], ", ") // a line of the page is short without the rate and memory
+		row[3], _, _ = strings.Cut(row[3], " (")
 		lines[n+2] = cells[0] + " | " + unit.ReplaceAllString(strings.Join(row, " | "), "\u00a0$1") + " |\n"
 	}
 	require.Greater(t, len(lines), 20)
@@ -100,8 +107,8 @@ func ofTables(t *testing.T, names string, cases []*measuredCase) string {
 		}
 		rows++
 		var others []string
-		for _, p := range c.peers()[1:] {
-			others = append(others, p+" "+bench.FormatTime(c.times[p]))
+		for _, p := range c.peers()[min(1, len(c.times)):] {
+			others = append(others, p+" "+bench.FormatTime(c.times[p])+c.memory[p])
 		}
 		cells := c.cells()
 		if strings.Contains(names, ",") {
@@ -111,6 +118,44 @@ func ofTables(t *testing.T, names string, cases []*measuredCase) string {
 	}
 	require.Positive(t, rows, "no raw line is of the table %s", names)
 	return text
+}
+
+// ofMatrix returns the table of the ways to make a training step, each by PyTorch's step of its shape.
+func ofMatrix(t *testing.T) string {
+	lines := append(rawLines(t, resultsFolder+"2026_11_29/matrix.csv"), rawLines(t, resultsFolder+"2026_11_29/largest.csv")...)
+	slices.SortStableFunc(lines, func(a, b map[string]string) int { return cmp.Compare(b["peer"], a["peer"]) }) // PyTorch first
+	text := "| shape | variant | checkpoint | recording | step | tokens/s | peak memory | over eager | over compile | commit |\n" + strings.Repeat("| --- ", 10) + "|\n"
+	times := map[string]float64{}
+	for _, line := range lines {
+		_, name := describeMeasured(line)
+		shape, _, _ := strings.Cut(name, ",")
+		row := append([]string{shape}, strings.Split(strings.NewReplacer("torch:", "PyTorch ", "torch", "PyTorch").Replace(line["impl"]), ",")...)
+		if line["peer"] == "true" {
+			row = append(row, "–", "–")
+		}
+		row = append(row, line["status"], "–", "–", "–", "–", line["commit"][:7])
+		if line["status"] == "ok" {
+			var of [3]float64
+			for i, key := range []string{"device_ns", "token_per_s", "memory_bytes"} {
+				var err error
+				of[i], err = strconv.ParseFloat(line[key], 64)
+				require.NoError(t, err, "%s: %s", name, key)
+			}
+			times[shape+line["impl"]] = of[0]
+			copy(row[4:], []string{bench.FormatTime(of[0]), bench.FormatSI(of[1], ""), bench.FormatSI(of[2], "B"),
+				ratio(times[shape+"torch:eager"], of[0]), ratio(times[shape+"torch:compile"], of[0])})
+		}
+		text += "| " + strings.Join(row, " | ") + " |\n"
+	}
+	return text
+}
+
+// ratio returns a time by ours in words.
+func ratio(ns, ours float64) string {
+	if ns == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", ns/ours)
 }
 
 // cells returns the case, PyTorch's least time by ours, our time and rate, PyTorch's fastest back end,
@@ -131,11 +176,15 @@ func (c *measuredCase) cells() []string {
 	usual := "–"
 	for _, p := range []string{"flash", "eager"} {
 		if c.times[p] > 0 {
-			usual = fmt.Sprintf("%s %.2f", p, c.times[p]/c.ns)
+			usual = p + " " + ratio(c.times[p], c.ns)
 		}
 	}
-	fastest := c.peers()[0]
-	return []string{c.name, fmt.Sprintf("%.2f", c.times[fastest]/c.ns), ours, fastest + " " + bench.FormatTime(c.times[fastest]), usual}
+	row := []string{c.name, "–", ours + c.memory["flashvk"], "–", usual}
+	if len(c.times) > 0 {
+		fastest := c.peers()[0]
+		row[1], row[3] = ratio(c.times[fastest], c.ns), fastest+" "+bench.FormatTime(c.times[fastest])+c.memory[fastest]
+	}
+	return row
 }
 
 // readMeasured returns the cases of the raw lines, in the order of the files.
@@ -154,12 +203,16 @@ func readMeasured(t *testing.T) (cases []*measuredCase) {
 				table, name := describeMeasured(line)
 				i := slices.IndexFunc(cases, func(c *measuredCase) bool { return c.table == table && c.name == name })
 				if i < 0 {
-					i, cases = len(cases), append(cases, &measuredCase{table: table, name: name, times: map[string]float64{}})
+					i, cases = len(cases), append(cases, &measuredCase{table: table, name: name, times: map[string]float64{}, memory: map[string]string{}})
 				}
 				ns, err := strconv.ParseFloat(cmp.Or(line["step_ns"], line["device_ns"]), 64)
 				require.NoError(t, err, "%s: %s, %s", path, table, name)
 				c, twice := cases[i], "%s: %s, %s: two lines are of one implementation"
-				if peer, ok := strings.CutPrefix(line["impl"], "torch:"); ok {
+				peer, ok := strings.CutPrefix(line["impl"], "torch:")
+				if m := memory.FindString(line["choice"]); m != "" {
+					c.memory[peer] = " (" + strings.TrimSuffix(m, ")") + ")"
+				}
+				if ok {
 					require.NotContains(t, c.times, peer, twice, path, table, name)
 					c.times[peer] = ns
 				} else {
@@ -170,7 +223,7 @@ func readMeasured(t *testing.T) (cases []*measuredCase) {
 		}
 	}
 	for _, c := range cases {
-		require.True(t, c.ours != nil && len(c.times) > 0, "%s, %s: a line of ours or of PyTorch is missing", c.table, c.name)
+		require.True(t, c.ours != nil && (len(c.times) > 0 || strings.HasPrefix(c.table, "lm")), "%s, %s: a line of ours or of PyTorch is missing", c.table, c.name)
 	}
 	return cases
 }
@@ -208,8 +261,12 @@ var measuredNames = map[string]string{
 	"grouped":   "{dtype} {tokens} tokens, {heads} heads of {in}→{hidden}→{out}",
 	"gmm":       "{dtype} {tokens} tokens, {components} components",
 	"norm":      "{dtype} {kind}, {rows} rows of {cols}",
+	"lm":        "{model} B{batch} S{keys} {dtype}{rank}{accumulate}",
 	"optim":     "AdamW, {parameters} parameters, gradients {grad_dtype}, copy {copy}",
 }
+
+// measuredMore has what the name of a case says of a column that is not the usual.
+var measuredMore = map[string]string{"queries": ", %s queries", "rank": ", LoRA r %s", "accumulate": ", %s batches"}
 
 var measuredColumn = regexp.MustCompile(`\{([a-z_]+)(?:([/×])([a-z_]+))?\}`)
 
@@ -227,13 +284,15 @@ func describeMeasured(line map[string]string) (table, name string) {
 			return strings.NewReplacer("bfloat", "bf", "float", "f").Replace(x)
 		case m[1] == "causal":
 			return map[string]string{"true": " causal"}[x]
-		case m[1] == "queries" && x == "1":
-			return ""
-		case m[1] == "queries":
-			return ", " + x + " queries"
 		case m[1] == "tokens" && kernel == "": // of a training step
 			n := number("batch") * (number("context") + number("targets"))
 			return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+		case x == "" || x == "1" && (m[1] == "queries" || m[1] == "accumulate"):
+			return ""
+		case m[1] == "rank" && x == "0":
+			return ", all weights"
+		case measuredMore[m[1]] != "":
+			return fmt.Sprintf(measuredMore[m[1]], x)
 		case m[2] != "" && line[m[3]] != x:
 			return x + m[2] + line[m[3]]
 		default:
@@ -248,6 +307,8 @@ func describeMeasured(line map[string]string) (table, name string) {
 		return "training step", name
 	case "decode", "gemm", "optim":
 		return kernel, name
+	case "lm":
+		return kernel + " " + pass, name
 	}
 	return kernel + map[string]string{"fwd": " forward", "bwd": " backward"}[pass], name
 }

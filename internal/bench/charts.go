@@ -299,16 +299,24 @@ func (x *Records) bars() (d Drawing, err error) {
 		line, _ := x.different(k, x.Text(0, k))
 		return line == 0
 	})
-	if slices.Contains(differ, "shape") { // the others follow from it
+	ways := len(differ) == 0 && x.Text(0, "kernel") == "train_step" // of one step: a category for each variant
+	switch {
+	case slices.Contains(differ, "shape"): // the others follow from it
 		differ = []string{"shape"}
+	case ways:
+		differ = []string{"variant"}
 	}
 	at := map[string]int{}
 	for i := range x.Len() {
-		kind := x.kind(i, "")
+		impl, variant := x.Text(i, "impl"), ""
+		if ways {
+			variant, impl, _ = strings.Cut(strings.Replace(impl, ":", ",", 1), ",")
+		}
+		kind := x.kind(i, "") + variant
 		if _, ok := at[kind]; !ok {
 			var values []string
 			for _, k := range differ {
-				values = append(values, x.Text(i, k))
+				values = append(values, cmp.Or(variant, x.Text(i, k)))
 			}
 			at[kind], d.Categories = len(d.Categories), append(d.Categories, strings.Join(values, "\n"))
 		}
@@ -319,7 +327,7 @@ func (x *Records) bars() (d Drawing, err error) {
 		if err != nil {
 			return d, err
 		}
-		d.Bar(x.Text(i, "impl"), x.Text(i, "peer") == "true", at[kind], p.flops/p.time)
+		d.Bar(impl, x.Text(i, "peer") == "true", at[kind], p.flops/p.time)
 	}
 	if len(d.Series) > 0 {
 		d.Title, d.Subtitle, d.X = "Rate of "+kernelWords(x.Text(0, "kernel")), x.head(), strings.Join(differ, ", ")
