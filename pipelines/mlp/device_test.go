@@ -34,7 +34,10 @@ func TestDrawn(t *testing.T) {
 	d := vktest.Open(t)
 	for _, impl := range engine.Impls() {
 		for _, kernel := range []string{"mlp", "grouped"} {
-			n, change := 16, func(c call.Call) { c.(*call.MLP).Skinny = false }
+			n, change := 16, func(c call.Call) {
+				m := c.(*call.MLP)
+				m.Skinny, m.TransA, m.TransB, m.Alpha = false, false, false, 0
+			}
 			if impl == engine.CoopMat {
 				n = 4
 			}

@@ -49,17 +49,20 @@ func TestTooLarge(t *testing.T) {
 			require.NoError(t, choose(blocks, c, what, bytes))
 		}
 	}
-	before := d.Memory().Bytes
-	d.ResetPeak()
-	_, err := CheckFits(d, f, o, PlanOptions{}, nil)
-	require.NoError(t, err)
+	var before int64
+	for range 2 { // the first finds out how the device's matrices lie
+		before = d.Memory().Bytes
+		d.ResetPeak()
+		_, err := CheckFits(d, f, o, PlanOptions{}, nil)
+		require.NoError(t, err)
+	}
 
 	// No device has the memory of such a model.
 	list := []Param{{Name: "a", Shape: []int{1 << 10, 1 << 10}}}
 	for i := range 1 << 19 {
 		list = append(list, Param{Name: fmt.Sprint(i), Shape: []int{1 << 10, 1 << 10}})
 	}
-	_, err = NewModel(t.Context(), d, list, Options{Pass: Train, Optim: optim.Default()})
+	_, err := NewModel(t.Context(), d, list, Options{Pass: Train, Optim: optim.Default()})
 	require.ErrorContains(t, err, "train: weights, gradients and moments take 8796")
 	require.Equal(t, before, d.Memory().Bytes)
 	require.LessOrEqual(t, d.Memory().Peak, before)
