@@ -23,7 +23,7 @@ const resultsFolder = "../../bench/results/h200/"
 // measuredFiles have the raw lines of all tables of measurements, as tools/peers/measure makes them.
 var measuredFiles = []string{
 	"2026_11_24/forward.csv", "2026_11_24/backward.csv", "2026_11_24/decode.csv", "2026_11_24/norm.csv", "2026_11_24/step.csv",
-	"train/compiled/*.csv",
+	"train/compiled/*.csv", "2026_11_29/lm_decode_last.csv", "2026_11_29/lm_train_last.csv",
 }
 
 // A measuredCase is one problem, measured by our program and by the back ends of PyTorch beside it.
