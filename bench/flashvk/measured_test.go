@@ -122,7 +122,7 @@ func ofTables(t *testing.T, names string, cases []*measuredCase) string {
 
 // ofMatrix returns the table of the ways to make a training step, each by PyTorch's step of its shape.
 func ofMatrix(t *testing.T) string {
-	lines := append(rawLines(t, resultsFolder+"2026_11_29/matrix.csv"), rawLines(t, resultsFolder+"2026_11_29/largest.csv")...)
+	lines := rawLines(t, resultsFolder+"2026_11_29/matrix.csv")
 	slices.SortStableFunc(lines, func(a, b map[string]string) int { return cmp.Compare(b["peer"], a["peer"]) }) // PyTorch first
 	text := "| shape | variant | checkpoint | recording | step | tokens/s | peak memory | over eager | over compile | commit |\n" + strings.Repeat("| --- ", 10) + "|\n"
 	times := map[string]float64{}
