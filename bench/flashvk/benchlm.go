@@ -41,7 +41,7 @@ func newBenchLM(a *app) *cobra.Command {
 	b := &benchLM{models: []string{"smollm2-135m"}, batch: 1, keys: 1024, count: 30, rank: 8, accumulate: 1, checkpoint: train.Auto}
 	return a.command(&cobra.Command{Use: "lm"}, func(f *pflag.FlagSet) {
 		f.Var(value[[]string]{Target: &b.models, Parse: kernels.ListOf(kernels.OneOf(lm.Models())), Kind: "MODELS"}, "model", "a comma list of "+strings.Join(lm.Models(), ", ")+" (default smollm2-135m)")
-		f.BoolVar(&b.decode, "decode", false, "time a token of each sequence, of 16 in one submission where they take little time (default where neither --prefill nor --train is given)")
+		f.BoolVar(&b.decode, "decode", false, "time a token of each sequence, of up to 32 in one submission while they take little time (default where neither --prefill nor --train is given)")
 		f.BoolVar(&b.prefill, "prefill", false, "time a prompt of --keys tokens")
 		f.BoolVar(&b.train, "train", false, "time a step of a training with sequences of --keys tokens")
 		kernels.IntVar(f, &b.rank, "rank", "rank of the LoRA adapter of all products that is trained; 0 trains all weights (default 8)")
