@@ -293,7 +293,7 @@ func (g *Generator) steps(ctx context.Context, most int) ([]int32, error) {
 	ids := make([]int32, from.NumElements())
 	err := from.DownloadInts(ctx, ids)
 	if !several && g.several == nil {
-		g.atOnce = min(int(g.quick/time.Since(begin)), mostSteps)
+		g.atOnce = min(int(g.quick/max(1, time.Since(begin))), mostSteps)
 	}
 	return ids, err
 }
