@@ -38,7 +38,7 @@ type OptimFile struct {
 	Shapes          [][]int      // of the parameters
 	AllDecay        bool         // every parameter has weight decay
 	NoStep, NoState bool         // no tensor has Done; none gets the norm, and how many steps were skipped
-	Strict          bool         // bounds do not count the roundoff of a device's functions, which large tensors do not need
+	Strict          bool         // bounds do not count the roundoff of a device's functions, which large tensors do not need, but for that of a factor of all gradients
 	CopyTo          dtype.Option // the flag --copy
 	Count, Each     int          // the flags --tensors and --elements
 }
@@ -242,7 +242,7 @@ func (o *Optim) Want(x Values, _ kit.Pass) Outputs {
 		if !skip {
 			want = ref.Step(p, before, grad, scale, t)
 			plain := ref.PlainStep(p, before, grad, scale, t)
-			if o.Strict {
+			if o.Strict && scale == 1 {
 				before = ref.Param{}
 			}
 			b = ref.NewBounds(p, before, grad, scale, t, want, plain, o.Copy)
