@@ -30,7 +30,7 @@ var wings = []wing{
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14533, 0},
 	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 17883},
-	{"attention", []string{"attention", "internal/attention"}, 16496, 0},
+	{"attention", []string{"attention", "internal/attention"}, 16532, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20261, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",

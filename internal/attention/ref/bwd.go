@@ -78,7 +78,7 @@ func Backward[T Float](up Upstream[T], in Inputs[T], p attention.Problem) (g Gra
 	w := pairs[float64, T]{p: p, in: &in, up: &up, o: o, lse: lse, round: exact, roundBias: exact}
 	all := w.compute()
 	s = newGradientScope(up, in, lse, p, all)
-	s.BiasWeight, s.SinkWeight = all.bias, all.sink
+	s.BiasWeight, s.BiasRounded, s.SinkWeight = all.bias, math.Sqrt(all.shared), all.sink
 	return w.g, s, nil
 }
 
@@ -165,6 +165,6 @@ func newGradientScope[F, T Float](up Upstream[T], in Inputs[T], lse []F, p atten
 	return GradientScope{
 		Scope: Measure(in, p), DP: longest(up.DO, d) * longest(in.V, d) * p.Dropout.KeepScale(),
 		DLSE: largest(up.DLSE), Q: largest(in.Q), K: largest(in.K), DO: largest(up.DO), LSE: largest(lse), Score: sums.score, Scored: sums.scored, Valued: sums.valued, Parts: sums.parts,
-		Term: sums.term, KeyTerm: math.Sqrt(sums.square), DS: sums.ds, KeyWeight: sums.weight,
+		Term: sums.term, KeyTerm: math.Sqrt(sums.square), KeyRounded: math.Sqrt(sums.rounded), DS: sums.ds, KeyWeight: sums.weight,
 	}
 }

@@ -25,20 +25,20 @@ type pairs[F, T Float] struct {
 	g                        Gradients
 	dbias, dsinks            []F       // BiasShape, (batch, num_heads); none of a sample
 	biasWeights, sinkWeights []float64 // sums of weights, of the same shapes
+	biasRounded              []float64 // sums of the squares of what dX round by
 }
 
 // pairSums are the sums that bounds are derived from.
 type pairSums struct {
-	score  float64 // the largest P * the sum of the magnitudes that a score adds up
-	scored float64 // the largest of it * (|dP| + |Delta|)
-	valued float64 // the largest of it * |dO| of the row
-	parts  float64 // the largest P * the Euclidean norm of a score's products, of float32
-	term   float64 // the largest P * (|dP| + |Delta|)
-	square float64 // the largest sum of its squares of a key
-	ds     float64 // the largest |dS|
-	weight float64 // the largest sum of P of a key
-	bias   float64 // and of an element of the bias
-	sink   float64 // and of a sink
+	score              float64 // the largest P * the sum of the magnitudes that a score adds up
+	scored             float64 // the largest of it * (|dP| + |Delta|)
+	valued             float64 // the largest of it * |dO| of the row
+	parts              float64 // the largest P * the Euclidean norm of a score's products, of float32
+	term               float64 // the largest P * (|dP| + |Delta|)
+	square             float64 // the largest sum of its squares of a key
+	ds                 float64 // the largest |dS|
+	weight, bias, sink float64 // the largest sum of P of a key, of an element of the bias, of a sink
+	rounded, shared    float64 // the largest sum of the squares of what dX * max|Q| of a key round by, and dX of an element of the bias
 }
 
 // sample makes w compute some rows and keys alone.
@@ -60,7 +60,7 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 	if w.rows == nil {
 		w.g = newGradients(p)
 		w.dbias, w.dsinks = make([]F, len(w.g.DBias)), make([]F, heads)
-		w.biasWeights, w.sinkWeights = make([]float64, len(w.g.DBias)), make([]float64, heads)
+		w.biasWeights, w.biasRounded, w.sinkWeights = make([]float64, len(w.g.DBias)), make([]float64, len(w.g.DBias)), make([]float64, heads)
 	}
 	sums := make([]pairSums, p.Batch*p.NumKVHeads)
 	newWorker := func() func(int) {
@@ -68,7 +68,7 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 		n := p.SeqKV
 		x := pairWorker[F, T]{
 			pairs: w, dq: fs(p.HeadDim), dk: fs(n * p.HeadDim), dv: fs(n * p.ValueHeadDim()),
-			weights: make([]float64, n), squares: make([]float64, n), at: make([]int, n),
+			weights: make([]float64, n), squares: make([]float64, n), rounded: make([]float64, n), at: make([]int, n),
 		}
 		return func(i int) { sums[i] = x.keyHead(i/p.NumKVHeads, i%p.NumKVHeads) }
 	}
@@ -84,7 +84,7 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 		all.score, all.scored, all.valued = max(all.score, x.score), max(all.scored, x.scored), max(all.valued, x.valued)
 		all.parts = max(all.parts, x.parts)
 		all.term, all.square = max(all.term, x.term), max(all.square, x.square)
-		all.ds, all.weight = max(all.ds, x.ds), max(all.weight, x.weight)
+		all.ds, all.rounded, all.weight = max(all.ds, x.ds), max(all.rounded, x.rounded), max(all.weight, x.weight)
 	}
 	for i, x := range w.dbias {
 		w.g.DBias[i] = float64(w.roundBias(x))
@@ -97,22 +97,22 @@ func (w *pairs[F, T]) compute() (all pairSums) {
 		}
 		w.g.DSinks[h], all.sink = float64(sum), max(all.sink, weight)
 	}
-	all.bias = largest(w.biasWeights)
+	all.bias, all.shared = largest(w.biasWeights), largest(w.biasRounded)
 	return all
 }
 
 // pairWorker holds the buffers of one goroutine.
 type pairWorker[F, T Float] struct {
 	*pairs[F, T]
-	k, v                   []F // the keys of a head
-	qbuf, dobuf            []F
-	kbuf, vbuf, dq, dk, dv []F
-	weights                []float64 // sums of P of the keys
-	squares                []float64 // sums of the squares of the keys' terms
-	at                     []int     // where dK and dV of the keys are in g; -1: not wanted
-	wanted                 []int     // the keys whose dK and dV are wanted
-	doSize                 float64   // the largest |dO| of the row
-	sums                   pairSums
+	k, v                    []F // the keys of a head
+	qbuf, dobuf             []F
+	kbuf, vbuf, dq, dk, dv  []F
+	weights                 []float64 // sums of P of the keys
+	squares, rounded        []float64 // sums of the squares of the keys' terms, and of what these round by
+	at                      []int     // where dK and dV of the keys are in g; -1: not wanted
+	wanted                  []int     // the keys whose dK and dV are wanted
+	doSize, qSize, deltaOff float64   // the largest |dO| and |Q| of the row, and what Delta is off by as O is rounded
+	sums                    pairSums
 }
 
 // keyHead computes the gradients of one key head and of its query heads.
@@ -136,6 +136,7 @@ func (w *pairWorker[F, T]) keyHead(batch, kv int) pairSums {
 	clear(w.dv)
 	clear(w.weights)
 	clear(w.squares)
+	clear(w.rounded)
 	perKV := p.NumHeads / p.NumKVHeads
 	for head := kv * perKV; head < (kv+1)*perKV; head++ {
 		for i := range mask.SeqQ {
@@ -145,7 +146,7 @@ func (w *pairWorker[F, T]) keyHead(batch, kv int) pairSums {
 	for _, j := range w.wanted {
 		w.store(w.g.DK, w.at[j], w.dk[j*d:][:d], F(p.EffectiveScale()))
 		w.store(w.g.DV, w.at[j], w.dv[j*dv:][:dv], 1)
-		w.sums.weight, w.sums.square = max(w.sums.weight, w.weights[j]), max(w.sums.square, w.squares[j])
+		w.sums.weight, w.sums.square, w.sums.rounded = max(w.sums.weight, w.weights[j]), max(w.sums.square, w.squares[j]), max(w.sums.rounded, w.rounded[j])
 	}
 	return w.sums
 }
@@ -174,7 +175,10 @@ func (w *pairWorker[F, T]) row(mask attention.Mask, r Row) {
 		return
 	}
 	q, do := gather(&w.qbuf, w.in.Q, at, 1, 1, d), gather(&w.dobuf, w.up.DO, at, 1, 1, dv)
-	w.doSize = largest(do)
+	w.doSize, w.qSize, w.deltaOff = largest(do), largest(q), 0
+	for e, x := range w.o[at*dv:][:dv] {
+		w.deltaOff += float64(do[e]) * (float64(p.DType.Round(float32(x))) - float64(x))
+	}
 	delta := dot(do, w.o[at*dv:][:dv])
 	if w.up.DLSE != nil {
 		delta -= F(w.up.DLSE[atLSE])
@@ -226,6 +230,7 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 	dS := P * (dP - delta)
 	w.sums.ds = max(w.sums.ds, math.Abs(float64(dS)))
 	dX := w.round(dS * score.derivative(x))
+	rounded := math.Pow(p.DType.Eps()/2*float64(dX), 2)/3 + math.Pow(float64(P)*w.deltaOff, 2)
 	if len(w.dbias) > 0 {
 		at := biasAt(w.p, r) + j
 		if p.Softcap == 0 {
@@ -233,6 +238,7 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 		}
 		w.dbias[at] += dS
 		w.biasWeights[at] += float64(P)
+		w.biasRounded[at] += rounded
 	}
 	if wanted {
 		add(w.dq, dX, k)
@@ -240,6 +246,7 @@ func (w *pairWorker[F, T]) pair(score *scorer[F, T], kept *attention.DropoutRow,
 	if w.at[j] >= 0 {
 		w.weights[j] += float64(P)
 		w.squares[j] += term * term
+		w.rounded[j] += rounded * w.qSize * w.qSize
 		add(w.dk[j*d:][:d], dX, q)
 		add(w.dv[j*dv:][:dv], w.round(W), do)
 	}

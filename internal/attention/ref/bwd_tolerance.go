@@ -31,6 +31,8 @@ type GradientScope struct {
 	Term, KeyTerm float64
 	// DS is the largest |dS|, P * |dP - Delta|.
 	DS float64
+	// KeyRounded and BiasRounded are the deviations of the sums of roundings of dX and O that a key, with |Q|, and an element of the bias get.
+	KeyRounded, BiasRounded float64
 	// KeyWeight is the largest sum of weights P that a key gets, from all rows and heads that
 	// read the key; BiasWeight the largest sum over the scores that share an element of the
 	// bias; SinkWeight the largest sum that a sink gets.
@@ -84,6 +86,10 @@ type GradientScope struct {
 // roundoffs, of each of head_dim products, which add up to Product at the most and whose errors
 // have random signs (slopeError).
 //
+// The dX of rows that read a key, or share an element of the bias, are rounded each, and so is O in each Delta. Where they cancel, the sum
+// of these roundings is one random number, too: in plain they may cancel, and a kernel that leaves dX in float32 has those of O alone. A
+// rounding is a roundoff over sqrt(3) at most, on average, and that of O is known: the root of the sum of their squares counts at the least.
+//
 // Weights and dX below 2^-14 are rounded to steps of 2^-24 in float16: the rounding of one, by
 // 2^-25, counts as plain's error at the least. Where a large Scale meets a small Q, a
 // dX of few steps makes all of dK, and falls on another step in a kernel than in plain.
@@ -125,18 +131,18 @@ func GradientBounds(want, plain Gradients, s GradientScope, p attention.Problem)
 		step = 0x1p-40
 		weights = keep * math.Sqrt(float64(p.SeqQ*p.NumHeads/p.NumKVHeads)/keep)
 	}
-	keyed := max(dX, 0.1*math.Sqrt(n)*roundoff32*s.KeyTerm)
+	keyed := max(s.Q*max(dX, 0.1*math.Sqrt(n)*roundoff32*s.KeyTerm), s.KeyRounded)
 	sloped := half + slopeError(&s, p)
 	size := 1 + 2*s.DP + s.DLSE // of dX, for a weight of 1, or of what is rounded itself
 	rows := float64(p.SeqQ) * float64(p.NumHeads)
 	shared := max(cancel, roundoff32/4*(1+s.LSE)*s.DLSE*math.Sqrt(s.BiasWeight))
 	if p.Softcap == 0 {
-		shared = max(shared, dX)
+		shared = max(shared, dX, s.BiasRounded)
 	}
 	flushed := func(factor, terms float64) float64 { return 0x1p-126 * (1 + factor*terms) }
 	return GradientBound{
 		DQ:     bound(want.DQ, plain.DQ, 4, sloped, scale*s.K*dX, most.DQ) + flushed(scale*s.K*size, float64(p.SeqKV)),
-		DK:     bound(want.DK, plain.DK, times(p), sloped, scale*s.Q*keyed, most.DK) + flushed(scale*s.Q*size, rows),
+		DK:     bound(want.DK, plain.DK, times(p), sloped, scale*keyed, most.DK) + flushed(scale*s.Q*size, rows),
 		DV:     bound(want.DV, plain.DV, times(p), half, max(s.DO*step*weights, roundoff32*s.Valued*keep), most.DV) + flushed(s.DO, rows),
 		DBias:  bound(want.DBias, plain.DBias, times(p), max(half, p.Bias.DType.Eps()/2), shared, most.DBias) + flushed(size, rows*float64(p.Batch)),
 		DSinks: bound(want.DSinks, plain.DSinks, 4, roundoff32*(1+s.LSE), roundoff32/4*(s.DP+s.DLSE)*s.SinkWeight, most.DSinks) + flushed(size, rows*float64(p.Batch)),

@@ -302,3 +302,26 @@ func TestGradientBoundRows(t *testing.T) {
 	s.KeyTerm = 0
 	require.Less(t, 2*GradientBounds(want, plain, s, p).DK, bound.DK, "the term decides")
 }
+
+// TestGradientBoundRounded: rows see one key, and one element of Q is large. Roundings of dX and of O add up in one element of dK and
+// of dBias, where plain's cancel. A kernel that leaves dX in float32 has those of O alone.
+func TestGradientBoundRounded(t *testing.T) {
+	const seed = 1641 // of 3000, 42 decide
+	p := attention.Problem{Batch: 1, NumHeads: 7, NumKVHeads: 1, SeqQ: 25, SeqKV: 1, HeadDim: 88, DType: dtype.Float16, Bias: attention.Bias{On: true}}
+	p.Dropout = attention.Dropout{P: 0.64, Seeded: true, Seed: seed}
+	d, rng := newData(p), rand.New(rand.NewPCG(seed, 1))
+	for row := range d.up.DLSE {
+		d.in.Q[row*p.HeadDim], d.up.DLSE[row] = 100, 16*rng.NormFloat64()
+	}
+	bound, want, plain, s := d.bounds(t)
+	kernel := pairs[float64, float64]{p: p, in: &d.in, up: &d.up, round: exact, roundBias: exact}
+	kernel.o, kernel.lse, _ = Saved(d.in, p)
+	kernel.compute()
+	s.KeyRounded, s.BiasRounded = 0, 0
+	without := gradients(kernel.g, want, GradientBounds(want, plain, s, p))
+	for i, x := range gradients(kernel.g, want, bound) {
+		off := guard.Off(x.got, x.want)
+		require.LessOrEqual(t, off, x.bound, x.name)
+		require.Equal(t, x.name == "dk" || x.name == "dbias", off > without[i].bound, "the term decides")
+	}
+}
