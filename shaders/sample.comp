@@ -214,10 +214,8 @@ void main() {
         const uvec2 top = first(own);
         row.own = own.x;
         row.most = top.x;
-        uint token;
-        if (!DRAW) {
-            token = column_of(row, top.x, min(top.y, p.vocabulary - 1) / VEC * VEC);
-        } else {
+        uint token = 0;
+        if (DRAW) {
             uint low = 1;
             [[dont_unroll]] for (uint by = TOP_K ? 0 : 1; by < (TOP_P ? 2 : 1); by++) {
                 low = filtered(row, low, by == 1);
@@ -226,6 +224,9 @@ void main() {
             token = draw(row, low, number);
         }
         if (gl_LocalInvocationIndex == 0) {
+            if (!DRAW) {
+                token = column_of(row, top.x, min(top.y, p.vocabulary - 1) / VEC * VEC);
+            }
             tokens[p.tokens_offset + number] = row.most > 0 ? int(token) : -1;
             if (DRAW) {
                 state[p.state_offset + number * p.state_stride + 3] += 1;

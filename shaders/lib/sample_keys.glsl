@@ -60,10 +60,18 @@ shared uvec2 bests[WORKGROUP_SIZE];
 
 bool before(const uvec2 a, const uvec2 b) { return a.x > b.x || a.x == b.x && a.y < b.y; }
 
+// subgroup_most returns the largest x of the subgroup. Its halves go through floats, which hold them exactly: a
+// driver reduces integers wrong (docs/drivers.md).
+uint subgroup_most(const uint x) {
+    const float high = subgroupMax(float(x >> 16));
+    const float low = subgroupMax(float(x >> 16) == high ? float(x & 0xffff) : 0.0);
+    return uint(high) << 16 | uint(low);
+}
+
 // first returns the largest .x of the workgroup, with the smallest .y of equals. Every invocation calls it.
 uvec2 first(const uvec2 own) {
-    const uint most = subgroupMax(own.x);
-    const uint column = subgroupMin(own.x == most ? own.y : ABOVE_ALL);
+    const uint most = subgroup_most(own.x);
+    const uint column = ~subgroup_most(own.x == most ? ~own.y : 0);
     barrier();  // bests read, by an earlier call, before they are written
     if (gl_SubgroupInvocationID == 0) {
         bests[gl_SubgroupID] = uvec2(most, column);
