@@ -119,19 +119,14 @@ func (f *Forward) Tape(t *train.Tape) {
 	if f.Cache == nil || f.Seq > 1 {
 		return
 	}
-	advance := train.Op{Name: "advance", In: []*train.Value{logits}}
-	if c.GPT2() {
-		advance.In = append(advance.In, x.positions)
-	}
-	advance.Forward = func(c *vk.Cmd, m train.Call) error {
-		for _, positions := range m.In[1:] {
+	t.Op(train.Op{Name: "advance", In: []*train.Value{logits, x.positions}, Forward: func(c *vk.Cmd, m train.Call) error {
+		if positions := m.In[1]; !positions.IsZero() {
 			if err := attention.Advance(c, positions, 1); err != nil {
 				return err
 			}
 		}
 		return f.Cache.Advance(c, 1)
-	}
-	t.Op(advance)
+	}})
 }
 
 // norm normalizes branch + stream, and returns the sum as well.
@@ -274,23 +269,15 @@ func (x *pass) fuses() bool {
 func (x *pass) fused(name, norm string, branch, stream, w, bias *train.Value, p normlinear.Problem) (y, sum *train.Value) {
 	t, c := x.t, x.c
 	p.Rows, p.In, p.Eps, p.DType, p.Residual, p.Bias = x.Batch, c.Width, c.Eps, t.DType(), stream != nil, bias != nil
+	o := train.Op{Name: name, In: []*train.Value{branch, t.Vector(norm+".weight", c.Width), w, bias, stream}}
 	y, sum = t.Tensor(name, p.YDType(), p.Rows, p.Out), branch
-	o := train.Op{Name: name, In: []*train.Value{branch, t.Vector(norm+".weight", c.Width), w}, Out: []*train.Value{y}}
-	if p.Bias {
-		o.In = append(o.In, bias)
-	}
+	o.Out = []*train.Value{y, nil}
 	if p.Residual {
 		sum = t.Tensor(norm+".sum", p.DType, p.Rows, p.In)
-		o.In, o.Out = append(o.In, stream), append(o.Out, sum)
+		o.Out[1] = sum
 	}
 	o.Forward = func(c *vk.Cmd, m train.Call) error {
-		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Y: m.Out[0]}
-		if p.Bias {
-			x.Bias = m.In[3]
-		}
-		if p.Residual {
-			x.Residual, x.Sum = m.In[len(m.In)-1], m.Out[1]
-		}
+		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Bias: m.In[3], Residual: m.In[4], Y: m.Out[0], Sum: m.Out[1]}
 		return normlinear.Forward(c, x, p, normlinear.Options{})
 	}
 	t.Op(o)
@@ -347,10 +334,7 @@ func (x *pass) layers(stream *train.Value, p decoder.Problem) *train.Value {
 		up, _ := x.weights(l.up, c.Width)
 		out, _ := x.weights([]linear{l.out}, c.Heads*c.HeadDim)
 		down, _ := x.weights([]linear{l.down}, c.Hidden)
-		op.In = append(op.In, t.Vector(l.attention+".weight", c.Width), qkv, out, t.Vector(l.feedForward+".weight", c.Width), up, down)
-		if c.Bias {
-			op.In = append(op.In, bias)
-		}
+		op.In = append(op.In, t.Vector(l.attention+".weight", c.Width), qkv, out, t.Vector(l.feedForward+".weight", c.Width), up, down, bias)
 	}
 	op.Workspace = func(pass kit.Pass) (int64, error) {
 		bytes, err := decoder.Workspace(t.Caps(), p, pass, o)
@@ -359,15 +343,12 @@ func (x *pass) layers(stream *train.Value, p decoder.Problem) *train.Value {
 	op.Forward = func(cmd *vk.Cmd, m train.Call) error {
 		cache, o := x.Cache, o
 		o.Workspace = m.Workspace
-		list, each := make([]decoder.Tensors, c.Layers), (len(m.In)-1)/c.Layers
+		list := make([]decoder.Tensors, c.Layers)
 		for i := range list {
-			in := m.In[1+i*each:][:each]
+			in := m.In[1+i*7:]
 			list[i] = decoder.Tensors{
 				Cos: cache.cos, Sin: cache.sin, SeqLens: cache.SeqLens, K: ofSequence(cache.K[i]), V: ofSequence(cache.V[i]),
-				NormA: in[0], QKV: in[1], Out: in[2], NormB: in[3], GateUp: in[4], Down: in[5],
-			}
-			if p.Bias {
-				list[i].Bias = in[6]
+				NormA: in[0], QKV: in[1], Out: in[2], NormB: in[3], GateUp: in[4], Down: in[5], Bias: in[6],
 			}
 		}
 		list[0].X, list[c.Layers-1].Y = m.In[0], m.Out[0]

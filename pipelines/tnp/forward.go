@@ -122,11 +122,11 @@ func (b *builder) perceptron(i int, x *train.Value) *train.Value {
 		DType: b.DType(), Grad: dtype.Some(dtype.Float32), Keep: b.keep(),
 	}
 	down := b.Tensor("down", b.DType(), rows, b.c.DModel)
-	var kept []*train.Value
+	var kept [2]*train.Value
 	if p.Keep == mlp.KeepHidden {
 		p.Units = mlp.KeptUnits(b.Caps(), p, opt)
-		for _, name := range []string{"pre", "hidden"} {
-			kept = append(kept, b.Tensor(name, b.DType(), rows, b.c.hiddenStride()).Slice(1, 0, p.Units))
+		for i, name := range []string{"pre", "hidden"} {
+			kept[i] = b.Tensor(name, b.DType(), rows, b.c.hiddenStride()).Slice(1, 0, p.Units)
 		}
 	}
 	w := []*train.Value{x, b.weight(BlockName(i, "up.weight")), b.weight(BlockName(i, "down.weight"))}
@@ -135,21 +135,14 @@ func (b *builder) perceptron(i int, x *train.Value) *train.Value {
 }
 
 // mlp appends a call of package mlp. In are the rows and the weights, y is written, and so are kept:
-// pre and hidden, as far as p keeps them.
-func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, in []*train.Value, y *train.Value, kept []*train.Value) {
+// pre and hidden, as far as p keeps them, else nil.
+func (b *builder) mlp(name string, p mlp.Problem, opt mlp.Options, in []*train.Value, y *train.Value, kept [2]*train.Value) {
 	tensors := func(m train.Call) mlp.Tensors {
-		t := mlp.Tensors{X: m.In[0], W1: m.In[1], W2: m.In[2], Y: m.Out[0]}
-		if len(kept) > 0 {
-			t.Pre = m.Out[1]
-		}
-		if len(kept) > 1 {
-			t.Hidden = m.Out[2]
-		}
-		return t
+		return mlp.Tensors{X: m.In[0], W1: m.In[1], W2: m.In[2], Y: m.Out[0], Pre: m.Out[1], Hidden: m.Out[2]}
 	}
 	q := p
 	q.Float32 = false // the gradient by y is not
-	b.Op(train.Op{Name: name, In: in, Out: append([]*train.Value{y}, kept...), Reads: slices.Concat(in, kept),
+	b.Op(train.Op{Name: name, In: in, Out: []*train.Value{y, kept[0], kept[1]}, Reads: slices.Concat(in, kept[:]),
 		Workspace: func(pass kit.Pass) (int64, error) {
 			return mlp.Workspace(b.Caps(), map[kit.Pass]mlp.Problem{kit.Forward: p, kit.Backward: q}[pass], pass, opt)
 		},
@@ -203,11 +196,11 @@ func (b *builder) keepsHeads() bool {
 func (b *builder) predict(p mixture.Problem, in []*train.Value) {
 	heads := p.Perceptrons()
 	heads.Float32 = true
-	var kept []*train.Value
+	var kept [2]*train.Value
 	if b.keepsHeads() {
 		heads.Keep = mlp.KeepPre
 		pre := b.Tensor("pre of heads", b.DType(), heads.Tokens, heads.Heads, b.c.hiddenStride())
-		kept = []*train.Value{pre.Slice(2, 0, b.c.ff())}
+		kept[0] = pre.Slice(2, 0, b.c.ff())
 	}
 	outputs := b.Tensor("heads", dtype.Float32, heads.YShape()...).GradientIn(b.DType())
 	b.mlp("heads", heads, mlp.Options{}, in[:3], outputs, kept)

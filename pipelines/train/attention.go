@@ -34,11 +34,11 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 		return q
 	}
 	p.NumHeads, p.HeadDim, p.NumKVHeads, p.ValueDim, p.DType = a[1], a[3], b[1], 0, q.node.dtype
-	in, rows, lse := []*Value{q, k, v}, func(x vk.Tensor) vk.Tensor { return x }, []int{a[0], a[1], a[2]}
+	in, rows, lse := []*Value{q, k, v, cuSeqlens}, func(x vk.Tensor) vk.Tensor { return x }, []int{a[0], a[1], a[2]}
 	if cuSeqlens == nil {
 		p.Batch, p.SeqQ, p.SeqKV = a[0], a[2], b[2]
 	} else {
-		in, rows, lse = append(in, cuSeqlens), packedRows, lse[1:]
+		rows, lse = packedRows, lse[1:]
 		p.Batch, p.Varlen = cuSeqlens.view.NumElements()-1, attention.Varlen{On: true, TotalQ: a[2], TotalKV: b[2]}
 	}
 	if d[3] != a[3] {
@@ -49,11 +49,7 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 	o := t.Keep(t.tensor(name+".o", a[0]*a[2], p.NumHeads*d[3]), Selective)
 	out := []*Value{o.Heads(a[0], p.NumHeads), t.Keep(t.Tensor(name+".lse", dtype.Float32, lse...), Selective)}
 	tensors := func(m Call) attention.Tensors {
-		x := attention.Tensors{Q: rows(m.In[0]), K: rows(m.In[1]), V: rows(m.In[2]), O: rows(m.Out[0]), LSE: m.Out[1]}
-		if cuSeqlens != nil {
-			x.CuSeqlensQ, x.CuSeqlensKV = m.In[3], m.In[3]
-		}
-		return x
+		return attention.Tensors{Q: rows(m.In[0]), K: rows(m.In[1]), V: rows(m.In[2]), O: rows(m.Out[0]), LSE: m.Out[1], CuSeqlensQ: m.In[3], CuSeqlensKV: m.In[3]}
 	}
 	t.Op(Op{Name: name, In: in, Out: out, Together: in[:3],
 		Workspace: func(pass kit.Pass) (int64, error) {

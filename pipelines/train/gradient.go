@@ -22,9 +22,9 @@ type place struct {
 	add bool
 }
 
-// grad returns the gradient by a value, nil if no op has written one.
+// grad returns the gradient by a value, which may be nil; nil if no op has written one.
 func grad(v *Value) *Value {
-	if v.node.gradient == nil {
+	if v == nil || v.node.gradient == nil {
 		return nil
 	}
 	return v.in(v.node.gradient.v)

@@ -116,26 +116,21 @@ type Plan struct {
 	pass    Pass
 	memory  *Memory
 	parts   []bucket
-	cmds    map[turn][]*vk.Cmd // of each part, then AdamW's if it is apart
-	scale   float64            // the loss scale of the recordings
-	weight  float64            // of the loss, see Weigh
-	running *vk.Cmd            // of the last batch
-	batch   int                // of the next step
+	cmds    map[int][]*vk.Cmd // by turn: of each part, then AdamW's if it is apart
+	scale   float64           // the loss scale of the recordings
+	weight  float64           // of the loss, see Weigh
+	running *vk.Cmd           // of the last batch
+	batch   int               // of the next step
 	host    time.Duration
 }
 
-// A turn is the place of a batch in its step: batches of the same turn share a recording.
-type turn struct {
-	first, last bool
-	row         int // of the sum of gradients that is written
-}
-
-func (p *Plan) turn(i int) turn {
-	n := p.batches()
-	if n == 1 {
-		return turn{first: true, last: true}
+// turn returns the first batch of a step with the recording of batch i: those between the first and the last differ in
+// nothing but the row of the sum of gradients that they write.
+func (p *Plan) turn(i int) int {
+	if i == 0 || i == p.batches()-1 {
+		return i
 	}
-	return turn{i == 0, i == n-1, sumRow(i)}
+	return 2 - i%2
 }
 
 // NewPlan allocates the memory of a pass, and records it. Close it before the model.
@@ -157,7 +152,7 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 		return nil, err
 	}
 	t.model = m
-	p := &Plan{t: t, m: m, pass: pass, memory: memory, parts: m.buckets(t, pass), cmds: map[turn][]*vk.Cmd{}}
+	p := &Plan{t: t, m: m, pass: pass, memory: memory, parts: m.buckets(t, pass), cmds: map[int][]*vk.Cmd{}}
 	p.weight = 1 / float64(p.batches())
 	defer func() {
 		if err != nil {
@@ -176,13 +171,12 @@ func (m *Model) NewPlan(ctx context.Context, f Func, pass Pass, o PlanOptions) (
 // recordAll records the batches of all turns.
 func (p *Plan) recordAll() error {
 	p.scale = p.m.scale
-	done := map[turn]bool{}
 	for i := range p.batches() {
-		if turn := p.turn(i); !done[turn] {
-			done[turn] = true
-			if err := p.recordTurn(i); err != nil {
-				return err
-			}
+		if p.turn(i) != i {
+			continue
+		}
+		if err := p.recordTurn(i); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -240,7 +234,7 @@ func (p *Plan) constants(ctx context.Context) error {
 	if p.t.scale == nil {
 		return nil
 	}
-	return p.t.scale.View().Upload(ctx, []float32{float32(p.m.scale * p.weight)})
+	return p.Weigh(ctx, p.weight)
 }
 
 // Weigh multiplies the loss of the batches that are run or started from now on, where gradients begin:

@@ -213,8 +213,8 @@ func (t *Tape) tensor(name string, shape ...int) *Value { return t.Tensor(name, 
 // op without Backward ends the gradients: what it writes has no gradient.
 type Op struct {
 	Name string
-	In   []*Value // read
-	Out  []*Value // written, of Tape.Tensor
+	In   []*Value // read; nil is none, whose tensor is zero
+	Out  []*Value // written, of Tape.Tensor; nil is none
 	// Reads are the In and Out that Backward reads. Nil is all of them. With checkpoints others
 	// need not be computed again.
 	Reads []*Value
