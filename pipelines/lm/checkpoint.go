@@ -268,7 +268,7 @@ func writeTensors(path string, list []safetensors.Tensor, metadata map[string]st
 			return err
 		}
 		if name := written(t.Name); name != "" {
-			err = pieces(Param{name, t.Shape}, formats[t.DType], w, write)
+			err = pieces(Param{Name: name, Shape: t.Shape}, formats[t.DType], w, write)
 		} else {
 			raw := make([]byte, t.Bytes())
 			if err = from.ReadAt(t, raw, 0); err == nil {

@@ -127,7 +127,7 @@ func TestOldNames(t *testing.T) {
 	for i := range params {
 		params[i].Name = strings.TrimPrefix(params[i].Name, "transformer.")
 	}
-	params = append(params, Param{"h.0.attn.bias", []int{1, 1, 64, 64}})
+	params = append(params, Param{Name: "h.0.attn.bias", Shape: []int{1, 1, 64, 64}})
 	require.NoError(t, writeParams(filepath.Join(dir, weightsFile), params, dtype.Float32, Random{1}))
 	c := openModel(t, dir)
 	require.NoError(t, c.Copy(out, c))
@@ -146,7 +146,7 @@ func sameFile(t *testing.T, one, other string) {
 // TestConversion reads numbers that float16 cannot hold.
 func TestConversion(t *testing.T) {
 	c := openModel(t, smallModel(t, "gpt2", dtype.BFloat16, false, scaled(7e4)))
-	err := pieces(Param{"transformer.ln_f.weight", []int{64}}, dtype.Float16, c, nil)
+	err := pieces(Param{Name: "transformer.ln_f.weight", Shape: []int{64}}, dtype.Float16, c, nil)
 	require.EqualError(t, err, `lm: tensor "transformer.ln_f.weight": element 0 is 70144, beyond the 65504 of float16: take bfloat16 or float32`)
 }
 
@@ -186,14 +186,14 @@ const peftConfig = `{
 func peft(t *testing.T, c *Config, config string) *LoRA {
 	t.Helper()
 	params := []Param{
-		{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", []int{4, 64}}, {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", []int{64, 4}},
-		{"base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", []int{4, 96}}, {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", []int{64, 4}},
+		{Name: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", Shape: []int{4, 64}}, {Name: "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", Shape: []int{64, 4}},
+		{Name: "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", Shape: []int{4, 96}}, {Name: "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", Shape: []int{64, 4}},
 	}
 	targets := []string{"model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"}
 	if c.GPT2() {
 		params = []Param{
-			{"base_model.model.transformer.h.1.attn.c_attn.lora_A.weight", []int{4, 64}}, {"base_model.model.transformer.h.1.attn.c_attn.lora_B.weight", []int{192, 4}},
-			{"base_model.model.transformer.h.1.mlp.c_proj.lora_A.weight", []int{4, 256}}, {"base_model.model.transformer.h.1.mlp.c_proj.lora_B.weight", []int{64, 4}},
+			{Name: "base_model.model.transformer.h.1.attn.c_attn.lora_A.weight", Shape: []int{4, 64}}, {Name: "base_model.model.transformer.h.1.attn.c_attn.lora_B.weight", Shape: []int{192, 4}},
+			{Name: "base_model.model.transformer.h.1.mlp.c_proj.lora_A.weight", Shape: []int{4, 256}}, {Name: "base_model.model.transformer.h.1.mlp.c_proj.lora_B.weight", Shape: []int{64, 4}},
 		}
 		targets = []string{"transformer.h.1.attn.c_attn", "transformer.h.1.mlp.c_proj"}
 	}

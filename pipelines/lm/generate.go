@@ -184,7 +184,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	}()
 	var done, all int64
 	for _, p := range params {
-		all += int64(Param{p.Name, p.Shape}.elements() * m.Tensor(p.Name).DType.Size())
+		all += int64(p.Size() * m.Tensor(p.Name).DType.Size())
 	}
 	for _, p := range params {
 		to, from := m.Tensor(p.Name), w
@@ -192,7 +192,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 		if strings.HasPrefix(p.Name, adapterPrefix) {
 			from = f.LoRA.Weights
 		}
-		if err := pieces(Param{p.Name, p.Shape}, to.DType, from, func(piece []byte, first int) error {
+		if err := pieces(p, to.DType, from, func(piece []byte, first int) error {
 			n := len(piece) / to.DType.Size()
 			if done += int64(len(piece)); progress != nil {
 				progress(done, all)

@@ -54,7 +54,7 @@ func (l *LoRA) Check(c *Config) error {
 	all := (&LoRA{Rank: l.Rank}).Params(c)
 	for _, target := range l.Targets {
 		one := LoRA{Targets: []string{target}}
-		if !slices.ContainsFunc(all, func(p Param) bool { return one.adapts(p.product()) }) {
+		if !slices.ContainsFunc(all, func(p Param) bool { return one.adapts(productOf(p)) }) {
 			return fmt.Errorf("lm: target %q is no product of %s", target, c.Architecture)
 		}
 	}
@@ -85,8 +85,8 @@ func adapterName(product, matrix string) string {
 	return adapterPrefix + product + ".lora_" + matrix + ".weight"
 }
 
-// product returns the name of the product that a parameter of an adapter belongs to.
-func (p Param) product() string {
+// productOf returns the name of the product that a parameter of an adapter belongs to.
+func productOf(p Param) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(p.Name, adapterPrefix), ".lora_")
 	return name
 }
@@ -175,7 +175,7 @@ func (l *LoRA) read(f *safetensors.File, c *Config) error {
 		if values[t.Name], err = f.Float32s(t); err != nil {
 			return err
 		}
-		if name := p.product(); !slices.Contains(l.Targets, name) {
+		if name := productOf(p); !slices.Contains(l.Targets, name) {
 			l.Targets = append(l.Targets, name)
 		}
 	}
@@ -200,7 +200,7 @@ func (t tensors) Read(p Param, x []float32, first int) error {
 func (l *LoRA) WriteAdapter(dir, base string, c *Config, w Weights) error {
 	params, targets := l.Params(c), slices.Clone(l.Targets)
 	for _, p := range params {
-		name := p.product()
+		name := productOf(p)
 		if target := name[strings.LastIndexByte(name, '.')+1:]; l.Targets == nil && !slices.Contains(targets, target) {
 			targets = append(targets, target)
 		}

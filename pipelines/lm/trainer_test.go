@@ -44,7 +44,7 @@ type normal struct{}
 
 func (normal) Read(p Param, x []float32, first int) error {
 	n := max(p.Shape[0], p.Shape[1])
-	return Random{7}.Read(Param{"normal " + p.Name[len(adapterPrefix):] + "s", []int{n, n}}, x, first)
+	return Random{7}.Read(Param{Name: "normal " + p.Name[len(adapterPrefix):] + "s", Shape: []int{n, n}}, x, first)
 }
 
 // TestGradients compares logits, the loss, and the gradient by each parameter in directions of its own, with
@@ -262,7 +262,7 @@ func TestPieces(t *testing.T) {
 	tr := newTrainerOf(t, c, TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Sizes: Sizes{Batch: 2, Seq: 8}, Optim: adam(1e-2)})
 	step(t, tr, page(2, 8))
 	for name, want := range weightsOf(t, tr) {
-		p := Param{name, []int{len(want)}}
+		p := Param{Name: name, Shape: []int{len(want)}}
 		values := make([]float32, 3)
 		require.NoError(t, tr.Read(p, values, 2))
 		require.Equal(t, want[2:5], values)

@@ -15,10 +15,7 @@ import (
 )
 
 // A Param is a tensor of a checkpoint. A matrix is (out, in), and of GPT-2 (in, out).
-type Param struct {
-	Name  string
-	Shape []int
-}
+type Param = train.Param
 
 // headName is the head of a model that does not tie it to the embeddings.
 const headName = "lm_head.weight"
@@ -45,27 +42,16 @@ func (c *Config) layer(i int, name string) string {
 func (c *Config) Params() []Param { return c.params(nil) }
 
 // params returns the parameters of a model and of an adapter.
-func (c *Config) params(l *LoRA) (list []Param) {
+func (c *Config) params(l *LoRA) []Param {
 	f := &Forward{Config: c, Sizes: Sizes{Batch: 1, Seq: 1}, LoRA: l}
 	all, _ := train.Params(&vk.Caps{}, f.Tape, train.Options{}) // an error is NewModel's
-	for _, p := range all {
-		list = append(list, Param{p.Name, p.Shape})
-	}
-	return list
+	return all
 }
 
 // NumParams returns the number of weights.
 func (c *Config) NumParams() (n int64) {
 	for _, p := range c.Params() {
-		n += int64(p.elements())
-	}
-	return n
-}
-
-func (p Param) elements() int {
-	n := 1
-	for _, s := range p.Shape {
-		n *= s
+		n += int64(p.Size())
 	}
 	return n
 }
@@ -78,14 +64,14 @@ type Weights interface {
 
 // read returns all elements of a parameter.
 func read(w Weights, p Param) ([]float32, error) {
-	x := make([]float32, p.elements())
+	x := make([]float32, p.Size())
 	return x, w.Read(p, x, 0)
 }
 
 // pieces calls f with all elements of a parameter in a format, a piece after the other, and with the first of each. An
 // element that the format cannot hold is an error.
 func pieces(p Param, t dtype.DType, w Weights, f func(piece []byte, first int) error) error {
-	size, n := t.Size(), p.elements()
+	size, n := t.Size(), p.Size()
 	most := (8 << 20) / size
 	raw := make([]byte, size*min(most, n))
 	for first := 0; first < n; first += most {
