@@ -16,28 +16,25 @@ import (
 
 // chatDir writes a folder with a chat template, and a tokenizer of bytes whose merges cross the ends of parts.
 func chatDir(t *testing.T, template string) string {
-	t.Helper()
 	dir := t.TempDir()
-	tokenizer := bytewise(t, `"added_tokens": [{"id": 290, "content": "<|im_start|>", "special": true}, {"id": 291, "content": "<|im_end|>", "special": true}],
+	tokenizer := bytewise(`"added_tokens": [{"id": 290, "content": "<|im_start|>", "special": true}, {"id": 291, "content": "<|im_end|>", "special": true}],
 		"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}`, "a b", "b c")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(tokenizer), 0o666))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(template), 0o666))
 	return dir
 }
 
-func dataConfig(t *testing.T) *Config {
-	t.Helper()
-	c := smallConfig(t, "smollm2-135m")
+func dataConfig() *Config {
+	c := smallConfig("smollm2-135m")
 	c.EOS = []int32{299}
 	return c
 }
 
 // readLines reads samples, in their order.
 func readLines(t *testing.T, dir string, o DataOptions, lines ...string) (*Data, error) {
-	t.Helper()
 	path := filepath.Join(dir, "data.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o666))
-	d, _, err := ReadData(dir, dataConfig(t), path, o)
+	d, _, err := ReadData(dir, dataConfig(), path, o)
 	return d, err
 }
 
@@ -65,14 +62,12 @@ func TestSamples(t *testing.T) {
 				byteIDs("assistant\n"), []int32{bc, end, '\n', start}, byteIDs("user\nc"), []int32{end, '\n', start}, byteIDs("assistant\n c")),
 			slices.Concat(none(9+3+6+3+9), []int32{bc, end}, none(3+6+3+9), []int32{' ', c, end})},
 	} {
-		d, err := readLines(t, dir, DataOptions{Seqlen: 64}, strings.ReplaceAll(x.line, "\n", ""))
-		require.NoError(t, err)
+		d := must(readLines(t, dir, DataOptions{Seqlen: 64}, strings.ReplaceAll(x.line, "\n", "")))
 		require.Equal(t, []example{{x.ids, x.labels}}, d.samples, x.line)
 	}
 	_, err := readLines(t, dir, DataOptions{Seqlen: 64}, `{"text": "`+strings.Repeat("x", 64)+`"}`) // as long as a row
 	require.NoError(t, err)
-	d, err := readLines(t, dir, DataOptions{Seqlen: 3, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`)
-	require.NoError(t, err)
+	d := must(readLines(t, dir, DataOptions{Seqlen: 3, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`))
 	require.Equal(t, []example{{[]int32{'x', 'y', 'z'}, []int32{no, 'z', ab}}}, d.samples)
 	_, err = readLines(t, dir, DataOptions{Seqlen: 1, Truncate: true}, `{"prompt": "xy", "completion": "zabc"}`)
 	require.ErrorContains(t, err, "data.jsonl:1: lm: none of the first seqlen=1 tokens is learned")
@@ -137,16 +132,13 @@ func TestBatches(t *testing.T) {
 	for i := range 23 {
 		lines = append(lines, fmt.Sprintf(`{"text": %q}`, strings.Repeat(string(rune('a'+i)), 1+i%7)))
 	}
-	d, err := readLines(t, t.TempDir(), DataOptions{Seqlen: 8, Seed: 3}, lines...)
-	require.NoError(t, err)
-	again, err := readLines(t, t.TempDir(), DataOptions{Seqlen: 8, Seed: 3}, lines...)
-	require.NoError(t, err)
+	d := must(readLines(t, t.TempDir(), DataOptions{Seqlen: 8, Seed: 3}, lines...))
+	again := must(readLines(t, t.TempDir(), DataOptions{Seqlen: 8, Seed: 3}, lines...))
 	most := 0
 	count := func(batches int, rows int, batch func(i, rows int) (Batch, error)) map[string]int {
 		texts := map[string]int{}
 		for i := range batches {
-			b, err := batch(i, rows)
-			require.NoError(t, err)
+			b := must(batch(i, rows))
 			require.NoError(t, b.Check(&Config{Vocabulary: 300, Positions: 8}))
 			require.Equal(t, [2]int{1, rows * 8}, b.Shape)
 			s := b.sizes()
@@ -180,27 +172,18 @@ func TestBatches(t *testing.T) {
 	most = 0
 	count(d.Rows(), 1, d.Evaluation)
 	require.Equal(t, Sizes{Batch: 1, Seq: 8, Sequences: most, Longest: 7}, d.Sizes(1))
-	last, err := d.Evaluation((d.Rows()+3)/4, 4)
-	require.NoError(t, err)
+	last := must(d.Evaluation((d.Rows()+3)/4, 4))
 	require.Equal(t, slices.Repeat([]int32{Ignored}, 32), last.Labels)
 	require.Equal(t, 7, last.sizes().Longest)
-	one, err := d.Batch(0, d.Rows())
-	require.NoError(t, err)
-	two, err := d.Batch(1, d.Rows())
-	require.NoError(t, err)
-	require.NotEqual(t, one.IDs, two.IDs)   // another epoch
+	require.NotEqual(t, must(d.Batch(0, d.Rows())).IDs, must(d.Batch(1, d.Rows())).IDs, "another epoch")
 	for _, i := range []int{40, 3, 0, 17} { // in any order, as after a start from the middle
-		want, err := d.Batch(i, 2)
-		require.NoError(t, err)
-		got, err := again.Batch(i, 2)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
+		require.Equal(t, must(d.Batch(i, 2)), must(again.Batch(i, 2)))
 	}
 }
 
 // TestStreams reads the same tokens from a text and from files of tokens.
 func TestStreams(t *testing.T) {
-	dir, c := t.TempDir(), dataConfig(t)
+	dir, c := t.TempDir(), dataConfig()
 	var ids16, ids32 []byte
 	for _, id := range append([]int32("abcdefghijklmnopq"), int32(c.Vocabulary)-1) {
 		ids16, ids32 = binary.LittleEndian.AppendUint16(ids16, uint16(id)), binary.LittleEndian.AppendUint32(ids32, uint32(id))
@@ -210,14 +193,12 @@ func TestStreams(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, text, 0o666))
 		d, held, err := ReadData(dir, c, path, DataOptions{Seqlen: 4, HeldOut: 0.25})
 		require.NoError(t, err)
-		b, err := held.Evaluation(0, 2)
-		require.NoError(t, err)
+		b := must(held.Evaluation(0, 2))
 		require.Equal(t, Batch{IDs: []int32("mnop\x00\x00\x00\x00"), Labels: []int32{'n', 'o', 'p', 'q', -100, -100, -100, -100}, Shape: [2]int{2, 4}}, b)
 		require.Equal(t, [2]int{3, 1}, [2]int{d.Rows(), held.Rows()})
 		seen := map[string]bool{}
 		for i := range 3 {
-			b, err := d.Batch(i, 1)
-			require.NoError(t, err)
+			b := must(d.Batch(i, 1))
 			require.Equal(t, b.IDs[1:], b.Labels[:3])
 			seen[string(b.IDs)] = true
 		}

@@ -18,9 +18,7 @@ import (
 )
 
 func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int, f sample.Filters) *Generator {
-	t.Helper()
-	g, err := NewGenerator(context.Background(), d, c, Random{1}, Options{DType: dtype.Float32, Batch: batch, Context: 32, Filters: f, Seed: 5})
-	require.NoError(t, err)
+	g := must(NewGenerator(context.Background(), d, c, Random{1}, Options{DType: dtype.Float32, Batch: batch, Context: 32, Filters: f, Seed: 5}))
 	t.Cleanup(g.Close)
 	return g
 }
@@ -32,10 +30,8 @@ func follow(t *testing.T, g *Generator, n int, texts ...[]int32) {
 	for _, text := range texts {
 		seq = max(seq, len(text))
 	}
-	ref, err := newReference(c, Random{1})
-	require.NoError(t, err)
-	plan, err := g.plan(ctx, seq)
-	require.NoError(t, err)
+	ref := must(newReference(c, Random{1}))
+	plan := must(g.plan(ctx, seq))
 	defer plan.Close()
 	require.NoError(t, g.fill(ctx, plan, seq, texts))
 	logits, next := make([]float32, len(texts)*c.Vocabulary), make([]int32, len(texts))
@@ -63,7 +59,7 @@ func TestLogits(t *testing.T) {
 			if batch > 2 && name != "llama-3.2-1b" && name != "qwen2.5-0.5b" {
 				continue
 			}
-			g := newGenerator(t, d, smallConfig(t, name), batch, sample.Filters{})
+			g := newGenerator(t, d, smallConfig(name), batch, sample.Filters{})
 			texts := make([][]int32, batch)
 			for i := range texts {
 				texts[i] = []int32{int32(i), 17, 299, 0, int32(3 * i), 9, 133}[:7-i%2*4]
@@ -88,7 +84,7 @@ func TestOneKernel(t *testing.T) {
 	d := vktest.Open(t)
 	ctx := context.Background()
 	for _, name := range []string{"llama-3.2-1b", "qwen2.5-0.5b"} {
-		c := smallConfig(t, name)
+		c := smallConfig(name)
 		c.HeadDim, c.RoPE.Dims = 64, 64
 		var logits [2][]float32
 		for i := range logits {
@@ -96,8 +92,7 @@ func TestOneKernel(t *testing.T) {
 			if i == 1 {
 				o.Decoder = &decoder.Config{Groups: 1, Threads: 64, Splits: 2, Team: 8, Loads: 2, Keys: 1, Ahead: 1, Copies: 1}
 			}
-			g, err := NewGenerator(ctx, d, c, Random{1}, o)
-			require.NoError(t, err)
+			g := must(NewGenerator(ctx, d, c, Random{1}, o))
 			t.Cleanup(g.Close)
 			require.NoError(t, g.prefill(ctx, [][]int32{{5, 17, 299, 0}}))
 			for token := range int32(16) {
@@ -122,7 +117,7 @@ func TestSeveral(t *testing.T) {
 	for _, family := range []string{"llama-3.2-1b", "gpt2"} {
 		var tokens [2][]int32
 		for i := range tokens {
-			g := newGenerator(t, d, smallConfig(t, family), 2, sample.Filters{Temperature: 1, TopK: 20, RepetitionPenalty: 1.1})
+			g := newGenerator(t, d, smallConfig(family), 2, sample.Filters{Temperature: 1, TopK: 20, RepetitionPenalty: 1.1})
 			g.quick = 0 // no time for several
 			g.atOnce = 8 * i
 			require.NoError(t, g.Generate(context.Background(), [][]int32{{5, 17}, {9}}, 21, func(_ int, id int32) bool {
@@ -152,6 +147,12 @@ func compare(t *testing.T, want []float64, got []float32) {
 }
 
 func TestMain(m *testing.M) { vktest.Main(m) }
+
+// must returns x, or panics with the error.
+func must[T any](x T, err error) T {
+	vktest.Must(err)
+	return x
+}
 
 // open opens the device for a test without goroutines.
 func open(t *testing.T) *vk.Device {

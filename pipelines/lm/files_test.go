@@ -35,26 +35,20 @@ func small(name string) map[string]any {
 }
 
 // smallConfig returns a named model, small.
-func smallConfig(t *testing.T, name string) *Config {
-	t.Helper()
-	c, err := parseConfig(small(name))
-	require.NoError(t, err)
+func smallConfig(name string) *Config {
+	c := must(parseConfig(small(name)))
 	return &c
 }
 
 func writeJSON(t *testing.T, x any, path ...string) {
-	t.Helper()
-	text, err := json.Marshal(x)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(path...), text, 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(path...), must(json.Marshal(x)), 0o666))
 }
 
 // smallModel writes a checkpoint of a small model, in one file or in several.
 func smallModel(t *testing.T, name string, format dtype.DType, several bool, w Weights) (dir string) {
-	t.Helper()
 	dir = t.TempDir()
 	writeJSON(t, small(name), dir, configFile)
-	params, index := smallConfig(t, name).Params(), map[string]string{}
+	params, index := smallConfig(name).Params(), map[string]string{}
 	if !several {
 		require.NoError(t, writeParams(filepath.Join(dir, weightsFile), params, format, w))
 		return dir
@@ -72,9 +66,7 @@ func smallModel(t *testing.T, name string, format dtype.DType, several bool, w W
 
 // openModel opens a checkpoint.
 func openModel(t *testing.T, dir string) *Checkpoint {
-	t.Helper()
-	c, err := Open(dir)
-	require.NoError(t, err)
+	c := must(Open(dir))
 	t.Cleanup(c.Close)
 	return c
 }
@@ -88,8 +80,7 @@ func TestNamed(t *testing.T) {
 		"qwen2.5-0.5b": 494032768, "qwen3-0.6b": 596049920, "mistral-7b": 7241732096, "gpt2": 124439808,
 	}
 	for _, name := range Models() {
-		c, err := Named(name)
-		require.NoError(t, err)
+		c := must(Named(name))
 		require.Equal(t, want[name], c.NumParams(), name)
 	}
 }
@@ -104,17 +95,14 @@ func TestCheckpoint(t *testing.T) {
 			require.Greater(t, len(c.shards), 1)
 			require.Equal(t, format, c.DType)
 			for _, p := range c.Config.Params() {
-				values, err := read(Random{1}, p)
-				require.NoError(t, err)
+				values := must(read(Random{1}, p))
 				want := storage.Bytes(format, values)
 				require.NoError(t, pieces(p, format, c, func(piece []byte, first int) error {
 					require.Equal(t, want[first*format.Size():][:len(piece)], piece)
 					return nil
 				}))
 				storage.Decode(format, values, want)
-				got, err := read(c, p)
-				require.NoError(t, err)
-				require.Equal(t, values, got)
+				require.Equal(t, values, must(read(c, p)))
 			}
 		}
 	}
@@ -123,7 +111,7 @@ func TestCheckpoint(t *testing.T) {
 // TestOldNames reads GPT-2 as its first checkpoint has it: names without a prefix, and masks, which a copy has, too.
 func TestOldNames(t *testing.T) {
 	dir, out := smallModel(t, "gpt2", dtype.Float32, false, Random{1}), t.TempDir()
-	params := smallConfig(t, "gpt2").Params()
+	params := smallConfig("gpt2").Params()
 	for i := range params {
 		params[i].Name = strings.TrimPrefix(params[i].Name, "transformer.")
 	}
@@ -131,16 +119,7 @@ func TestOldNames(t *testing.T) {
 	require.NoError(t, writeParams(filepath.Join(dir, weightsFile), params, dtype.Float32, Random{1}))
 	c := openModel(t, dir)
 	require.NoError(t, c.Copy(out, c))
-	sameFile(t, filepath.Join(dir, weightsFile), filepath.Join(out, weightsFile))
-}
-
-func sameFile(t *testing.T, one, other string) {
-	t.Helper()
-	a, err := os.ReadFile(one)
-	require.NoError(t, err)
-	b, err := os.ReadFile(other)
-	require.NoError(t, err)
-	require.Equal(t, a, b)
+	require.Equal(t, must(os.ReadFile(filepath.Join(dir, weightsFile))), must(os.ReadFile(filepath.Join(out, weightsFile))))
 }
 
 // TestConversion reads numbers that float16 cannot hold.
@@ -168,7 +147,7 @@ func TestCopyErrors(t *testing.T) {
 	require.NoError(t, c.Copy(out, c))
 	require.ErrorContains(t, c.Copy(out, &Checkpoint{}), "there is no parameter")
 	require.NoFileExists(t, filepath.Join(out, configFile), "a folder that is not whole has none")
-	sameFile(t, filepath.Join(dir, weightsFile), filepath.Join(out, weightsFile))
+	require.Equal(t, must(os.ReadFile(filepath.Join(dir, weightsFile))), must(os.ReadFile(filepath.Join(out, weightsFile))))
 }
 
 // peftConfig is what PEFT 0.19 writes.
@@ -184,7 +163,6 @@ const peftConfig = `{
 
 // peft writes an adapter of two products as PEFT does, and reads it.
 func peft(t *testing.T, c *Config, config string) *LoRA {
-	t.Helper()
 	params := []Param{
 		{Name: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", Shape: []int{4, 64}}, {Name: "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", Shape: []int{64, 4}},
 		{Name: "base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", Shape: []int{4, 96}}, {Name: "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", Shape: []int{64, 4}},
@@ -200,8 +178,7 @@ func peft(t *testing.T, c *Config, config string) *LoRA {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, adapterConfig), []byte(config), 0o666))
 	require.NoError(t, writeParams(filepath.Join(dir, adapterWeights), params, dtype.Float32, normal{}))
-	l, err := ReadAdapter(dir, c)
-	require.NoError(t, err)
+	l := must(ReadAdapter(dir, c))
 	require.ElementsMatch(t, targets, l.Targets)
 	return l
 }
@@ -209,14 +186,13 @@ func peft(t *testing.T, c *Config, config string) *LoRA {
 // TestMerge reads an adapter that is merged, from the middle of rows, and compares with the formula in float64.
 func TestMerge(t *testing.T) {
 	for _, name := range []string{"smollm2-135m", "gpt2"} {
-		c := smallConfig(t, name)
+		c := smallConfig(name)
 		a := peft(t, c, strings.Replace(peftConfig, `"use_rslora": false`, `"use_rslora": true`, 1))
 		require.Equal(t, 32.0, a.Alpha)
 		product := a.Targets[slices.IndexFunc(a.Targets, func(name string) bool { return strings.Contains(name, ".mlp.") })]
 		i := slices.IndexFunc(c.Params(), func(p Param) bool { return p.Name == product+".weight" })
 		p, down, up := c.Params()[i], a.Weights.(tensors)[adapterName(product, "A")], a.Weights.(tensors)[adapterName(product, "B")]
-		m, err := a.Merge(c, Random{1})
-		require.NoError(t, err)
+		m := must(a.Merge(c, Random{1}))
 		for _, piece := range [][2]int{{0, 1}, {63, 2}, {100, 500}, {64 * 96 / 2, 64}} {
 			x, y := make([]float32, piece[1]), make([]float32, piece[1])
 			require.NoError(t, m.Read(p, x, piece[0]))
@@ -239,17 +215,15 @@ func TestMerge(t *testing.T) {
 // TestAdapterFiles writes an adapter and reads it again, of some products and of all.
 func TestAdapterFiles(t *testing.T) {
 	for _, name := range []string{"smollm2-135m", "gpt2"} {
-		c, dir := smallConfig(t, name), filepath.Join(t.TempDir(), "a")
+		c, dir := smallConfig(name), filepath.Join(t.TempDir(), "a")
 		a := peft(t, c, peftConfig)
 		require.NoError(t, a.WriteAdapter(dir, "m", c, a.Weights))
-		b, err := ReadAdapter(dir, c)
-		require.NoError(t, err)
+		b := must(ReadAdapter(dir, c))
 		require.Equal(t, a, b)
 
 		all := &LoRA{Rank: 4, Alpha: 16, Dropout: 0.05}
 		require.NoError(t, all.WriteAdapter(dir, "m", c, Random{2}))
-		b, err = ReadAdapter(dir, c)
-		require.NoError(t, err)
+		b = must(ReadAdapter(dir, c))
 		require.Len(t, b.Weights, len(all.Params(c)))
 		var written, peft map[string]any
 		require.NoError(t, readJSON(filepath.Join(dir, adapterConfig), &written))

@@ -27,9 +27,7 @@ func TestSplit(t *testing.T) {
 		{llama3Pattern, "I'LL go 12345,\n\n  (x)", "I|'LL| go| |123|45|,\n\n| | (|x|)"},
 		{qwen2Pattern, "é 12\u2003\u2003z", "é| |1|2|\u2003|\u2003z"},
 	} {
-		split, err := splitter(c.pattern)
-		require.NoError(t, err)
-		require.Equal(t, c.want, strings.Join(split(nil, c.text, false), "|"))
+		require.Equal(t, c.want, strings.Join(must(splitter(c.pattern))(nil, c.text, false), "|"))
 	}
 	_, err := splitter(`(?<=a)b`)
 	require.ErrorContains(t, err, "is not known")
@@ -37,8 +35,7 @@ func TestSplit(t *testing.T) {
 
 // bytewise returns a tokenizer.json of all bytes and more tokens, with a merge for each, which are
 // written as GPT-2 does: Ġ is a space.
-func bytewise(t *testing.T, rest string, merges ...string) string {
-	t.Helper()
+func bytewise(rest string, merges ...string) string {
 	vocabulary := map[string]int{}
 	for r, b := range byteOf {
 		vocabulary[string(r)] = int(b)
@@ -46,28 +43,22 @@ func bytewise(t *testing.T, rest string, merges ...string) string {
 	for i, m := range merges {
 		vocabulary[strings.ReplaceAll(m, " ", "")] = 256 + i
 	}
-	v, err := json.Marshal(vocabulary)
-	require.NoError(t, err)
-	m, err := json.Marshal(merges)
-	require.NoError(t, err)
-	return fmt.Sprintf(`{%s, "model": {"type": "BPE", "ignore_merges": true, "vocab": %s, "merges": %s}}`, rest, v, m)
+	return fmt.Sprintf(`{%s, "model": {"type": "BPE", "ignore_merges": true, "vocab": %s, "merges": %s}}`, rest, must(json.Marshal(vocabulary)), must(json.Marshal(merges)))
 }
 
 func readTokenizer(t *testing.T, text string) (Tokenizer, error) {
-	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), []byte(text), 0o666))
 	return ReadTokenizer(dir, 300)
 }
 
 func TestBytewise(t *testing.T) {
-	text := bytewise(t, `"added_tokens": [{"id": 290, "content": "<|end|>", "special": true}, {"id": 291, "content": "<|end|>!", "special": false}],
+	text := bytewise(`"added_tokens": [{"id": 290, "content": "<|end|>", "special": true}, {"id": 291, "content": "<|end|>!", "special": false}],
 		"normalizer": {"type": "NFC"},
 		"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, {"type": "ByteLevel", "add_prefix_space": false}]},
 		"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|end|>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<|end|>": {"ids": [290]}}}`,
 		"l o", "Ġ lo", "lo lo", "a b", "b c", "ab c")
-	tok, err := readTokenizer(t, text)
-	require.NoError(t, err)
+	tok := must(readTokenizer(t, text))
 	for _, c := range []struct {
 		text string
 		want []int32
@@ -82,18 +73,14 @@ func TestBytewise(t *testing.T) {
 		{"a<|end|>b", []int32{'a', 290, 'b'}},
 		{"a<|end|>!", []int32{'a', 291}}, // the longest name
 	} {
-		ids, err := tok.Encode(c.text, false)
-		require.NoError(t, err)
-		require.Equal(t, c.want, ids, c.text)
+		require.Equal(t, c.want, must(tok.Encode(c.text, false)), c.text)
 	}
-	ids, err := tok.Encode("ab", true)
-	require.NoError(t, err)
-	require.Equal(t, []int32{290, 259}, ids)
+	require.Equal(t, []int32{290, 259}, must(tok.Encode("ab", true)))
 	require.Equal(t, " lo", string(tok.Token(257)))
 	require.Empty(t, tok.Token(290))
 	require.Equal(t, "<|end|>!", string(tok.Token(291)))
 	require.Empty(t, tok.Token(299))
-	_, err = tok.Encode("\xff", false)
+	_, err := tok.Encode("\xff", false)
 	require.EqualError(t, err, `lm: text "\xff" is not UTF-8`)
 }
 
@@ -104,20 +91,14 @@ func TestCharacters(t *testing.T) {
 		"pre_tokenizer": %s,
 		"model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "vocab": {"<unk>": 0, "<s>": 1, "<0xC3>": 2, "<0xA9>": 3, "▁": 4, "a": 5, "b": 6, "▁a": 7, "▁ab": 8},
 		"merges": [["▁", "a"], ["▁a", "b"]]}}`
-	tok, err := readTokenizer(t, fmt.Sprintf(text, "null"))
-	require.NoError(t, err)
-	ids, err := tok.Encode("ab aé\u4e00", false)
-	require.NoError(t, err)
-	require.Equal(t, []int32{8, 7, 2, 3, 0}, ids)
+	tok := must(readTokenizer(t, fmt.Sprintf(text, "null")))
+	require.Equal(t, []int32{8, 7, 2, 3, 0}, must(tok.Encode("ab aé\u4e00", false)))
 	require.Equal(t, " ab", string(tok.Token(8)))
 	require.Equal(t, []byte{0xc3}, tok.Token(2))
 
 	meta := strings.Replace(fmt.Sprintf(text, `{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}`), `"Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]`, `"NFC"`, 1)
-	tok, err = readTokenizer(t, meta)
-	require.NoError(t, err)
-	ids, err = tok.Encode("ab a<s>a", false)
-	require.NoError(t, err)
-	require.Equal(t, []int32{8, 7, 1, 5}, ids) // only the first section has a space
+	tok = must(readTokenizer(t, meta))
+	require.Equal(t, []int32{8, 7, 1, 5}, must(tok.Encode("ab a<s>a", false))) // only the first section has a space
 }
 
 func TestChat(t *testing.T) {
@@ -128,16 +109,11 @@ func TestChat(t *testing.T) {
 		{"[INST] trim", "[INST] Hi [/INST] Yes</s>[INST] Go [/INST]"},
 		{"<|user|>", "<|user|>\nHi </s>\n<|assistant|>\nYes</s>\n<|user|>\nGo</s>\n<|assistant|>\n"},
 	} {
-		chat, err := newChat(c.template)
-		require.NoError(t, err)
-		got, err := chat.Text(talk)
-		require.NoError(t, err)
-		require.Equal(t, c.want, got)
+		require.Equal(t, c.want, must(must(newChat(c.template)).Text(talk)))
 	}
 	_, err := newChat("{{ x }}")
 	require.ErrorContains(t, err, "its family is not known")
-	chat, err := newChat("[INST]")
-	require.NoError(t, err)
+	chat := must(newChat("[INST]"))
 	_, err = chat.Text(talk[1:])
 	require.EqualError(t, err, `lm: message 0 is of role "assistant", want "user": user and assistant take turns`)
 	_, err = chat.Text(talk[:2])

@@ -54,15 +54,14 @@ func TestGradients(t *testing.T) {
 	d := open(t)
 	ctx := context.Background()
 	for i, name := range families {
-		c := smallConfig(t, name)
+		c := smallConfig(name)
 		adapters := []*LoRA{nil, {Rank: 3, Alpha: 4, Dropout: float64(i%2) / 4, Weights: normal{}}}
 		if targets := map[string]string{"smollm2-135m": "q_proj mlp.up_proj", "gpt2": "c_fc mlp.c_proj"}[name]; targets != "" {
 			adapters = append(adapters, &LoRA{Rank: 2, Alpha: 1, Dropout: 0.5, Weights: normal{}, Targets: strings.Fields(targets)})
 		}
 		for j, lora := range adapters {
 			t.Run(name, func(t *testing.T) {
-				ref, err := newReference(c, Random{1})
-				require.NoError(t, err)
+				ref := must(newReference(c, Random{1}))
 				if ref.lora = lora; lora != nil {
 					require.NoError(t, ref.read(lora.Params(c), lora.Weights))
 				}
@@ -105,11 +104,9 @@ func TestGradients(t *testing.T) {
 // compareLogits compares the logits of a batch of texts, whose sequences see no other, with the reference.
 func (r *reference) compareLogits(t *testing.T, d *vk.Device, b Batch, texts [][]int32) {
 	t.Helper()
-	m, err := NewModel(context.Background(), d, r.c, Random{1}, dtype.Float32, nil)
-	require.NoError(t, err)
+	m := must(NewModel(context.Background(), d, r.c, Random{1}, dtype.Float32, nil))
 	defer m.Close()
-	got, err := Logits(context.Background(), r.c, m, b)
-	require.NoError(t, err)
+	got := must(Logits(context.Background(), r.c, m, b))
 	for _, text := range texts {
 		for _, want := range r.logits(text) {
 			compare(t, want, got[:r.c.Vocabulary])
@@ -122,7 +119,6 @@ func (r *reference) compareLogits(t *testing.T, d *vk.Device, b Batch, texts [][
 // in the test of logits, whose errors pass the layers twice. The difference of f, of fourth order, is off by
 // less than 1e-8.
 func (r *reference) compare(t *testing.T, name string, got []float32, rng *rand.Rand, f func() float64) {
-	t.Helper()
 	w := r.w[name]
 	require.Len(t, got, len(w), name)
 	direction, start := make([]float64, len(w)), slices.Clone(w)
@@ -148,28 +144,18 @@ func (r *reference) compare(t *testing.T, name string, got []float32, rng *rand.
 
 // newTrainerOf returns a trainer of a small model.
 func newTrainerOf(t *testing.T, c *Config, o TrainOptions) *Trainer {
-	t.Helper()
-	tr, err := NewTrainer(context.Background(), open(t), c, Random{1}, o)
-	require.NoError(t, err)
+	tr := must(NewTrainer(context.Background(), open(t), c, Random{1}, o))
 	t.Cleanup(tr.Close)
 	return tr
 }
 
 // step makes a step.
-func step(t *testing.T, tr *Trainer, batches ...Batch) StepResult {
-	t.Helper()
-	r, err := tr.Step(context.Background(), batches...)
-	require.NoError(t, err)
-	return r
+func step(tr *Trainer, batches ...Batch) StepResult {
+	return must(tr.Step(context.Background(), batches...))
 }
 
 // weightsOf returns all weights of a trainer, by their names.
-func weightsOf(t *testing.T, tr *Trainer) map[string][]float32 {
-	t.Helper()
-	w, err := tr.model.Weights(context.Background())
-	require.NoError(t, err)
-	return w
-}
+func weightsOf(tr *Trainer) map[string][]float32 { return must(tr.model.Weights(context.Background())) }
 
 // page returns a batch of one text in rows.
 func page(rows, seq int) Batch {
@@ -197,22 +183,22 @@ func adam(lr float64) optim.Problem {
 func TestFrozen(t *testing.T) {
 	ctx := context.Background()
 	for name, lora := range map[string]*LoRA{"smollm2-135m": {Rank: 8, Alpha: 32}, "gpt2": nil} {
-		c, b := smallConfig(t, name), page(1, 32)
+		c, b := smallConfig(name), page(1, 32)
 		tr := newTrainerOf(t, c, TrainOptions{LoRA: lora, DType: dtype.Float32, Sizes: b.sizes(), Optim: adam(1e-2), Evaluate: true})
-		before := weightsOf(t, tr)
+		before := weightsOf(tr)
 		base, _, err := Gradients(ctx, open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
 		require.NoError(t, err)
 		for i := range 3 { // B is 0 in the first
 			sum, n, err := tr.Evaluate(ctx, b)
 			require.NoError(t, err)
-			r := step(t, tr, b)
+			r := step(tr, b)
 			require.Equal(t, [2]float64{float64(n), sum / float64(n)}, [2]float64{31, r.Loss})
 			require.Equal(t, i == 0, float32(base) == float32(r.Loss))
 			base = min(base, r.Loss)
 		}
 		for _, p := range tr.model.Params() {
 			require.Equal(t, lora == nil || strings.Contains(p.Name, "lora_"), !p.Frozen, p.Name)
-			require.Equal(t, p.Frozen, slices.Equal(before[p.Name], weightsOf(t, tr)[p.Name]), p.Name)
+			require.Equal(t, p.Frozen, slices.Equal(before[p.Name], weightsOf(tr)[p.Name]), p.Name)
 		}
 	}
 }
@@ -221,7 +207,7 @@ func TestFrozen(t *testing.T) {
 // the second step has the gradients that its weights have by themselves.
 func TestAccumulate(t *testing.T) {
 	for n, lora := range map[int]*LoRA{3: nil, 4: {Rank: 4, Alpha: 8, Weights: normal{}}} {
-		c, whole, parts := smallConfig(t, "smollm2-135m"), page(n, 8), []Batch(nil)
+		c, whole, parts := smallConfig("smollm2-135m"), page(n, 8), []Batch(nil)
 		for i := range 5 {
 			whole.Labels[i] = Ignored
 		}
@@ -240,15 +226,13 @@ func TestAccumulate(t *testing.T) {
 			var err error
 			_, alone, err = Gradients(context.Background(), open(t), c, a, whole, true, one)
 			require.NoError(t, err)
-			x, y := step(t, a, whole), step(t, b, parts...)
+			x, y := step(a, whole), step(b, parts...)
 			require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
 			require.InEpsilon(t, x.Norm, y.Norm, 1e-5)
 			require.Equal(t, x.Tokens, y.Tokens)
 		}
-		want, err := a.model.Gradients(context.Background())
-		require.NoError(t, err)
-		got, err := b.model.Gradients(context.Background())
-		require.NoError(t, err)
+		want := must(a.model.Gradients(context.Background()))
+		got := must(b.model.Gradients(context.Background()))
 		for name, x := range want {
 			require.InDeltaSlice(t, x, got[name], 1e-4, name) // of a norm of about 1
 			require.InDeltaSlice(t, x, alone[name], 1e-5, name)
@@ -258,17 +242,16 @@ func TestAccumulate(t *testing.T) {
 
 // TestPieces reads and writes pieces of parameters, which are those of the whole.
 func TestPieces(t *testing.T) {
-	c := smallConfig(t, "qwen3-0.6b")
+	c := smallConfig("qwen3-0.6b")
 	tr := newTrainerOf(t, c, TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Sizes: Sizes{Batch: 2, Seq: 8}, Optim: adam(1e-2)})
-	step(t, tr, page(2, 8))
-	for name, want := range weightsOf(t, tr) {
+	step(tr, page(2, 8))
+	for name, want := range weightsOf(tr) {
 		p := Param{Name: name, Shape: []int{len(want)}}
 		values := make([]float32, 3)
 		require.NoError(t, tr.Read(p, values, 2))
 		require.Equal(t, want[2:5], values)
 		require.NoError(t, tr.model.Set(context.Background(), name, 3, values))
-		values, err := read(tr, p)
-		require.NoError(t, err)
+		values = must(read(tr, p))
 		require.Equal(t, slices.Replace(slices.Clone(want), 3, 6, want[2:5]...), values)
 	}
 }
@@ -276,20 +259,20 @@ func TestPieces(t *testing.T) {
 // TestOverflow: float16 with too large a loss scale skips steps, which change nothing, and then learns.
 func TestOverflow(t *testing.T) {
 	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float16, Sizes: Sizes{Batch: 1, Seq: 16}, Optim: adam(1e-2), LossScale: 1 << 26}
-	tr := newTrainerOf(t, smallConfig(t, "tinyllama-1.1b"), o)
-	b, before := page(1, 16), weightsOf(t, tr)
-	first := step(t, tr, b)
+	tr := newTrainerOf(t, smallConfig("tinyllama-1.1b"), o)
+	b, before := page(1, 16), weightsOf(tr)
+	first := step(tr, b)
 	require.True(t, first.Skipped)
-	require.Equal(t, before, weightsOf(t, tr))
-	for step(t, tr, b).Skipped {
+	require.Equal(t, before, weightsOf(tr))
+	for step(tr, b).Skipped {
 		require.Greater(t, tr.model.LossScale(), 1.0)
 	}
-	require.Less(t, step(t, tr, b).Loss, first.Loss)
+	require.Less(t, step(tr, b).Loss, first.Loss)
 	require.Less(t, tr.model.LossScale(), 0x1p26)
 }
 
 func TestTrainerErrors(t *testing.T) {
-	d, ctx, c := open(t), context.Background(), smallConfig(t, "smollm2-135m")
+	d, ctx, c := open(t), context.Background(), smallConfig("smollm2-135m")
 	good := TrainOptions{DType: dtype.Float32, Sizes: Sizes{Batch: 2, Seq: 8}, Optim: adam(1e-2)}
 	for want, change := range map[string]func(*TrainOptions){
 		"lm: batch=0 is not positive":                                           func(o *TrainOptions) { o.Batch = 0 },
@@ -329,15 +312,12 @@ func TestTrainerErrors(t *testing.T) {
 // not, and what does not fit says what would.
 func TestTrainingMemory(t *testing.T) {
 	d := open(t)
-	c, err := Named("llama-3.2-1b")
-	require.NoError(t, err)
+	c := must(Named("llama-3.2-1b"))
 	caps := *d.Caps()
 	caps.MaxStorageBufferRange, caps.MaxBufferBytes, caps.MaxAllocationBytes = 1<<32-1, 1<<32-1, 1<<32-1
 	o := TrainOptions{LoRA: &LoRA{Rank: 8, Alpha: 16}, DType: dtype.Float16, Checkpoint: train.Blocks, Sizes: Sizes{Batch: 1, Seq: 2048}, Optim: adam(1e-4)}
 	measure := func() *train.Memory {
-		m, err := MeasureTraining(&caps, &c, o)
-		require.NoError(t, err)
-		return m
+		return must(MeasureTraining(&caps, &c, o))
 	}
 	m := measure()
 	require.Less(t, m.Bytes(), int64(6e9))
@@ -347,9 +327,8 @@ func TestTrainingMemory(t *testing.T) {
 	o.LoRA = nil
 	require.Greater(t, measure().Bytes(), int64(16e9))
 
-	heaps, err := d.Heaps()
-	require.NoError(t, err)
-	deep, batches := smallConfig(t, "gpt2"), TrainOptions{DType: dtype.Float32, Sizes: Sizes{Batch: 2048, Seq: 64}, Optim: adam(1)}
+	heaps := must(d.Heaps())
+	deep, batches := smallConfig("gpt2"), TrainOptions{DType: dtype.Float32, Sizes: Sizes{Batch: 2048, Seq: 64}, Optim: adam(1)}
 	if deep.Layers = int(heaps[0].SizeBytes / 400e6); deep.Layers > 100 {
 		t.Skip("a model that fills the memory takes long to plan")
 	}

@@ -104,8 +104,7 @@ func (t *trial) distance(size int) int { return size/t.elements | 1 }
 
 // model returns a model with the weights of the trial.
 func (t *trial) model(tt *testing.T, d *vk.Device, o train.Options) *train.Model {
-	model, err := tnp.NewModel(context.Background(), d, t.c, o)
-	require.NoError(tt, err)
+	model := must(tnp.NewModel(context.Background(), d, t.c, o))
 	tt.Cleanup(model.Close)
 	require.NoError(tt, model.SetWeights(context.Background(), t.w))
 	return model
@@ -114,8 +113,7 @@ func (t *trial) model(tt *testing.T, d *vk.Device, o train.Options) *train.Model
 // plan runs a pass over the batch.
 func (t *trial) plan(tt *testing.T, model *train.Model, pass train.Pass, o tnp.PlanOptions) *tnp.Plan {
 	ctx := context.Background()
-	plan, err := tnp.NewPlan(ctx, model, t.c, t.s, pass, o)
-	require.NoError(tt, err)
+	plan := must(tnp.NewPlan(ctx, model, t.c, t.s, pass, o))
 	tt.Cleanup(plan.Close)
 	require.NoError(tt, plan.SetInputs(ctx, t.x, t.y))
 	require.NoError(tt, plan.Run(ctx))
@@ -132,13 +130,7 @@ func (t *trial) run(tt *testing.T, d *vk.Device, m train.Options, o tnp.PlanOpti
 		kernel, _, _ := strings.Cut(x.Name, ".")
 		t.ran = append(t.ran, kernel)
 	}
-	loss, err := plan.Loss(ctx)
-	require.NoError(tt, err)
-	logP, err = plan.LogP(ctx)
-	require.NoError(tt, err)
-	grads, err = model.Gradients(ctx)
-	require.NoError(tt, err)
-	return loss, logP, grads
+	return must(plan.Loss(ctx)), must(plan.LogP(ctx)), must(model.Gradients(ctx))
 }
 
 // compare wants results that are off by a part of the largest at most: by about three times what they were off by on

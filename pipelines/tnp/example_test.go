@@ -17,32 +17,22 @@ import (
 // A model gets its first weights, predicts, and is saved as a file that PyTorch can load.
 func ExampleNewModel() {
 	ctx := context.Background()
-	d, err := vk.Open(vk.Options{})
-	vktest.Must(err)
+	d := must(vk.Open(vk.Options{}))
 	defer d.Close()
 	c := tnp.Config{Layers: 1, Heads: 1, HeadDim: 8, DModel: 8, DFF: 8, Components: 2, InputDim: 3}
-	model, err := tnp.NewModel(ctx, d, c, train.Options{Pass: train.Forward})
-	vktest.Must(err)
+	model := must(tnp.NewModel(ctx, d, c, train.Options{Pass: train.Forward}))
 	defer model.Close()
-	weights, err := tnp.Init(c, 1)
-	vktest.Must(err)
-	vktest.Must(model.SetWeights(ctx, weights))
+	vktest.Must(model.SetWeights(ctx, must(tnp.Init(c, 1))))
 	s := tnp.Shape{Batch: 1, Context: 2, Targets: 1}
-	variant, err := tnp.ParseVariant("separate")
-	vktest.Must(err)
-	o := tnp.PlanOptions{Variant: variant}
-	_, err = tnp.CheckFits(d, c, s, train.Options{Pass: train.Forward}, o) // says how many bytes are missing
-	vktest.Must(err)
-	memory, err := tnp.Measure(d.Caps(), c, s, train.Options{Pass: train.Forward}, o)
-	vktest.Must(err)
-	plan, err := tnp.NewPlan(ctx, model, c, s, train.Forward, o)
-	vktest.Must(err)
+	o := tnp.PlanOptions{Variant: must(tnp.ParseVariant("separate"))}
+	must(tnp.CheckFits(d, c, s, train.Options{Pass: train.Forward}, o)) // says how many bytes are missing
+	memory := must(tnp.Measure(d.Caps(), c, s, train.Options{Pass: train.Forward}, o))
+	plan := must(tnp.NewPlan(ctx, model, c, s, train.Forward, o))
 	defer plan.Close()
 	x := []float32{0, 0.5, 1 /* y = 0.5 at 0 */, 1, 0.25, 1, 0.5, 0, -1 /* and at 0.5? */}
 	vktest.Must(plan.SetInputs(ctx, x, []float32{0.375}))
 	vktest.Must(plan.Run(ctx))
-	loss, err := plan.Loss(ctx)
-	vktest.Must(err)
+	loss := must(plan.Loss(ctx))
 	fmt.Printf("%.1f %v\n", loss, memory.Bytes() == plan.Memory().Bytes())
 	// Output: 1.2 true
 }
@@ -50,22 +40,17 @@ func ExampleNewModel() {
 // Weights are in a file with the names of a PyTorch state dict. Their shapes tell all sizes but
 // the number of heads.
 func ExampleSave() {
-	dir, err := os.MkdirTemp("", "tnp")
-	vktest.Must(err)
+	dir := must(os.MkdirTemp("", "tnp"))
 	defer os.RemoveAll(dir)
-	preset, err := tnp.PresetOf("tiny")
-	vktest.Must(err)
+	preset := must(tnp.PresetOf("tiny"))
 	c := preset.Config
 	fmt.Println(c.NumParams() < tnp.Default().NumParams(), tnp.DefaultLossScale(dtype.Float16, preset.Shape))
-	weights, err := tnp.Init(c, 1)
-	vktest.Must(err)
+	weights := must(tnp.Init(c, 1))
 	path := filepath.Join(dir, "tiny.safetensors")
 	vktest.Must(tnp.Save(path, weights, c))
-	f, err := safetensors.Open(path)
-	vktest.Must(err)
+	f := must(safetensors.Open(path))
 	defer f.Close()
-	found, err := tnp.ReadConfig(f, 0)
-	vktest.Must(err)
+	found := must(tnp.ReadConfig(f, 0))
 	loaded, _, err := tnp.Load(f, 0)
 	vktest.Must(err)
 	fmt.Println(found == c, len(loaded) == len(weights), len(tnp.Presets()))

@@ -1,4 +1,4 @@
-package tnp
+package tnp_test
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/pipelines/optim"
+	"github.com/flashvk/flashvk/pipelines/tnp"
 	"github.com/flashvk/flashvk/pipelines/train"
 )
 
@@ -21,12 +22,10 @@ func TestMemory(t *testing.T) {
 	for name, most := range map[string][]int64{ // GB: off, selective, blocks
 		"small": {5, 5, 5}, "mid": {5, 5, 5}, "large": {30, 9, 7},
 	} {
-		p, err := PresetOf(name)
-		require.NoError(t, err)
+		p := must(tnp.PresetOf(name))
 		var bytes []int64
 		for i, c := range []train.Checkpoint{train.Off, train.Selective, train.Blocks} {
-			m, err := Measure(&caps, p.Config, p.Shape, o, PlanOptions{Checkpoint: c})
-			require.NoError(t, err)
+			m := must(tnp.Measure(&caps, p.Config, p.Shape, o, tnp.PlanOptions{Checkpoint: c}))
 			t.Logf("%s, checkpoint %v: %v", name, c, m)
 			require.Equal(t, c, m.Checkpoint)
 			require.Less(t, m.Bytes(), most[i]*1e9, "%s, checkpoint %v", name, c)
@@ -42,11 +41,9 @@ func TestMemory(t *testing.T) {
 // TestByName: the holders of a plan's memory are all of it, each name once.
 func TestByName(t *testing.T) {
 	d := vktest.Open(t)
-	p, err := PresetOf("tiny")
-	require.NoError(t, err)
+	p := must(tnp.PresetOf("tiny"))
 	for _, format := range []dtype.DType{dtype.Float32, dtype.Float16} {
-		m, err := Measure(d.Caps(), p.Config, p.Shape, train.Options{DType: format, Pass: train.Train, Optim: optim.Default()}, PlanOptions{})
-		require.NoError(t, err)
+		m := must(tnp.Measure(d.Caps(), p.Config, p.Shape, train.Options{DType: format, Pass: train.Train, Optim: optim.Default()}, tnp.PlanOptions{}))
 		sum, names := int64(0), map[string]int64{}
 		for _, h := range m.ByName() {
 			require.Zero(t, names[h.Name], h.Name)

@@ -15,8 +15,7 @@ import (
 )
 
 func opened(t testing.TB, path string) *safetensors.File {
-	f, err := safetensors.Open(path)
-	require.NoError(t, err)
+	f := must(safetensors.Open(path))
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -29,9 +28,7 @@ func TestPresets(t *testing.T) {
 		require.NoError(t, p.Config.Validate())
 		require.NoError(t, p.Shape.Validate())
 		require.Equal(t, tokens[p.Name], p.Tokens(), p.Name)
-		got, err := tnp.PresetOf(p.Name)
-		require.NoError(t, err)
-		require.Equal(t, p, got)
+		require.Equal(t, p, must(tnp.PresetOf(p.Name)))
 	}
 	_, err := tnp.PresetOf("huge")
 	require.EqualError(t, err, `tnp: shape "huge" is not one of tiny, small, mid, large`)
@@ -43,12 +40,9 @@ func TestPresets(t *testing.T) {
 // TestInit wants a seed to give its weights, another seed others, and their spread to be
 // PyTorch's.
 func TestInit(t *testing.T) {
-	p, err := tnp.PresetOf("tiny")
-	require.NoError(t, err)
+	p := must(tnp.PresetOf("tiny"))
 	init := func(seed uint64) tnp.Weights {
-		w, err := tnp.Init(p.Config, seed)
-		require.NoError(t, err)
-		return w
+		return must(tnp.Init(p.Config, seed))
 	}
 	a := init(1)
 	require.Equal(t, a, init(1))
@@ -62,7 +56,7 @@ func TestInit(t *testing.T) {
 	}
 	require.LessOrEqual(t, float64(slices.Max(a["blocks.1.qkv.weight"])), 1/math.Sqrt(32))
 	p.Layers = 0
-	_, err = tnp.Init(p.Config, 1)
+	_, err := tnp.Init(p.Config, 1)
 	require.Error(t, err)
 }
 
@@ -70,8 +64,7 @@ func TestInit(t *testing.T) {
 // has an error that names the tensor, and leaves the file as it was.
 func TestFile(t *testing.T) {
 	c := tnp.Config{Layers: 3, Heads: 2, HeadDim: 8, DModel: 24, DFF: 5, Components: 4, InputDim: 4}
-	w, err := tnp.Init(c, 7)
-	require.NoError(t, err)
+	w := must(tnp.Init(c, 7))
 	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	require.NoError(t, tnp.Save(path, w, c))
 	f := opened(t, path)
@@ -86,8 +79,7 @@ func TestFile(t *testing.T) {
 		_, _, err := tnp.Load(f, 0)
 		require.ErrorContains(t, err, "tnp: metadata heads="+strconv.Quote(text)+" is not a number")
 	}
-	before, err := os.ReadFile(path)
-	require.NoError(t, err)
+	before := must(os.ReadFile(path))
 	saved := w["norm.weight"]
 	w["norm.weight"] = saved[1:]
 	require.ErrorContains(t, tnp.Save(path, w, c), `: 23 float32 for tensor "norm.weight", which is F32 with shape [24]`)
@@ -97,7 +89,5 @@ func TestFile(t *testing.T) {
 	delete(w, "more")
 	delete(w, "heads.down")
 	require.ErrorContains(t, tnp.Save(path, w, c), `: 0 float32 for tensor "heads.down"`)
-	after, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, before, after)
+	require.Equal(t, before, must(os.ReadFile(path)))
 }

@@ -17,23 +17,24 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
-// weights downloads the parameters.
-func weights(t *testing.T, m *train.Model) tnp.Weights {
-	w, err := m.Weights(context.Background())
-	require.NoError(t, err)
-	return w
+// must returns x, or panics with the error.
+func must[T any](x T, err error) T {
+	vktest.Must(err)
+	return x
 }
+
+// weights downloads the parameters.
+func weights(m *train.Model) tnp.Weights { return must(m.Weights(context.Background())) }
 
 // TestOtherFile: a state of other sizes, or weights alone, are refused before anything changes.
 func TestOtherFile(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
-	p, err := tnp.PresetOf("tiny")
-	require.NoError(t, err)
+	p := must(tnp.PresetOf("tiny"))
 	path, alone := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "weights")
 	o := train.Options{Pass: train.Train, Optim: optim.Default()}
 	a := newTrial(p.Config, p.Shape, 1).model(t, d, o)
 	require.NoError(t, a.SaveState(ctx, path, nil))
-	require.NoError(t, tnp.Save(alone, weights(t, a), p.Config))
+	require.NoError(t, tnp.Save(alone, weights(a), p.Config))
 	require.EqualError(t, a.LoadState(ctx, opened(t, alone)), `train: metadata steps="" is not a number of steps`)
 	wide, many := p.Config, p.Config
 	wide.DFF, many.Heads, many.HeadDim = 8, 4, 8
@@ -41,9 +42,9 @@ func TestOtherFile(t *testing.T) {
 		`train: tensor "blocks.0.up.weight" has shape [64 32], want [8 32]`: wide, `train: metadata heads="2" is not "4"`: many,
 	} {
 		b := newTrial(c, p.Shape, 1).model(t, d, o)
-		before := weights(t, b)
+		before := weights(b)
 		require.EqualError(t, b.LoadState(ctx, opened(t, path)), want)
-		require.Equal(t, before, weights(t, b))
+		require.Equal(t, before, weights(b))
 	}
 }
 
@@ -58,8 +59,7 @@ func TestOptimizer(t *testing.T) {
 		o.Optim.LR, o.Optim.Eps, o.Optim.MaxNorm, o.Optim.WeightDecay = 0.01, 1e-3, 0.1, 0.1
 		model := x.model(t, d, o)
 		x.plan(t, model, train.Gradients, tnp.PlanOptions{})
-		grads, err := model.Gradients(ctx)
-		require.NoError(t, err)
+		grads := must(model.Gradients(ctx))
 		x.plan(t, model, train.Train, tnp.PlanOptions{})
 		norm := 0.0
 		for _, g := range grads {
@@ -69,7 +69,7 @@ func TestOptimizer(t *testing.T) {
 		}
 		norm = math.Sqrt(norm)
 		require.Greater(t, norm, 0.1, "gradients are not clipped")
-		after := weights(t, model)
+		after := weights(model)
 		for _, param := range x.c.Params(dtype.Float32) {
 			decay := 0.1
 			if len(param.Shape) == 1 {

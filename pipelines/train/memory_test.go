@@ -76,8 +76,7 @@ func TestRanges(t *testing.T) {
 	o := Options{Pass: Train, Optim: optim.Default()}
 	for limit, want := range map[uint64][]int{4096: {1024, 1024, 256}, 5120: {1024, 1280}, 9216: {2304}} {
 		caps.MaxStorageBufferRange = limit
-		l, err := newLayout(&caps, params, &o)
-		require.NoError(t, err)
+		l := must(newLayout(&caps, params, &o))
 		var sizes []int
 		for _, g := range l.groups {
 			sizes = append(sizes, g.size)
@@ -96,7 +95,6 @@ func TestRanges(t *testing.T) {
 	require.EqualError(t, err, "train: parameter a takes 12288 bytes, of which a kernel sees 12287: without accumulation it would fit: unsupported on this device")
 	o.Accumulate, o.Trained, o.DType = 0, func(string) bool { return false }, dtype.Float16
 	params[0].DType, params[2].DType = o.DType, o.DType
-	l, err := newLayout(&caps, params, &o)
-	require.NoError(t, err)
+	l := must(newLayout(&caps, params, &o))
 	require.Equal(t, []part{{"weights", dtype.Float16, 1280, &l.groups[0].weights}, {"weights", dtype.Float32, 1024, &l.groups[1].weights}}, l.parts())
 }

@@ -23,8 +23,7 @@ func stepping(r *run, o PlanOptions, beside bool, fresh int) (bits []any) {
 	t, ctx := r.t, r.t.Context()
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	plan, err := r.m.NewPlan(ctx, r.s.f, Train, o)
-	require.NoError(t, err)
+	plan := must(r.m.NewPlan(ctx, r.s.f, Train, o))
 	defer plan.Close()
 	upload := func(i int) { // from memory that the upload before must have taken
 		rng := rand.New(rand.NewPCG(5, uint64(i)))
@@ -55,14 +54,12 @@ func stepping(r *run, o PlanOptions, beside bool, fresh int) (bits []any) {
 		if i%3 == 2 { // at once: it waits for the batch
 			path := filepath.Join(t.TempDir(), "state")
 			require.NoError(t, r.m.SaveState(ctx, path, nil))
-			state, err := os.ReadFile(path)
-			require.NoError(t, err)
-			bits = append(bits, sha256.Sum256(state))
+			bits = append(bits, sha256.Sum256(must(os.ReadFile(path))))
 		}
 		if beside {
 			upload(i + 1)
 		}
-		bits = append(bits, loss(t, plan))
+		bits = append(bits, loss(plan))
 	}
 	return append(bits, r.gradients(), r.weights())
 }
@@ -101,8 +98,7 @@ func TestState(t *testing.T) {
 		return r, r.with(Train, PlanOptions{})
 	}
 	opened := func(path string) *safetensors.File {
-		f, err := safetensors.Open(path)
-		require.NoError(t, err)
+		f := must(safetensors.Open(path))
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
@@ -123,8 +119,7 @@ func TestState(t *testing.T) {
 		values, file := map[string][]float32{}, filepath.Join(t.TempDir(), "changed")
 		var tensors []safetensors.Tensor
 		for _, x := range f.Tensors() {
-			v, err := f.Float32s(x)
-			require.NoError(t, err)
+			v := must(f.Float32s(x))
 			if x.Name == name && change == nil {
 				continue
 			} else if x.Name == name {
@@ -155,12 +150,9 @@ func TestState(t *testing.T) {
 	other, _ := start(1 << 20)
 	require.EqualError(t, other.m.LoadState(ctx, large), "train: adamw.v.head[2] is beyond float32 with loss scale 1.048576e+06; the file has 16")
 
-	saved, err := os.ReadFile(path)
-	require.NoError(t, err)
+	saved := must(os.ReadFile(path))
 	before["norm"][3] = float32(math.Inf(-1))
 	require.NoError(t, r.m.SetWeights(ctx, before))
 	require.EqualError(t, r.m.SaveState(ctx, path, nil), "train: norm[3] is -Inf: parameters are finite")
-	after, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, saved, after)
+	require.Equal(t, saved, must(os.ReadFile(path)))
 }

@@ -19,6 +19,12 @@ import (
 
 func TestMain(m *testing.M) { vktest.Main(m) }
 
+// must returns x, or panics with the error.
+func must[T any](x T, err error) T {
+	vktest.Must(err)
+	return x
+}
+
 // A sample is a model that has every op of a tape, and its inputs.
 type sample struct {
 	tasks, rows, ids int
@@ -107,10 +113,8 @@ type run struct {
 
 func newRun(t *testing.T, d *vk.Device, s sample, o Options) *run {
 	ctx := context.Background()
-	params, err := Params(d.Caps(), s.f, o)
-	require.NoError(t, err)
-	m, err := NewModel(ctx, d, params, o)
-	require.NoError(t, err)
+	params := must(Params(d.Caps(), s.f, o))
+	m := must(NewModel(ctx, d, params, o))
 	t.Cleanup(m.Close)
 	r := &run{t: t, m: m, w: map[string][]float32{}, s: s}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -137,8 +141,7 @@ func newRun(t *testing.T, d *vk.Device, s sample, o Options) *run {
 // with runs a plan of a pass and returns it.
 func (r *run) with(pass Pass, o PlanOptions) *Plan {
 	ctx := context.Background()
-	plan, err := r.m.NewPlan(ctx, r.s.f, pass, o)
-	require.NoError(r.t, err)
+	plan := must(r.m.NewPlan(ctx, r.s.f, pass, o))
 	r.t.Cleanup(plan.Close)
 	require.NoError(r.t, plan.Tensor("ids").UploadInts(ctx, r.ids))
 	require.NoError(r.t, plan.Upload(ctx, "y", r.y))
@@ -146,17 +149,9 @@ func (r *run) with(pass Pass, o PlanOptions) *Plan {
 	return plan
 }
 
-func (r *run) gradients() map[string][]float32 {
-	g, err := r.m.Gradients(context.Background())
-	require.NoError(r.t, err)
-	return g
-}
+func (r *run) gradients() map[string][]float32 { return must(r.m.Gradients(context.Background())) }
 
-func loss(t *testing.T, p *Plan) float64 {
-	x, err := p.Download(context.Background(), "loss")
-	require.NoError(t, err)
-	return float64(x[0])
-}
+func loss(p *Plan) float64 { return float64(must(p.Download(context.Background(), "loss"))[0]) }
 
 // TestDifferences compares the gradient by each parameter with differences of the loss, in a random
 // direction and for single elements.
@@ -192,7 +187,7 @@ func TestDifferences(t *testing.T) {
 					w[p.Name] = x
 					require.NoError(t, r.m.SetWeights(ctx, w))
 					require.NoError(t, plan.Run(ctx))
-					return loss(t, plan)
+					return loss(plan)
 				}
 				scale := 0.0
 				for i, g := range grads[p.Name] {

@@ -39,11 +39,7 @@ func trainOptions() Options {
 }
 
 // weights returns all parameters.
-func (r *run) weights() map[string][]float32 {
-	w, err := r.m.Weights(context.Background())
-	require.NoError(r.t, err)
-	return w
-}
+func (r *run) weights() map[string][]float32 { return must(r.m.Weights(context.Background())) }
 
 // TestFrozen: what is frozen stays, and has neither gradient nor kernels for one. The rest has the
 // gradient that it has without.
@@ -154,9 +150,7 @@ func TestGoodSteps(t *testing.T) {
 	}
 	before := r.w
 	for range 60 { // until a step is made
-		n, err := r.m.Steps(ctx)
-		require.NoError(t, err)
-		if n > 0 {
+		if must(r.m.Steps(ctx)) > 0 {
 			break
 		}
 		require.True(t, slices.Equal(before["head"], r.weights()["head"]), "a step that was skipped")
@@ -164,8 +158,7 @@ func TestGoodSteps(t *testing.T) {
 	}
 	first := r.m.LossScale()
 	require.Less(t, first, 0x1p30)
-	skipped, err := r.m.Skipped(ctx)
-	require.NoError(t, err)
+	skipped := must(r.m.Skipped(ctx))
 	require.Equal(t, 0x1p40/math.Exp2(float64(skipped)), first)
 
 	fixed, other := start(16, 0)
@@ -185,8 +178,7 @@ func TestGoodSteps(t *testing.T) {
 	for name, x := range fixed.weights() {
 		require.InDeltaSlice(t, x, r.weights()[name], 1e-4, name)
 	}
-	file, err := safetensors.Open(path)
-	require.NoError(t, err)
+	file := must(safetensors.Open(path))
 	defer file.Close()
 	again, plan2 := start(1, 3)
 	plan = plan2
@@ -230,19 +222,16 @@ func TestErrors(t *testing.T) {
 		require.EqualError(t, err, want)
 	}
 	o := Options{Pass: Gradients}
-	params, err := Params(d.Caps(), model(2, 6).f, o)
-	require.NoError(t, err)
-	m, err := NewModel(t.Context(), d, params[1:], o)
-	require.NoError(t, err)
+	params := must(Params(d.Caps(), model(2, 6).f, o))
+	m := must(NewModel(t.Context(), d, params[1:], o))
 	defer m.Close()
-	_, err = m.NewPlan(t.Context(), model(2, 6).f, Forward, PlanOptions{})
+	_, err := m.NewPlan(t.Context(), model(2, 6).f, Forward, PlanOptions{})
 	require.EqualError(t, err, "train: the model has no parameter tied of float32 [7 16]")
 	_, err = m.NewPlan(t.Context(), func(t *Tape) {
 		t.Join(Param{Name: "bias", Shape: []int{dim}}, Param{Name: "norm", Shape: []int{dim}})
 	}, Forward, PlanOptions{})
 	require.EqualError(t, err, "train: the model has parameter norm, but not joined to bias")
-	w, err := m.Weights(t.Context())
-	require.NoError(t, err)
+	w := must(m.Weights(t.Context()))
 	require.EqualError(t, m.Get(t.Context(), "head", 250, make([]float32, 7)), `train: the model has no elements 250 to 256 of a parameter "head"`)
 	require.EqualError(t, m.Set(t.Context(), "tied", 0, w["head"][:3]), `train: the model has no elements 0 to 2 of a parameter "tied"`)
 	w["head"] = w["head"][1:]

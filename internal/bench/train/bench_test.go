@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -31,19 +32,15 @@ import (
 
 // benchCase is a case that takes little time.
 func benchCase(t testing.TB) Case {
-	p, err := tnp.PresetOf("tiny")
-	require.NoError(t, err)
-	return Case{Preset: p, PlanOptions: tnp.PlanOptions{Checkpoint: train.Auto}, Samples: 3, Stages: true, PeerLimit: time.Hour}
+	return Case{Preset: must(tnp.PresetOf("tiny")), PlanOptions: tnp.PlanOptions{Checkpoint: train.Auto}, Samples: 3, Stages: true, PeerLimit: time.Hour}
 }
 
 // answerFile writes what a peer would that computes what we do, and leaves out a tensor.
 func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor float32) {
 	ctx := context.Background()
-	w, err := tnp.Init(c.Config, 1)
-	require.NoError(t, err)
-	b := &benchmark{d: d, c: &c, w: w}
+	b := &benchmark{d: d, c: &c, w: must(tnp.Init(c.Config, 1))}
 	b.x, b.y = gp.Tokens(gp.Batch(c.Shape, 1, 0))
-	_, err = b.check(ctx)
+	_, err := b.check(ctx)
 	require.NoError(t, err)
 	values := map[string][]float32{"loss": {float32(b.loss)}, "last": {1.25}, "memory": {17}}
 	var tensors []safetensors.Tensor
@@ -101,16 +98,14 @@ func TestBench(t *testing.T) {
 	require.Contains(t, list[4].Reason, "exit status 3")
 
 	var request peer.Request
-	require.NoError(t, json.Unmarshal([]byte(read(t, file("same.request"))), &request))
+	require.NoError(t, json.Unmarshal(must(os.ReadFile(file("same.request"))), &request))
 	require.Equal(t, "train", request.Op)
 	require.EqualValues(t, 16, request.Params["context"])
 
 	dispatches := map[string]int{}
 	for _, row := range stages.Rows {
-		n, err := strconv.Atoi(row[1])
-		require.NoError(t, err)
 		require.NotContains(t, row[2:], "0 s", row[0])
-		dispatches[row[0]] = n
+		dispatches[row[0]] = must(strconv.Atoi(row[1]))
 	}
 	for name, least := range map[string]int{"embed": 1, "attention": 2, "attention, backward": 4, "loss, backward": 1, "heads, backward": 2, "optimizer": 2, "norm1": 2} {
 		require.GreaterOrEqual(t, dispatches[name], least, name)
@@ -127,8 +122,7 @@ func TestBench(t *testing.T) {
 		require.Regexp(t, want, table.String())
 	}
 	require.NoError(t, report.Write(&lines, bench.CSV))
-	rows, err := csv.NewReader(&lines).ReadAll()
-	require.NoError(t, err)
+	rows := must(csv.NewReader(&lines).ReadAll())
 	column := func(row int, name string) string { return rows[row][slices.Index(rows[0], name)] }
 	require.Equal(t, []string{"", "1.7e+07", ""}, []string{column(1, "memory_bytes"), column(3, "memory_bytes"), column(3, "host_ns")})
 	require.NotEmpty(t, column(2, "host_ns"))

@@ -22,8 +22,7 @@ func TestTasks(t *testing.T) {
 	n, s := 3*drawn.Batch, drawn.Shape
 	list := []safetensors.Tensor{filetest.F32("x", n, s.Context+s.Targets, 3), filetest.F32("y", n, s.Targets)}
 	filetest.Write(t, file("tasks"), list, map[string][]float32{"x": x, "y": y})
-	w, err := drawn.weights()
-	require.NoError(t, err)
+	w := must(drawn.weights())
 	require.NoError(t, tnp.Save(file("start"), w, drawn.Config))
 
 	o := options(t, 3)
@@ -31,9 +30,7 @@ func TestTasks(t *testing.T) {
 	require.NoError(t, o.ReadTasks(file("tasks")))
 	require.NoError(t, o.ReadFile(false, 0))
 	require.Equal(t, [2]any{drawn.Shape, drawn.Config}, [2]any{o.Shape, o.Config})
-	got, err := o.weights()
-	require.NoError(t, err)
-	require.Equal(t, w, got)
+	require.Equal(t, w, must(o.weights()))
 	for i := range uint64(4) { // after the last task comes the first
 		require.Equal(t, drawn.data(i%3), o.data(i))
 	}

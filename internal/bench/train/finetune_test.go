@@ -24,19 +24,17 @@ func finetune(t testing.TB, steps int) *Finetune {
 	vktest.Sequential(t) // but for contexts
 	file := inFolder(t)
 	require.NoError(t, os.WriteFile(file("config.json"), []byte(smallModel), 0o600))
-	empty, err := lm.NewCheckpoint(file(""))
-	require.NoError(t, err)
-	require.NoError(t, empty.Copy(file("m"), lm.Random{Seed: 1}))
+	require.NoError(t, must(lm.NewCheckpoint(file(""))).Copy(file("m"), lm.Random{Seed: 1}))
 	var lines strings.Builder
 	for i := range 30 {
 		fmt.Fprintf(&lines, "{\"prompt\": %q, \"completion\": %q}\n", strings.Repeat("a", i%9), strings.Repeat("b", 1+i%7))
 	}
 	require.NoError(t, os.WriteFile(file("data.jsonl"), []byte(lines.String()), 0o600))
 	o := &Finetune{LoRA: &lm.LoRA{Rank: 2, Alpha: 4, Dropout: 0.1}, Rows: 2, Out: file("out"), Schedule: Schedule{Steps: steps, Warmup: 2, LR: 0.01, Accumulate: 2, Clip: 1}}
-	o.Checkpoint, err = lm.Open(file("m"))
-	require.NoError(t, err)
+	o.Checkpoint = must(lm.Open(file("m")))
 	t.Cleanup(o.Checkpoint.Close)
 	o.Weights = o.Checkpoint
+	var err error
 	o.Data, o.Held, err = lm.ReadData(file("m"), &o.Checkpoint.Config, file("data.jsonl"), lm.DataOptions{Seqlen: 32, HeldOut: 0.25})
 	require.NoError(t, err)
 	return o
@@ -46,24 +44,15 @@ func finetune(t testing.TB, steps int) *Finetune {
 func TestOrder(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
 	o := finetune(t, 5)
-	got, err := o.Run(ctx, d, nothing)
-	require.NoError(t, err)
-	trainer, err := lm.NewTrainer(ctx, d, &o.Checkpoint.Config, o.Weights, o.options())
-	require.NoError(t, err)
+	got := must(o.Run(ctx, d, nothing))
+	trainer := must(lm.NewTrainer(ctx, d, &o.Checkpoint.Config, o.Weights, o.options()))
 	defer trainer.Close()
 	for step := range 5 {
 		require.NoError(t, trainer.SetLR(ctx, o.LRAt(step)))
-		first, err := o.Data.Batch(2*step, 2)
-		require.NoError(t, err)
-		second, err := o.Data.Batch(2*step+1, 2)
-		require.NoError(t, err)
-		r, err := trainer.Step(ctx, first, second)
-		require.NoError(t, err)
+		r := must(trainer.Step(ctx, must(o.Data.Batch(2*step, 2)), must(o.Data.Batch(2*step+1, 2))))
 		require.Equal(t, r.Loss, got.Rows[step].Loss, step)
 	}
-	held, err := o.Held.Evaluation(0, 2)
-	require.NoError(t, err)
-	sum, n, err := trainer.Evaluate(ctx, held)
+	sum, n, err := trainer.Evaluate(ctx, must(o.Held.Evaluation(0, 2)))
 	require.NoError(t, err)
 	require.Equal(t, 1, (o.Held.Rows()+1)/2)
 	require.Equal(t, [2]float64{sum / float64(n), float64(n)}, [2]float64{got.Evaluation.Loss, float64(got.Evaluation.Targets)})

@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"math"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -16,12 +15,17 @@ import (
 
 // options train tiny for some steps.
 func options(t testing.TB, steps int) *Options {
-	p, err := tnp.PresetOf("tiny")
-	require.NoError(t, err)
+	p := must(tnp.PresetOf("tiny"))
 	return &Options{Config: p.Config, Shape: p.Shape, Schedule: Schedule{Steps: steps, Warmup: 2, LR: 1e-3, WeightDecay: 0.01, Seed: 5}}
 }
 
 func nothing(Row) {}
+
+// must returns x, or panics with the error.
+func must[T any](x T, err error) T {
+	vktest.Must(err)
+	return x
+}
 
 // TestSchedule: up along a line, down along a cosine, or level.
 func TestSchedule(t *testing.T) {
@@ -41,30 +45,19 @@ func inFolder(t testing.TB) func(string) string {
 	return func(name string) string { return filepath.Join(dir, name) }
 }
 
-func read(t testing.TB, path string) string {
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(text)
-}
-
 // TestEachItsBatch: batches uploaded beside the one before have the losses of those that are
 // uploaded, run and waited for one after the other.
 func TestEachItsBatch(t *testing.T) {
 	d, ctx := vktest.Open(t), context.Background()
 	o := options(t, 4)
 	o.Accumulate = 3
-	got, err := Run(ctx, d, o, nothing)
-	require.NoError(t, err)
+	got := must(Run(ctx, d, o, nothing))
 	require.Len(t, got.Rows, o.Steps)
 
-	model, err := tnp.NewModel(ctx, d, o.Config, o.model())
-	require.NoError(t, err)
+	model := must(tnp.NewModel(ctx, d, o.Config, o.model()))
 	defer model.Close()
-	w, err := o.weights()
-	require.NoError(t, err)
-	require.NoError(t, model.SetWeights(ctx, w))
-	plan, err := tnp.NewPlan(ctx, model, o.Config, o.Shape, train.Train, tnp.PlanOptions{})
-	require.NoError(t, err)
+	require.NoError(t, model.SetWeights(ctx, must(o.weights())))
+	plan := must(tnp.NewPlan(ctx, model, o.Config, o.Shape, train.Train, tnp.PlanOptions{}))
 	defer plan.Close()
 	for step := range o.Steps {
 		want := 0.0
@@ -73,9 +66,7 @@ func TestEachItsBatch(t *testing.T) {
 			b := o.data(uint64(step*o.perStep() + i))
 			require.NoError(t, plan.SetInputs(ctx, b.x, b.y))
 			require.NoError(t, plan.Run(ctx))
-			loss, err := plan.Loss(ctx)
-			require.NoError(t, err)
-			want += loss / float64(o.perStep())
+			want += must(plan.Loss(ctx)) / float64(o.perStep())
 		}
 		require.Equal(t, want, got.Rows[step].Loss, "step %d of %d batches", step+1, o.perStep())
 	}
