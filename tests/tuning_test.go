@@ -73,7 +73,7 @@ func TestTuned(t *testing.T) {
 	}
 	for _, k := range kernels.All() {
 		require.Equal(t, k.Tune != nil, seen[k.Name], "%s has configurations to choose from, and no row here", k.Name)
-		require.Equal(t, k.Tune == nil, k.Fixed != "", k.Name)
+		require.Equal(t, k.Tune == nil, k.Parts["fixed"] != "", k.Name)
 	}
 }
 

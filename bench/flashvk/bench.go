@@ -200,7 +200,7 @@ func (b *benchKernel) measure(ctx context.Context, a *app, d *vk.Device, ops []b
 	bar := newProgress(a.stderr)
 	defer bar.finish()
 	for i, op := range ops {
-		c := bench.Case{Op: op, Pass: b.pass(), Impls: b.paths(file == nil && (b.suite != nil || len(ops) > 1)), Protocol: pr, Peers: b.peers, PeerTime: b.peerTime}
+		c := bench.Case{Op: op, Pass: b.pass(), Impls: b.paths(file == nil && (b.suite != "" || len(ops) > 1)), Protocol: pr, Peers: b.peers, PeerTime: b.peerTime}
 		if b.set.Changed("atol") || b.set.Changed("rtol") {
 			c.Close = &b.close
 		}

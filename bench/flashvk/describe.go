@@ -44,11 +44,11 @@ func describe(root *cobra.Command) {
 
 // wordsOf returns what stands for the words with a $ in the texts of a command of a kernel.
 func wordsOf(k kernels.Kernel, command string) []string {
-	words := []string{"$kernel", k.Name, "$title", k.Title, "$formulas", k.Formulas, "$about", k.About, "$files", k.Files, "$examples", k.Example(command)}
-	tune, backward, presets := "", "", ""
-	if k.Tune != nil {
-		tune = k.Tune.About
+	words := []string{"$kernel", k.Name, "$title", k.Title, "$examples", k.Example(command)}
+	for _, part := range []string{"formulas", "about", "files", "tune"} {
+		words = append(words, "$"+part, k.Parts[part])
 	}
+	backward, presets := "", ""
 	if k.Backward {
 		backward = fmt.Sprintf("\n  flashvk %s %s --backward --trace trace.json", command, k.Name)
 	}
@@ -67,7 +67,7 @@ func wordsOf(k kernels.Kernel, command string) []string {
 			}
 		}
 	}
-	return append(words, "$tune", tune, "$backward", backward, "$presets", presets, "$suites", suites, "$suite", first)
+	return append(words, "$backward", backward, "$presets", presets, "$suites", suites, "$suite", first)
 }
 
 // allCommands returns a command and those below it, in the order of help.

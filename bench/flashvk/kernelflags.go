@@ -18,7 +18,6 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/peer"
-	"github.com/flashvk/flashvk/internal/enum"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -29,7 +28,7 @@ type kernelFlags struct {
 	set     *pflag.FlagSet
 	own     []string    // names of the kernel's flags
 	axes    []*gridAxis // the flags among own that may be lists
-	suite   *bench.Suite
+	suite   string
 	small   bool
 	unless  func(cpu bool) []string // flags that are set unless they are given, as in seqlen=16
 	presets []string                // flags that unless has set
@@ -61,17 +60,7 @@ func (o *output) add(f *pflag.FlagSet, usage string, formats ...bench.Format) {
 // addPrinted is add without --device.
 func (o *output) addPrinted(f *pflag.FlagSet, usage string, formats ...bench.Format) {
 	o.format = bench.Table
-	var names enum.NotOneOf
-	for _, x := range formats {
-		names = append(names, string(x))
-	}
-	parse := func(text string) (bench.Format, error) {
-		if !slices.Contains(formats, bench.Format(text)) {
-			return "", names
-		}
-		return bench.Format(text), nil
-	}
-	f.Var(value[bench.Format]{Target: &o.format, Parse: parse, Kind: "FORMAT"}, "format", "table (default), "+usage)
+	f.Var(value[bench.Format]{Target: &o.format, Parse: kernels.OneOf(formats), Kind: "FORMAT"}, "format", "table (default), "+usage)
 	kernels.BoolVar(f, &o.wide, "wide", fmt.Sprintf("a table with all columns, however wide; else at most %d wide", bench.TerminalWidth))
 }
 
@@ -98,18 +87,11 @@ func (k *kernelFlags) addSizes(f *pflag.FlagSet, lists bool) {
 }
 
 func (k *kernelFlags) addSuite(f *pflag.FlagSet) {
-	suites := k.flags.Suites()
 	var names []string
-	for _, s := range suites {
+	for _, s := range k.flags.Suites() {
 		names = append(names, s.Name)
 	}
-	parse := func(text string) (*bench.Suite, error) {
-		if i := slices.Index(names, text); i >= 0 {
-			return &suites[i], nil
-		}
-		return nil, enum.NotOneOf(names)
-	}
-	f.Var(value[*bench.Suite]{Target: &k.suite, Parse: parse, Kind: "NAME"}, "suite", "measure the cases of a suite in one table instead of one problem: "+strings.Join(names, ", "))
+	f.Var(value[string]{Target: &k.suite, Parse: kernels.OneOf(names), Kind: "NAME"}, "suite", "measure the cases of a suite in one table instead of one problem: "+strings.Join(names, ", "))
 	kernels.BoolVar(f, &k.small, "small", "the suite with sizes for a CPU device (default there)")
 }
 
@@ -205,18 +187,18 @@ func (k *kernelFlags) protocol(cpu bool) bench.Protocol {
 // error.
 func (k *kernelFlags) ops(cpu bool) (ops []bench.Op, suite *bench.Suite, err error) {
 	switch {
-	case k.suite == nil && k.small:
+	case k.suite == "" && k.small:
 		return nil, nil, usagef("--small needs --suite")
-	case k.suite == nil:
+	case k.suite == "":
 		ops, err = k.problems(cpu)
 	default:
 		for _, name := range k.own {
 			if k.set.Changed(name) && !slices.Contains(k.kernel.How, name) {
-				return nil, nil, usagef("--suite %s and --%s contradict each other", k.suite.Name, name)
+				return nil, nil, usagef("--suite %s and --%s contradict each other", k.suite, name)
 			}
 		}
 		small := k.small || cpu && !k.set.Changed("small")
-		suite, ops, err = k.flags.Cases(*k.suite, small)
+		suite, ops, err = k.flags.Cases(k.suite, small)
 	}
 	if err != nil {
 		err = usageError{err}
@@ -279,7 +261,11 @@ func verdict(results []bench.Result, named bool) error {
 
 // addPeers adds the flags of other programs to measure.
 func addPeers(f *pflag.FlagSet, list *[]peer.Peer, limit *time.Duration) {
-	f.Var(peerList{list}, "peer", "also measure another program on the same inputs: NAME=COMMAND; may be given again (see tools/peers)")
+	parse := func(text string) ([]peer.Peer, error) {
+		x, err := peer.Parse(text)
+		return append(*list, x), err
+	}
+	f.Var(value[[]peer.Peer]{Target: list, Parse: parse, Kind: "NAME=COMMAND"}, "peer", "also measure another program on the same inputs: NAME=COMMAND; may be given again (see tools/peers)")
 	f.DurationVar(limit, "peer-time", 2*time.Minute, "time after which a peer is killed, for each problem")
 }
 
@@ -294,21 +280,6 @@ func checkPeers(list []peer.Peer, limit time.Duration) error {
 	}
 	return nil
 }
-
-// peerList appends the program of each --peer.
-type peerList struct{ list *[]peer.Peer }
-
-func (p peerList) Set(text string) error {
-	x, err := peer.Parse(text)
-	if err == nil {
-		*p.list = append(*p.list, x)
-	}
-	return err
-}
-
-func (p peerList) String() string { return "" }
-
-func (p peerList) Type() string { return "NAME=COMMAND" }
 
 // kernelCommands returns a command with the subcommand of each kernel that make makes.
 func kernelCommands(use string, make func(kernels.Kernel) *cobra.Command) *cobra.Command {

@@ -18,6 +18,7 @@ import (
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/internal/bench/sheet"
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/safetensors"
@@ -41,11 +42,12 @@ type tuneKernel struct {
 func newTune(a *app) *cobra.Command {
 	cmd := kernelCommands("tune KERNEL", func(k kernels.Kernel) *cobra.Command {
 		if k.Tune == nil {
+			why := k.Parts["fixed"]
 			return &cobra.Command{
 				Use: k.Name, Args: noArgs, FParseErrWhitelist: cobra.FParseErrWhitelist{UnknownFlags: true}, // flags of the kernel
-				Short: "Say why there are no configurations of " + k.Title, Long: strings.ToUpper(k.Fixed[:1]) + k.Fixed[1:] + ".",
+				Short: "Say why there are no configurations of " + k.Title, Long: strings.ToUpper(why[:1]) + why[1:] + ".",
 				RunE: func(*cobra.Command, []string) error {
-					return usagef("tune %s: there is nothing to choose from: %s", k.Name, k.Fixed)
+					return usagef("tune %s: there is nothing to choose from: %s", k.Name, why)
 				},
 			}
 		}
@@ -122,7 +124,7 @@ func (t *tuneKernel) run(ctx context.Context, a *app) (err error) {
 		return err
 	}
 	defer func() {
-		if !errors.Is(err, bench.ErrHung) { // closing would wait for it
+		if !errors.Is(err, trial.ErrHung) { // closing would wait for it
 			err = errors.Join(err, t.d.Close())
 		}
 	}()

@@ -20,7 +20,7 @@ import (
 )
 
 // A Format is a way to write a report.
-type Format string
+type Format = string
 
 const (
 	Table    Format = "table"    // for people, on a terminal

@@ -6,10 +6,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/flashvk/flashvk/dtype"
+	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/dtype/storage"
 	"github.com/flashvk/flashvk/shaders"
@@ -345,33 +345,25 @@ func (l *loop) matrix(t dtype.DType) error {
 			return err
 		}
 		// Normal numbers, since zeros or small integers take less power than data.
-		_, err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(deviation * rng.NormFloat64()) })
+		_, err := fillMatrices(ctx, tensors[:2], func(x float64) float64 { return deviation * x })
 		return err
 	}
 	return nil
 }
 
-// fillMatrices uploads what next returns, rounded to the type, and returns it.
-func fillMatrices(ctx context.Context, tensors []vk.Tensor, next func(rng *rand.Rand) float32) (list [][]float32, err error) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, x := range tensors {
-		values, data := make([]float32, x.NumElements()), make([]byte, x.NumElements()*x.DType.Size())
-		for i := range values {
-			values[i] = x.DType.Round(next(rng))
-		}
-		storage.Encode(x.DType, data, values)
-		if err := x.UploadRaw(ctx, data); err != nil {
-			return nil, err
-		}
-		list = append(list, values)
+// fillMatrices uploads what draw makes of normal numbers, rounded to the type, and returns it.
+func fillMatrices(ctx context.Context, tensors []vk.Tensor, draw func(x float64) float64) (list [][]float32, err error) {
+	for i, x := range tensors {
+		values := Drawn(&call.Tensor{DType: x.DType, Shape: x.Shape, Draw: draw}, uint64(i))
+		list, err = append(list, values), cmp.Or(err, x.UploadRaw(ctx, storage.Bytes(x.DType, values)))
 	}
-	return list, nil
+	return list, err
 }
 
 // checkMatrix multiplies small integers, whose sums are exact.
 func (l *loop) checkMatrix(ctx context.Context, tensors []vk.Tensor, m, n, k int) error {
 	const iters = 3
-	x, err := fillMatrices(ctx, tensors[:2], func(rng *rand.Rand) float32 { return float32(rng.IntN(9) - 4) })
+	x, err := fillMatrices(ctx, tensors[:2], func(x float64) float64 { return max(-4, min(math.Round(2*x), 4)) })
 	if err != nil {
 		return err
 	}

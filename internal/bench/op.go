@@ -20,7 +20,6 @@ import (
 // methods, or what its method Of returns:
 //
 //	MaxCalls(impl string, p Pass) int  limits the calls of a batch; 0 is no limit
-//	Ask(request *peer.Request)         fills in what peers are asked beside its keys
 //	Params() string                    names benchmarks, instead of its keys
 //	Takes(p Pass) error                returns why no path takes a pass
 //	Warning(ctx) (string, error)       warns of the result of flashvk run
@@ -204,7 +203,11 @@ func Drawn(t *call.Tensor, seed uint64) []float32 {
 	if t.Values != nil {
 		return t.Values()
 	}
-	x, scale := Normal(t.DType, call.Product(t.Shape), seed), float32(call.OrOne(t.Scale))
+	format := t.DType
+	if t.Draw != nil {
+		format = dtype.Float32 // integers of many values are rounded once
+	}
+	x, scale := Normal(format, call.Product(t.Shape), seed), float32(call.OrOne(t.Scale))
 	for j := range x {
 		if t.Draw != nil {
 			x[j] = t.DType.Round(float32(t.Draw(float64(x[j]))))

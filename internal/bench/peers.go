@@ -25,13 +25,8 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 		return nil, nil
 	}
 	request := newMeasurement(r.op.Name(), c.Pass, c.Protocol, r.subject.bytes)
-	if special, ok := As[interface{ Ask(*peer.Request) }](r.op); ok {
-		special.Ask(&request)
-	} else {
-		request.Params = map[string]any{}
-		for _, k := range r.op.Keys() {
-			request.Params[k.Name] = k.Value
-		}
+	for _, k := range r.op.Keys() {
+		request.Params[k.Name] = k.Value
 	}
 	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: request, blank: r.subject.unsupported("", ""), check: r.checkOutput}
 	write := func(path string) error {
@@ -116,7 +111,7 @@ func AskPeers(ctx context.Context, list []peer.Peer, limit time.Duration, reques
 // newMeasurement returns a request that says how to measure, but not of what problem.
 func newMeasurement(op string, pass Pass, pr Protocol, bytes float64) peer.Request {
 	request := peer.Request{
-		Op: op, Pass: pass.String(),
+		Op: op, Pass: pass.String(), Params: map[string]any{},
 		WarmupNS: float64(pr.WarmupTime), Warmup: pr.Warmup, Samples: pr.Samples, SampleNS: float64(pr.SampleTime), MaxIters: MaxBatchCalls,
 		Sets: pr.sets(bytes),
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/flashvk/flashvk/internal/bench/trial"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -75,11 +76,7 @@ func (t *Tuned) Winners() []*Trial {
 	return list
 }
 
-// ErrHung is wrapped by the error of a search whose device does not come back from a candidate.
-// Closing the device would wait for ever.
-var ErrHung = errors.New("the device does not come back")
-
-// A LostError names the candidate that lost the device. It wraps vk.ErrDeviceLost or ErrHung.
+// A LostError names the candidate that lost the device. It wraps vk.ErrDeviceLost or trial.ErrHung.
 // After vk.ErrDeviceLost the search may be repeated on the device opened anew, with the candidate
 // in Search.Skip.
 type LostError struct {
@@ -300,18 +297,10 @@ func (t *tuning) compile(record func(*vk.Cmd, int) error, x *Trial) error {
 
 // recover waits for the device to finish what a candidate started.
 func (t *tuning) recover(ctx context.Context, x *Trial) error {
-	limited, cancel := context.WithTimeout(ctx, recoverTime)
-	defer cancel()
-	switch err := t.d.Run(limited, "tune recover", func(*vk.Cmd) error { return nil }); {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(err, context.DeadlineExceeded):
-		return &LostError{x.Configuration, fmt.Errorf("%w within %v", ErrHung, t.Hang+recoverTime)}
-	default:
+	if err := trial.Recover(ctx, t.d, recoverTime); err != nil && ctx.Err() == nil {
 		return &LostError{x.Configuration, err}
 	}
+	return ctx.Err()
 }
 
 // recoverTime is the time that the device gets to come back from a candidate that took too long.

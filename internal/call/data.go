@@ -232,12 +232,3 @@ func Turn(x []float64, rows, cols int) []float64 {
 	}
 	return y
 }
-
-// times returns the numbers by a factor.
-func times(x []float64, by float64) []float64 {
-	y := make([]float64, len(x))
-	for i, v := range x {
-		y[i] = by * v
-	}
-	return y
-}

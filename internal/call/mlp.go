@@ -89,7 +89,8 @@ func (m *MLP) inputs(x Values, pass kit.Pass) (in ref.Inputs) {
 		in.W1 = Turn(in.W1, m.Hidden, m.In)
 	}
 	if m.Alpha != 0 { // a power of two: before and after the product are the same
-		in.X = times(in.X, m.Alpha)
+		in.X = slices.Clone(in.X)
+		scaleBy(in.X, m.Alpha)
 	}
 	return in
 }

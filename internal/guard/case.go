@@ -36,9 +36,6 @@ type Tensor struct {
 	Memory string
 }
 
-// output reports whether a call may write elements of the tensor.
-func (t *Tensor) output() bool { return t.Want != nil || t.Scratch }
-
 // A Place says how a tensor lies in memory, in elements.
 type Place struct {
 	Offset    int // before the first element
@@ -144,15 +141,7 @@ func (c *Case) compare(views []*View) (r Report, err error) {
 // call.
 func (c *Case) run(ctx context.Context, d Device, record Record, around *Surroundings) ([]*View, error) {
 	views := c.place(around)
-	var inputs, outputs []*View
-	for i, v := range views {
-		if c.Tensors[i].output() {
-			outputs = append(outputs, v)
-		} else {
-			inputs = append(inputs, v)
-		}
-	}
-	err := Watch(inputs, outputs, func() error {
+	err := watch(views, func(i int) bool { return c.Tensors[i].Want != nil || c.Tensors[i].Scratch }, func() error {
 		return d.Call(ctx, c.Name, views, func(cmd *vk.Cmd, on Views) error {
 			t := make(map[string]vk.Tensor, len(views))
 			for i, v := range views {

@@ -22,7 +22,7 @@ type Device struct {
 type Views map[*View]vk.Tensor
 
 // Call uploads the whole memory of views, runs the commands of record, and downloads all of it,
-// so that Watch sees stray writes. Views that share memory share a buffer.
+// so that watch sees stray writes. Views that share memory share a buffer.
 func (d Device) Call(ctx context.Context, name string, views []*View, record func(c *vk.Cmd, on Views) error) error {
 	use := d.Use
 	if use == nil {

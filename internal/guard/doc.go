@@ -15,8 +15,8 @@
 //
 // and these are the checks, in this order:
 //
-//	Watch    inputs unchanged              one scaled in place, a swapped output
-//	Watch    nothing written beside        a store past the end or the row, a wrong stride
+//	watch    inputs unchanged              one scaled in place, a swapped output
+//	watch    nothing written beside        a store past the end or the row, a wrong stride
 //	         the elements of outputs
 //	compare  no NaN left                   elements not written; a tail that reads beyond an input
 //	compare  infinities where wanted       rows that see nothing, overflow

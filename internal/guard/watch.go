@@ -73,37 +73,31 @@ func same(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b)
 
 // A memory is the Data of one or several views.
 type memory struct {
-	views   []*View
+	first   *View
 	outputs []*View // the views that may be written
 	before  []float64
 }
 
-// Watch calls a function that may change nothing but the elements of outputs. It returns the
-// function's error, or says what else it changed, inputs first. An output may be a part of a
-// view, if only that part may be written.
-func Watch(inputs, outputs []*View, call func() error) error {
+// watch calls a function that may change nothing but the elements of outputs. It returns the
+// function's error, or says what else it changed, inputs first.
+func watch(views []*View, output func(i int) bool, call func() error) error {
 	var memories []*memory
 	at := map[*float64]*memory{}
-	add := func(v *View) *memory {
+	for i, v := range views {
 		m := at[&v.Data[0]]
 		if m == nil {
-			m = &memory{before: slices.Clone(v.Data)}
+			m = &memory{first: v, before: slices.Clone(v.Data)}
 			at[&v.Data[0]] = m
 			memories = append(memories, m)
 		}
-		m.views = append(m.views, v)
-		return m
-	}
-	for _, v := range inputs {
-		add(v)
-	}
-	for _, v := range outputs {
-		m := add(v)
-		m.outputs = append(m.outputs, v)
+		if output(i) {
+			m.outputs = append(m.outputs, v)
+		}
 	}
 	if err := call(); err != nil {
 		return err
 	}
+	slices.SortStableFunc(memories, func(a, b *memory) int { return min(len(a.outputs), 1) - min(len(b.outputs), 1) })
 	for _, m := range memories {
 		if err := m.check(); err != nil {
 			return err
@@ -114,8 +108,7 @@ func Watch(inputs, outputs []*View, call func() error) error {
 
 // check compares the parts that must not change with what they were.
 func (m *memory) check() error {
-	v := m.views[0]
-	now := v.Data
+	now := m.first.Data
 	if len(m.outputs) > 0 { // elements count as what they were
 		now = slices.Clone(now)
 		for _, o := range m.outputs {
@@ -128,7 +121,7 @@ func (m *memory) check() error {
 			continue
 		}
 		if len(m.outputs) == 0 {
-			return fmt.Errorf("input %s was changed: backing element %d is %g, was %g", v.Name, i, x, m.before[i])
+			return fmt.Errorf("input %s was changed: backing element %d is %g, was %g", m.first.Name, i, x, m.before[i])
 		}
 		o := m.outputs[0]
 		for _, other := range m.outputs { // that lies before it, where several do

@@ -102,7 +102,7 @@ func suites(d *vk.Device) (list []recording, err error) {
 		flags := k.New()
 		flags.Add(pflag.NewFlagSet(k.Name, pflag.ContinueOnError), true)
 		for _, s := range flags.Suites() {
-			_, ops, err := flags.Cases(s, false)
+			_, ops, err := flags.Cases(s.Name, false)
 			if err != nil {
 				return nil, fmt.Errorf("suite %s of %s: %w", s.Name, k.Name, err)
 			}

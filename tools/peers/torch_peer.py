@@ -17,8 +17,8 @@ def start(check, cpu=False):
     """Reads the request and imports torch. Says what is wrong, check(request) among it,
     and returns None, or returns the request. Cpu says that the peer can do without a GPU."""
     request = json.loads(sys.stdin.readline())
-    if request["version"] != 1:
-        return say(error="protocol version %d is not 1" % request["version"])
+    if request["version"] != 2:
+        return say(error="protocol version %d is not 2" % request["version"])
     problem = check(request)
     if problem:
         return say(error=problem)

@@ -33,17 +33,23 @@ BACKENDS = {
 }
 
 
-def attention(request, q, k, v):
+# The features that the kernel of flashvk has, off.
+PLAIN = {
+    "window": "off", "softcap": 0, "alibi": "off", "bias": "off", "key_mask": False, "sinks": False, "varlen": "off", "dropout": 0, "quant": "none",
+}
+
+
+def attention(params, q, k, v):
     """Computes O of one call."""
-    options = {"scale": request["scale"], "enable_gqa": request["heads"] != request["kv_heads"]}
-    if request["causal"]:
-        square = request["seq_q"] == request["seq_kv"]
-        if square or request["causal_align"] == "top-left":
+    options = {"scale": params["scale"], "enable_gqa": params["heads"] != params["kv_heads"]}
+    if params["causal"]:
+        square = params["seq_q"] == params["seq_kv"]
+        if square or params["causal_align"] == "top-left":
             options["is_causal"] = True
         else:
             from torch.nn.attention.bias import causal_lower_right
 
-            options["attn_mask"] = causal_lower_right(request["seq_q"], request["seq_kv"])
+            options["attn_mask"] = causal_lower_right(params["seq_q"], params["seq_kv"])
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
 
@@ -51,14 +57,14 @@ class Call:
     """One call, on each of several sets of buffers."""
 
     def __init__(self, request, tensors, sets):
-        self.request = request
+        self.params = request["params"]
         self.backward = request["pass"] == "backward"
         self.inputs, self.outputs = [], [None] * sets
         for _ in range(sets):
             qkv = [tensors[name].clone().requires_grad_(self.backward) for name in ("q", "k", "v")]
             self.inputs.append(qkv)
         if self.backward:
-            self.o = [attention(request, *qkv) for qkv in self.inputs]
+            self.o = [attention(self.params, *qkv) for qkv in self.inputs]
             self.do = [tensors["do"].clone() for _ in range(sets)]
 
     def run(self, i):
@@ -68,7 +74,7 @@ class Call:
             self.outputs[i] = torch.autograd.grad(self.o[i], self.inputs[i], self.do[i], retain_graph=True)
         else:
             with torch.no_grad():
-                self.outputs[i] = (attention(self.request, *self.inputs[i]),)
+                self.outputs[i] = (attention(self.params, *self.inputs[i]),)
 
     def result(self):
         """Returns the outputs of set 0 by the names that flashvk gives them."""
@@ -95,10 +101,14 @@ def check(request):
     """Returns why the request cannot be answered, or None."""
     if request["op"] != "attention":
         return "op %s is not attention" % request["op"]
-    if request["features"]:
-        return "torch_sdpa.py has no " + ", ".join(request["features"])
-    if not math.isfinite(request["scale"]):
-        return "scale %r is not finite" % request["scale"]
+    params = request["params"]
+    more = ["%s=%s" % (key, params[key]) for key, off in PLAIN.items() if params[key] != off]
+    if params["value_dim"] != params["head_dim"]:
+        more.append("value_dim=%d" % params["value_dim"])
+    if more:
+        return "torch_sdpa.py has no " + ", ".join(more)
+    if not math.isfinite(params["scale"]):
+        return "scale %r is not finite" % params["scale"]
     return None
 
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/bench"
-	"github.com/flashvk/flashvk/internal/bench/peer"
 	"github.com/flashvk/flashvk/internal/call"
 	"github.com/flashvk/flashvk/internal/vk/steps"
 	"github.com/flashvk/flashvk/vk"
@@ -138,14 +137,6 @@ func (a *attending) MaxCalls(impl string, pass bench.Pass) int {
 	bytes := 4 * float64(a.Batch) * float64(a.NumHeads) * float64(a.SeqQ) * float64(a.SeqKV)
 	bytes *= [...]float64{bench.Forward: 1, bench.Backward: 2, bench.Both: 3}[pass]
 	return int(max(limit/bytes, 1))
-}
-
-// Ask fills in what peers are asked.
-func (a *attending) Ask(request *peer.Request) {
-	p := a.Problem
-	request.DType, request.Batch, request.Heads, request.KVHeads = p.DType.String(), p.Batch, p.NumHeads, p.NumKVHeads
-	request.SeqQ, request.SeqKV, request.HeadDim, request.ValueDim = p.SeqQ, p.SeqKV, p.HeadDim, p.ValueHeadDim()
-	request.Causal, request.CausalAlign, request.Scale, request.Features = p.Causal, p.CausalAlign.String(), p.EffectiveScale(), p.FeatureKeys()
 }
 
 // Params returns the keys of benchmarks, which leave out features that are off.

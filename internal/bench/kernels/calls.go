@@ -214,9 +214,9 @@ func (f *callFlags[C]) Suites() (list []bench.Suite) {
 	return list
 }
 
-func (f *callFlags[C]) Cases(of bench.Suite, small bool) (*bench.Suite, []bench.Op, error) {
+func (f *callFlags[C]) Cases(suite string, small bool) (*bench.Suite, []bench.Op, error) {
 	suites := pageOf(f.name).suites
-	s := suites[slices.IndexFunc(suites, func(s suite) bool { return s.Name == of.Name })]
+	s := suites[slices.IndexFunc(f.Suites(), func(s bench.Suite) bool { return s.Name == suite })]
 	typed := f.set.Changed("dtype")
 	if typed && !s.anyDType {
 		return nil, nil, fmt.Errorf("--dtype %v: suite %s says which formats its cases have", call.Field(f.given, "dtype"), s.Name)

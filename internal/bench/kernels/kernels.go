@@ -11,7 +11,7 @@ package kernels
 
 import (
 	"fmt"
-	"slices"
+
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -21,25 +21,20 @@ import (
 
 // A Kernel is one command of flashvk bench, run, profile and sweep.
 type Kernel struct {
-	Name     string   // norm
-	Title    string   // what the kernel computes, in a few words, as in "layer normalization"
-	Impls    []string // paths, of which auto is the first
-	Formulas string   // what the kernel computes, in lines
-	About    string   // more help of bench
-	Files    string   // the tensors of run
-	Examples []string // of commands, without flashvk and the kernel's name
+	Name     string            // norm
+	Title    string            // what the kernel computes, in a few words, as in "layer normalization"
+	Parts    map[string]string // of its section of commands.txt
+	Impls    []string          // paths, of which auto is the first
 	New      func() Flags
 	How      []string // flags that choose how a case is computed, not which case: a suite takes them
 	Tiny     []string // defaults that make a problem take no time, as in batch=1; nil: the defaults of a CPU device
 	Backward bool     // there are gradients
-	Tune     *Tune    // nil: the kernel has no configurations to choose from
-	Fixed    string   // why, if there are none
+	Tune     *Tune    // nil: the kernel has no configurations to choose from; the part fixed says why
 	AllPaths bool     // bench measures all paths in suites, and without flags
 }
 
 // Tune says how to look for configurations.
 type Tune struct {
-	About  string                  // more help of tune
 	Impls  []string                // paths, unless they are given
 	Unless func(cpu bool) []string // flags that are set unless they are given, as in headdim=64; nil: none
 }
@@ -50,7 +45,7 @@ func (k *Kernel) Example(command string) string {
 	if command == "bench" || command == "tune" {
 		lines = append(lines, fmt.Sprintf("  flashvk %s %s", command, k.Name))
 	}
-	for _, x := range k.Examples {
+	for x := range strings.SplitSeq(k.Parts["examples"], "\n") {
 		if flags, ok := strings.CutPrefix(x, command+" "); ok {
 			lines = append(lines, fmt.Sprintf("  flashvk %s %s %s", command, k.Name, flags))
 		}
@@ -70,7 +65,7 @@ type Flags interface {
 	// computed as the flags of Kernel.How say; tools/peers/torch_train.py has the suite training,
 	// too.
 	Suites() []bench.Suite
-	Cases(s bench.Suite, small bool) (*bench.Suite, []bench.Op, error)
+	Cases(suite string, small bool) (*bench.Suite, []bench.Op, error)
 	// Axes returns the permutation of the axes of a tensor of that rank: axis i of the kernel's
 	// tensor is axis Axes[i] in files. It is its own inverse. Nil: files have the kernel's order.
 	Axes(tensor string, rank int) []int
@@ -82,11 +77,11 @@ type Flags interface {
 }
 
 // Find returns the kernel of that name.
-func Find(name string) (Kernel, bool) {
-	all := All()
-	i := slices.IndexFunc(all, func(k Kernel) bool { return k.Name == name })
-	if i < 0 {
-		return Kernel{}, false
+func Find(name string) (k Kernel, ok bool) {
+	for _, k := range All() {
+		if k.Name == name {
+			return k, true
+		}
 	}
-	return all[i], true
+	return k, false
 }

@@ -180,7 +180,7 @@ func TestDescribe(t *testing.T) {
 			require.NoError(t, err, k.Name)
 			list := []bench.Op{op}
 			for _, s := range flags.Suites() {
-				_, cases, err := flags.Cases(s, small)
+				_, cases, err := flags.Cases(s.Name, small)
 				require.NoError(t, err, k.Name)
 				list = append(list, cases...)
 			}
@@ -209,7 +209,7 @@ func TestSuites(t *testing.T) {
 			flags.Add(set, true)
 			require.NoError(t, set.Parse(strings.Fields(args)))
 			for _, small := range []bool{false, true} {
-				of, cases, err := flags.Cases(s, small)
+				of, cases, err := flags.Cases(s.Name, small)
 				if err != nil {
 					require.EqualError(t, err, "--dtype bfloat16: suite "+s.Name+" says which formats its cases have")
 					continue

@@ -132,12 +132,7 @@ func pageOf(name string) *page {
 func All() (list []Kernel) {
 	for _, p := range pages() {
 		k := rows[p.name]
-		k.Name, k.Title, k.About, k.Fixed = p.name, p.title, p.parts["about"], p.parts["fixed"]
-		k.Formulas, k.Files, k.Examples = "\n"+p.parts["formulas"], "\n"+p.parts["files"], strings.Split(p.parts["examples"], "\n")
-		if k.Tune != nil {
-			tune := *k.Tune
-			tune.About, k.Tune = p.parts["tune"], &tune
-		}
+		k.Name, k.Title, k.Parts = p.name, p.title, p.parts
 		list = append(list, k)
 	}
 	if len(list) != len(rows) {

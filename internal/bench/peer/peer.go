@@ -60,7 +60,7 @@ func Parse(text string) (Peer, error) {
 }
 
 // Version is the version of the protocol.
-const Version = 1
+const Version = 2
 
 // A Request says what to compute and how to measure it. The measurement
 // follows the rules of package bench: warm up by time, then take samples,
@@ -71,22 +71,10 @@ type Request struct {
 	Op      string `json:"op"`   // attention, or another kernel: norm, …
 	Pass    string `json:"pass"` // forward or backward
 
-	// Params are the sizes and choices of a kernel other than attention, by the keys
-	// that flashvk bench prints. The fields after Params are for attention.
-	Params map[string]any `json:"params,omitempty"`
-
-	DType       string   `json:"dtype"` // float16, bfloat16 or float32
-	Batch       int      `json:"batch"`
-	Heads       int      `json:"heads"`
-	KVHeads     int      `json:"kv_heads"`
-	SeqQ        int      `json:"seq_q"`
-	SeqKV       int      `json:"seq_kv"`
-	HeadDim     int      `json:"head_dim"`
-	ValueDim    int      `json:"value_dim"`
-	Causal      bool     `json:"causal"`
-	CausalAlign string   `json:"causal_align"` // bottom-right or top-left
-	Scale       float64  `json:"scale"`
-	Features    []string `json:"features"` // as in window=512,0; a peer without one of them answers with an error
+	// Params are the sizes and choices of the problem, by the keys that flashvk bench prints. A peer without
+	// one of the features answers with an error.
+	Params map[string]any `json:"params"`
+	DType  string         `json:"dtype,omitempty"` // of a model: float16, bfloat16 or float32
 
 	WarmupNS  float64 `json:"warmup_ns"` // least device time of the warm-up
 	Warmup    int     `json:"warmup"`    // least calls of the warm-up

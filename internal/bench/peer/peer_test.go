@@ -24,7 +24,7 @@ const good = `{"name": "a", "samples_ns": [1, 2], "iters": 3, "sets": 2, "output
 func TestRunRequest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "request")
 	command := "cat > " + path + `; printf '{"about": "me\\n\\u001b[2J%0400d"}\n{"name": "a", "samples_ns": [1], "note": "x\\ny\\u202ez"}' 0`
-	reply, err := Peer{"p", command}.Run(context.Background(), Request{Op: "attention", SeqQ: 5}, time.Minute)
+	reply, err := Peer{"p", command}.Run(context.Background(), Request{Op: "attention", Params: map[string]any{"seq_q": 5}}, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, 300, utf8.RuneCountInString(reply.About))
 	require.Regexp(t, `^me \[2J0+…$`, reply.About)
@@ -32,7 +32,7 @@ func TestRunRequest(t *testing.T) {
 	request, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(request), "\n"))
-	for _, want := range []string{`"version":1,`, `"op":"attention"`, `"seq_q":5,`, `"features":[]`} {
+	for _, want := range []string{`"version":2,`, `"op":"attention"`, `"params":{"seq_q":5},`} {
 		require.Contains(t, string(request), want)
 	}
 }

@@ -28,9 +28,6 @@ const (
 // processes that the peer started after limit.
 func (p Peer) Run(ctx context.Context, r Request, limit time.Duration) (Reply, error) {
 	r.Version = Version
-	if r.Features == nil {
-		r.Features = []string{}
-	}
 	request, err := json.Marshal(r)
 	if err != nil {
 		return Reply{}, err

@@ -279,12 +279,7 @@ func (r *run) add(it *item) {
 // lost device again. An error means that the test cannot go on.
 func (r *run) recover(ctx context.Context, culprit *item) (err error) {
 	if culprit.path.Verdict == Hung {
-		limited, cancel := context.WithTimeout(ctx, r.Hang)
-		defer cancel()
-		if r.d.Run(limited, "selftest recover", func(*vk.Cmd) error { return nil }) != nil {
-			return trial.ErrHung
-		}
-		return nil
+		return trial.Recover(ctx, r.d, r.Hang)
 	}
 	r.d.Close() // its errors follow from the loss
 	if r.d, err = r.Open(); err != nil {

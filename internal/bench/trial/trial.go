@@ -6,7 +6,6 @@
 //	Problem  one of them, a call: JSON that says all of it
 //	Runner   checks problems, amid poison, and counts the modules that ran
 //	Run      checks many problems on all cores, repeats and shrinks those that fail
-//	Fixed    problems of a table, which flashvk selftest always checks
 //
 // Problem n of a seed is the same in every run and on every device that draws from the
 // same Space. Each is computed at least twice, and the bits compared, with NaN in
@@ -159,6 +158,17 @@ type Use = func(ctx context.Context, f func(ctx context.Context) error) error
 // ErrHung is wrapped by an error if a task does not come back. Closing the device would wait for
 // ever.
 var ErrHung = errors.New("the device does not come back")
+
+// Recover waits for what was given up on a device. Its error wraps ErrHung if that does not end in time.
+func Recover(ctx context.Context, d *vk.Device, limit time.Duration) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := d.Run(limited, "recover", func(*vk.Cmd) error { return nil })
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w within %v", ErrHung, limit)
+	}
+	return err
+}
 
 // errInterrupted is the error of a task whose device another task has broken. It says nothing
 // about the task.
