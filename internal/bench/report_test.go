@@ -1,16 +1,15 @@
 package bench
 
 import (
-	"encoding/csv"
-	"encoding/json"
+	"flag"
 	"math"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/perf/benchfmt"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/dtype"
@@ -78,74 +77,13 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-// TestFormats reads a timed result in each format for machines; values that a result lacks are
-// empty.
-func TestFormats(t *testing.T) {
-	r := sampleReport()
-	r.Suite = &Suite{Name: "decoder", Small: true}
-	in := benchfmt.NewReader(strings.NewReader(written(t, r, Benchfmt)), "out")
-	n := 0
-	for in.Scan() {
-		rec, ok := in.Result().(*benchfmt.Result)
-		if !ok {
-			continue
-		}
-		n++
-		require.Equal(t, "AttentionFwd/impl=coopmat2/dtype=bfloat16/batch=2/heads=8/kv_heads=4/seq_q=1024/seq_kv=1024/head_dim=128/causal=true", string(rec.Name))
-		for key, want := range map[string]string{"gpu": "Test GPU", "driver": "TestDriver 1.2", "commit": "abc", "version": "v0.1.0", "suite": "decoder-small", "pkg": "github.com/flashvk/flashvk/internal/bench"} {
-			require.Equal(t, want, rec.GetConfig(key), key)
-		}
-		sec, _ := rec.Value("sec/op")
-		flops, _ := rec.Value("FLOP/s")
-		require.True(t, 100e-6 <= sec && sec <= 109e-6)
-		require.InEpsilon(t, r.Results[0].Subject.flops, flops*sec, 1e-9)
-		_, wall := rec.Value("fresh-wall-sec/op")
-		require.Equal(t, n <= 3, wall)
-		require.Equal(t, 20, rec.Iters)
-	}
-	require.NoError(t, in.Err())
-	require.Equal(t, 10, n, "a line for each sample")
-	require.Equal(t, 1, in.Units().GetBetter("FLOP/s"))
+var update = flag.Bool("update", false, "write testdata/reports.txt")
 
-	rows, err := csv.NewReader(strings.NewReader(written(t, r, CSV))).ReadAll()
+// TestReports compares reports with the file: tables of one problem, with a peer that is wrong, and of problems that
+// differ, and a result of every status in each format for machines, where values that a result lacks are empty.
+func TestReports(t *testing.T) {
+	want, err := os.ReadFile("testdata/reports.txt")
 	require.NoError(t, err)
-	x := &Records{names: rows[0], rows: rows[1:]}
-	require.Equal(t, 3, x.Len())
-	for i, want := range []map[string]string{
-		{"impl": "coopmat2", "kv_heads": "4", "causal_align": "bottom-right", "device_ns": "104500", "samples": "10", "fresh_wall_ns": "150000", "checked_rows": "500", "suite": "decoder-small"},
-		{"status": "failed", "max_abs_error": "", "device_ns": "", "error_limit": "0.0078"},
-		{"reason": "no <such> thing", "checked_rows": ""},
-	} {
-		for key, value := range want {
-			require.Contains(t, rows[0], key)
-			require.Equal(t, value, x.Text(i, key), key)
-		}
-	}
-
-	r.Results[0].Timing.DeviceNS = r.Results[0].Timing.DeviceNS[:5]
-	var got struct {
-		GPU     string
-		Results []map[string]any
-	}
-	require.NoError(t, json.Unmarshal([]byte(written(t, r, JSON)), &got))
-	require.Equal(t, "Test  GPU", got.GPU)
-	for i, want := range []map[string]any{
-		{"status": "ok", "seq_q": 1024.0, "causal": true, "max_abs_error": 0.0039, "device_ns": 104e3, "device_ns_lo": nil, "device_ns_max": 108e3, "flop_per_s": r.Results[0].FLOPRate()},
-		{"status": "failed", "max_abs_error": nil, "flop_per_s": nil, "device_ns_samples": []any{}},
-		{"status": "unsupported", "reason": "no <such>\nthing", "max_abs_error": nil},
-	} {
-		for key, value := range want {
-			require.Equal(t, value, got.Results[i][key], "result %d, %s", i, key)
-		}
-	}
-	require.Len(t, got.Results[0]["device_ns_samples"], 5)
-}
-
-// TestTable has one problem, with a peer that is wrong, then problems that differ.
-func TestTable(t *testing.T) {
-	text, err := os.ReadFile("testdata/tables.txt")
-	require.NoError(t, err)
-	tables := strings.Split(string(text), "====\n")
 	r := sampleReport()
 	r.Wide = true
 	r.Memory = vk.Memory{Peak: 7e6, Buffers: []vk.NamedMemory{{Name: "x", Peak: 3e6}, {Name: "y", Peak: 2e6}, {Name: "w", Peak: 1e6}, {Name: "loss", Peak: 4}}}
@@ -153,7 +91,7 @@ func TestTable(t *testing.T) {
 	slow.Impl, slow.Peer, slow.Check, slow.Reason = "torch:math", true, Check{}, "no output"
 	slow.Timing.DeviceNS = []float64{313.5e3}
 	r.Results = append(r.Results, slow)
-	require.Equal(t, tables[0], written(t, r, Table))
+	got := written(t, r, Table)
 
 	s := Suite{Name: "throughput", About: "rates at FlashAttention's shapes"}
 	square := func(batch, heads, seq, headDim int, causal bool) attention.Problem {
@@ -172,7 +110,20 @@ func TestTable(t *testing.T) {
 		}
 	}
 	_, table, _ := strings.Cut(written(t, r, Table), "\n\n")
-	require.Equal(t, tables[1], table)
+	got += "====\n" + table
+	r = sampleReport()
+	r.Suite = &Suite{Name: "decoder", Small: true}
+	for _, f := range []Format{Benchfmt, CSV, JSON} {
+		if f == JSON {
+			r.Results[0].Timing.DeviceNS = r.Results[0].Timing.DeviceNS[:5] // have no confidence interval
+		}
+		got += "====\n" + written(t, r, f)
+	}
+	got = strings.NewReplacer(ReadBuildInfo().String(), "PROGRAM", "goos: "+runtime.GOOS, "goos: OS", "goarch: "+runtime.GOARCH, "goarch: ARCH").Replace(got)
+	if *update {
+		require.NoError(t, os.WriteFile("testdata/reports.txt", []byte(got), 0o644))
+	}
+	require.Equal(t, string(want), got)
 }
 
 func TestUnits(t *testing.T) {
