@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -72,34 +71,6 @@ func TestDescribeDevice(t *testing.T) {
 	describeDevice(&b, &caps)
 	require.Contains(t, b.String(), "unusable   it has no timeline semaphores\n")
 	require.NotContains(t, b.String(), "auto ")
-}
-
-// TestVerdict says which reports are failures.
-func TestVerdict(t *testing.T) {
-	ok := bench.Result{Impl: "scalar", Status: bench.StatusOK}
-	wrong := bench.Result{Impl: "coopmat", Status: bench.StatusFailed, Reason: "off"}
-	no := bench.Result{Impl: "coopmat2", Status: bench.StatusUnsupported, Reason: "lacking"}
-	peer := bench.Result{Impl: "torch:flash", Peer: true, Status: bench.StatusOK}
-	gone := bench.Result{Impl: "torch", Peer: true, Status: bench.StatusNoAnswer, Reason: "gone"}
-	for _, c := range []struct {
-		named   bool
-		results []bench.Result
-		want    string
-	}{
-		{false, []bench.Result{ok}, ""},
-		{false, []bench.Result{no, ok}, ""}, // the default list asks for nothing in particular
-		{true, []bench.Result{no, ok}, "coopmat2 is not supported: lacking"},
-		{false, []bench.Result{no}, "coopmat2 is not supported: lacking"},
-		{false, []bench.Result{no, peer}, "coopmat2 is not supported: lacking"},
-		{false, []bench.Result{no, wrong, ok}, "coopmat is wrong: off"},
-		{true, []bench.Result{ok, gone}, ""},
-	} {
-		got := ""
-		if err := verdict(c.results, c.named); err != nil {
-			got = err.Error()
-		}
-		require.Equal(t, c.want, got, "%+v", c)
-	}
 }
 
 // TestCompiling: what takes long to compile is said, while it lasts and at its end, and on a

@@ -2,82 +2,15 @@ package bench
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/flashvk/flashvk/dtype"
-	"github.com/flashvk/flashvk/internal/vk/vktest"
 	"github.com/flashvk/flashvk/vk"
 )
-
-// TestProfile profiles a path of three kernels, and reads the timeline: calls one after the other,
-// kernels within the wait for them.
-func TestProfile(t *testing.T) {
-	vktest.Sequential(t)
-	d := vktest.Open(t)
-	p := smallProblem()
-	x, err := RunProfile(context.Background(), d, Environment{Device: "Test GPU"}, []Case{{Op: opOf(t, p), Impls: []string{"unfused"}, Protocol: quick()}}, nil)
-	require.NoError(t, err)
-	require.Equal(t, StatusOK, x.Calls[0].Result.Status)
-	forward := []string{"attention_unfused_scores.f16", "attention_unfused_softmax", "attention_unfused_values.f16"}
-	var names []string
-	sum := 0.0
-	for i, k := range x.Calls[0].Dispatches {
-		names = append(names, k.Kernel)
-		require.Len(t, k.NS, profileCalls)
-		require.Positive(t, k.Groups[0])
-		require.Positive(t, k.Workgroup[0])
-		for call, ns := range k.NS {
-			require.Positive(t, ns)
-			require.LessOrEqual(t, k.BeginNS[call]+ns, x.Calls[0].WholeNS[call])
-			require.Equal(t, i == 0, k.BeginNS[call] == 0)
-		}
-		sum += k.Note.FLOPs
-		require.Positive(t, k.Note.Bytes)
-	}
-	require.Equal(t, forward, names)
-	require.InDelta(t, p.FLOPs(), sum, 1e-6*sum, "the operations of all kernels are not the operations of the call")
-	var text bytes.Buffer
-	require.NoError(t, WriteSheet(&text, x.Sheet(), Table, true))
-	for _, want := range append(names, "attention forward, ", "fma f32 ", "copy ", "FLOP/s", "100%") {
-		require.Contains(t, text.String(), want)
-	}
-	text.Reset()
-	require.NoError(t, x.WriteTrace(&text))
-	var got struct {
-		TraceEvents []struct {
-			Name, Ph string
-			Ts, Dur  float64
-			TID      int
-		}
-		OtherData map[string]string
-	}
-	require.NoError(t, json.Unmarshal(text.Bytes(), &got))
-	require.Contains(t, got.OtherData["problem"], "dtype=float16")
-	var host, device []string
-	end := 0.0
-	for _, e := range got.TraceEvents {
-		switch {
-		case e.Ph != "X":
-		case e.TID == 1:
-			require.Positive(t, e.Dur)
-			require.GreaterOrEqual(t, e.Ts, end-1e-3, "%s begins before the call before it has ended", e.Name)
-			host, end = append(host, e.Name), e.Ts+e.Dur
-		default:
-			require.Positive(t, e.Dur)
-			require.LessOrEqual(t, e.Ts+e.Dur, end+1e-2)
-			device = append(device, e.Name)
-		}
-	}
-	require.Equal(t, slices.Repeat([]string{"record", "submit and wait"}, eventCalls), host)
-	require.Equal(t, slices.Repeat(names, eventCalls), device)
-}
 
 func TestCeilings(t *testing.T) {
 	rate := func(name string, r float64) Ceiling {
