@@ -1,6 +1,7 @@
 package tnp
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/flashvk/flashvk/attention"
@@ -28,11 +29,9 @@ func (b *builder) weight(name string) *train.Value { return b.Join(b.params[name
 // forward returns the forward pass over batches of a shape.
 func (c Config) forward(s Shape, o PlanOptions) train.Func {
 	return func(t *train.Tape) {
-		for _, err := range []error{c.Validate(), s.Validate(), o.validate()} {
-			if err != nil {
-				t.Fail(err)
-				return
-			}
+		if err := cmp.Or(c.Validate(), s.Validate(), o.validate()); err != nil {
+			t.Fail(err)
+			return
 		}
 		b := &builder{t, c, s, o, map[string]train.Param{}}
 		for _, p := range c.Params(t.DType()) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -76,29 +77,13 @@ func model(tasks, rows int) sample {
 		z, _ := t.Norm("norm", x, t.Vector("norm", dim), Norm{Eps: 1e-5, Bias: t.Vector("bias", dim)})
 		z = t.Product("head", Product{X: z, W: t.Weight("head", dim, dim), Plus: z, Bias: t.Vector("head.bias", dim)})
 		z = t.Add("twice", z, t.Product("same", Product{X: z, W: t.Weight("same", dim, dim)}))
-		z = square(t, z)
+		z = t.GLU("square", z, z, glu.GELU)
 		logits := t.Product("logits", Product{X: z, W: table, TransW: true}) // tied
 		z = t.Product("outputs", Product{X: logits, W: t.Weight("outputs", vocabulary, 3*components), Out: dtype.Some(dtype.Float32)})
 		y := t.Input("y", dtype.Float32, tasks*(rows-half))
 		loss, _ := t.Mixture("loss", z.Reshape(tasks*(rows-half), components, 3), y)
 		t.Loss(loss)
 	}}
-}
-
-// square is an op of a caller: gelu(x) * x.
-func square(t *Tape, x *Value) *Value {
-	s := x.Shape()
-	p := glu.Problem{Rows: s[0], Cols: s[1], Activation: glu.GELU, DType: x.DType()}
-	a := t.Tensor("square", x.DType(), s...)
-	t.Op(Op{Name: "square", In: []*Value{x, x}, Out: []*Value{a}, Reads: []*Value{x},
-		Forward: func(c *vk.Cmd, m Call) error {
-			return glu.Forward(c, glu.Tensors{G: m.In[0], U: m.In[1], Y: m.Out[0]}, p, glu.Options{})
-		},
-		Backward: func(c *vk.Cmd, m Call) error {
-			g := glu.Gradients{DY: m.DOut[0], DG: m.DIn[0], DU: m.DIn[1]}
-			return glu.Backward(c, glu.Tensors{G: m.In[0], U: m.In[1]}, g, p, glu.Options{})
-		}})
-	return a
 }
 
 // A run is a model on a device with its inputs.
@@ -180,10 +165,7 @@ func TestDifferences(t *testing.T) {
 					for i := range x {
 						x[i] = r.w[p.Name][i] + float32(sign*step)*direction[i]
 					}
-					w := map[string][]float32{}
-					for name, v := range r.w {
-						w[name] = v
-					}
+					w := maps.Clone(r.w)
 					w[p.Name] = x
 					require.NoError(t, r.m.SetWeights(ctx, w))
 					require.NoError(t, plan.Run(ctx))

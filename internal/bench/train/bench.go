@@ -313,16 +313,12 @@ func (b *benchmark) compare(path string, x *bench.Result) error {
 		return err
 	}
 	defer f.Close()
-	read := func(name string, n int) ([]float32, error) {
-		t, ok := f.Tensor(name)
-		if !ok {
-			return nil, fmt.Errorf("tensor %q is missing in its output", name)
+	read := func(name string, shape ...int) ([]float32, error) {
+		t, err := train.Param{Name: name, Shape: shape}.Find(f)
+		if err != nil {
+			return nil, fmt.Errorf("its output: %w", err)
 		}
-		v, err := f.Float32s(t)
-		if err == nil && len(v) != n {
-			err = fmt.Errorf("tensor %q of its output has %d elements, want %d", name, len(v), n)
-		}
-		return v, err
+		return f.Float32s(t)
 	}
 	var of [3]float64
 	for i, name := range []string{"memory", "loss", "last"} {
@@ -335,7 +331,7 @@ func (b *benchmark) compare(path string, x *bench.Result) error {
 	x.Facts = facts(1e6*of[0], of[1], of[2])
 	off, square := 0.0, 0.0
 	for _, p := range b.c.Params(dtype.Float32) {
-		g, err := read("grad."+p.Name, p.Size())
+		g, err := read("grad."+p.Name, p.Shape...)
 		if err != nil {
 			return err
 		}

@@ -6,7 +6,9 @@ import (
 
 	"github.com/flashvk/flashvk/internal/bench/chart"
 	"github.com/flashvk/flashvk/internal/files"
+	"github.com/flashvk/flashvk/internal/guard"
 	"github.com/flashvk/flashvk/pipelines/tnp/gp"
+	"github.com/flashvk/flashvk/pipelines/train"
 	"github.com/flashvk/flashvk/safetensors"
 )
 
@@ -76,10 +78,9 @@ func (o *Options) ReadTasks(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for name, values := range map[string][]float32{"x": xs, "y": ys} {
-		for j, v := range values {
-			if v-v != 0 { // before the first step, not after hours
-				return fmt.Errorf("%s: %s%v is %g: data must be finite", path, name, at(j, map[string][]int{"x": x, "y": y}[name]), v)
-			}
+		if j := train.NotFinite(values); j >= 0 { // before the first step, not after hours
+			at := guard.View{Shape: map[string][]int{"x": x, "y": y}[name]}
+			return fmt.Errorf("%s: %s%s is %g: data must be finite", path, name, at.Index(j), values[j])
 		}
 	}
 	switch {
@@ -113,15 +114,6 @@ func ReadTensor(f *safetensors.File, name string, rank int) (shape []int, values
 	}
 	values, err = f.Float32s(x)
 	return x.Shape, values, err
-}
-
-// at returns the indices of element i of a tensor.
-func at(i int, shape []int) []int {
-	index := make([]int, len(shape))
-	for axis := len(shape) - 1; axis >= 0; axis-- {
-		index[axis], i = i%shape[axis], i/shape[axis]
-	}
-	return index
 }
 
 // data returns batch i of a training.

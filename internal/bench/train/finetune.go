@@ -51,14 +51,8 @@ func (o *Finetune) Validate() error {
 	if s.Steps == 0 {
 		s.Steps, s.Warmup = 1, 0
 	}
-	if err := s.validate(); err != nil {
-		return err
-	}
-	if err := o.LoRA.Check(&o.Checkpoint.Config); err != nil {
-		return err
-	}
 	written := []file{{"csv", o.CSV}, {"curve", drawingFile(o.Curve)}, {"the state", o.state()}}
-	return distinct(written, o.besides(), func(a, b file) bool { return false })
+	return cmp.Or(s.validate(), o.LoRA.Check(&o.Checkpoint.Config), distinct(written, o.besides(), func(a, b file) bool { return false }))
 }
 
 // options returns the options of the trainer.

@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ import (
 // logHead is the first line of a log.
 const logHead = "step,loss,lr,tokens_per_s,seconds\n"
 
-// A log is the CSV file of a training; nil is none.
+// A log is the CSV file of a training.
 type log struct {
 	io.WriteCloser
 	head string // that is not written yet
@@ -26,11 +27,8 @@ type log struct {
 // openLog begins the file anew, or, for a training that is continued, cuts off its rows behind where that begins, and
 // adds the others to the result. No other training writes the file until the log is closed.
 func (o *Schedule) openLog(goOn bool, r *Result) (_ *log, err error) {
-	if o.CSV == "" {
-		return nil, nil
-	}
-	if info, err := os.Stat(o.CSV); !goOn && err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(o.CSV, os.O_WRONLY, 0)
+	if info, err := os.Stat(o.CSV); o.CSV == "" || !goOn && err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(cmp.Or(o.CSV, os.DevNull), os.O_WRONLY, 0)
 		return &log{f, logHead}, err
 	}
 	f, err := files.OpenLocked(o.CSV)
@@ -98,13 +96,6 @@ func (l *log) write(row Row) error {
 	_, err := fmt.Fprintf(l, "%s%d,%g,%g,%.6g,%.6g\n", l.head, row.Step, row.Loss, row.LR, row.TokensRate, row.Seconds)
 	l.head = ""
 	return err
-}
-
-func (l *log) close() error {
-	if l == nil {
-		return nil
-	}
-	return l.Close()
 }
 
 // means returns the means of the losses over n steps each, with the least and the largest of them.

@@ -188,7 +188,7 @@ func (c *course) run(ctx, work context.Context, tokens int, each func(Row), end 
 	if c.log, err = c.openLog(c.goesOn, c.result); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.log.close()) }()
+	defer func() { err = errors.Join(err, c.log.Close()) }()
 	done, err := c.steps(ctx, work, tokens, each)
 	err = errors.Join(err, c.save(work, done), end(done))
 	if c.Curve != "" && len(c.result.Rows) > 0 {

@@ -69,18 +69,12 @@ func VariantName(o tnp.PlanOptions) string {
 
 // Validate returns an error that names the first option that breaks a rule.
 func (o *Options) Validate() error {
-	for _, err := range []error{o.Config.Validate(), o.Shape.Validate()} {
-		if err != nil {
-			return err
-		}
-	}
-	if o.InputDim != 3 && o.tasks == nil {
-		return fmt.Errorf("train: input_dim=%d is not 3: tasks are of one x", o.InputDim)
-	}
-	if err := o.Schedule.validate(); err != nil {
+	if err := cmp.Or(o.Config.Validate(), o.Shape.Validate(), o.Schedule.validate()); err != nil {
 		return err
 	}
 	switch {
+	case o.InputDim != 3 && o.tasks == nil:
+		return fmt.Errorf("train: input_dim=%d is not 3: tasks are of one x", o.InputDim)
 	case o.SaveEvery > 0 && o.Save == "":
 		return errors.New("train: save_every is given, but no file to save to")
 	case o.HeldOut%o.Batch != 0:
@@ -90,10 +84,7 @@ func (o *Options) Validate() error {
 	case o.Start != "" && o.Load != "":
 		return errors.New("train: load continues a training, start begins one: there may be one of them")
 	}
-	if err := o.checkPaths(); err != nil {
-		return err
-	}
-	return o.model().Validate()
+	return cmp.Or(o.checkPaths(), o.model().Validate())
 }
 
 // model returns what the model is made with. Steps whose gradients overflow in float16 are
