@@ -26,11 +26,7 @@ type Cache struct {
 // newCache returns an empty cache.
 func newCache(ctx context.Context, d *vk.Device, c *Config, batch, length int, t dtype.DType) (_ *Cache, err error) {
 	x := &Cache{context: length}
-	defer func() {
-		if err != nil {
-			x.Close()
-		}
-	}()
+	defer undo(&err, x.Close)
 	p := c.decodeProblem(batch, 1, length, t)
 	p.NewKeys, p.CacheRows = 0, 0
 	x.KVCache, err = attention.NewKVCache(ctx, d, attention.KVCacheConfig{DecodeProblem: p, Layout: attention.HND, Layers: c.Layers})
@@ -107,11 +103,7 @@ func NewGenerator(ctx context.Context, d *vk.Device, c *Config, w Weights, o Opt
 		return nil, err
 	}
 	g := &Generator{Config: c, o: o, quick: quickTime, sample: sample.Problem{Rows: o.Batch, Vocabulary: c.Vocabulary, Filters: o.Filters}}
-	defer func() {
-		if err != nil {
-			g.Close()
-		}
-	}()
+	defer undo(&err, g.Close)
 	if g.model, err = NewModel(ctx, d, c, w, o.DType, o.Progress); err != nil {
 		return nil, err
 	}
@@ -177,11 +169,7 @@ func newModel(ctx context.Context, d *vk.Device, f *Forward, w Weights, o train.
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			m.Close()
-		}
-	}()
+	defer undo(&err, m.Close)
 	var done, all int64
 	for _, p := range params {
 		all += int64(p.Size() * m.Tensor(p.Name).DType.Size())

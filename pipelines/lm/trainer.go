@@ -153,11 +153,7 @@ func newTrainer(ctx context.Context, d *vk.Device, c *Config, w Weights, o Train
 		begin.Weights, o.LoRA = Random{o.Seed}, &begin
 	}
 	f, t := o.forward(c), &Trainer{Config: c, o: o}
-	defer func() {
-		if err != nil {
-			t.Close()
-		}
-	}()
+	defer undo(&err, t.Close)
 	if t.model, err = newModel(ctx, d, f, w, o.model(pass), o.Progress); err != nil {
 		return nil, err
 	}

@@ -1,8 +1,10 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
@@ -327,10 +329,7 @@ func (p *Plan) Memory() *Memory { return p.memory }
 // another name. Uploads come behind the batches that were started, and do not wait for them.
 // Downloads wait.
 func (p *Plan) Tensor(name string) vk.Tensor {
-	if v := p.t.inputs[name]; v != nil {
-		return v.View()
-	}
-	if v := p.t.outputs[name]; v != nil {
+	if v := cmp.Or(p.t.inputs[name], p.t.outputs[name]); v != nil {
 		return v.View()
 	}
 	return vk.Tensor{}
@@ -436,3 +435,33 @@ func (p *Plan) Repeat(n int, input string, at func(i int) vk.Tensor) (*vk.Cmd, e
 // HostTime returns how long the host worked on the last Run or Start, until it had submitted the
 // recording. The device has the rest of a Run.
 func (p *Plan) HostTime() time.Duration { return p.host }
+
+// A bucket is the gradients that are complete after some steps of a program.
+type bucket struct {
+	end       int // steps
+	gradients []vk.Tensor
+}
+
+// buckets divides a plan where gradients are reduced. Gradients that are added up over batches are
+// complete at the end.
+func (m *Model) buckets(t *Tape, pass Pass) []bucket {
+	var list []bucket
+	whole := m.o.batches() > 1 || t.o.Bucket <= 0 || t.o.Reduce == nil || pass < Train
+	last, bytes := bucket{end: t.prog.Steps()}, int64(0)
+	params := slices.DeleteFunc(m.trained(), func(p Param) bool { return t.complete[p.Name] == 0 })
+	slices.SortStableFunc(params, func(a, b Param) int {
+		return cmp.Compare(t.complete[a.Name], t.complete[b.Name])
+	})
+	for i, p := range params {
+		s := m.layout.slots[p.Name]
+		last.gradients = append(last.gradients, s.of(s.group.total))
+		bytes += 4 * int64(p.span())
+		end := t.complete[p.Name]
+		if whole || bytes < t.o.Bucket || i == len(params)-1 || t.complete[params[i+1].Name] == end {
+			continue
+		}
+		list = append(list, bucket{end, last.gradients})
+		last.gradients, bytes = nil, 0
+	}
+	return append(list, last)
+}

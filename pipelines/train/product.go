@@ -186,7 +186,7 @@ type extras struct{ plus, bias, before *Value }
 func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm.Problem) {
 	p.DType, p.Out = b.node.dtype, dtype.Some(c.node.dtype)
 	if x.bias != nil {
-		x.bias = x.bias.repeated(tasks)
+		x.bias = x.bias.spaced(tasks, 0)
 	}
 	if tasks > 1 {
 		split := func(v *Value) *Value {
@@ -196,7 +196,7 @@ func (t *Tape) multiply(name string, c, a, b *Value, x extras, tasks int, p gemm
 			return v.Split(tasks)
 		}
 		p.Batch, p.M = tasks, p.M/tasks
-		c, a, b, x.plus, x.before = split(c), split(a), b.repeated(tasks), split(x.plus), split(x.before)
+		c, a, b, x.plus, x.before = split(c), split(a), b.spaced(tasks, 0), split(x.plus), split(x.before)
 	}
 	bytes, err := gemm.Workspace(t.caps, p, kit.Forward, gemm.Options{})
 	keeps := p.Activation.Plain() == gemm.SiLUKeep
@@ -230,7 +230,7 @@ func (t *Tape) productsBackward(calls []*product) {
 	for _, k := range calls {
 		if to := t.into(k.Bias)[0]; to.v != nil {
 			p := gemm.Problem{M: 1, N: k.out, K: k.rows, Ones: true, Beta: beta(to)}
-			t.multiply(k.Step+", gradient of the bias", to.v.repeated(1), nil, grad(k.y), extras{}, 1, p)
+			t.multiply(k.Step+", gradient of the bias", to.v.spaced(1, 0), nil, grad(k.y), extras{}, 1, p)
 		}
 		for _, v := range []*Value{k.Into, k.Plus} {
 			if v.wanted() {

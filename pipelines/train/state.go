@@ -83,7 +83,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 		for _, p := range m.trained() {
 			v, err := m.read(ctx, p.Name, x.of)
 			if err == nil {
-				err = x.check(p.Name, v)
+				err = x.check(x.prefix+p.Name, v)
 			}
 			if err == nil {
 				err = out.WriteFloat32s(x.prefix+p.Name, v)
@@ -163,23 +163,22 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 }
 
 // Find returns the tensor of a parameter in a file. An error names one that is missing or has another shape.
-func (p Param) Find(f *safetensors.File) (safetensors.Tensor, error) { return state()[0].find(f, p) }
-
-// Read reads a parameter of a file. An error is that of Find, or names the first element that is infinite or NaN.
-func (p Param) Read(f *safetensors.File) ([]float32, error) { return state()[0].read(f, p) }
-
-func (x saved) find(f *safetensors.File, p Param) (safetensors.Tensor, error) {
-	t, ok := f.Tensor(x.prefix + p.Name)
+func (p Param) Find(f *safetensors.File) (safetensors.Tensor, error) {
+	t, ok := f.Tensor(p.Name)
 	if !ok {
-		return t, fmt.Errorf("train: tensor %q is missing", x.prefix+p.Name)
+		return t, fmt.Errorf("train: tensor %q is missing", p.Name)
 	} else if !slices.Equal(t.Shape, p.Shape) {
 		return t, fmt.Errorf("train: tensor %q has shape %v, want %v", t.Name, t.Shape, p.Shape)
 	}
 	return t, nil
 }
 
+// Read reads a parameter of a file. An error is that of Find, or names the first element that is infinite or NaN.
+func (p Param) Read(f *safetensors.File) ([]float32, error) { return state()[0].read(f, p) }
+
 func (x saved) read(f *safetensors.File, p Param) ([]float32, error) {
-	t, err := x.find(f, p)
+	p.Name = x.prefix + p.Name
+	t, err := p.Find(f)
 	if err != nil {
 		return nil, err
 	}
@@ -190,11 +189,11 @@ func (x saved) read(f *safetensors.File, p Param) ([]float32, error) {
 	return v, x.check(p.Name, v)
 }
 
-// check returns an error that names the first element of a parameter, or of moments of it, that no model has.
+// check returns an error that names the first element of a tensor that no model has.
 func (x saved) check(name string, values []float32) error {
 	for i, v := range values {
 		if v-v != 0 || x.prefix == secondMoment && v < 0 {
-			return fmt.Errorf("train: %s%s[%d] is %v: %s", x.prefix, name, i, v, x.rule)
+			return fmt.Errorf("train: %s[%d] is %v: %s", name, i, v, x.rule)
 		}
 	}
 	return nil
@@ -254,3 +253,99 @@ func readInt(ctx context.Context, t vk.Tensor) (int, error) {
 	err := t.DownloadInts(ctx, x)
 	return int(x[0]), err
 }
+
+// adjust changes a loss scale that follows the gradients (Options.GoodSteps), for which it waits for
+// the last step.
+func (m *Model) adjust(ctx context.Context) error {
+	if m.o.GoodSteps == 0 || m.adam == nil {
+		return nil
+	}
+	steps, err := m.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	skipped, err := m.Skipped(ctx)
+	scale := m.scale
+	switch {
+	case err != nil:
+		return err
+	case skipped > m.skipped:
+		scale /= 2
+	case steps-m.since >= m.o.GoodSteps:
+		scale *= 2
+	default:
+		return nil
+	}
+	m.since, m.skipped = steps, skipped
+	return m.setScale(ctx, scale)
+}
+
+// setScale multiplies the moments as the loss scale changes, so that no step does. A scale at the end
+// of its range stays, and so does one that a moment has no room for.
+func (m *Model) setScale(ctx context.Context, scale float64) error {
+	if !validScale(scale) {
+		return nil
+	}
+	ratio := float32(scale / m.scale)
+	moments := map[*vk.Tensor][]float32{}
+	for _, g := range m.layout.groups {
+		for t, factor := range map[*vk.Tensor]float32{&g.m: ratio, &g.v: ratio * ratio} {
+			if t.IsZero() {
+				continue
+			}
+			x := make([]float32, g.size)
+			if err := t.Download(ctx, x); err != nil {
+				return err
+			}
+			for i := range x {
+				x[i] *= factor
+			}
+			if NotFinite(x) >= 0 {
+				return nil
+			}
+			moments[t] = x
+		}
+	}
+	for t, x := range moments {
+		if err := t.Upload(ctx, x); err != nil {
+			return err
+		}
+	}
+	return m.rescaled(scale)
+}
+
+// rescaled takes a loss scale, which the moments have.
+func (m *Model) rescaled(scale float64) error {
+	if err := m.adam.SetScale(scale / m.scale); err != nil {
+		return err
+	}
+	m.scale = scale
+	return nil
+}
+
+// rescale adjusts the loss scale before a step, and records anew if it is another.
+func (p *Plan) rescale(ctx context.Context) error {
+	if p.pass == Train && p.batch == 0 {
+		if err := p.m.adjust(ctx); err != nil {
+			return err
+		}
+	}
+	if p.scale == p.m.scale || p.batch != 0 {
+		return nil
+	}
+	for _, cmds := range p.cmds {
+		for _, c := range cmds {
+			if err := c.Wait(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.constants(ctx); err != nil {
+		return err
+	}
+	return p.recordAll()
+}
+
+// LossScale returns what the gradients are multiplied by. It is Options.LossScale but for
+// Options.GoodSteps.
+func (m *Model) LossScale() float64 { return m.scale }

@@ -115,10 +115,7 @@ func (v *Value) matrix(call string, n int) int {
 	return v.view.Shape[0] / n
 }
 
-// repeated returns a matrix n times.
-func (v *Value) repeated(n int) *Value { return v.spaced(n, 0) }
-
-// spaced returns n views as one, each some elements behind the view before.
+// spaced returns n views as one, each some elements behind the view before: 0 repeats one.
 func (v *Value) spaced(n, elements int) *Value {
 	t := v.view
 	t.Shape, t.Strides = append([]int{n}, t.Shape...), append([]int{elements}, t.Strides...)
