@@ -107,7 +107,7 @@ func (f *Forward) Tape(t *train.Tape) {
 	}
 	var logits *train.Value
 	if x.fuses() {
-		logits, _ = x.fused("logits", names.norm, branch, stream, head, nil, normlinear.Problem{Out: c.Vocabulary, OutDType: dtype.Some(dtype.Float32)})
+		logits = x.fused("logits", names.norm, branch, head, nil, normlinear.Problem{Out: c.Vocabulary, OutDType: dtype.Some(dtype.Float32)})
 	} else {
 		y, _ := x.norm(names.norm, branch, stream)
 		logits = t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)})
@@ -265,23 +265,18 @@ func (x *pass) fuses() bool {
 	return x.Cache != nil && x.Seq == 1 && x.Batch <= normlinear.MaxRows && x.LoRA == nil && !x.c.GPT2()
 }
 
-// fused appends a product of norm(branch + stream), of as many columns as p says, and returns the sum as well.
-func (x *pass) fused(name, norm string, branch, stream, w, bias *train.Value, p normlinear.Problem) (y, sum *train.Value) {
+// fused appends a product of the normalized stream, of as many columns as p says.
+func (x *pass) fused(name, norm string, stream, w, bias *train.Value, p normlinear.Problem) *train.Value {
 	t, c := x.t, x.c
-	p.Rows, p.In, p.Eps, p.DType, p.Residual, p.Bias = x.Batch, c.Width, c.Eps, t.DType(), stream != nil, bias != nil
-	o := train.Op{Name: name, In: []*train.Value{branch, t.Vector(norm+".weight", c.Width), w, bias, stream}}
-	y, sum = t.Tensor(name, p.YDType(), p.Rows, p.Out), branch
-	o.Out = []*train.Value{y, nil}
-	if p.Residual {
-		sum = t.Tensor(norm+".sum", p.DType, p.Rows, p.In)
-		o.Out[1] = sum
-	}
+	p.Rows, p.In, p.Eps, p.DType, p.Bias = x.Batch, c.Width, c.Eps, t.DType(), bias != nil
+	y := t.Tensor(name, p.YDType(), p.Rows, p.Out)
+	o := train.Op{Name: name, In: []*train.Value{stream, t.Vector(norm+".weight", c.Width), w, bias}, Out: []*train.Value{y}}
 	o.Forward = func(c *vk.Cmd, m train.Call) error {
-		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Bias: m.In[3], Residual: m.In[4], Y: m.Out[0], Sum: m.Out[1]}
+		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Bias: m.In[3], Y: m.Out[0]}
 		return normlinear.Forward(c, x, p, normlinear.Options{})
 	}
 	t.Op(o)
-	return y, sum
+	return y
 }
 
 // normed appends products of norm(branch + stream), and returns the sum as well.
@@ -291,8 +286,8 @@ func (x *pass) normed(norm string, branch, stream *train.Value, list ...linear) 
 		return x.products(v, list...), sum
 	}
 	w, bias := x.weights(list, x.c.Width)
-	all, sum := x.fused(list[0].name, norm, branch, stream, w, bias, normlinear.Problem{Out: w.Shape()[0]})
-	return columns(all, list), sum
+	all := x.fused(list[0].name, norm, branch, w, bias, normlinear.Problem{Out: w.Shape()[0]})
+	return columns(all, list), branch
 }
 
 // hidden appends the hidden units of norm(branch + stream), and returns the sum as well.
@@ -300,13 +295,22 @@ func (x *pass) hidden(l layer, branch, stream *train.Value) (h, sum *train.Value
 	name := strings.TrimSuffix(l.up[0].name, "gate_proj") + "glu"
 	if x.fuses() {
 		w, _ := x.weights(l.up, x.c.Width)
-		return x.fused(name, l.feedForward, branch, stream, w, nil, normlinear.Problem{Out: x.c.Hidden, GLU: true})
+		return x.fused(name, l.feedForward, branch, w, nil, normlinear.Problem{Out: x.c.Hidden, GLU: true}), branch
 	}
 	y, sum := x.normed(l.feedForward, branch, stream, l.up...)
 	if len(y) == 1 {
 		return y[0], sum
 	}
 	return x.t.GLU(name, y[0], y[1], glu.SiLU), sum
+}
+
+// branch appends the product at the end of a branch. Where norms are fused, the product adds to the stream, which is then all.
+func (x *pass) branch(v, stream *train.Value, l linear) (_, _ *train.Value) {
+	if !x.fuses() {
+		return x.products(v, l)[0], stream
+	}
+	w, bias := x.weights([]linear{l}, v.Shape()[1])
+	return x.t.Product(l.name, train.Product{X: v, W: w, TransW: true, Bias: bias, Into: stream}), nil
 }
 
 // oneKernel reports whether a layer of a step is one kernel, as Forward.Decoder says, and returns the problem of each.
@@ -377,9 +381,9 @@ func (x *pass) block(i int, branch, stream *train.Value) (_, _ *train.Value) {
 			qkv[j] = x.headNorm(strings.TrimSuffix(p.name, "_proj")+"_norm", qkv[j])
 		}
 	}
-	branch = x.products(x.attend(i, qkv[0], qkv[1], qkv[2]), l.out)[0]
+	branch, stream = x.branch(x.attend(i, qkv[0], qkv[1], qkv[2]), stream, l.out)
 	h, stream := x.hidden(l, branch, stream)
-	return x.products(h, l.down)[0], stream
+	return x.branch(h, stream, l.down)
 }
 
 // headNorm normalizes each head of a matrix.
