@@ -18,7 +18,6 @@ import (
 	"github.com/flashvk/flashvk/pipelines/decoder"
 	"github.com/flashvk/flashvk/pipelines/dropout"
 	"github.com/flashvk/flashvk/pipelines/norm"
-	"github.com/flashvk/flashvk/pipelines/normlinear"
 	"github.com/flashvk/flashvk/pipelines/sample"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -56,12 +55,12 @@ func follow(t *testing.T, g *Generator, n int, texts ...[]int32) {
 	}
 }
 
-// TestLogits has sequences of different lengths in one batch. Steps of up to the most rows of normlinear run a kernel for
-// each norm with its product, but not those of GPT-2.
+// TestLogits has sequences of different lengths in one batch. Steps of up to plainRows sequences run a kernel for each norm with
+// its product, but not those of GPT-2.
 func TestLogits(t *testing.T) {
 	d := vktest.Open(t)
 	for _, name := range families {
-		for _, batch := range []int{2, normlinear.MaxRows, normlinear.MaxRows + 1} {
+		for _, batch := range []int{2, plainRows, plainRows + 1} {
 			if batch > 2 && name != "llama-3.2-1b" && name != "qwen2.5-0.5b" {
 				continue
 			}
@@ -75,8 +74,8 @@ func TestLogits(t *testing.T) {
 			for _, m := range g.step.Modules() {
 				kernels[strings.Split(m.Name, ".")[0]]++
 			}
-			fused := batch <= normlinear.MaxRows && name != "gpt2"
-			require.Equal(t, fused, kernels["normlinear"]+kernels["normlinear_coopmat"] > 0, kernels)
+			fused := batch <= plainRows && name != "gpt2"
+			require.Equal(t, fused, kernels["normlinear"] > 0, kernels)
 			if fused && name != "qwen3-0.6b" { // which has norms of heads
 				require.Zero(t, kernels["norm_fwd"]+kernels["glu_fwd"], kernels)
 			}

@@ -259,10 +259,18 @@ func columns(all *train.Value, list []linear) (y []*train.Value) {
 	return y
 }
 
+// plainRows is up to how many rows one kernel in plain arithmetic is no slower than a norm and a product on matrices.
+const plainRows = 8
+
 // fuses reports whether products of normalized rows run as one kernel with the norm: in a step of few tokens, which waits
 // for kernels more than for bytes.
 func (x *pass) fuses() bool {
-	return x.Cache != nil && x.Seq == 1 && x.Batch <= normlinear.MaxRows && x.LoRA == nil && !x.c.GPT2()
+	if x.Cache == nil || x.Seq > 1 || x.LoRA != nil || x.c.GPT2() {
+		return false
+	}
+	p := normlinear.Problem{Rows: x.Batch, In: x.c.Width, Out: x.c.Width, DType: x.t.DType()}
+	plan, err := normlinear.Choose(x.t.Caps(), p, kit.Forward, normlinear.Options{})
+	return err == nil && (x.Batch <= plainRows || plan.Matrix)
 }
 
 // fused appends a product of the normalized stream, of as many columns as p says.
