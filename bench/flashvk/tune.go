@@ -283,9 +283,7 @@ func tuningSheet(path string, tuning *kit.Tuning, caps *vk.Caps) sheet.Sheet {
 	if path != "" {
 		s.Add("file", "%s", path)
 	}
-	for i, name := range []string{"kernel", "pass", "problem", "configuration", "time"} {
-		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i == 4})
-	}
+	s.Columns = sheet.Columns([]string{"kernel", "pass", "problem", "configuration", "time"}, "kernel", "pass", "problem", "configuration")
 	for i, row := range tuning.Rows(caps) {
 		s.Rows = append(s.Rows, []string{row.Kernel, row.Pass, row.Problem, row.Config, bench.FormatTime(row.NS)})
 		if row.Err != nil {

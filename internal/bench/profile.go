@@ -23,7 +23,7 @@ type CallProfile struct {
 	Dispatches []DispatchProfile // in their order; none if the device cannot do it
 	WholeNS    []float64         // from the begin of the first to the end of the last, in each of several calls
 	IdleNS     []float64         // of that: while no dispatch ran
-	Events     []Event           // the last calls, on the host and on the device
+	Events     []event           // the last calls, on the host and on the device
 }
 
 // A DispatchProfile is a dispatch of a call.
@@ -31,15 +31,6 @@ type DispatchProfile struct {
 	vk.TracedDispatch
 	BeginNS []float64 // after the begin of the first dispatch, in each of several calls
 	NS      []float64 // device time
-}
-
-// An Event is something that lasted, for a timeline.
-type Event struct {
-	Name   string
-	Device bool // else on the host
-	Begin  time.Duration
-	Length time.Duration
-	Args   map[string]any
 }
 
 const (
@@ -114,8 +105,8 @@ func (p *CallProfile) trace(ctx context.Context, r *opRun, target Target, x *Res
 		}
 		if call >= profileCalls-eventCalls {
 			calls := map[string]any{"calls": before + 1}
-			p.Events = append(p.Events, Event{"record", false, recording.Sub(start), submitted.Sub(recording), calls},
-				Event{"submit and wait", false, submitted.Sub(start), waited.Sub(submitted), calls})
+			p.Events = append(p.Events, lasting("record", host, recording.Sub(start), submitted.Sub(recording), calls),
+				lasting("submit and wait", host, submitted.Sub(start), waited.Sub(submitted), calls))
 			last := slices.Max(end)
 			for i, x := range trace.Dispatches() {
 				// The two clocks are not synchronized. The end of the last dispatch is placed at
@@ -125,7 +116,7 @@ func (p *CallProfile) trace(ctx context.Context, r *opRun, target Target, x *Res
 				if x.Note.Text != "" {
 					args["does"] = x.Note.Text
 				}
-				p.Events = append(p.Events, Event{x.Kernel, true, at, time.Duration(end[i] - begin[i]), args})
+				p.Events = append(p.Events, lasting(x.Kernel, device, at, time.Duration(end[i]-begin[i]), args))
 			}
 		}
 	}

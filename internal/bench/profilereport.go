@@ -57,7 +57,7 @@ func (t *profileTable) dispatches() sheet.Section {
 	s.Add("kernel", "registers and spilled bytes per invocation, shared memory per workgroup, as the driver says")
 	s.Add("peak", "%s", t.peakWords())
 	s.Keys = 2
-	s.Columns = columns([]string{"#", "kernel", "does", "begin", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared"}, "kernel", "does")
+	s.Columns = sheet.Columns([]string{"#", "kernel", "does", "begin", "time", "±", "share", "rate", "of peak", "traffic", "of copy", "workgroups", "size", "registers", "spilled", "shared"}, "kernel", "does")
 	for i := range t.Dispatches {
 		s.Rows = append(s.Rows, t.row(i, whole))
 	}
@@ -92,7 +92,7 @@ func (t *profileTable) row(i int, whole float64) []string {
 func (t *profileTable) kernels(list []KernelProfile) sheet.Section {
 	var s sheet.Section
 	s.Add("kernels", "the same by kernel: its dispatches together")
-	s.Columns = columns([]string{"kernel", "dispatches", "time", "±", "share", "rate", "of peak", "traffic", "of copy"}, "kernel")
+	s.Columns = sheet.Columns([]string{"kernel", "dispatches", "time", "±", "share", "rate", "of peak", "traffic", "of copy"}, "kernel")
 	whole := Summarize(t.WholeNS).Median
 	for _, k := range list {
 		matrices := slices.ContainsFunc(t.Dispatches, func(x DispatchProfile) bool { return x.Kernel == k.Name && x.Note.Matrices })
@@ -129,14 +129,6 @@ func (t *profileTable) peakWords() string {
 		words += fmt.Sprintf(", or without matrices %q", t.peak(false).Name)
 	}
 	return words + `; B/s over the B/s of the loop "copy"`
-}
-
-// columns returns columns of numbers; the columns that text names hold text.
-func columns(names []string, text ...string) (list []sheet.Column) {
-	for _, name := range names {
-		list = append(list, sheet.Column{Name: name, Number: !slices.Contains(text, name)})
-	}
-	return list
 }
 
 // timeCells shows times and their share of the call.
@@ -181,7 +173,7 @@ func sizes(n [3]uint32) string {
 func CeilingSection(list []Ceiling) sheet.Section {
 	var s sheet.Section
 	s.Add("ceilings", "loops that do one thing only, checked, then timed on this device in this run; of the time, %s", IntervalWords)
-	s.Columns = columns([]string{"loop", "rate", "±", "check"}, "loop", "check")
+	s.Columns = sheet.Columns([]string{"loop", "rate", "±", "check"}, "loop", "check")
 	for i := range list {
 		c := &list[i]
 		switch {
@@ -197,22 +189,30 @@ func CeilingSection(list []Ceiling) sheet.Section {
 	return s
 }
 
+// An event is a part of a timeline in the trace event format.
+type event struct {
+	Name  string         `json:"name"`
+	Phase string         `json:"ph"`
+	Begin float64        `json:"ts"` // µs
+	Dur   float64        `json:"dur,omitempty"`
+	PID   int            `json:"pid"`
+	TID   int            `json:"tid"`
+	Args  map[string]any `json:"args,omitempty"`
+}
+
+// The threads of a call.
+const host, device = 1, 2
+
+// lasting returns the event of what lasted.
+func lasting(name string, thread int, begin, length time.Duration, args map[string]any) event {
+	return event{Name: name, Phase: "X", Begin: begin.Seconds() * 1e6, Dur: length.Seconds() * 1e6, TID: thread, Args: args}
+}
+
 // WriteTrace writes the events of p in the trace event format, which
 // chrome://tracing and ui.perfetto.dev open. Each call has a process of its own.
 func (p *Profile) WriteTrace(w io.Writer) error {
-	type event struct {
-		Name  string         `json:"name"`
-		Phase string         `json:"ph"`
-		Begin float64        `json:"ts"` // µs
-		Dur   float64        `json:"dur,omitempty"`
-		PID   int            `json:"pid"`
-		TID   int            `json:"tid"`
-		Args  map[string]any `json:"args,omitempty"`
-	}
-	const host, device = 1, 2
 	var list []event
 	var problems, choices []string
-	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 	for i := range p.Calls {
 		c := &p.Calls[i]
 		of, id := c.Result.Subject, i+1
@@ -222,11 +222,8 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 			event{Name: "thread_name", Phase: "M", PID: id, TID: host, Args: map[string]any{"name": "host"}},
 			event{Name: "thread_name", Phase: "M", PID: id, TID: device, Args: map[string]any{"name": "device: " + text.Line(p.Env.Device)}})
 		for _, e := range c.Events {
-			thread := host
-			if e.Device {
-				thread = device
-			}
-			list = append(list, event{e.Name, "X", us(e.Begin), us(e.Length), id, thread, e.Args})
+			e.PID = id
+			list = append(list, e)
 		}
 	}
 	out := json.NewEncoder(w)

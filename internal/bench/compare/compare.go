@@ -171,10 +171,8 @@ func (r *Report) Sheet(percent float64) sheet.Sheet {
 		return text
 	}
 	sum := 0.0
-	s.Columns = []sheet.Column{
-		{Name: "benchmark"}, {Name: "old", Number: true}, {Name: "±", Number: true}, {Name: "new", Number: true}, {Name: "±", Number: true},
-		{Name: "change", Number: true}, {Name: "p", Number: true}, {Name: "samples", Wide: true},
-	}
+	s.Columns = sheet.Columns([]string{"benchmark", "old", "±", "new", "±", "change", "p", "samples"}, "benchmark", "samples")
+	s.Columns[7].Wide = true
 	for _, c := range r.Changes {
 		change := c.FormatDelta(c.Old.Center, c.New.Center)
 		if c.Certain && c.Worse > percent {

@@ -92,9 +92,7 @@ func (r *Report) pathSection() sheet.Section {
 	s.Add("cases", "of the conformance suite: right; wrong; that the path refuses; that there was no time for")
 	s.Add("error", "the largest error over its limit, which is twice the error of the plain formula in the same format")
 	s.Add("speed", "the time of the scalar path over the time of this path")
-	for i, name := range []string{"path", "pass", "type", "verdict", "right", "wrong", "refused", "left", "error", "speed"} {
-		s.Columns = append(s.Columns, sheet.Column{Name: name, Number: i > 3})
-	}
+	s.Columns = sheet.Columns([]string{"path", "pass", "type", "verdict", "right", "wrong", "refused", "left", "error", "speed"}, "path", "pass", "type", "verdict")
 	left, none := 0, 0
 	for _, p := range r.Paths {
 		row := []string{p.Impl.String(), p.What, p.DType.String(), string(p.Verdict)}

@@ -54,6 +54,14 @@ type Column struct {
 	Wide   bool // for who has room: see Sheet.Width
 }
 
+// Columns returns columns of numbers; the columns that text names hold text.
+func Columns(names []string, text ...string) (list []Column) {
+	for _, name := range names {
+		list = append(list, Column{Name: name, Number: !slices.Contains(text, name)})
+	}
+	return list
+}
+
 // A Cell is a column, and how its text follows from a row of type T.
 type Cell[T any] struct {
 	Name string
