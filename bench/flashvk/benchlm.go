@@ -175,9 +175,10 @@ func (b *benchLM) report(ctx context.Context, x timedLM, c *lm.Config, list []ti
 	for _, k := range x.keys {
 		params[k.Name] = k.Value
 	}
-	peers, err := bench.AskPeers(ctx, b.peers, b.peerTime, peer.Request{
+	ask := bench.PeerCall{Peers: b.peers, Limit: b.peerTime, Of: of, Request: peer.Request{
 		Op: "lm", Pass: x.pass, DType: x.dtype.String(), Samples: b.count, WarmupNS: 3e8, Warmup: 3, MaxIters: 1, Sets: 1, Params: params,
-	}, of, nil, nil)
+	}}
+	peers, err := ask.Run(ctx)
 	r.Results = append(append(r.Results, result), peers...)
 	return err
 }

@@ -21,15 +21,19 @@ import (
 // peers asks the peers of c for the same problem on the same inputs. The failure of a peer is in
 // its result; an error is a failure of ours.
 func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Result, error) {
-	if len(c.Peers) == 0 {
-		return nil, nil
-	}
-	request := newMeasurement(r.op.Name(), c.Pass, c.Protocol, r.subject.bytes)
+	pr, params := c.Protocol, map[string]any{}
 	for _, k := range r.op.Keys() {
-		request.Params[k.Name] = k.Value
+		params[k.Name] = k.Value
 	}
-	ask := peerCall{list: c.Peers, limit: c.PeerTime, request: request, blank: r.subject.unsupported("", ""), check: r.checkOutput}
-	write := func(path string) error {
+	request := peer.Request{
+		Op: r.op.Name(), Pass: c.Pass.String(), Params: params, MaxIters: MaxBatchCalls, Sets: pr.sets(r.subject.bytes),
+		WarmupNS: float64(pr.WarmupTime), Warmup: pr.Warmup, Samples: pr.Samples, SampleNS: float64(pr.SampleTime),
+	}
+	if pr.Iters > 0 {
+		request.MaxIters = pr.batch(0, 0)
+	}
+	ask := PeerCall{Peers: c.Peers, Limit: c.PeerTime, Request: request, Of: r.subject, Check: r.checkOutput, Release: r.close, Step: step}
+	ask.Write = func(path string) error {
 		if err := r.restore(ctx); err != nil { // the timed calls have changed updated tensors
 			return err
 		}
@@ -41,43 +45,51 @@ func (r *opRun) peers(ctx context.Context, c Case, step func(what string)) ([]Re
 		}
 		return WriteTensors(ctx, path, list)
 	}
-	return ask.run(ctx, write, r.close, step)
+	return ask.Run(ctx)
 }
 
-// A peerCall asks peers.
-type peerCall struct {
-	list    []peer.Peer
-	limit   time.Duration
-	request peer.Request                       // but for the files
-	blank   Result                             // what all their results have in common
-	check   func(path string, x *Result) error // of an output, which may also be wrong; nil: there is none
+// A PeerCall asks peers. Functions that are nil do nothing.
+type PeerCall struct {
+	Peers   []peer.Peer
+	Limit   time.Duration
+	Request peer.Request // but for the files
+	Of      *Subject
+	Write   func(path string) error            // writes the input file
+	Release func()                             // then frees the device's memory, since the peers need it
+	Check   func(path string, x *Result) error // of an output, which may also be wrong; it completes the result
+	Step    func(what string)
 }
 
-// run asks one peer after the other. Write writes the input file. Release then frees the device's
-// memory, since the peers need it.
-func (a *peerCall) run(ctx context.Context, write func(path string) error, release func(), step func(what string)) ([]Result, error) {
+// Run asks one peer after the other.
+func (a *PeerCall) Run(ctx context.Context) ([]Result, error) {
+	if len(a.Peers) == 0 {
+		return nil, nil
+	}
 	temp, err := files.TempDir("flashvk-peer-")
 	if err != nil {
 		return nil, err
 	}
 	defer temp.Close()
 	dir := temp.Path
-	a.request.Input = filepath.Join(dir, "in.safetensors")
-	if write != nil {
-		if err := write(a.request.Input); err != nil {
+	a.Request.Input = filepath.Join(dir, "in.safetensors")
+	if a.Write != nil {
+		if err := a.Write(a.Request.Input); err != nil {
 			return nil, err
 		}
 	}
-	release()
-	a.blank.Peer = true
+	if a.Release != nil {
+		a.Release()
+	}
 	var results []Result
-	for i, p := range a.list {
-		step("peer " + p.Name)
-		a.request.OutputDir = filepath.Join(dir, fmt.Sprint("out", i))
-		if err := os.Mkdir(a.request.OutputDir, 0o700); err != nil {
+	for i, p := range a.Peers {
+		if a.Step != nil {
+			a.Step("peer " + p.Name)
+		}
+		a.Request.OutputDir = filepath.Join(dir, fmt.Sprint("out", i))
+		if err := os.Mkdir(a.Request.OutputDir, 0o700); err != nil {
 			return nil, err
 		}
-		reply, err := p.Run(ctx, a.request, a.limit)
+		reply, err := p.Run(ctx, a.Request, a.Limit)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -85,47 +97,21 @@ func (a *peerCall) run(ctx context.Context, write func(path string) error, relea
 			results = append(results, a.result(p, reply, x))
 		}
 		if err != nil {
-			x := a.blank
-			x.Impl, x.Status, x.Reason = p.Name, StatusNoAnswer, err.Error()
+			x := a.Of.Result(p.Name, Timing{})
+			x.Peer, x.Status, x.Reason = true, StatusNoAnswer, err.Error()
 			results = append(results, x)
 		}
-		if err := os.RemoveAll(a.request.OutputDir); err != nil {
+		if err := os.RemoveAll(a.Request.OutputDir); err != nil {
 			return nil, err
 		}
 	}
 	return results, nil
 }
 
-// AskPeers asks peers for what the caller times. Write writes the input file, and check reads the output of a result,
-// which it completes; nil: there are no files.
-func AskPeers(ctx context.Context, list []peer.Peer, limit time.Duration, request peer.Request, of *Subject,
-	write func(path string) error, check func(path string, x *Result) error,
-) ([]Result, error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
-	ask := peerCall{list, limit, request, of.Result("", Timing{}), check}
-	return ask.run(ctx, write, func() {}, func(string) {})
-}
-
-// newMeasurement returns a request that says how to measure, but not of what problem.
-func newMeasurement(op string, pass Pass, pr Protocol, bytes float64) peer.Request {
-	request := peer.Request{
-		Op: op, Pass: pass.String(), Params: map[string]any{},
-		WarmupNS: float64(pr.WarmupTime), Warmup: pr.Warmup, Samples: pr.Samples, SampleNS: float64(pr.SampleTime), MaxIters: MaxBatchCalls,
-		Sets: pr.sets(bytes),
-	}
-	if pr.Iters > 0 {
-		request.MaxIters = pr.batch(0, 0)
-	}
-	return request
-}
-
 // result makes a result of an answer and compares its output, if it has one.
-func (a *peerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Result {
-	x := a.blank
-	x.Impl, x.Choice, x.Status = p.Name+":"+answer.Name, reply.About, StatusOK
-	x.Timing = Timing{Iters: answer.Iters, Sets: answer.Sets, DeviceNS: answer.SamplesNS}
+func (a *PeerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Result {
+	x := a.Of.Result(p.Name+":"+answer.Name, Timing{Iters: answer.Iters, Sets: answer.Sets, DeviceNS: answer.SamplesNS})
+	x.Peer, x.Choice = true, reply.About
 	if answer.Note != "" {
 		x.Choice += " (" + answer.Note + ")"
 	}
@@ -133,14 +119,14 @@ func (a *peerCall) result(p peer.Peer, reply peer.Reply, answer peer.Answer) Res
 		x.Status, x.Reason, x.Timing = StatusNoAnswer, answer.Error, Timing{}
 		return x
 	}
-	if answer.Output == "" || a.check == nil {
+	if answer.Output == "" || a.Check == nil {
 		return x
 	}
 	path := answer.Output
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(a.request.OutputDir, path)
+		path = filepath.Join(a.Request.OutputDir, path)
 	}
-	if err := a.check(path, &x); err != nil {
+	if err := a.Check(path, &x); err != nil {
 		x.Reason = err.Error()
 	}
 	return x

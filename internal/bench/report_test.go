@@ -112,7 +112,7 @@ func TestReports(t *testing.T) {
 	_, table, _ := strings.Cut(written(t, r, Table), "\n\n")
 	got += "====\n" + table
 	r = sampleReport()
-	r.Suite = &Suite{Name: "decoder", Small: true}
+	r.Suite, r.Made = &Suite{Name: "decoder", Small: true}, time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600))
 	for _, f := range []Format{Benchfmt, CSV, JSON} {
 		if f == JSON {
 			r.Results[0].Timing.DeviceNS = r.Results[0].Timing.DeviceNS[:5] // have no confidence interval
@@ -134,20 +134,4 @@ func TestUnits(t *testing.T) {
 	} {
 		require.Equal(t, want, got)
 	}
-}
-
-func TestWriteDocument(t *testing.T) {
-	type inner struct{ MaxAbs, X float64 }
-	x := struct {
-		List  []inner
-		Empty []int
-		Text  string `json:"text"`
-		Big   uint64
-	}{[]inner{{1e-300, 2}, {}}, []int{}, "a<b> \"q\"\n", 1<<64 - 1}
-	var b strings.Builder
-	require.NoError(t, WriteDocument(&b, "test", time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), x))
-	require.Contains(t, b.String(), "\t\"big\": 18446744073709551615,\n")
-	require.JSONEq(t, `{"schema": 2, "kind": "test", "made": "2026-11-23T06:00:00Z", "program": "`+ReadBuildInfo().String()+`",
-		"list": [{"max_abs": 1e-300, "x": 2}, {"max_abs": 0, "x": 0}], "empty": [], "text": "a<b> \"q\"\n", "big": 18446744073709551615}`, b.String())
-	require.ErrorContains(t, WriteDocument(&b, "test", time.Date(2026, 11, 23, 7, 0, 0, 0, time.FixedZone("", 3600)), []int{1}), "is an object")
 }

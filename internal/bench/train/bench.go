@@ -263,12 +263,13 @@ func (b *benchmark) time(ctx context.Context, x *bench.Result) ([]train.Stage, e
 // ask asks the peers for the same steps, with the same weights and data.
 func (b *benchmark) ask(ctx context.Context, of *bench.Subject) ([]bench.Result, error) {
 	c, s := b.c.Config, b.c.Shape
-	return bench.AskPeers(ctx, b.c.Peers, b.c.PeerLimit, peer.Request{
+	ask := bench.PeerCall{Peers: b.c.Peers, Limit: b.c.PeerLimit, Of: of, Write: b.write, Check: b.compare, Request: peer.Request{
 		Op: "train", Pass: "step", DType: b.c.DType.String(), Samples: b.c.Samples, WarmupNS: 3e8, Warmup: 1, SampleNS: 1, MaxIters: 1, Sets: 1,
 		Params: map[string]any{
 			"layers": c.Layers, "heads": c.Heads, "context": s.Context, "lr": benchLR, "weight_decay": optim.Default().WeightDecay, "eps": tnp.NormEps,
 		},
-	}, of, b.write, b.compare)
+	}}
+	return ask.Run(ctx)
 }
 
 // write writes weights and data as flashvk run model reads them.
