@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,8 +17,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 	"github.com/stretchr/testify/require"
 
+	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/conformance"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/internal/vk/vktest"
@@ -305,3 +308,19 @@ var (
 	hexWord = regexp.MustCompile(`(commit )?([0-9A-Za-z.+-]*)`)
 	hexID   = regexp.MustCompile(`^(?:[0-9a-f]{7,8}|[0-9a-f]{12})$`)
 )
+
+var man = flag.String("man", "", "write the manual pages into this folder")
+
+// TestMan makes a manual page of each command from its help, for tools/release with -man.
+func TestMan(t *testing.T) {
+	dir := cmp.Or(*man, t.TempDir())
+	root := program()
+	root.DisableAutoGenTag = true
+	header := &doc.GenManHeader{Section: "1", Manual: "flashvk", Source: bench.ReadBuildInfo().Version}
+	require.NoError(t, doc.GenManTree(root, header, dir))
+	for _, c := range allCommands(root) {
+		page, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1"))
+		require.NoError(t, err)
+		require.Contains(t, string(page), c.Short)
+	}
+}
