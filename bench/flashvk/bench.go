@@ -20,7 +20,7 @@ import (
 
 	"github.com/flashvk/flashvk/internal/bench"
 	"github.com/flashvk/flashvk/internal/bench/kernels"
-	"github.com/flashvk/flashvk/internal/bench/page"
+	"github.com/flashvk/flashvk/internal/bench/sheet"
 	"github.com/flashvk/flashvk/internal/files"
 	"github.com/flashvk/flashvk/internal/text"
 	"github.com/flashvk/flashvk/vk"
@@ -306,7 +306,7 @@ func reportFiles(a *app, title string, r bench.Report, caps *vk.Caps) (list []ou
 		err = errors.Join(err, write(&b))
 		list = append(list, outFile{name, b.Bytes()})
 	}
-	p := page.Page{
+	p := sheet.Page{
 		Title: strings.ToUpper(title[:1]) + title[1:] + " on " + text.Line(caps.Name), Made: time.Now(), Program: bench.ReadBuildInfo().String(),
 		Command: commandLine(a.args), Sheet: r.Sheet(),
 		Files: []string{"results.csv", "results.json", "results.benchfmt", "report.md"},

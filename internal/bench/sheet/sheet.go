@@ -1,5 +1,5 @@
 // Package sheet holds reports as people read them and writes them as text for a
-// terminal and as Markdown.
+// terminal, as Markdown, and in a page of HTML.
 //
 //	device   Some GPU                      Sheet.Facts
 //
@@ -13,10 +13,13 @@ package sheet
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
+	"html/template"
 	"io"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/flashvk/flashvk/internal/text"
@@ -341,3 +344,34 @@ func (s *Section) markdownTable(b *bytes.Buffer) {
 func escape(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "*", `\*`, "_", `\_`, "`", "\\`", "<", "&lt;", "&", "&amp;").Replace(text.Printable(s))
 }
+
+// A Page is a report as one HTML file that needs nothing else: no network, no script, no font. It reads
+// well on a telephone and on paper.
+type Page struct {
+	Title    string
+	Made     time.Time
+	Program  string // version and commit
+	Command  string // as typed
+	Device   string // its capabilities, as lines of text
+	Sheet    Sheet
+	Drawings []template.HTML // SVG of our own making, whose texts are escaped
+	Files    []string        // names of files beside this one, to link to
+}
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"lines": func(text string) []string { return strings.Split(text, "\n") },
+	"words": strings.Fields,
+	"class": func(s Section, i int) string { // of the cell in column i
+		if s.Columns[i].Number {
+			return "number"
+		}
+		return "text"
+	},
+	"utc": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") },
+}).Parse(source))
+
+// Write writes the file.
+func (p *Page) Write(w io.Writer) error { return page.Execute(w, p) }
