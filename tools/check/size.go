@@ -36,8 +36,8 @@ var wings = []wing{
 		"internal/call", "internal/guard", "internal/attention/attntest",
 		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",
 		"tests/conformance", "tests/gradients",
-	}, 16031, 0},
-	{"the program", []string{"bench", "internal/bench"}, 12357, 0},
+	}, 15950, 0},
+	{"the program", []string{"bench", "internal/bench"}, 12218, 0},
 	{"trainer and models", []string{
 		"pipelines/tnp", "pipelines/train", "pipelines/lm", "internal/pipelines/tnp", "internal/bench/train",
 	}, 13606, 0},
