@@ -63,8 +63,8 @@ func TestSamples(t *testing.T) {
 				byteIDs("assistant\n"), []int32{bc, end, '\n', start}, byteIDs("user\nc"), []int32{end, '\n', start}, byteIDs("assistant\n c")),
 			slices.Concat(none(9+3+6+3+9), []int32{bc, end}, none(3+6+3+9), []int32{' ', c, end})},
 	} {
-		d := must(readLines(t, dir, DataOptions{Seqlen: 64}, strings.ReplaceAll(x.line, "\n", "")))
-		require.Equal(t, []example{{x.ids, x.labels}}, d.samples, x.line)
+		got := must(readLines(t, dir, DataOptions{Seqlen: 64}, strings.ReplaceAll(x.line, "\n", ""))).samples
+		require.Equal(t, []example{{x.ids, x.labels}}, got, x.line)
 	}
 	_, err := readLines(t, dir, DataOptions{Seqlen: 64}, `{"text": "`+strings.Repeat("x", 64)+`"}`) // as long as a row
 	require.NoError(t, err)

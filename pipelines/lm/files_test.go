@@ -40,14 +40,10 @@ func smallConfig(name string) *Config {
 	return &c
 }
 
-func writeJSON(t *testing.T, x any, path ...string) {
-	require.NoError(t, os.WriteFile(filepath.Join(path...), must(json.Marshal(x)), 0o666))
-}
-
 // smallModel writes a checkpoint of a small model, in one file or in several.
 func smallModel(t *testing.T, name string, format dtype.DType, several bool, w Weights) (dir string) {
 	dir = t.TempDir()
-	writeJSON(t, small(name), dir, configFile)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, configFile), must(json.Marshal(small(name))), 0o666))
 	params, index := smallConfig(name).Params(), map[string]string{}
 	if !several {
 		require.NoError(t, writeParams(filepath.Join(dir, weightsFile), params, format, w))
@@ -60,7 +56,8 @@ func smallModel(t *testing.T, name string, format dtype.DType, several bool, w W
 		}
 		require.NoError(t, writeParams(filepath.Join(dir, file), list, format, w))
 	}
-	writeJSON(t, map[string]any{"metadata": map[string]any{}, "weight_map": index}, dir, indexFile)
+	text := must(json.Marshal(map[string]any{"metadata": map[string]any{}, "weight_map": index}))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, indexFile), text, 0o666))
 	return dir
 }
 

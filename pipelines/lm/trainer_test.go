@@ -103,7 +103,6 @@ func TestGradients(t *testing.T) {
 
 // compareLogits compares the logits of a batch of texts, whose sequences see no other, with the reference.
 func (r *reference) compareLogits(t *testing.T, d *vk.Device, b Batch, texts [][]int32) {
-	t.Helper()
 	m := must(NewModel(context.Background(), d, r.c, Random{1}, dtype.Float32, nil))
 	defer m.Close()
 	got := must(Logits(context.Background(), r.c, m, b))
@@ -149,11 +148,6 @@ func newTrainerOf(t *testing.T, c *Config, o TrainOptions) *Trainer {
 	return tr
 }
 
-// step makes a step.
-func step(tr *Trainer, batches ...Batch) StepResult {
-	return must(tr.Step(context.Background(), batches...))
-}
-
 // weightsOf returns all weights of a trainer, by their names.
 func weightsOf(tr *Trainer) map[string][]float32 { return must(tr.model.Weights(context.Background())) }
 
@@ -191,7 +185,7 @@ func TestFrozen(t *testing.T) {
 		for i := range 3 { // B is 0 in the first
 			sum, n, err := tr.Evaluate(ctx, b)
 			require.NoError(t, err)
-			r := step(tr, b)
+			r := must(tr.Step(t.Context(), b))
 			require.Equal(t, [2]float64{float64(n), sum / float64(n)}, [2]float64{31, r.Loss})
 			require.Equal(t, i == 0, float32(base) == float32(r.Loss))
 			base = min(base, r.Loss)
@@ -226,7 +220,7 @@ func TestAccumulate(t *testing.T) {
 			var err error
 			_, alone, err = Gradients(context.Background(), open(t), c, a, whole, true, one)
 			require.NoError(t, err)
-			x, y := step(a, whole), step(b, parts...)
+			x, y := must(a.Step(t.Context(), whole)), must(b.Step(t.Context(), parts...))
 			require.InEpsilon(t, x.Loss, y.Loss, 1e-6)
 			require.InEpsilon(t, x.Norm, y.Norm, 1e-5)
 			require.Equal(t, x.Tokens, y.Tokens)
@@ -244,7 +238,7 @@ func TestAccumulate(t *testing.T) {
 func TestPieces(t *testing.T) {
 	c := smallConfig("qwen3-0.6b")
 	tr := newTrainerOf(t, c, TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float32, Sizes: Sizes{Batch: 2, Seq: 8}, Optim: adam(1e-2)})
-	step(tr, page(2, 8))
+	must(tr.Step(t.Context(), page(2, 8)))
 	for name, want := range weightsOf(tr) {
 		p := Param{Name: name, Shape: []int{len(want)}}
 		values := make([]float32, 3)
@@ -261,13 +255,13 @@ func TestOverflow(t *testing.T) {
 	o := TrainOptions{LoRA: &LoRA{Rank: 4, Alpha: 8}, DType: dtype.Float16, Sizes: Sizes{Batch: 1, Seq: 16}, Optim: adam(1e-2), LossScale: 1 << 26}
 	tr := newTrainerOf(t, smallConfig("tinyllama-1.1b"), o)
 	b, before := page(1, 16), weightsOf(tr)
-	first := step(tr, b)
+	first := must(tr.Step(t.Context(), b))
 	require.True(t, first.Skipped)
 	require.Equal(t, before, weightsOf(tr))
-	for step(tr, b).Skipped {
+	for must(tr.Step(t.Context(), b)).Skipped {
 		require.Greater(t, tr.model.LossScale(), 1.0)
 	}
-	require.Less(t, step(tr, b).Loss, first.Loss)
+	require.Less(t, must(tr.Step(t.Context(), b)).Loss, first.Loss)
 	require.Less(t, tr.model.LossScale(), 0x1p26)
 }
 

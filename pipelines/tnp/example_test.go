@@ -50,10 +50,9 @@ func ExampleSave() {
 	vktest.Must(tnp.Save(path, weights, c))
 	f := must(safetensors.Open(path))
 	defer f.Close()
-	found := must(tnp.ReadConfig(f, 0))
 	loaded, _, err := tnp.Load(f, 0)
 	vktest.Must(err)
-	fmt.Println(found == c, len(loaded) == len(weights), len(tnp.Presets()))
+	fmt.Println(must(tnp.ReadConfig(f, 0)) == c, len(loaded) == len(weights), len(tnp.Presets()))
 	fmt.Println(len(loaded[tnp.BlockName(0, "norm1.weight")]) == c.DModel)
 	// Output:
 	// true 128

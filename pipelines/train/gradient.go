@@ -3,8 +3,8 @@ package train
 import (
 	"fmt"
 	"math/big"
-	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/pipelines/embed"
@@ -279,9 +279,4 @@ func repeat(x *big.Int, n, stride int) *big.Int {
 }
 
 // count returns how many numbers there are.
-func count(x *big.Int) (n int) {
-	for _, w := range x.Bits() {
-		n += bits.OnesCount(uint(w))
-	}
-	return n
-}
+func count(x *big.Int) int { return strings.Count(x.Text(2), "1") }

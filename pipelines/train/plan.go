@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
 	"github.com/flashvk/flashvk/attention"
 	"github.com/flashvk/flashvk/internal/enum"
-	"github.com/flashvk/flashvk/pipelines/record"
 	"github.com/flashvk/flashvk/vk"
 )
 
@@ -52,52 +52,6 @@ var checkpointNames = enum.Names[Checkpoint]{"off", "selective", "blocks", "auto
 // ParseCheckpoint accepts the names that String returns.
 func ParseCheckpoint(name string) (Checkpoint, error) {
 	return checkpointNames.Parse("train: checkpoint", name)
-}
-
-// Params lists the parameters that a forward pass names, in this order.
-func Params(caps *vk.Caps, f Func, o Options) ([]Param, error) {
-	t := newTape(caps, o, Forward, PlanOptions{})
-	f(t)
-	return t.params, t.err
-}
-
-// newTape returns a tape without ops.
-func newTape(caps *vk.Caps, o Options, pass Pass, p PlanOptions) *Tape {
-	return &Tape{
-		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"),
-		nodes: map[string]*node{}, inputs: map[string]*Value{}, outputs: map[string]*Value{},
-		counts: map[int]*Value{}, complete: map[string]int{}, regions: map[string]region{},
-	}
-}
-
-// build makes the program of a plan, and plans its memory.
-func build(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions) (*Tape, *Memory, error) {
-	if err := o.Validate(); err != nil {
-		return nil, nil, err
-	}
-	if pass > o.Pass {
-		return nil, nil, fmt.Errorf("train: a plan of pass %v is beyond its model's, %v", pass, o.Pass)
-	}
-	t := newTape(caps, o, pass, p)
-	f(t)
-	if t.err == nil && pass >= Gradients {
-		t.derive()
-	}
-	if t.err != nil {
-		return nil, nil, t.err
-	}
-	plan, err := t.prog.Plan(int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes)))
-	if err != nil {
-		return nil, nil, fmt.Errorf("train: %w", err)
-	}
-	if t.layout, err = newLayout(caps, t.params, &o); err != nil {
-		return nil, nil, err
-	}
-	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
-	for _, x := range t.layout.parts() {
-		m.Parts, m.Model = hold(m.Parts, x.name, x.bytes()), m.Model+x.bytes()
-	}
-	return t, m, nil
 }
 
 // A Plan is a pass of a model over batches of one shape. It has the memory between kernels and
@@ -465,3 +419,68 @@ func (m *Model) buckets(t *Tape, pass Pass) []bucket {
 	}
 	return append(list, last)
 }
+
+// A Stage is the time of all steps of one kind, over all blocks.
+type Stage struct {
+	Name       string // as in attention, backward
+	Dispatches int
+	NS         float64 // device time, each dispatch by itself
+}
+
+// maxDispatches is how many dispatches a Trace holds: 1,024 blocks have fewer.
+const maxDispatches = 1 << 16
+
+// Stages runs the plan once more with a timestamp around each dispatch. It returns the time of
+// each stage, in the order in which they first ran. Dispatches run one after the other, so the
+// sum is more than the time of Run. It is a step like any other: a plan of pass Train changes the
+// weights. With Options.Accumulate it is the last batch of a step.
+func (p *Plan) Stages(ctx context.Context) ([]Stage, error) {
+	trace, err := p.m.d.NewTrace(maxDispatches)
+	if err != nil {
+		return nil, err
+	}
+	defer trace.Close()
+	c, err := p.m.d.NewCmd("train stages")
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	c.Trace(trace)
+	var steps []string // of each dispatch
+	step := ""
+	follow := func(name string) {
+		for len(steps) < len(trace.Dispatches()) {
+			steps = append(steps, step)
+		}
+		step = stageOf(name)
+	}
+	if err := p.record([]*vk.Cmd{c}, p.batches()-1, follow); err != nil {
+		return nil, err
+	}
+	follow("")
+	if err := c.Submit(ctx); err != nil {
+		return nil, err
+	}
+	begin, end, err := trace.Times()
+	if err != nil {
+		return nil, err
+	}
+	var list []Stage
+	at := map[string]int{}
+	for i, name := range steps {
+		if _, ok := at[name]; !ok {
+			at[name] = len(list)
+			list = append(list, Stage{Name: name})
+		}
+		s := &list[at[name]]
+		s.Dispatches++
+		s.NS += end[i] - begin[i]
+	}
+	return list, nil
+}
+
+// ofBlock matches the names of a block, such as "blocks.3.", "model.layers.3." or one after the other.
+var ofBlock = regexp.MustCompile(`^.*\b\d+\.`)
+
+// stageOf returns the stage of a step: its name without the name of its block.
+func stageOf(step string) string { return ofBlock.ReplaceAllString(step, "") }

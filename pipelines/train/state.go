@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/flashvk/flashvk/pipelines/optim"
 	"github.com/flashvk/flashvk/safetensors"
 	"github.com/flashvk/flashvk/vk"
 )
@@ -70,8 +71,7 @@ func (m *Model) SaveState(ctx context.Context, path string, more map[string]stri
 	var tensors []safetensors.Tensor
 	for _, x := range state() {
 		for _, p := range m.trained() {
-			y := safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.Shape}
-			tensors = append(tensors, y)
+			tensors = append(tensors, safetensors.Tensor{Name: x.prefix + p.Name, DType: safetensors.F32, Shape: p.Shape})
 		}
 	}
 	out, err := safetensors.Create(path, tensors, metadata)
@@ -234,23 +234,18 @@ func (m *Model) SetLR(ctx context.Context, lr float64) error {
 // Skipped returns how many steps were skipped because their gradients were not finite. It is 0 if
 // Optim.MaxNorm is, see package optim.
 func (m *Model) Skipped(ctx context.Context) (int, error) {
-	if err := m.untrained(); err != nil {
-		return 0, err
-	}
-	return readInt(ctx, m.adam.Skipped())
+	return m.count(ctx, (*optim.AdamW).Skipped)
 }
 
 // Steps returns the number of steps so far.
-func (m *Model) Steps(ctx context.Context) (int, error) {
+func (m *Model) Steps(ctx context.Context) (int, error) { return m.count(ctx, (*optim.AdamW).Count) }
+
+func (m *Model) count(ctx context.Context, of func(*optim.AdamW) vk.Tensor) (int, error) {
 	if err := m.untrained(); err != nil {
 		return 0, err
 	}
-	return readInt(ctx, m.adam.Count())
-}
-
-func readInt(ctx context.Context, t vk.Tensor) (int, error) {
 	x := make([]int32, 1)
-	err := t.DownloadInts(ctx, x)
+	err := of(m.adam).DownloadInts(ctx, x)
 	return int(x[0]), err
 }
 

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,11 +71,7 @@ func (t *Tape) Checkpoint() Checkpoint { return t.o.Checkpoint }
 func (t *Tape) Pass() Pass { return t.pass }
 
 // Fail keeps an error, if it is the first.
-func (t *Tape) Fail(err error) {
-	if t.err == nil && err != nil {
-		t.err = err
-	}
-}
+func (t *Tape) Fail(err error) { t.err = cmp.Or(t.err, err) }
 
 func (t *Tape) failf(format string, args ...any) {
 	t.Fail(fmt.Errorf("train: "+format, args...))
@@ -433,4 +430,50 @@ func (t *Tape) opBackward(x Op) {
 	for _, f := range done {
 		f()
 	}
+}
+
+// Params lists the parameters that a forward pass names, in this order.
+func Params(caps *vk.Caps, f Func, o Options) ([]Param, error) {
+	t := newTape(caps, o, Forward, PlanOptions{})
+	f(t)
+	return t.params, t.err
+}
+
+// newTape returns a tape without ops.
+func newTape(caps *vk.Caps, o Options, pass Pass, p PlanOptions) *Tape {
+	return &Tape{
+		caps: caps, o: p, format: o.DType, pass: pass, frozen: o.frozen, prog: record.New("train"),
+		nodes: map[string]*node{}, inputs: map[string]*Value{}, outputs: map[string]*Value{},
+		counts: map[int]*Value{}, complete: map[string]int{}, regions: map[string]region{},
+	}
+}
+
+// build makes the program of a plan, and plans its memory.
+func build(caps *vk.Caps, f Func, pass Pass, o Options, p PlanOptions) (*Tape, *Memory, error) {
+	if err := o.Validate(); err != nil {
+		return nil, nil, err
+	}
+	if pass > o.Pass {
+		return nil, nil, fmt.Errorf("train: a plan of pass %v is beyond its model's, %v", pass, o.Pass)
+	}
+	t := newTape(caps, o, pass, p)
+	f(t)
+	if t.err == nil && pass >= Gradients {
+		t.derive()
+	}
+	if t.err != nil {
+		return nil, nil, t.err
+	}
+	plan, err := t.prog.Plan(int64(min(caps.MaxAllocationBytes, caps.MaxBufferBytes)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("train: %w", err)
+	}
+	if t.layout, err = newLayout(caps, t.params, &o); err != nil {
+		return nil, nil, err
+	}
+	m := &Memory{Plan: plan, Checkpoint: p.Checkpoint}
+	for _, x := range t.layout.parts() {
+		m.Parts, m.Model = hold(m.Parts, x.name, x.bytes()), m.Model+x.bytes()
+	}
+	return t, m, nil
 }

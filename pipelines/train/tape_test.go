@@ -39,9 +39,7 @@ type sample struct {
 	weights          float64 // the deviation of weights, for one input; 0 is 0.5
 }
 
-const (
-	dim, heads, hidden, components, vocabulary = 16, 2, 24, 2, 7
-)
+const dim, heads, hidden, components, vocabulary = 16, 2, 24, 2, 7
 
 // model returns a model of two blocks: tasks of rows tokens, of which the first half are keys and
 // values of all. Tied is read twice.

@@ -77,6 +77,12 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
+func runs(t *testing.T, p *Plan, n int) {
+	for range n {
+		require.NoError(t, p.Run(t.Context()))
+	}
+}
+
 func length(x []float32) float64 {
 	sum := 0.0
 	for _, v := range x {
@@ -96,9 +102,7 @@ func TestReduce(t *testing.T) {
 			o.Accumulate = n
 			r := newRun(t, d, model(2, 6), o)
 			plan := r.with(Train, PlanOptions{})
-			for range 2*n - 1 {
-				require.NoError(t, plan.Run(ctx))
-			}
+			runs(t, plan, 2*n-1)
 			want := r.weights()
 
 			elements, calls := 0, 0
@@ -116,9 +120,7 @@ func TestReduce(t *testing.T) {
 			}}
 			plan = x.with(Train, half)
 			require.NoError(t, plan.RunFresh(ctx))
-			for range 2*n - 2 {
-				require.NoError(t, plan.Run(ctx))
-			}
+			runs(t, plan, 2*n-2)
 			require.Equal(t, want, x.weights(), "%d batches, buckets of %d", n, bytes)
 			all := 0
 			for _, p := range x.m.Params() {
@@ -144,18 +146,10 @@ func TestGoodSteps(t *testing.T) {
 		return r, r.with(Train, PlanOptions{})
 	}
 	r, plan := start(0x1p40, 3)
-	steps := func(n int) {
-		for range n {
-			require.NoError(t, plan.Run(ctx))
-		}
-	}
-	before := r.w
-	for range 60 { // until a step is made
-		if must(r.m.Steps(ctx)) > 0 {
-			break
-		}
-		require.True(t, slices.Equal(before["head"], r.weights()["head"]), "a step that was skipped")
-		steps(1)
+	for tries := 0; must(r.m.Steps(ctx)) == 0; tries++ {
+		require.Less(t, tries, 60)
+		require.True(t, slices.Equal(r.w["head"], r.weights()["head"]), "a step that was skipped")
+		runs(t, plan, 1)
 	}
 	first := r.m.LossScale()
 	require.Less(t, first, 0x1p30)
@@ -164,28 +158,23 @@ func TestGoodSteps(t *testing.T) {
 
 	fixed, other := start(16, 0)
 	r, plan = start(16, 3)
-	for range 2 {
-		require.NoError(t, other.Run(ctx))
-		steps(1)
-	}
+	runs(t, other, 2)
+	runs(t, plan, 2)
 	require.Equal(t, fixed.weights(), r.weights())
 	require.NoError(t, r.m.SaveState(ctx, path, nil))
 	require.EqualValues(t, 32, r.m.LossScale())
-	steps(4)
+	runs(t, plan, 4)
 	require.EqualValues(t, 64, r.m.LossScale())
-	for range 4 {
-		require.NoError(t, other.Run(ctx))
-	}
+	runs(t, other, 4)
 	for name, x := range fixed.weights() {
 		require.InDeltaSlice(t, x, r.weights()[name], 1e-4, name)
 	}
 	file := must(safetensors.Open(path))
 	defer file.Close()
-	again, plan2 := start(1, 3)
-	plan = plan2
+	again, rest := start(1, 3)
 	require.NoError(t, again.m.LoadState(ctx, file))
 	require.EqualValues(t, 32, again.m.LossScale())
-	steps(4)
+	runs(t, rest, 4)
 	require.Equal(t, r.weights(), again.weights())
 	require.Equal(t, r.m.LossScale(), again.m.LossScale())
 

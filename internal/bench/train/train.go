@@ -144,7 +144,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 		if err := t.evaluator.open(work); err != nil && o.Best != "" {
 			return nil, err
 		}
-		defer t.evaluator.close()
+		defer func() { t.evaluator.plan.Close() }() // also of a plan that is made after the training
 	}
 	t.next = t.result.First * o.perStep()
 	if err := t.upload(work); err != nil {
@@ -170,7 +170,7 @@ func Run(ctx context.Context, d *vk.Device, o *Options, each func(Row)) (_ *Resu
 			return nil, err
 		}
 	}
-	t.evaluator.close()
+	t.evaluator.plan.Close()
 	return t.result, draw(ctx, model, o.Config, o)
 }
 
