@@ -175,15 +175,14 @@ func adam(lr float64) optim.Problem {
 // TestFrozen: an adapter begins with the loss of the model, an evaluation has the loss of the next step, and what is
 // frozen keeps its bits. TestScripts of tests/cli has models that learn a page by heart.
 func TestFrozen(t *testing.T) {
-	ctx := context.Background()
 	for name, lora := range map[string]*LoRA{"smollm2-135m": {Rank: 8, Alpha: 32}, "gpt2": nil} {
 		c, b := smallConfig(name), page(1, 32)
 		tr := newTrainerOf(t, c, TrainOptions{LoRA: lora, DType: dtype.Float32, Sizes: b.sizes(), Optim: adam(1e-2), Evaluate: true})
 		before := weightsOf(tr)
-		base, _, err := Gradients(ctx, open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
+		base, _, err := Gradients(t.Context(), open(t), c, Random{1}, b, false, TrainOptions{DType: dtype.Float32})
 		require.NoError(t, err)
 		for i := range 3 { // B is 0 in the first
-			sum, n, err := tr.Evaluate(ctx, b)
+			sum, n, err := tr.Evaluate(t.Context(), b)
 			require.NoError(t, err)
 			r := must(tr.Step(t.Context(), b))
 			require.Equal(t, [2]float64{float64(n), sum / float64(n)}, [2]float64{31, r.Loss})

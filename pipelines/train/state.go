@@ -143,16 +143,11 @@ func (m *Model) LoadState(ctx context.Context, f *safetensors.File) error {
 			values[i][p.Name] = v
 		}
 	}
-	for i, x := range state() {
-		for name, v := range values[i] {
+	for i, x := range append(state(), saved{of: roundedOf}) { // which are the parameters, too
+		for name, v := range values[i%len(values)] {
 			if err := m.layout.slots[name].write(ctx, x.of, 0, v); err != nil {
 				return err
 			}
-		}
-	}
-	for _, p := range m.trained() {
-		if err := m.layout.slots[p.Name].write(ctx, roundedOf, 0, values[0][p.Name]); err != nil {
-			return err
 		}
 	}
 	m.since = steps - good

@@ -101,9 +101,8 @@ type run struct {
 }
 
 func newRun(t *testing.T, d *vk.Device, s sample, o Options) *run {
-	ctx := context.Background()
 	params := must(Params(d.Caps(), s.f, o))
-	m := must(NewModel(ctx, d, params, o))
+	m := must(NewModel(t.Context(), d, params, o))
 	t.Cleanup(m.Close)
 	r := &run{t: t, m: m, w: map[string][]float32{}, s: s}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -117,7 +116,7 @@ func newRun(t *testing.T, d *vk.Device, s sample, o Options) *run {
 		}
 		r.w[p.Name] = x
 	}
-	require.NoError(t, m.SetWeights(ctx, r.w))
+	require.NoError(t, m.SetWeights(t.Context(), r.w))
 	for range s.tasks * s.rows {
 		r.ids = append(r.ids, int32(rng.IntN(s.ids)))
 	}

@@ -36,14 +36,9 @@ type Evaluation struct {
 // Evaluate computes the losses of a file's weights on o.Batches batches that no training has seen,
 // or on the batches of a file of tasks, and draws o.Picture. Heads is as in tnp.Load.
 func Evaluate(ctx context.Context, d *vk.Device, file string, heads int, o *Options) (*Evaluation, error) {
-	f, err := safetensors.Open(file)
+	w, c, err := readWeights(file, heads)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	w, c, err := tnp.Load(f, heads)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	switch {
 	case c.InputDim != 3 && o.tasks == nil:

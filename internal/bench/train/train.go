@@ -199,16 +199,21 @@ func (o *Options) weights() (tnp.Weights, error) {
 	if o.Start == "" {
 		return tnp.Init(o.Config, o.Seed)
 	}
-	f, err := safetensors.Open(o.Start)
+	w, _, err := readWeights(o.Start, o.Heads)
+	return w, err
+}
+
+// readWeights reads the weights of a file. Heads is as in tnp.Load.
+func readWeights(path string, heads int) (w tnp.Weights, c tnp.Config, err error) {
+	f, err := safetensors.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, c, err
 	}
 	defer f.Close()
-	w, _, err := tnp.Load(f, o.Heads)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Start, err)
+	if w, c, err = tnp.Load(f, heads); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
 	}
-	return w, nil
+	return w, c, err
 }
 
 // A batch is the data of a Run.

@@ -191,10 +191,9 @@ func benchCase(t testing.TB) Case {
 
 // answerFile writes what a peer would that computes what we do, and leaves out a tensor.
 func answerFile(t testing.TB, d *vk.Device, c Case, path, without string, factor float32) {
-	ctx := context.Background()
 	b := &benchmark{d: d, c: &c, w: must(tnp.Init(c.Config, 1))}
 	b.x, b.y = gp.Tokens(gp.Batch(c.Shape, 1, 0))
-	_, err := b.check(ctx)
+	_, err := b.check(t.Context())
 	require.NoError(t, err)
 	values := map[string][]float32{"loss": {float32(b.loss)}, "last": {1.25}, "memory": {17}}
 	var tensors []safetensors.Tensor
