@@ -145,7 +145,6 @@ func loss(p *Plan) float64 { return float64(must(p.Download(context.Background()
 // direction and for single elements.
 func TestDifferences(t *testing.T) {
 	d := vktest.Open(t)
-	ctx := context.Background()
 	for _, s := range []sample{model(2, 6), model(1, 6), model(2, 66)} {
 		s.weights = 0.3 // the loss is nearly straight over a step, and small, so that float32 has its differences
 		r := newRun(t, d, s, Options{Pass: Gradients})
@@ -170,8 +169,8 @@ func TestDifferences(t *testing.T) {
 					}
 					w := maps.Clone(r.w)
 					w[p.Name] = x
-					require.NoError(t, r.m.SetWeights(ctx, w))
-					require.NoError(t, plan.Run(ctx))
+					require.NoError(t, r.m.SetWeights(t.Context(), w))
+					require.NoError(t, plan.Run(t.Context()))
 					return loss(plan)
 				}
 				scale := 0.0
