@@ -221,7 +221,7 @@ func put8[T ref.Float](a *Append, x map[string][]T, name string, at, h int, row,
 	}
 }
 
-func (a *Append) Host() Host { return Host{a.choose, a.bind} }
+func (a *Append) Host() Host { return Host{Choose: a.choose, Bind: a.bind} }
 
 // choose is Choose. The one kernel has no choice of its own; it is for devices that decode.
 func (a *Append) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {

@@ -19,8 +19,7 @@
 //	Host     the functions of the kernel's package
 //	Tidy     repairs a call whose fields do not fit each other; Adjust, if what inputs hold depends
 //	         on each other; Hide, if a call does not read all of an input: the rest is NaN in what it
-//	         returns; First, if a backward pass may need outputs of a device; and WorkspaceOffset,
-//	         if a workspace may begin within its buffer
+//	         returns; First, if a backward pass may need outputs of a device
 //
 // The rest follows by reflection: a tensor is the field of the kernel's Tensors or Gradients whose
 // name it has, the reference's slices too ([Bind], [Pair]); a flag, a key or an axis of a file's
@@ -71,6 +70,8 @@ type Host struct {
 	// Bind returns what records a pass on tensors. The workspace is as large as the plan says, or nil.
 	// What Bind does takes longer than a kernel's call does, which bench measures.
 	Bind func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording
+	// WorkspaceOffset is where the workspace begins in its buffer, in bytes.
+	WorkspaceOffset int
 }
 
 // hosted returns the Host of a package that keeps the contract of package kit. The package's options are
@@ -78,13 +79,13 @@ type Host struct {
 func hosted[T, G, P, O any, L kit.Plan](c Call, p P, choose func(*vk.Caps, P, kit.Pass, O) (L, error),
 	forward func(*vk.Cmd, T, P, O) error, backward func(*vk.Cmd, T, G, P, O) error,
 ) Host {
-	return Host{func(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
+	return Host{Choose: func(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {
 		o, err := optionsOf[O](c, nil)
 		if err != nil {
 			return nil, err
 		}
 		return choose(caps, p, pass, o)
-	}, func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+	}, Bind: func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
 		o, err := optionsOf[O](c, workspace)
 		if err != nil {
 			return failed(err)
@@ -104,13 +105,41 @@ func hostedForward[T, P, O any, L kit.Plan](c Call, p P, choose func(*vk.Caps, P
 	return hosted[T, struct{}](c, p, choose, forward, nil)
 }
 
+// engineHost is hosted for a product of packages engine and skinny, which may be given a workspace that does
+// not begin with its buffer.
+func engineHost(options func() (engine.Options, error), given bool, choose func(*vk.Caps, engine.Options) (kit.Plan, error),
+	bind func(map[string]vk.Tensor, engine.Options) Recording,
+) (h Host) {
+	if given {
+		h.WorkspaceOffset = 16 * 5
+	}
+	h.Choose = func(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
+		opt, err := options()
+		if err != nil {
+			return nil, err
+		}
+		return choose(caps, opt)
+	}
+	h.Bind = func(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
+		opt, err := options()
+		if err != nil {
+			return failed(err)
+		}
+		opt.Workspace, opt.WorkspaceOffset = workspace, int64(h.WorkspaceOffset)
+		return bind(t, opt)
+	}
+	return h
+}
+
 // With returns a Host that binds tensors after a change.
 func (h Host) With(change func(t map[string]vk.Tensor)) Host {
-	return Host{h.Choose, func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
+	bind := h.Bind
+	h.Bind = func(t map[string]vk.Tensor, workspace *vk.Buffer, pass kit.Pass) Recording {
 		t = maps.Clone(t)
 		change(t)
-		return h.Bind(t, workspace, pass)
-	}}
+		return bind(t, workspace, pass)
+	}
+	return h
 }
 
 // optionsOf returns the options of a package. Calls have the path of engines as text.
@@ -355,11 +384,7 @@ func Case(caps *vk.Caps, c Call, pass kit.Pass, x Values) (k guard.Case, record 
 		}
 		k.Tensors = append(k.Tensors, g)
 	}
-	offset := 0
-	if w, ok := c.(interface{ WorkspaceOffset() int }); ok {
-		offset = w.WorkspaceOffset()
-	}
-	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), offset)...)
+	k.Tensors = append(k.Tensors, d.WorkspaceTensor(plan.Workspace(), c.Host().WorkspaceOffset)...)
 	return k, func(cmd *vk.Cmd, t map[string]vk.Tensor) error {
 		before := cmd.Modules()
 		if err := c.Host().Bind(t, t[WorkspaceName].Buffer, pass)(cmd); err != nil {

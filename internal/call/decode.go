@@ -356,7 +356,7 @@ func (w *Wanted) arrange() {
 	*w = all
 }
 
-func (d *Decode) Host() Host { return Host{d.choose, d.bind} }
+func (d *Decode) Host() Host { return Host{Choose: d.choose, Bind: d.bind} }
 
 func (d *Decode) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	if err := d.Validate(); err != nil {

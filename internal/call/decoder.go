@@ -73,7 +73,7 @@ func (d *Decoder) Host() Host {
 	if d.Layers == 0 {
 		return hostedForward(d, d.Problem, decoder.Choose, decoder.Forward)
 	}
-	return Host{d.choose, d.bind}
+	return Host{Choose: d.choose, Bind: d.bind}
 }
 
 func (d *Decoder) choose(caps *vk.Caps, pass kit.Pass) (kit.Plan, error) {

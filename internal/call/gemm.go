@@ -160,18 +160,14 @@ func (g *Gemm) padded(b []float64) []float64 {
 }
 
 func (g *Gemm) options() (engine.Options, error) {
-	opt, err := engineOptions(g.Impl, g.Config)
+	opt, err := engineOptions(g.Impl, g.Config)()
 	opt.AlignedA, opt.AlignedB, opt.PadB, opt.Tuning = g.AlignedA, g.AlignedB, g.PadK+g.PadN > 0, g.Tuning
 	return opt, err
 }
 
-func (g *Gemm) Host() Host { return Host{g.choose, g.bind} }
+func (g *Gemm) Host() Host { return engineHost(g.options, g.Workspace, g.choose, g.bind) }
 
-func (g *Gemm) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
-	opt, err := g.options()
-	if err != nil {
-		return nil, err
-	}
+func (g *Gemm) choose(caps *vk.Caps, opt engine.Options) (kit.Plan, error) {
 	config, err := engine.Choose(caps, g.Problem, opt)
 	if err == nil && opt.PadB && !config.PackB {
 		err = engine.Unsupported("%v takes no part of op(b)", config)
@@ -181,15 +177,7 @@ func (g *Gemm) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return simplePlan{config.String(), bytes, config.Kernels(g.Problem)}, cmp.Or(err, err2)
 }
 
-// WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
-func (g *Gemm) WorkspaceOffset() int { return offsetOf(g.Workspace) }
-
-func (g *Gemm) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	opt, err := g.options()
-	if err != nil {
-		return failed(err)
-	}
-	opt.Workspace, opt.WorkspaceOffset = workspace, int64(g.WorkspaceOffset())
+func (g *Gemm) bind(t map[string]vk.Tensor, opt engine.Options) Recording {
 	x := tensorsOf(func(name string) vk.Tensor { return t[name] })
 	if g.Broadcast {
 		x.A = shared(vk.Tensor{Buffer: x.A.Buffer, DType: x.A.DType, Offset: x.A.Offset, Shape: x.A.Shape[1:], Strides: x.A.Strides[1:]}, g.Batch)
@@ -353,13 +341,11 @@ func (g *GemmGroup) Want(x Values, pass kit.Pass) Outputs {
 	return list
 }
 
-func (g *GemmGroup) Host() Host { return Host{g.choose, g.bind} }
+func (g *GemmGroup) Host() Host {
+	return engineHost(engineOptions(g.Impl, g.Config), false, g.choose, g.bind)
+}
 
-func (g *GemmGroup) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
-	opt, err := engineOptions(g.Impl, g.Config)
-	if err != nil {
-		return nil, err
-	}
+func (g *GemmGroup) choose(caps *vk.Caps, opt engine.Options) (kit.Plan, error) {
 	config, err := engine.ChooseGroup(caps, g.problems(), opt)
 	kernels := config.GroupKernels()
 	if !slices.ContainsFunc(g.problems(), func(p engine.Problem) bool { return p.M > 0 && p.N > 0 }) {
@@ -368,12 +354,7 @@ func (g *GemmGroup) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return simplePlan{config.String(), engine.GroupWorkspace(g.problems()), kernels}, err
 }
 
-func (g *GemmGroup) bind(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	opt, err := engineOptions(g.Impl, g.Config)
-	if err != nil {
-		return failed(err)
-	}
-	opt.Workspace = workspace
+func (g *GemmGroup) bind(t map[string]vk.Tensor, opt engine.Options) Recording {
 	list, at := make([]engine.Tensors, len(g.Products)), map[string]int{}
 	for i := range list {
 		shapes := map[string][]int{}

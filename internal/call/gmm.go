@@ -123,7 +123,7 @@ func (g *GMM) Want(x Values, pass kit.Pass) Outputs {
 // Host implements Call. In memory three tensors may be one.
 func (g *GMM) Host() Host {
 	if g.Call == GMMMerge {
-		return Host{g.chooseMerge, g.bindMerge}
+		return Host{Choose: g.chooseMerge, Bind: g.bindMerge}
 	}
 	return hosted(g, g.Problem, gmm.Choose, gmm.Forward, gmm.Backward).With(func(t map[string]vk.Tensor) {
 		if g.Interleaved {

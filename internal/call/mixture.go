@@ -197,41 +197,28 @@ func (m *Mixture) Want(x Values, pass kit.Pass) Outputs {
 
 func (m *Mixture) Host() Host {
 	if m.Direct {
-		return Host{m.chooseDirect, m.bindDirect}
+		return engineHost(engineOptions(m.Impl, m.Config), m.Workspace, m.chooseDirect, m.bindDirect)
 	}
 	return hosted(m, m.Problem, mixture.Choose, mixture.Forward, mixture.Backward)
 }
 
-// WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
-func (m *Mixture) WorkspaceOffset() int { return offsetOf(m.Direct && m.Workspace) }
-
-// product returns the problem of skinny.Mixture, with its options.
-func (m *Mixture) product() (engine.Problem, engine.Options, error) {
-	opt, err := engineOptions(m.Impl, m.Config)
+// product returns the problem of skinny.Mixture.
+func (m *Mixture) product() engine.Problem {
 	return engine.Problem{
 		Batch: m.Heads, M: m.Tokens, N: m.Hidden, K: m.In, DType: m.DType, Out: dtype.Float32,
 		TransA: m.TransA, TransB: m.TransB, Activation: engine.SiLU,
-	}, opt, err
+	}
 }
 
 // chooseDirect is Choose for the kernel of package skinny, and gmm.Merge on its states; bindDirect is Bind.
-func (m *Mixture) chooseDirect(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
-	p, opt, err := m.product()
-	if err != nil {
-		return nil, err
-	}
-	plan, err := skinny.ChooseMixture(caps, p, opt)
+func (m *Mixture) chooseDirect(caps *vk.Caps, opt engine.Options) (kit.Plan, error) {
+	plan, err := skinny.ChooseMixture(caps, m.product(), opt)
 	return simplePlan{plan.Config.String(), plan.Workspace(), []string{"gemm_mixture", "gmm_merge"}}, err
 }
 
-func (m *Mixture) bindDirect(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	p, opt, err := m.product()
-	if err != nil {
-		return failed(err)
-	}
-	opt.Workspace, opt.WorkspaceOffset = workspace, int64(m.WorkspaceOffset())
+func (m *Mixture) bindDirect(t map[string]vk.Tensor, opt engine.Options) Recording {
 	of := skinny.MixtureTensors{A: shared(t["x"], m.Heads), B: t["w1"], W: t["w2"], Y: t["y"], States: t["states"]}
-	merged, mixtures := gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, m.Mixtures()
+	p, merged, mixtures := m.product(), gmm.Tensors{LogP: t["log_p"], Loss: t["loss"]}, m.Mixtures()
 	return func(c *vk.Cmd) error {
 		if err := skinny.Mixture(c, of, p, opt); err != nil {
 			return err

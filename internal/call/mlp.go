@@ -205,7 +205,7 @@ func (m *MLP) rows(units []int) (at []int) {
 
 func (m *MLP) Host() Host {
 	if m.Skinny {
-		return Host{m.chooseSkinny, m.bindSkinny}
+		return engineHost(engineOptions(m.Impl, m.Config), m.Workspace, m.chooseSkinny, m.bindSkinny)
 	}
 	return hosted(m, m.Problem, mlp.Choose, mlp.Forward, mlp.Backward)
 }
@@ -239,9 +239,9 @@ func (m *MLP) skinnyTensors() []Tensor {
 // padded returns how many columns dpre has: the hidden units, and zeros behind.
 func (m *MLP) padded() int { return (m.Hidden + 7) / 8 * 8 }
 
-// product returns the problem of the kernel, with its options.
-func (m *MLP) product() (p engine.Problem, opt engine.Options, err error) {
-	p = engine.Problem{
+// product returns the problem of the kernel.
+func (m *MLP) product() engine.Problem {
+	p := engine.Problem{
 		Batch: m.Heads, M: m.Tokens, N: m.Hidden, K: m.In, DType: m.DType, Out: m.y(),
 		TransA: m.TransA, TransB: m.TransB, Alpha: m.Alpha, Activation: engine.SiLU,
 	}
@@ -253,30 +253,27 @@ func (m *MLP) product() (p engine.Problem, opt engine.Options, err error) {
 	case m.Keep == mlp.KeepPre:
 		p.Activation = engine.SiLUKeep
 	}
-	opt, err = engineOptions(m.Impl, m.Config)
-	return p, opt, err
+	return p
 }
 
-// engineOptions returns the options of a path and of a configuration, "" for the table's.
-func engineOptions(impl, config string) (opt engine.Options, err error) {
-	if opt.Impl, err = engine.ParseImpl(cmp.Or(impl, "auto")); err != nil || config == "" {
+// engineOptions returns what parses the options of a path and of a configuration, "" for the table's.
+func engineOptions(impl, config string) func() (engine.Options, error) {
+	return func() (opt engine.Options, err error) {
+		if opt.Impl, err = engine.ParseImpl(cmp.Or(impl, "auto")); err != nil || config == "" {
+			return opt, err
+		}
+		c, err := engine.ParseConfig(config)
+		if opt.Config = &c; err == nil && opt.Impl != engine.Auto && opt.Impl != c.Impl {
+			err = engine.Unsupported("path %v: --config is of path %v", opt.Impl, c.Impl)
+		}
 		return opt, err
 	}
-	c, err := engine.ParseConfig(config)
-	if opt.Config = &c; err == nil && opt.Impl != engine.Auto && opt.Impl != c.Impl {
-		err = engine.Unsupported("path %v: --config is of path %v", opt.Impl, c.Impl)
-	}
-	return opt, err
 }
 
 // chooseSkinny is Choose for a kernel of package skinny, bindSkinny Bind.
-func (m *MLP) chooseSkinny(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
-	x, opt, err := m.product()
-	if err != nil {
-		return nil, err
-	}
+func (m *MLP) chooseSkinny(caps *vk.Caps, opt engine.Options) (_ kit.Plan, err error) {
 	var p skinny.Plan
-	kernel := "gemm_skinny_bwd"
+	x, kernel := m.product(), "gemm_skinny_bwd"
 	switch {
 	case m.kept():
 		p, err = skinny.ChooseKept(caps, x)
@@ -290,23 +287,7 @@ func (m *MLP) chooseSkinny(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	return simplePlan{p.Config.String(), p.Workspace(), p.Kernels(kernel)}, err
 }
 
-// WorkspaceOffset is the offset of a workspace in its buffer, in bytes.
-func (m *MLP) WorkspaceOffset() int { return offsetOf(m.Skinny && m.Workspace) }
-
-// offsetOf returns the offset of the workspace of a product that is given one.
-func offsetOf(given bool) int {
-	if given {
-		return 16 * 5
-	}
-	return 0
-}
-
-func (m *MLP) bindSkinny(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pass) Recording {
-	x, opt, err := m.product()
-	if err != nil {
-		return failed(err)
-	}
-	opt.Workspace, opt.WorkspaceOffset = workspace, int64(m.WorkspaceOffset())
+func (m *MLP) bindSkinny(t map[string]vk.Tensor, opt engine.Options) Recording {
 	heads := func(name string) vk.Tensor {
 		if x := t[name]; !x.IsZero() {
 			return x.Permute(1, 0, 2)
@@ -314,7 +295,7 @@ func (m *MLP) bindSkinny(t map[string]vk.Tensor, workspace *vk.Buffer, _ kit.Pas
 		return vk.Tensor{}
 	}
 	of := skinny.Tensors{A: shared(t["x"], m.Heads), B: t["w1"], W: t["w2"], Y: heads("y"), Pre: heads("pre"), DY: heads("dy"), DPre: heads("dpre"), DW: t["dw2"]}
-	out, kept := m.Out, m.kept()
+	out, kept, x := m.Out, m.kept(), m.product()
 	if !m.Backward {
 		return func(c *vk.Cmd) error { return skinny.Forward(c, of, out, x, opt) }
 	}

@@ -266,7 +266,7 @@ func (o *Optim) Want(x Values, _ kit.Pass) Outputs {
 	return list
 }
 
-func (o *Optim) Host() Host { return Host{o.choose, o.bind} }
+func (o *Optim) Host() Host { return Host{Choose: o.choose, Bind: o.bind} }
 
 func (o *Optim) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	formats := []dtype.DType{o.Grad} // which a Problem does not have

@@ -141,7 +141,7 @@ func wantStep[T ref.Float](s *Step, x map[string][]T, tables Values, most float6
 	return wantDecode(d, after, tables, most), after, state
 }
 
-func (s *Step) Host() Host { return Host{s.choose, s.bind} }
+func (s *Step) Host() Host { return Host{Choose: s.choose, Bind: s.bind} }
 
 func (s *Step) choose(caps *vk.Caps, _ kit.Pass) (kit.Plan, error) {
 	if err := s.Validate(); err != nil {
