@@ -1,6 +1,7 @@
 package lm
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -115,11 +116,7 @@ func (b *Batch) Check(c *Config) error {
 
 // checkPositions returns an error if a model has too few positions.
 func (s Sizes) checkPositions(c *Config) error {
-	longest := s.Seq
-	if s.Sequences > 0 {
-		longest = s.Longest
-	}
-	if longest > c.Positions {
+	if longest := cmp.Or(s.Longest, s.Seq); longest > c.Positions {
 		return fmt.Errorf("lm: a sequence of %d tokens is longer than max_position_embeddings=%d", longest, c.Positions)
 	}
 	return nil

@@ -259,18 +259,15 @@ func columns(all *train.Value, list []linear) (y []*train.Value) {
 	return y
 }
 
-// plainRows is up to how many rows one kernel in plain arithmetic is no slower than a norm and a product on matrices.
-const plainRows = 8
-
 // fuses reports whether products of normalized rows run as one kernel with the norm: in a step of few tokens, which waits
-// for kernels more than for bytes.
+// for kernels more than for bytes. Of more than eight rows a kernel in plain arithmetic is slower than two with matrices.
 func (x *pass) fuses() bool {
 	if x.Cache == nil || x.Seq > 1 || x.LoRA != nil || x.c.GPT2() {
 		return false
 	}
 	p := normlinear.Problem{Rows: x.Batch, In: x.c.Width, Out: x.c.Width, DType: x.t.DType()}
 	plan, err := normlinear.Choose(x.t.Caps(), p, kit.Forward, normlinear.Options{})
-	return err == nil && (x.Batch <= plainRows || plan.Matrix)
+	return err == nil && (x.Batch <= 8 || plan.Matrix)
 }
 
 // fused appends a product of the normalized stream, of as many columns as p says.
@@ -294,8 +291,7 @@ func (x *pass) normed(norm string, branch, stream *train.Value, list ...linear) 
 		return x.products(v, list...), sum
 	}
 	w, bias := x.weights(list, x.c.Width)
-	all := x.fused(list[0].name, norm, branch, w, bias, normlinear.Problem{Out: w.Shape()[0]})
-	return columns(all, list), branch
+	return columns(x.fused(list[0].name, norm, branch, w, bias, normlinear.Problem{Out: w.Shape()[0]}), list), branch
 }
 
 // hidden appends the hidden units of norm(branch + stream), and returns the sum as well.

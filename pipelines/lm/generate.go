@@ -307,8 +307,7 @@ func (g *Generator) startSeveral(ctx context.Context) (err error) {
 		}); err != nil {
 			return err
 		}
-		bytes := 4 * int64(g.o.Batch)
-		g.several.Copy(ids.Buffer, 4*int64(ids.Offset), g.to.Buffer, 4*int64(g.to.Offset), bytes)
+		g.several.Copy(ids.Buffer, 4*int64(ids.Offset), g.to.Buffer, 4*int64(g.to.Offset), 4*int64(g.o.Batch))
 		g.to = vk.Tensor{}
 	}
 	return g.several.Start(ctx)

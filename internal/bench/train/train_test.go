@@ -265,6 +265,25 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// TestFresh: a step that is recorded anew is the same. A recording allocates on the host for each of
+// its commands, a replay hardly does; their times are for the benchmark.
+func TestFresh(t *testing.T) {
+	vktest.Sequential(t)
+	d := vktest.Open(t)
+	var first, allocated [2]float64
+	for i := range first {
+		c := benchCase(t)
+		c.Fresh, c.Stages, c.Samples = i == 1, false, 40
+		allocated[i] = testing.AllocsPerRun(1, func() {
+			list, _, err := Bench(context.Background(), d, c, func(*train.Memory) {}, func(string) {})
+			require.NoError(t, err)
+			first[i] = list[0].Facts[1].N
+		})
+	}
+	require.Equal(t, first[0], first[1])
+	require.Greater(t, allocated[1], allocated[0]+40*500, "a step has more commands than that")
+}
+
 // TestJudge: a peer whose loss or gradients are not ours is wrong, NaN above all.
 func TestJudge(t *testing.T) {
 	for _, c := range []struct {
