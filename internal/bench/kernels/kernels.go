@@ -11,7 +11,6 @@ package kernels
 
 import (
 	"fmt"
-
 	"strings"
 
 	"github.com/spf13/pflag"
