@@ -44,8 +44,6 @@ READ16(1, B, b)
 #include "lib/gemm_epilogue.glsl"
 #include "lib/packed.glsl"
 
-const bool NORMALIZED = false;
-
 #include "lib/few_rows.glsl"
 
 Work w;

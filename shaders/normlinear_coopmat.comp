@@ -34,8 +34,7 @@ layout(local_size_x_id = 0) in;
 #include "lib/matrix_types.glsl"
 #include "lib/packed.glsl"
 
-const bool NORMALIZED = true;
-
+#define NORMALIZED
 #include "lib/few_rows.glsl"
 
 const uint OUTS = GLU ? COLS / 2 : COLS;  // columns of y of a subgroup

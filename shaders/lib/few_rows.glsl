@@ -17,7 +17,8 @@
 //     row_vector(r, k, n)      elements k to k + VEC - 1 of row r of the block, n of them before the end of k; the rest is 0
 //     line_vector(c, k, n)     of the line that column c of the subgroup belongs to, likewise
 //     prepared(x, k, squares)  such elements of a row as the product takes them
-//     NORMALIZED               what prepared adds to squares is wanted, in squares_of
+//
+// and defines NORMALIZED if what prepared adds to squares is wanted, in squares_of.
 #extension GL_KHR_shader_subgroup_shuffle : require
 
 const uint LANES = WORKGROUP_SIZE / SUBGROUPS;  // of a subgroup
@@ -41,7 +42,9 @@ const uint STAGE_SIZE = IN_PLACE ? 0 : (COLS + ROWS) * LINE;
 const uint PART = SUMS_SIZE > STAGE_SIZE ? SUMS_SIZE : STAGE_SIZE;
 
 shared uvec4 tile[SUBGROUPS * PART];
-shared float squares_of[NORMALIZED ? TEAM * ROWS : 1];  // of a row and a subgroup of the first team
+#ifdef NORMALIZED
+shared float squares_of[TEAM * ROWS];  // of a row and a subgroup of the first team
+#endif
 
 uvec4 row_vector(const uint r, const uint k, const uint n);
 uvec4 line_vector(const uint c, const uint k, const uint n);
@@ -128,7 +131,8 @@ void multiply(const uint begin, const uint end) {
         const MatC all = CHAINS == 1 ? sum[i] : sum[0] + sum[CHAINS - 1];
         coopMatStore(all, tile, part + i / COL_TILES * MAT_M * SUM_LINE + i % COL_TILES * (MAT_N / 4), SUM_LINE, ROW_MAJOR);
     }
-    [[unroll]] for (uint i = 0; i < A_LOADS && NORMALIZED; i++) {
+#ifdef NORMALIZED
+    [[unroll]] for (uint i = 0; i < A_LOADS; i++) {
         const uint row = i * (LANES / 4) + line;
         squares[i] += subgroupShuffleXor(squares[i], 1);
         squares[i] += subgroupShuffleXor(squares[i], 2);
@@ -136,6 +140,7 @@ void multiply(const uint begin, const uint end) {
             squares_of[gl_SubgroupID * ROWS + row] = squares[i];
         }
     }
+#endif
     barrier();  // sums are written before they are read
 }
 

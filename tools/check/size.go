@@ -29,7 +29,7 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14533, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 18007},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 18009},
 	{"attention", []string{"attention", "internal/attention"}, 16532, 0},
 	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20347, 0},
 	{"one engine for every proof", []string{
