@@ -33,7 +33,11 @@ func (n *NormLinear) Tensors() []Tensor {
 func (n *NormLinear) Want(x Values, _ kit.Pass) Outputs {
 	var in ref.Inputs
 	Bind(x, &in)
-	out := ref.Forward(in, n.Problem, n.Config == nil || n.Config.Matrix)
+	rounded := n.OnMatrices()
+	if n.Config != nil {
+		rounded = n.Config.Matrix
+	}
+	out := ref.Forward(in, n.Problem, rounded)
 	return Outputs{"y": {Want: out.Y, Bounds: out.Bounds}}
 }
 

@@ -78,6 +78,10 @@ func (p Problem) Validate() error {
 	return nil
 }
 
+// OnMatrices reports whether flashvk takes cooperative matrices for p by itself, if a device has them: of bfloat16, since
+// products of float16 may be beyond it, and of more than eight rows, which plain arithmetic multiplies slower.
+func (p Problem) OnMatrices() bool { return p.DType == dtype.BFloat16 && p.Rows > 8 }
+
 // YDType returns the format of Y.
 func (p Problem) YDType() dtype.DType { return p.OutDType.Or(p.DType) }
 

@@ -56,7 +56,7 @@ func (c *Config) kernel() string {
 
 // few returns the sizes of c on matrices.
 func (c *Config) few(caps *vk.Caps, p *Problem) engine.FewRows {
-	return engine.FewRows{Rows: p.Rows, Threads: c.Threads, Team: c.Team, Columns: c.Loads, BlockK: c.Team / max(1, int(caps.SubgroupSize)) * c.Steps * 32}
+	return engine.FewRows{Rows: p.Rows, Threads: c.Threads, Team: c.Team, Columns: c.Loads, BlockK: c.Team / max(1, int(caps.SubgroupSize)) * c.Steps * engine.Piece}
 }
 
 // Feasible returns nil if the device can run c for p, and otherwise an error that wraps vk.ErrUnsupported.
@@ -76,7 +76,10 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	if err := argument.Storage("normlinear", caps, p.DType, p.YDType()); err != nil {
 		return err
 	}
-	if c.Matrix {
+	switch {
+	case c.Matrix && !caps.SubgroupOps.Has(vk.SubgroupShuffle):
+		return unsupported("matrix: subgroups have no shuffles")
+	case c.Matrix:
 		return c.few(caps, &p).Feasible("normlinear", path, caps, p.DType)
 	}
 	if err := argument.FitsWorkgroup("normlinear", caps, path, c.Threads); err != nil {
@@ -100,14 +103,11 @@ func query(tuning *kit.Tuning) table.Query[Config] {
 // A shape has the sizes that a row matches.
 type shape struct {
 	in     int  // up to this; 0 matches any
-	rows   int  // from this on
-	matrix bool // bfloat16 alone: products of float16 may be beyond it
+	matrix bool // Problem.OnMatrices
 }
 
 // Has implements table.Shape.
-func (s shape) Has(p *Problem) bool {
-	return (s.in == 0 || p.In <= s.in) && p.Rows >= s.rows && (!s.matrix || p.DType == dtype.BFloat16)
-}
+func (s shape) Has(p *Problem) bool { return (s.in == 0 || p.In <= s.in) && (!s.matrix || p.OnMatrices()) }
 
 var configs = table.New(table.Table[Problem, Config, shape]{
 	Kernel: "normlinear", Pass: kit.Forward, Paths: []string{path.String()}, Family: chips.Family, Rows: rows,
@@ -119,7 +119,7 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 		return argument.Unsupported("normlinear", "no tile sizes fit")
 	},
 	Candidates: func(_ *vk.Caps, p Problem, start Config) []Config {
-		all := slices.DeleteFunc(table.Grid(start, path.String()), func(c Config) bool { return c.Matrix && p.DType == dtype.Float16 })
+		all := slices.DeleteFunc(table.Grid(start, path.String()), func(c Config) bool { return c.Matrix && !p.OnMatrices() })
 		return table.ByDistance(all, start)
 	},
 	Variants: func(*vk.Caps, Problem, Config) []Config { return nil },
@@ -139,7 +139,7 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 func rows() []table.Row[shape, Config] {
 	words := table.Must[Config]
 	return []table.Row[shape, Config]{
-		{Shape: shape{rows: 9, matrix: true}, Config: words("t1x512 rows16 steps4 matrix")},
+		{Shape: shape{matrix: true}, Config: words("t1x512 rows16 steps4 matrix")},
 		{Fill: 8, Shape: shape{in: 1024}, Config: words("t4x32 rows8 steps1")},
 		{Fill: 4, Shape: shape{}, Config: words("t1x128 rows8 steps1")},
 		{Config: words("t1x128 rows4 steps1")},

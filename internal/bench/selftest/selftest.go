@@ -279,7 +279,10 @@ func (r *run) add(it *item) {
 // lost device again. An error means that the test cannot go on.
 func (r *run) recover(ctx context.Context, culprit *item) (err error) {
 	if culprit.path.Verdict == Hung {
-		return trial.Recover(ctx, r.d, r.Hang)
+		if trial.Recover(ctx, r.d, r.Hang) != nil {
+			return trial.ErrHung // also of a device that is lost by now: what was found is printed
+		}
+		return nil
 	}
 	r.d.Close() // its errors follow from the loss
 	if r.d, err = r.Open(); err != nil {

@@ -9,9 +9,11 @@ import (
 	"github.com/flashvk/flashvk/vk"
 )
 
+// Piece is how many elements of k four invocations load.
+const Piece = 32
+
 // Sums and operands of a subgroup are in the registers of all its invocations.
 const (
-	piece        = 32 // elements of k that four invocations load
 	mostVectors  = 32 // vectors of an invocation that are on their way
 	mostMatrices = 8  // of sums
 )
@@ -58,8 +60,8 @@ func (f FewRows) Feasible(name string, path fmt.Stringer, caps *vk.Caps, t dtype
 		return unsupported("float32 operands do not go into matrices")
 	case lack != "":
 		return unsupported("%s", lack)
-	case f.Team%lanes != 0 || f.BlockK%(f.Team/lanes*piece) != 0:
-		return unsupported("k%d does not divide among the subgroups of %d invocations, %d elements at a time", f.BlockK, f.Team, piece)
+	case f.Team%lanes != 0 || f.BlockK%(f.Team/lanes*Piece) != 0:
+		return unsupported("k%d does not divide among the subgroups of %d invocations, %d elements at a time", f.BlockK, f.Team, Piece)
 	case f.Columns%int(shape.N) != 0 || f.Columns*4%lanes != 0:
 		return unsupported("%d columns of a subgroup are not whole matrices of %d", f.Columns, shape.N)
 	}
@@ -69,7 +71,7 @@ func (f FewRows) Feasible(name string, path fmt.Stringer, caps *vk.Caps, t dtype
 		loaded = f.block()
 	}
 	matrices := full / int(shape.M) * f.Columns / int(shape.N)
-	vectors := f.BlockK / (f.Team / lanes * piece) * ((loaded*4+lanes-1)/lanes + f.Columns*4/lanes)
+	vectors := f.BlockK / (f.Team / lanes * Piece) * ((loaded*4+lanes-1)/lanes + f.Columns*4/lanes)
 	if matrices > mostMatrices || vectors > mostVectors {
 		return unsupported("%d matrices of sums and %d vectors of an invocation are more than %d and %d", matrices, vectors, mostMatrices, mostVectors)
 	}
@@ -85,7 +87,7 @@ func (f FewRows) bytes(caps *vk.Caps, t dtype.DType, inPlace bool) int {
 	rows := int((s.BlockM + s.MatM - 1) / s.MatM * s.MatM)
 	part := rows * (f.Columns/4 + 1)
 	if !inPlace {
-		part = max(part, (f.Columns+rows)*(piece/8+1))
+		part = max(part, (f.Columns+rows)*(Piece/8+1))
 	}
 	return 16 * int(s.Subgroups) * part
 }

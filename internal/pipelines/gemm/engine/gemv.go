@@ -136,7 +136,7 @@ func gemvCandidates(caps *vk.Caps, p *Problem, start Config) (all []Config) {
 				for _, n := range []int{16, 32, 64} {
 					c := start
 					c.Matrix = true
-					c.BlockM, c.BlockN, c.Threads, c.ThreadsX, c.BlockK = fewRows, threads/team*n, threads, team, team/lanes*pieces*piece
+					c.BlockM, c.BlockN, c.Threads, c.ThreadsX, c.BlockK = fewRows, threads/team*n, threads, team, team/lanes*pieces*Piece
 					add(c)
 				}
 			}
