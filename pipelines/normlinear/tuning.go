@@ -107,7 +107,9 @@ type shape struct {
 }
 
 // Has implements table.Shape.
-func (s shape) Has(p *Problem) bool { return (s.in == 0 || p.In <= s.in) && (!s.matrix || p.OnMatrices()) }
+func (s shape) Has(p *Problem) bool {
+	return (s.in == 0 || p.In <= s.in) && (!s.matrix || p.OnMatrices())
+}
 
 var configs = table.New(table.Table[Problem, Config, shape]{
 	Kernel: "normlinear", Pass: kit.Forward, Paths: []string{path.String()}, Family: chips.Family, Rows: rows,
