@@ -102,7 +102,6 @@ var variants = slices.Concat(
 	forEach("glu_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("glu_bwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("normlinear", "vulkan1.2", "f16", "bf16", "f32"),
-	forEach("normlinear_coopmat", "vulkan1.3", "f16", "bf16"),
 	forEach("decoder", "vulkan1.2", "f16", "bf16"),
 	forEach("gmm_fwd", "vulkan1.2", "f16", "bf16", "f32"),
 	forEach("gmm_bwd", "vulkan1.2", "f16", "bf16", "f32"),

@@ -84,7 +84,7 @@ func refusing() map[string]call.Call {
 		"rope":              &call.Rope{Problem: turned},
 		"rope, backward":    &call.Rope{Problem: turned, Direction: back},
 		"sample":            &call.Sample{Problem: sample.Problem{Rows: 3, Vocabulary: 40, Filters: sample.Filters{Temperature: 1, RepetitionPenalty: 2}}},
-		"normlinear":        &call.NormLinear{Problem: normlinear.Problem{Rows: 3, In: 40, Out: 8, Bias: true}},
+		"normlinear":        &call.NormLinear{Problem: normlinear.Problem{Rows: 3, In: 40, Out: 8, Residual: true, Bias: true}},
 		"decoder": &call.Decoder{Problem: decoder.Problem{
 			Width: 16, Hidden: 24, Heads: 2, KVHeads: 1, HeadDim: 64, Keys: 9, Bias: true, DType: dtype.Float16,
 		}},

@@ -55,7 +55,6 @@ var hunts = map[string]struct {
 	"seen-rewarded":             {30, 3, nil, ""},
 	"squares-of-weighted":       {30, 1, nil, ""},
 	"gate-for-up":               {30, 1, nil, ""},
-	"squares-of-one":            {60, 1, []string{"--module", "normlinear_coopmat.f16"}, ""},
 	"rotated-value":             {30, 1, nil, ""},
 	"round-not-rescaled":        {60, 1, nil, ""},
 	"keys-past-the-last":        {24, 1, []string{"--impl", "scalar", "--module", "attention_decode.f16"}, ""},

@@ -21,24 +21,23 @@ type NormLinear struct {
 
 // Tensors implements Call. Elements of y are about Second.
 func (n *NormLinear) Tensors() []Tensor {
+	t, rows := n.DType, []int{n.Rows, n.In}
 	return []Tensor{
-		{Name: "x", DType: n.DType, Shape: []int{n.Rows, n.In}, Scale: n.Magnitude, Main: true},
+		{Name: "x", DType: t, Shape: rows, Scale: n.Magnitude, Main: true},
+		{Name: "residual", DType: t, Shape: rows, Scale: n.Magnitude, Off: !n.Residual},
 		{Name: "norm_w", Shape: []int{n.In}},
-		{Name: "w", DType: n.DType, Shape: []int{n.WRows(), n.In}, Scale: OrOne(n.Second) / math.Sqrt(float64(n.In))},
+		{Name: "w", DType: t, Shape: []int{n.WRows(), n.In}, Scale: OrOne(n.Second) / math.Sqrt(float64(n.In))},
 		{Name: "bias", Shape: []int{n.WRows()}, Scale: n.Second, Off: !n.Bias},
 		{Name: "y", DType: n.YDType(), Shape: []int{n.Rows, n.Out}, Role: Output},
+		{Name: "sum", DType: t, Shape: rows, Role: Output, Off: !n.Residual},
 	}
 }
 
 func (n *NormLinear) Want(x Values, _ kit.Pass) Outputs {
 	var in ref.Inputs
 	Bind(x, &in)
-	rounded := n.OnMatrices()
-	if n.Config != nil {
-		rounded = n.Config.Matrix
-	}
-	out := ref.Forward(in, n.Problem, rounded)
-	return Outputs{"y": {Want: out.Y, Bounds: out.Bounds}}
+	out := ref.Forward(in, n.Problem)
+	return Outputs{"y": {Want: out.Y, Bounds: out.Bounds}, "sum": {Want: out.Sum}}
 }
 
 func (n *NormLinear) Host() Host {
@@ -50,19 +49,13 @@ func drawNormLinear(p *NormLinear, family, rng *rand.Rand, s Space) {
 	if family.IntN(2) == 0 {
 		p.OutDType = dtype.Some(one(family, dtype.All()...))
 	}
-	p.Rows, p.GLU, p.Bias = 1+family.IntN(normlinear.MaxRows), chance(family, 2), chance(family, 3)
+	p.Rows, p.GLU, p.Residual, p.Bias = 1+family.IntN(normlinear.MaxRows), chance(family, 2), chance(family, 2), chance(family, 3)
 	if p.GLU {
 		p.Activation = one(family, glu.SiLU, glu.GELU, glu.GELUTanh)
 	}
 	for family.IntN(2) == 0 && p.Config == nil {
 		c := normlinear.Config{Threads: 64 << family.IntN(4), Team: 2 << family.IntN(9), Loads: 1 << family.IntN(4), Steps: 1 + family.IntN(8)}
-		if c.Matrix = chance(family, 2); c.Matrix {
-			c.Loads *= 16
-		}
-		if s.Soft && c.Matrix {
-			c.Loads, c.Steps = 16, 1
-		}
-		if c.Feasible(TypicalCaps(s.Soft), p.Problem) == nil && (!s.Soft || c.Matrix || c.Steps*c.Loads*p.Rows <= 32) { // lavapipe's time to compile grows
+		if c.Feasible(TypicalCaps(s.Soft), p.Problem) == nil && (!s.Soft || c.Steps*c.Loads*p.Rows <= 32) { // lavapipe's time to compile grows
 			p.Config = &c
 		}
 	}

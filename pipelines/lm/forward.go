@@ -107,7 +107,7 @@ func (f *Forward) Tape(t *train.Tape) {
 	}
 	var logits *train.Value
 	if x.fuses() {
-		logits = x.fused("logits", names.norm, branch, head, nil, normlinear.Problem{Out: c.Vocabulary, OutDType: dtype.Some(dtype.Float32)})
+		logits, _ = x.fused("logits", names.norm, branch, stream, head, nil, normlinear.Problem{Out: c.Vocabulary, OutDType: dtype.Some(dtype.Float32)})
 	} else {
 		y, _ := x.norm(names.norm, branch, stream)
 		logits = t.Product("logits", train.Product{X: y, W: head, TransW: true, Out: dtype.Some(dtype.Float32)})
@@ -260,28 +260,28 @@ func columns(all *train.Value, list []linear) (y []*train.Value) {
 }
 
 // fuses reports whether products of normalized rows run as one kernel with the norm: in a step of few tokens, which waits
-// for kernels more than for bytes. Of more than eight rows a kernel in plain arithmetic is slower than two with matrices.
+// for kernels more than for bytes.
 func (x *pass) fuses() bool {
-	if x.Cache == nil || x.Seq > 1 || x.LoRA != nil || x.c.GPT2() {
-		return false
-	}
-	p := normlinear.Problem{Rows: x.Batch, In: x.c.Width, Out: x.c.Width, DType: x.t.DType()}
-	plan, err := normlinear.Choose(x.t.Caps(), p, kit.Forward, normlinear.Options{})
-	return err == nil && (x.Batch <= 8 || plan.Matrix)
+	return x.Cache != nil && x.Seq == 1 && x.Batch <= normlinear.MaxRows && x.LoRA == nil && !x.c.GPT2()
 }
 
-// fused appends a product of the normalized stream, of as many columns as p says.
-func (x *pass) fused(name, norm string, stream, w, bias *train.Value, p normlinear.Problem) *train.Value {
+// fused appends a product of norm(branch + stream), of as many columns as p says, and returns the sum as well.
+func (x *pass) fused(name, norm string, branch, stream, w, bias *train.Value, p normlinear.Problem) (y, sum *train.Value) {
 	t, c := x.t, x.c
-	p.Rows, p.In, p.Eps, p.DType, p.Bias = x.Batch, c.Width, c.Eps, t.DType(), bias != nil
-	y := t.Tensor(name, p.YDType(), p.Rows, p.Out)
-	o := train.Op{Name: name, In: []*train.Value{stream, t.Vector(norm+".weight", c.Width), w, bias}, Out: []*train.Value{y}}
+	p.Rows, p.In, p.Eps, p.DType, p.Residual, p.Bias = x.Batch, c.Width, c.Eps, t.DType(), stream != nil, bias != nil
+	o := train.Op{Name: name, In: []*train.Value{branch, t.Vector(norm+".weight", c.Width), w, bias, stream}}
+	y, sum = t.Tensor(name, p.YDType(), p.Rows, p.Out), branch
+	o.Out = []*train.Value{y, nil}
+	if p.Residual {
+		sum = t.Tensor(norm+".sum", p.DType, p.Rows, p.In)
+		o.Out[1] = sum
+	}
 	o.Forward = func(c *vk.Cmd, m train.Call) error {
-		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Bias: m.In[3], Y: m.Out[0]}
+		x := normlinear.Tensors{X: m.In[0], NormW: m.In[1], W: m.In[2], Bias: m.In[3], Residual: m.In[4], Y: m.Out[0], Sum: m.Out[1]}
 		return normlinear.Forward(c, x, p, normlinear.Options{})
 	}
 	t.Op(o)
-	return y
+	return y, sum
 }
 
 // normed appends products of norm(branch + stream), and returns the sum as well.
@@ -291,7 +291,8 @@ func (x *pass) normed(norm string, branch, stream *train.Value, list ...linear) 
 		return x.products(v, list...), sum
 	}
 	w, bias := x.weights(list, x.c.Width)
-	return columns(x.fused(list[0].name, norm, branch, w, bias, normlinear.Problem{Out: w.Shape()[0]}), list), branch
+	all, sum := x.fused(list[0].name, norm, branch, stream, w, bias, normlinear.Problem{Out: w.Shape()[0]})
+	return columns(all, list), sum
 }
 
 // hidden appends the hidden units of norm(branch + stream), and returns the sum as well.
@@ -299,22 +300,13 @@ func (x *pass) hidden(l layer, branch, stream *train.Value) (h, sum *train.Value
 	name := strings.TrimSuffix(l.up[0].name, "gate_proj") + "glu"
 	if x.fuses() {
 		w, _ := x.weights(l.up, x.c.Width)
-		return x.fused(name, l.feedForward, branch, w, nil, normlinear.Problem{Out: x.c.Hidden, GLU: true}), branch
+		return x.fused(name, l.feedForward, branch, stream, w, nil, normlinear.Problem{Out: x.c.Hidden, GLU: true})
 	}
 	y, sum := x.normed(l.feedForward, branch, stream, l.up...)
 	if len(y) == 1 {
 		return y[0], sum
 	}
 	return x.t.GLU(name, y[0], y[1], glu.SiLU), sum
-}
-
-// branch appends the product at the end of a branch. Where norms are fused, the product adds to the stream, which is then all.
-func (x *pass) branch(v, stream *train.Value, l linear) (_, _ *train.Value) {
-	if !x.fuses() {
-		return x.products(v, l)[0], stream
-	}
-	w, bias := x.weights([]linear{l}, v.Shape()[1])
-	return x.t.Product(l.name, train.Product{X: v, W: w, TransW: true, Bias: bias, Into: stream}), nil
 }
 
 // oneKernel reports whether a layer of a step is one kernel, as Forward.Decoder says, and returns the problem of each.
@@ -385,9 +377,9 @@ func (x *pass) block(i int, branch, stream *train.Value) (_, _ *train.Value) {
 			qkv[j] = x.headNorm(strings.TrimSuffix(p.name, "_proj")+"_norm", qkv[j])
 		}
 	}
-	branch, stream = x.branch(x.attend(i, qkv[0], qkv[1], qkv[2]), stream, l.out)
+	branch = x.products(x.attend(i, qkv[0], qkv[1], qkv[2]), l.out)[0]
 	h, stream := x.hidden(l, branch, stream)
-	return x.branch(h, stream, l.down)
+	return x.products(h, l.down)[0], stream
 }
 
 // headNorm normalizes each head of a matrix.

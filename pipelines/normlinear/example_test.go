@@ -10,17 +10,18 @@ import (
 	"github.com/flashvk/flashvk/vk/kit"
 )
 
-// The root of the mean square of (3, -3) is 3.
+// A branch is added to the residual stream. The root of the mean square of the sum, (3, -3), is 3.
 func ExampleForward() {
 	e := vktest.NewExample()
 	defer e.Close()
-	p := normlinear.Problem{Rows: 1, In: 2, Out: 3}
+	p := normlinear.Problem{Rows: 1, In: 2, Out: 3, Residual: true}
 	t := normlinear.Tensors{
-		X: e.Float32([]int{1, 2}, 3, -3), NormW: e.Float32([]int{2}, 1, 2), W: e.Float32([]int{3, 2}, 1, 0, 0, 1, 1, 1), Y: e.Float32([]int{1, 3}),
+		X: e.Float32([]int{1, 2}, 1, -1), Residual: e.Float32([]int{1, 2}, 2, -2), NormW: e.Float32([]int{2}, 1, 2),
+		W: e.Float32([]int{3, 2}, 1, 0, 0, 1, 1, 1), Y: e.Float32([]int{1, 3}), Sum: e.Float32([]int{1, 2}),
 	}
 	e.Run(func(c *vk.Cmd) error { return normlinear.Forward(c, t, p, normlinear.Options{}) })
-	fmt.Printf("%.3f\n", e.Values(t.Y))
-	// Output: [1.000 -2.000 -1.000]
+	fmt.Printf("%v %.3f\n", e.Values(t.Sum), e.Values(t.Y))
+	// Output: [3 -3] [1.000 -2.000 -1.000]
 }
 
 // A plan says what would run.

@@ -14,8 +14,7 @@ import (
 // TestLayouts compares every Go mirror of this package with its shader.
 func TestLayouts(t *testing.T) {
 	layouttest.CheckAll(t, "normlinear", map[string]layouttest.Row{
-		"normlinear":         layouttest.Of(params{}, plainSpec{}, "X", "NormW", "W", "Bias", "Y"),
-		"normlinear_coopmat": layouttest.Of(params{}, matrixSpec{}, "X", "NormW", "W", "Bias", "Y"),
+		"normlinear": layouttest.Of(params{}, spec{}, "X", "Residual", "NormW", "W", "Bias", "Y", "Sum"),
 	})
 }
 

@@ -1,11 +1,8 @@
 package normlinear
 
 import (
-	"slices"
-
 	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
-	"github.com/flashvk/flashvk/internal/pipelines/gemm/engine"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
 	"github.com/flashvk/flashvk/shaders"
@@ -17,12 +14,8 @@ import (
 type Config struct {
 	Threads int `word:"t%dx%d /Team" tune:"64 128 256 512"` // of a workgroup; the first number are its teams
 	Team    int `tune:"16 32 64 128 256 512"`               // invocations that share rows of W, a power of two
-	Loads   int `word:"rows%d" tune:"1 2 4 8 16 32 64"`     // rows of W of a team, half of them gates with GLU
-	// Steps are the vectors of 16 bytes of each row that an invocation loads at once; with Matrix pieces of 32 elements that a
-	// subgroup does.
-	Steps int `word:"steps%d" tune:"1 2 3 4 8"`
-	// Matrix is on cooperative matrices: x * normW is rounded to the format of x, and must be within it.
-	Matrix bool `word:"matrix" tune:"0 1"`
+	Loads   int `word:"rows%d" tune:"1 2 4 8"`              // rows of W of a team, half of them gates with GLU
+	Steps   int `word:"steps%d" tune:"1 2 3 4 8"`           // vectors of 16 bytes of each that an invocation loads at once
 }
 
 // String names the choices in a few words, which ParseConfig reads.
@@ -46,19 +39,6 @@ func (c *Config) blocks(p *Problem) int {
 	return (p.WRows() + of - 1) / of
 }
 
-// kernel returns the name of the module.
-func (c *Config) kernel() string {
-	if c.Matrix {
-		return "normlinear_coopmat"
-	}
-	return "normlinear"
-}
-
-// few returns the sizes of c on matrices.
-func (c *Config) few(caps *vk.Caps, p *Problem) engine.FewRows {
-	return engine.FewRows{Rows: p.Rows, Threads: c.Threads, Team: c.Team, Columns: c.Loads, BlockK: c.Team / max(1, int(caps.SubgroupSize)) * c.Steps * engine.Piece}
-}
-
 // Feasible returns nil if the device can run c for p, and otherwise an error that wraps vk.ErrUnsupported.
 func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 	unsupported := func(format string, args ...any) error { return argument.Unsupported("normlinear", format, args...) }
@@ -70,17 +50,11 @@ func (c Config) Feasible(caps *vk.Caps, p Problem) error {
 		return unsupported("%d invocations are not teams of %d, a power of two", c.Threads, c.Team)
 	case p.GLU && c.Loads%2 != 0:
 		return unsupported("rows=%d of W are not gates and as many others", c.Loads)
-	case !c.Matrix && (sums > mostSums || c.Steps*c.Loads > mostLoads):
+	case sums > mostSums || c.Steps*c.Loads > mostLoads:
 		return unsupported("%d sums and %d vectors of an invocation are more than %d and %d", sums, c.Steps*c.Loads, mostSums, mostLoads)
 	}
 	if err := argument.Storage("normlinear", caps, p.DType, p.YDType()); err != nil {
 		return err
-	}
-	switch {
-	case c.Matrix && !caps.SubgroupOps.Has(vk.SubgroupShuffle):
-		return unsupported("matrix: subgroups have no shuffles")
-	case c.Matrix:
-		return c.few(caps, &p).Feasible("normlinear", path, caps, p.DType)
 	}
 	if err := argument.FitsWorkgroup("normlinear", caps, path, c.Threads); err != nil {
 		return err
@@ -102,14 +76,11 @@ func query(tuning *kit.Tuning) table.Query[Config] {
 
 // A shape has the sizes that a row matches.
 type shape struct {
-	in     int  // up to this; 0 matches any
-	matrix bool // Problem.OnMatrices
+	in int // up to this; 0 matches any
 }
 
 // Has implements table.Shape.
-func (s shape) Has(p *Problem) bool {
-	return (s.in == 0 || p.In <= s.in) && (!s.matrix || p.OnMatrices())
-}
+func (s shape) Has(p *Problem) bool { return s.in == 0 || p.In <= s.in }
 
 var configs = table.New(table.Table[Problem, Config, shape]{
 	Kernel: "normlinear", Pass: kit.Forward, Paths: []string{path.String()}, Family: chips.Family, Rows: rows,
@@ -120,9 +91,8 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 	None: func(string, *Problem) error {
 		return argument.Unsupported("normlinear", "no tile sizes fit")
 	},
-	Candidates: func(_ *vk.Caps, p Problem, start Config) []Config {
-		all := slices.DeleteFunc(table.Grid(start, path.String()), func(c Config) bool { return c.Matrix && !p.OnMatrices() })
-		return table.ByDistance(all, start)
+	Candidates: func(_ *vk.Caps, _ Problem, start Config) []Config {
+		return table.ByDistance(table.Grid(start, path.String()), start)
 	},
 	Variants: func(*vk.Caps, Problem, Config) []Config { return nil },
 	Likeness: func(p *Problem) table.Likeness {
@@ -130,19 +100,17 @@ var configs = table.New(table.Table[Problem, Config, shape]{
 		kind.In, kind.Out, kind.Eps = 0, 0, 0
 		return table.Likeness{Kind: kind, Sizes: [4]table.Size{{N: float64(p.In), Enough: 1 << 13}, {N: float64(p.Out), Enough: 1 << 16}}}
 	},
-	Module:   func(p *Problem, c *Config) string { return shaders.Hash(p.DType.Short(), c.kernel()) },
+	Module:   func(p *Problem, _ *Config) string { return shaders.Hash(p.DType.Short(), "normlinear") },
 	Validate: func(p *Problem) error { return p.Validate() },
 })
 
-// rows are searched in order; the first feasible match wins. Those of up to eight rows of x were measured on an H200
-// (bench/results/h200/2026_11_29): one vector of each row of W at a time is fastest, since the kernel has more teams then; short
-// rows have a subgroup each where there are many, and eight rows of W of a team, not four, read x less often where that makes
-// enough workgroups. The row for more is that of gemm, not yet measured here.
+// rows are searched in order; the first feasible match wins. They were measured on an H200 (bench/results/h200/2026_11_29): one vector of
+// each row of W at a time is fastest, since the kernel has more teams then; short rows have a subgroup each where there are
+// many, and eight rows of a team, not four, read x less often where that makes enough workgroups.
 func rows() []table.Row[shape, Config] {
 	words := table.Must[Config]
 	return []table.Row[shape, Config]{
-		{Shape: shape{matrix: true}, Config: words("t1x512 rows16 steps4 matrix")},
-		{Fill: 8, Shape: shape{in: 1024}, Config: words("t4x32 rows8 steps1")},
+		{Fill: 8, Shape: shape{1024}, Config: words("t4x32 rows8 steps1")},
 		{Fill: 4, Shape: shape{}, Config: words("t1x128 rows8 steps1")},
 		{Config: words("t1x128 rows4 steps1")},
 	}

@@ -29,9 +29,9 @@ var wings = []wing{
 		"dtype", "internal/dtype", "vk", "internal/vk", "internal/chips", "internal/cover", "internal/enum",
 		"internal/parallel", "internal/text", "internal/needcgo",
 	}, 14533, 0},
-	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 18009},
+	{"shaders", []string{"shaders", "internal/shaders", "internal/spirv"}, 2640, 17892},
 	{"attention", []string{"attention", "internal/attention"}, 16532, 0},
-	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20369, 0},
+	{"other kernels", []string{"pipelines", "internal/pipelines"}, 20261, 0},
 	{"one engine for every proof", []string{
 		"internal/call", "internal/guard", "internal/attention/attntest",
 		"internal/bench/kernels", "internal/bench/trial", "internal/bench/selftest", "internal/conformance", "conformance",

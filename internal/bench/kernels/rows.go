@@ -120,7 +120,7 @@ var _ = row(Kernel{Tune: &Tune{}}, &calls[*call.NormLinear]{
 		"activation": parsed(glu.ParseActivation, "NAME"),
 	},
 	file: func(s *Source, n *call.NormLinear) error {
-		n.Bias = s.has("bias")
+		n.Residual, n.Bias = s.has("residual"), s.has("bias")
 		err := cmp.Or(s.into(n, "x", "dtype", "rows", "in"), s.into(n, "w", "dtype", "out", "in"))
 		if n.GLU {
 			n.Out /= 2

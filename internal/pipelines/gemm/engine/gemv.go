@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"github.com/flashvk/flashvk/dtype"
 	"github.com/flashvk/flashvk/internal/chips"
 	"github.com/flashvk/flashvk/internal/vk/argument"
 	"github.com/flashvk/flashvk/internal/vk/table"
@@ -15,6 +16,11 @@ const (
 	leastSteps  = 2        // steps of k of a split
 	mostSums    = 128      // sums of an invocation, which are in registers
 	mostLoads   = 16       // vectors of op(B) of an invocation, likewise
+
+	// On matrices, of a subgroup, as sums and operands are in the registers of all its invocations.
+	piece        = 32 // elements of k that four invocations load
+	mostVectors  = 32 // vectors of an invocation that are on their way
+	mostMatrices = 8  // of sums
 )
 
 // gemvTiles are what follows from a configuration for a problem.
@@ -68,13 +74,7 @@ func (c Config) feasibleGEMV(caps *vk.Caps, p *Problem) error {
 		return Unsupported("gemv: %d columns do not divide among %d rows of invocations", c.BlockN, teams)
 	}
 	if c.Matrix {
-		switch {
-		case p.Ones || !p.TransB:
-			return Unsupported("gemv: on matrices a is no ones, and b is transposed")
-		case c.BlockM != 8 && c.BlockM != fewRows:
-			return Unsupported("gemv: a block on matrices has 8 or %d rows, not %d", fewRows, c.BlockM)
-		}
-		return c.few(p).Feasible("gemm", c.Impl, caps, p.DType)
+		return c.feasibleGEMVMatrix(caps, p)
 	}
 	t := c.gemvTiles(p)
 	switch {
@@ -91,9 +91,61 @@ func (c Config) feasibleGEMV(caps *vk.Caps, p *Problem) error {
 	return argument.FitsShared("gemm", caps, c.Impl, c.gemvBytes(t))
 }
 
-// few returns the sizes of c on matrices.
-func (c *Config) few(p *Problem) FewRows {
-	return FewRows{Rows: c.gemvRows(p), Threads: c.Threads, Team: c.ThreadsX, Columns: c.BlockN / (c.Threads / c.ThreadsX), BlockK: c.BlockK}
+// gemvMatrixTiles are what follows from a configuration on matrices.
+type gemvMatrixTiles struct {
+	subgroups int // of a workgroup
+	team      int // subgroups that share columns
+	rows      int // of a block
+	columns   int // of a subgroup
+	loads     int // vectors of an invocation for a piece
+	bytes     int // of shared memory
+}
+
+// gemvMatrixTiles is for a feasible path. Without places that NVIDIA's matrices have, pieces pass
+// through shared memory, and rows fill matrices.
+func (c *Config) gemvMatrixTiles(caps *vk.Caps, p *Problem, inPlace bool) gemvMatrixTiles {
+	shape, _ := chips.MatrixShape(caps, p.DType)
+	lanes := int(caps.SubgroupSize)
+	t := gemvMatrixTiles{subgroups: c.Threads / lanes, team: c.ThreadsX / lanes, rows: c.gemvRows(p), columns: c.BlockN / (c.Threads / c.ThreadsX)}
+	full := (t.rows + int(shape.M) - 1) / int(shape.M) * int(shape.M)
+	loaded, staged := t.rows, 0
+	if !inPlace {
+		loaded = full
+		staged = (t.columns + full) * (piece/8 + 1)
+	}
+	t.loads = (loaded*4+lanes-1)/lanes + t.columns*4/lanes
+	t.bytes = 16 * t.subgroups * max(full*(t.columns/4+1), staged)
+	return t
+}
+
+// feasibleGEMVMatrix is Feasible for path gemv on matrices.
+func (c Config) feasibleGEMVMatrix(caps *vk.Caps, p *Problem) error {
+	shape, lack := chips.MatrixShape(caps, p.DType)
+	lanes := int(caps.SubgroupSize)
+	switch {
+	case p.DType == dtype.Float32:
+		return Unsupported("gemv: float32 operands do not go into matrices")
+	case lack != "":
+		return Unsupported("gemv: %s", lack)
+	case p.Ones || !p.TransB:
+		return Unsupported("gemv: on matrices a is no ones, and b is transposed")
+	case c.BlockM != 8 && c.BlockM != 16:
+		return Unsupported("gemv: a block on matrices has 8 or 16 rows, not %d", c.BlockM)
+	case c.ThreadsX%lanes != 0 || c.BlockK%(c.ThreadsX/lanes*piece) != 0:
+		return Unsupported("gemv: k%d does not divide among the subgroups of %d invocations, %d elements at a time", c.BlockK, c.ThreadsX, piece)
+	}
+	t := c.gemvMatrixTiles(caps, p, chips.Quads(caps))
+	matrices := (t.rows + int(shape.M) - 1) / int(shape.M) * t.columns / int(shape.N)
+	switch pieces := c.BlockK / (t.team * piece); {
+	case t.columns%int(shape.N) != 0 || t.columns*4%lanes != 0:
+		return Unsupported("gemv: %d columns of a subgroup are not whole matrices of %d", t.columns, shape.N)
+	case matrices > mostMatrices || pieces*t.loads > mostVectors:
+		return Unsupported("gemv: %d matrices of sums and %d vectors of an invocation are more than %d and %d", matrices, pieces*t.loads, mostMatrices, mostVectors)
+	}
+	if err := argument.FitsWorkgroup("gemm", caps, c.Impl, c.Threads); err != nil {
+		return err
+	}
+	return argument.FitsShared("gemm", caps, c.Impl, c.gemvMatrixTiles(caps, p, false).bytes)
 }
 
 // splitRows returns c with enough splits to have flightBytes of op(B) on their way on each compute unit.
@@ -136,7 +188,7 @@ func gemvCandidates(caps *vk.Caps, p *Problem, start Config) (all []Config) {
 				for _, n := range []int{16, 32, 64} {
 					c := start
 					c.Matrix = true
-					c.BlockM, c.BlockN, c.Threads, c.ThreadsX, c.BlockK = fewRows, threads/team*n, threads, team, team/lanes*pieces*Piece
+					c.BlockM, c.BlockN, c.Threads, c.ThreadsX, c.BlockK = fewRows, threads/team*n, threads, team, team/lanes*pieces*piece
 					add(c)
 				}
 			}
@@ -184,40 +236,61 @@ func newGEMVSpec(args Args, p Problem, config Config) gemvSpec {
 
 // gemvMatrixSpec is the specialization of gemm_gemv_coopmat.comp.
 type gemvMatrixSpec struct {
-	Few      FewRowsSpec  `glsl:"few"`
-	Tail     bool         `glsl:"TAIL"`
-	GroupM   uint32       `glsl:"GROUP_M"`
-	Alone    bool         `glsl:"ALONE"`
-	Aligned  bool         `glsl:"ALIGNED"`
-	Whole    bool         `glsl:"WHOLE"`
-	Partial  bool         `glsl:"PARTIAL"`
-	Epilogue EpilogueSpec `glsl:"epilogue"`
+	WorkgroupSize uint32       `glsl:"WORKGROUP_SIZE"`
+	Subgroups     uint32       `glsl:"SUBGROUPS"`
+	Team          uint32       `glsl:"TEAM"`
+	MatM          uint32       `glsl:"MAT_M"`
+	MatN          uint32       `glsl:"MAT_N"`
+	BlockM        uint32       `glsl:"BLOCK_M"`
+	BlockN        uint32       `glsl:"BLOCK_N"`
+	BlockK        uint32       `glsl:"BLOCK_K"`
+	Tail          bool         `glsl:"TAIL"`
+	GroupM        uint32       `glsl:"GROUP_M"`
+	Alone         bool         `glsl:"ALONE"`
+	InPlace       bool         `glsl:"IN_PLACE"`
+	Aligned       bool         `glsl:"ALIGNED"`
+	Whole         bool         `glsl:"WHOLE"`
+	Partial       bool         `glsl:"PARTIAL"`
+	Epilogue      EpilogueSpec `glsl:"epilogue"`
 }
 
-func newGEMVMatrixSpec(few FewRowsSpec, args Args, p Problem, config Config) gemvMatrixSpec {
+func newGEMVMatrixSpec(caps *vk.Caps, args Args, p Problem, config Config, inPlace bool) gemvMatrixSpec {
+	shape, _ := chips.MatrixShape(caps, p.DType)
+	t := config.gemvMatrixTiles(caps, &p, inPlace)
 	aligned := argument.Aligned(8, args.A, args.B)
 	return gemvMatrixSpec{
-		Few:      few,
-		Tail:     p.K%config.BlockK != 0,
-		GroupM:   uint32(config.GroupM),
-		Alone:    p.M <= int(few.BlockM) && config.Splits <= 1,
-		Aligned:  aligned,
-		Whole:    aligned && p.K%8 == 0,
-		Partial:  config.Splits > 1,
-		Epilogue: NewEpilogueSpec(args, p),
+		WorkgroupSize: uint32(config.Threads),
+		Subgroups:     uint32(t.subgroups),
+		Team:          uint32(t.team),
+		MatM:          shape.M,
+		MatN:          shape.N,
+		BlockM:        uint32(t.rows),
+		BlockN:        uint32(config.BlockN),
+		BlockK:        uint32(config.BlockK),
+		Tail:          p.K%config.BlockK != 0,
+		GroupM:        uint32(config.GroupM),
+		Alone:         p.M <= t.rows && config.Splits <= 1,
+		InPlace:       inPlace,
+		Aligned:       aligned,
+		Whole:         aligned && p.K%8 == 0,
+		Partial:       config.Splits > 1,
+		Epilogue:      NewEpilogueSpec(args, p),
 	}
 }
 
-// multiplyGEMV records the kernel of config.
+// multiplyGEMV records the kernel of config. Whether operands of matrices are in their places, only the
+// device can tell.
 func multiplyGEMV(c *vk.Cmd, args Args, p Problem, config Config) error {
 	d, name, options := c.Device(), "gemm_gemv", vk.KernelOptions{}
 	var spec any = newGEMVSpec(args, p, config)
 	if config.Matrix {
-		few, err := config.few(&p).Spec(d, p.DType)
+		shape, _ := chips.MatrixShape(d.Caps(), p.DType)
+		inPlace, err := chips.AsksQuads(d, p.DType, shape)
 		if err != nil {
 			return err
 		}
-		name, spec, options = "gemm_gemv_coopmat", newGEMVMatrixSpec(few, args, p, config), chips.MatrixOptions(d.Caps())
+		name, options = "gemm_gemv_coopmat", chips.MatrixOptions(d.Caps())
+		spec = newGEMVMatrixSpec(d.Caps(), args, p, config, inPlace)
 	}
 	kernel := chips.Kernel[Params](c, name, p.DType.Short(), spec, options)
 	config.BlockM = config.gemvRows(&p)

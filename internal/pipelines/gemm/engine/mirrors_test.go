@@ -93,8 +93,7 @@ func TestSharedMemory(t *testing.T) {
 	gemv, p := parsed(t, "gemv 16x12 t3x32 k256 g1"), Problem{M: 10, N: 10, K: 10, TransB: true, DType: dtype.Float16}
 	few := parsed(t, "gemv 16x96 t2x64 k512 matrix g1")
 	for _, inPlace := range []bool{false, true} {
-		of := few.few(&p)
-		kernel("gemm_gemv_coopmat", of.bytes(caps, p.DType, inPlace), few, newGEMVMatrixSpec(of.spec(caps, p.DType, inPlace), Args{}, p, few))
+		kernel("gemm_gemv_coopmat", few.gemvMatrixTiles(caps, &p, inPlace).bytes, few, newGEMVMatrixSpec(caps, Args{}, p, few, inPlace))
 	}
 	kernel("gemm_gemv", gemv.gemvBytes(gemv.gemvTiles(&p)), gemv, newGEMVSpec(Args{}, p, gemv))
 }

@@ -15,41 +15,31 @@ import (
 	"github.com/flashvk/flashvk/pipelines/normlinear"
 )
 
-// Inputs are the tensors of a call, row-major; Bias is nil if the problem has none.
-type Inputs struct{ X, NormW, W, Bias []float64 }
+// Inputs are the tensors of a call, row-major; Residual and Bias are nil if the problem has none.
+type Inputs struct{ X, Residual, NormW, W, Bias []float64 }
 
-// Outputs are the results: Y (rows, out), each element with its largest error.
-type Outputs struct{ Y, Bounds []float64 }
+// Outputs are the results: Y (rows, out), each element with its largest error, and Sum (rows, in), which is exact.
+type Outputs struct{ Y, Bounds, Sum []float64 }
 
 // relative is the error of a normalized element by its size: two roundings of products, half of a division's 2.5 units,
 // an addition, and 2 units of a root.
 const relative = 12 * tolerance.Roundoff32
 
-// spread times the most that a rounding is off by, of terms whose signs are random: all of up to 16 terms, and of more seven
-// times the root of their mean square.
-const spread = 4
-
 // Forward computes
 //
-//	v[r,j] = sum over i of x[r,i] * normW[i] * w[j,i] / sqrt(mean(x[r,:]²) + eps) + bias[j]
+//	s      = round(x + residual)
+//	v[r,j] = sum over i of s[r,i] * normW[i] * w[j,i] / sqrt(mean(s[r,:]²) + eps) + bias[j]
 //	y      = v, or with GLU a(v[r,j]) * v[r,out+j]
 //
-// in float64. Bounds count the rounding of x * normW to the format of x if it may be rounded.
-func Forward(in Inputs, p normlinear.Problem, rounded bool) Outputs {
-	rows := norms.Forward(norms.Inputs{X: in.X, W: in.NormW},
-		norm.Problem{Rows: p.Rows, Cols: p.In, RMS: true, Eps: p.Eps, DType: p.DType, WeightDType: dtype.Float32})
+// in float64, but for the stored s.
+func Forward(in Inputs, p normlinear.Problem) Outputs {
+	rows := norms.Forward(norms.Inputs{X: in.X, Residual: in.Residual, W: in.NormW},
+		norm.Problem{Rows: p.Rows, Cols: p.In, RMS: true, Eps: p.Eps, DType: p.DType, WeightDType: dtype.Float32, Residual: p.Residual})
 	n := p.WRows()
 	of := problem.Problem{M: p.Rows, N: n, K: p.In, TransB: true, Bias: p.Bias} // of float32
 	product := gemm.Inputs{A: rows.Y, B: in.W, Bias: in.Bias}
 	v, rel := gemm.Multiply(product, of).C, relative+math.Sqrt(float64(p.In))*tolerance.Roundoff32
-	errors := scaled(rows.Y, rel)
-	if rounded {
-		for i := range errors {
-			rstd := rows.Rstd[i/p.In]
-			errors[i] += spread * rstd * tolerance.Stored(p.DType, rows.Y[i]/rstd)
-		}
-	}
-	off := gemm.Spread(product, errors, nil, of)
+	off := gemm.Spread(product, scaled(rows.Y, rel), nil, of)
 	number := func(r, j int) tolerance.Float {
 		x := tolerance.Float{X: v[r*n+j], Off: off[r*n+j]}
 		if p.Bias {
@@ -59,7 +49,7 @@ func Forward(in Inputs, p normlinear.Problem, rounded bool) Outputs {
 		}
 		return x
 	}
-	var out Outputs
+	out := Outputs{Sum: rows.Sum}
 	for r := range p.Rows {
 		for j := range p.Out {
 			y := number(r, j)
