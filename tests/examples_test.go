@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,10 +15,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// hasSources skips a test of the sources in a bundle, which has none.
+func hasSources(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("../go.mod"); err != nil {
+		t.Skip(err)
+	}
+}
+
 // userPackages returns the packages that a program of a user imports: all packages that export a
 // function, outside of the folders for ourselves. Packages of data alone export none.
 func userPackages(t *testing.T) (names []string) {
 	t.Helper()
+	hasSources(t)
 	ours := []string{"internal", "tests", "tools", "bench", "examples", "testdata"}
 	require.NoError(t, filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() || path == ".." {

@@ -11,6 +11,7 @@ import (
 
 // TestWithoutCgo builds without cgo: what comes is one line that says what to set.
 func TestWithoutCgo(t *testing.T) {
+	hasSources(t)
 	for _, target := range []string{"CGO_ENABLED=0", "GOARCH=riscv64"} { // another machine's: cgo is off
 		for _, name := range []string{"attention", "bench/flashvk"} {
 			c := exec.Command("go", "build", "-o", os.DevNull, "../"+name)
