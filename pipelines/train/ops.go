@@ -278,8 +278,8 @@ func (t *Tape) copyRows(name string, to, from *Value) {
 // Attention appends attention over whole sequences, of package attention. Q, k and v are (batch,
 // heads, rows, dim): Value.Heads makes such views of matrices. P has what is computed; sizes and
 // format are taken from the operands. The result is a matrix (batch*rows, heads*dim), which
-// checkpoint Selective keeps. P.Quant is of the forward pass: the gradients are those of attention
-// without, from q and k as they are, with P = exp(S - LSE) of the forward pass's LSE.
+// checkpoint Selective keeps. P.Quant is of the forward pass: the gradients are those of attention without, from q and k as they
+// are, with P = exp(S - LSE) of the forward pass's LSE. That of E4M3 is too far off: O and LSE are computed again without.
 func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Value {
 	return t.attend(name, q, k, v, nil, p)
 }
@@ -326,6 +326,11 @@ func (t *Tape) attend(name string, q, k, v, cuSeqlens *Value, p attention.Proble
 		},
 		Forward: func(c *vk.Cmd, m Call) error { return attention.Forward(c, tensors(m), forward, opt) },
 		Backward: func(c *vk.Cmd, m Call) error {
+			if forward.Quant == dtype.QuantE4M3 { // all that reads O in this pass has read it
+				if err := attention.Forward(c, tensors(m), p, opt); err != nil {
+					return err
+				}
+			}
 			opt := opt
 			opt.Workspace = m.Workspace
 			g := attention.Gradients{DO: rows(m.DOut[0]), DQ: rows(m.DIn[0]), DK: rows(m.DIn[1]), DV: rows(m.DIn[2])}
