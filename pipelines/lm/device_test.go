@@ -31,7 +31,6 @@ func newGenerator(t *testing.T, d *vk.Device, c *Config, batch int, f sample.Fil
 
 // follow compares the logits of prompts, and of n tokens behind them, with the reference.
 func follow(t *testing.T, g *Generator, n int, texts ...[]int32) {
-	t.Helper()
 	ctx, c, seq := context.Background(), g.Config, 0
 	for _, text := range texts {
 		seq = max(seq, len(text))
@@ -140,15 +139,12 @@ func TestSeveral(t *testing.T) {
 // compare wants logits within 2^-18 of the largest, a bound for these sizes: sums of at most 96 products in
 // float32, each off by 2^-24 of its terms, through eleven sums and norms one behind the other.
 func compare(t *testing.T, want []float64, got []float32) {
-	t.Helper()
 	largest := 0.0
 	for _, x := range want {
 		largest = max(largest, math.Abs(x))
 	}
 	for i, x := range want {
-		if e := math.Abs(float64(got[i]) - x); !(e <= largest*0x1p-18) {
-			t.Fatalf("logit %d is %v, want %v: off by %.3g, allowed %.3g", i, got[i], x, e, largest*0x1p-18)
-		}
+		require.InDelta(t, x, got[i], largest*0x1p-18, "logit %d", i)
 	}
 }
 

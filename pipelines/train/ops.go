@@ -279,7 +279,8 @@ func (t *Tape) copyRows(name string, to, from *Value) {
 // heads, rows, dim): Value.Heads makes such views of matrices. P has what is computed; sizes and
 // format are taken from the operands. The result is a matrix (batch*rows, heads*dim), which
 // checkpoint Selective keeps. P.Quant is of the forward pass: the gradients are those of attention without, from q and k as they
-// are, with P = exp(S - LSE) of the forward pass's LSE. That of E4M3 is too far off: O and LSE are computed again without.
+// are, with P = exp(S - LSE) of the forward pass's LSE. That of E4M3 is too far off: the backward pass computes O and LSE again
+// without, in their place.
 func (t *Tape) Attention(name string, q, k, v *Value, p attention.Problem) *Value {
 	return t.attend(name, q, k, v, nil, p)
 }

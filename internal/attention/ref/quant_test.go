@@ -13,8 +13,8 @@ import (
 
 // TestQuantError says how far Quant is from attention: a cosine of 0.9995 and a relative L1 norm of 0.02
 // for int8, of normal numbers, with a channel of K that is 50 more, with channels 8 and 50 times as large, and
-// with maxima that repeat. Gradients are those of package train with int8: P = exp(S - LSE) of this LSE and of Q
-// and K as they are.
+// with maxima that repeat. Gradients have P = exp(S - LSE) of this LSE and of Q and K as
+// they are, as those of package train with int8.
 func TestQuantError(t *testing.T) {
 	times := func(x []float64, channel, d int, factor float64) {
 		for i := channel; i < len(x); i += d {
